@@ -5,11 +5,17 @@ PYTHON ?= python3
 VENV := .venv
 VENV_TFLITE := .venv-tflite
 VENV_OPENVINO := .venv-openvino
+VENV_TENSORRT_RTX := .venv-tensorrt-rtx
 VENV_ONNX_TFLITE := .venv-onnx-tflite
 VENV_TORCH := .venv-torch
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 JOBS ?= 2
+# Many of the fast tests wait for a process or for a time-out.
+FAST_JOBS ?= 3
+
+# The tests start thousands of processes: each would compile our modules again.
+export PYTHONDONTWRITEBYTECODE :=
 
 # uv installs in a quarter of the time. It does not read pip's settings: where it is missing or finds no index, pip installs.
 UV = $(BIN)/uv pip install --quiet
@@ -19,33 +25,38 @@ PIP = -m pip install --quiet --disable-pip-version-check
 PYTHON_TFLITE := $(shell for p in python3.11 $(PYTHON); do $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.platform != "linux")' 2>/dev/null && echo $$p && break; done)
 
 REPORTS := build/reports
-PYTEST = -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+pytest = -m pytest -n $(1) --dist loadfile --no-loadscope-reorder
+PYTEST = $(call pytest,$(JOBS))
 report = --junitxml=$(REPORTS)/$(1).xml
 
-.PHONY: demo test test-avx2-only test-all test-slow test-tflite-runtime test-openvino test-onnx-tflite test-torch fuzz kill mutate steady setup setup-demo lint clean
+.PHONY: demo test test-avx2-only test-all test-slow test-interop test-tflite-runtime test-openvino test-tensorrt-rtx test-onnx-tflite test-torch fuzz kill mutate steady setup setup-demo lint dist clean
 
 demo: setup-demo
 	$(BIN)/edgekit demo
 
 # One Python, a few minutes. What it leaves out says so: tests/conftest.py has the list.
 test: setup
-	$(BIN)/python $(PYTEST) -m "not slow" $(call report,fast)
+	$(BIN)/python $(call pytest,$(FAST_JOBS)) -m "not slow" $(call report,fast)
 
 # The same on an x86 processor with AVX2 and nothing later, or as if on one: tests/avx2_only.py.
 test-avx2-only: setup
-	$(BIN)/python tests/avx2_only.py $(BIN)/python $(PYTEST) -m "not slow" $(call report,avx2-only)
+	$(BIN)/python tests/avx2_only.py $(BIN)/python $(call pytest,$(FAST_JOBS)) -m "not slow" $(call report,avx2-only)
 
 # Every suite, though one fails, and one summary. JOBS processes take the files in the order of the tree.
 test-all: setup
 	$(BIN)/python tests/suites.py
 
 test-slow: setup
-	$(BIN)/python $(PYTEST) -m slow $(call report,slow)
+	$(BIN)/python $(PYTEST) -m slow --ignore=tests/interop $(call report,slow)
+
+# Other servers and clients of the Open Inference Protocol: Triton, MLServer, KServe, tritonclient, HAProxy. Gigabytes of downloads.
+test-interop: setup
+	$(BIN)/python -m pytest $(call report,interop) tests/interop
 
 # The runtime's suites again, where other code runs: on other Pythons, out of the built wheel, and with tflite-runtime.
 BOARD_SUITES = tests/contracts tests/runtime tests/packaging
 FEWER = EDGEKIT_TEST_EXAMPLES=0.2
-TEST_TOOLS = 'pytest>=8.3' 'pytest-cov>=6' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'rfc8785>=0.1.4' 'prometheus-client>=0.20'
+TEST_TOOLS = 'psycopg[binary]>=3.1' 'redis>=5' 'pytest>=8.3' 'pytest-cov>=6' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'rfc8785>=0.1.4' 'prometheus-client>=0.20'
 
 # Branches of the runtime that its tests take, in one of these suites: following them costs half as much again.
 COVERED = 3.13
@@ -73,12 +84,16 @@ endif
 test-openvino: $(VENV_OPENVINO)/.test
 	$(FEWER) $(VENV_OPENVINO)/bin/python $(PYTEST) $(call report,openvino) -m "not convert" tests/contracts tests/runtime/engines tests/runtime/tuning
 
+# Without a GPU TensorRT for RTX parses and builds, and says that it cannot run: that is what these tests are about.
+test-tensorrt-rtx: $(VENV_TENSORRT_RTX)/.test
+	$(VENV_TENSORRT_RTX)/bin/python -m pytest $(call report,tensorrt-rtx) tests/runtime/engines/test_tensorrt.py
+
 test-onnx-tflite: $(VENV_ONNX_TFLITE)/.test
 	$(VENV_ONNX_TFLITE)/bin/python -m pytest $(call report,onnx-tflite) tests/converters/targets/test_onnx_to_tflite.py tests/converters/sources/test_tf_keras.py
 
 # PyTorch is large, and larger still with CUDA: point pip at an index of CPU builds, or name another version in TORCH.
 test-torch: $(VENV_TORCH)/.test
-	$(VENV_TORCH)/bin/python -m pytest $(call report,torch) tests/converters/sources/test_torch.py
+	$(VENV_TORCH)/bin/python -m pytest $(call report,torch) tests/converters/sources/test_torch.py tests/runtime/engines/test_torch_cuda.py
 
 # A million executions of each target, about an hour. `make test-all` runs a short search of its own.
 fuzz: setup
@@ -89,7 +104,7 @@ fuzz: setup
 kill: setup
 	$(BIN)/python tests/install_faults/all_points.py benchmarks/results/install_kill_points.json
 
-# Once a week: twelve modules changed in one place at a time. Which changes no test notices is in the file, and each module has a floor.
+# Once a week: thirteen modules changed in one place at a time. Which changes no test notices is in the file, and each module has a floor.
 mutate: setup
 	nice -n 19 $(BIN)/python tests/mutation.py --write benchmarks/results/mutation.json
 
@@ -136,6 +151,13 @@ $(VENV_OPENVINO)/.test: pyproject.toml | $(VENV)/bin/uv
 	$(UV) --python $(VENV_OPENVINO)/bin/python $(OPENVINO_NEEDS) || $(VENV_OPENVINO)/bin/python $(PIP) $(OPENVINO_NEEDS)
 	touch $@
 
+TENSORRT_RTX_NEEDS = -e '.[tensorrt-rtx,onnx,image]' 'onnx>=1.17' $(TEST_TOOLS)
+
+$(VENV_TENSORRT_RTX)/.test: pyproject.toml | $(VENV)/bin/uv
+	$(PYTHON) -m venv $(VENV_TENSORRT_RTX)
+	$(UV) --python $(VENV_TENSORRT_RTX)/bin/python $(TENSORRT_RTX_NEEDS) || $(VENV_TENSORRT_RTX)/bin/python $(PIP) $(TENSORRT_RTX_NEEDS)
+	touch $@
+
 # ONNX to TFLite needs Keras 2 and the whole of TensorFlow beside the converters, so it has an environment of its own.
 ONNX_TFLITE_NEEDS = -e '.[onnx-tflite]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'scikit-learn>=1.5'
 
@@ -147,6 +169,7 @@ $(VENV_ONNX_TFLITE)/.test: pyproject.toml | $(VENV)/bin/uv
 $(VENV_TORCH)/.test: pyproject.toml
 	$(PYTHON) -m venv $(VENV_TORCH)
 	$(VENV_TORCH)/bin/python $(PIP) '$(TORCH)' -e '.[torch]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
+	$(VENV_TORCH)/bin/python $(PIP) --no-deps 'onnx2pytorch>=0.6'  # torchvision comes for PyTorch with CUDA alone
 	touch $@
 
 lint: setup
@@ -154,6 +177,13 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The same commit gives the same bytes.
+dist: setup
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	$(BIN)/python tests/distribution/wheel_contents.py dist/*.whl
+	cd dist && sha256sum *
 
 clean:
 	rm -rf $(VENV) $(VENV)-* demo dist build

@@ -25,7 +25,7 @@ from typing import Any
 
 from edgekit.checking.replay import environment
 from edgekit_converters.formats import tflite_edit as tfl
-from edgekit_converters.needs.rules import asked_of, kernel_versions, known_custom, parts
+from edgekit_converters.needs.rules import kernel_versions, known_custom, known_versions, parts
 
 FILE = Path(__file__).parents[1] / "converters" / "edgekit_converters" / "needs" / "registered.toml"
 KERNELS = FILE.with_name("onnx_kernels.json")
@@ -265,7 +265,7 @@ def main() -> None:
     if options.prove:
         prove(kernel_versions())
         return
-    wanted = [(engine, v) for engine in ("tflite-runtime", "litert", "onnxruntime") for v in asked_of(engine)]
+    wanted = [(engine, v) for engine in ("tflite-runtime", "litert", "onnxruntime") for v in known_versions(engine)]
     wanted += [(one.partition("==")[0], one.partition("==")[2]) for one in options.more]
     order = {"tflite-runtime": 0, "litert": 1, "onnxruntime": 2}
     found = {}

@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -22,7 +23,7 @@ import numpy as np
 from side_by_side import compare, report
 
 from edgekit.bench import conditions
-from edgekit.packaging import Content, assemble, write_bundle
+from edgekit.packaging import BundleContent, assemble, write_bundle
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_runtime.bundle import Target
 from edgekit_runtime.contract import Contract, InputContract, OutputContract
@@ -92,7 +93,7 @@ def measure(url: str, rounds: int):
 
         np.testing.assert_array_equal(by_hand(1), ask(binary)(1))
         as_json.infer({"x": x}, 60.0)
-        as_json._known = type(as_json._known)(binary=False, edgekit=False)  # as if the server had refused binary
+        as_json._known = replace(as_json._known, binary=False)  # as if the server had refused binary
         np.testing.assert_allclose(ask(as_json)(1), ask(binary)(1), rtol=1e-6)
         figures = compare(
             {"http.client by hand": by_hand, "HostClient.infer": ask(binary)}, rounds=rounds, block=30, warm_up=30
@@ -115,7 +116,7 @@ def mean_bundle(folder: Path) -> Path:
     data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10).SerializeToString()
     inputs = (TensorSpec("x", "x", "float32", (-1, *SHAPE), "NHWC"),)
     outputs = (TensorSpec("mean", "mean", "float32", (-1, 3)),)
-    content = Content(
+    content = BundleContent(
         name="mean",
         version="1",
         model_id="0" * 64,

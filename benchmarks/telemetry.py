@@ -38,7 +38,7 @@ from edgekit_runtime.telemetry import (
     System,
     encode,
     parse_window,
-    sealed,
+    sealed_payload,
 )
 
 RANKS = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -108,18 +108,18 @@ SEAL = Seal("0123456789abcdef", 41_000, 40_998, 3, 12, 11_000)
 def making() -> list:
     """On the reporter's own thread, once a minute."""
     made = a_report(random.Random(1))
-    payload = sealed(encode(made), SEAL)
+    payload = sealed_payload(encode(made), SEAL)
     return compare(
         {
             "json.dumps of as many bytes of text": lambda _: json.dumps("x" * len(payload)),
-            "encode and seal": lambda _: sealed(encode(made), SEAL),
+            "encode and seal": lambda _: sealed_payload(encode(made), SEAL),
             "read and check, at the host": lambda _: parse_window(payload, "press-line-3"),
         }
     )
 
 
 def window_of_three() -> tuple[int, dict[float, float]]:
-    size = max(len(sealed(encode(a_report(random.Random(seed))), SEAL)) for seed in range(20))
+    size = max(len(sealed_payload(encode(a_report(random.Random(seed))), SEAL)) for seed in range(20))
     worst = dict.fromkeys(RANKS, 0.0)
     for seed in range(20):
         values, histogram = sorted(draws(random.Random(seed))), Histogram()

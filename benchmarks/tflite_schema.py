@@ -84,9 +84,9 @@ def written(source: str) -> str:
             waiting += [union for union in constants(found[what]) if union in found] if what in UNIONS else []
             waiting += [what] if what in found and what not in UNIONS else []
     lines = [
-        '"""Which slot of which table of a .tflite file holds what. Written by benchmarks/tflite_schema.py, never by '
-        "hand.",
+        '"""Which slot of which table of a .tflite file holds what.',
         "",
+        "Written by benchmarks/tflite_schema.py, never by hand.",
         f"From ai-edge-litert {version('ai-edge-litert')}. TABLES: `name:kind` by slot. A kind is a scalar (u8, i32, "
         f"f32, ...), `str`, a table, a",
         "`[vector]` of one of them, or a `<union>`, whose type stands in the slot before.",

@@ -1,6 +1,6 @@
 """Figures as docs show them: what was wanted beside what was reached, in a table between two markers of a page.
 
-put_between(Path("README.md"), "runtime", table([Figure("exact hit", "<= 10 us", "7.5 us", True)]))
+put_between(Path("docs/figures.md"), "runtime", table([Figure("exact hit", "<= 10 us", "7.5 us", True)]))
 """
 
 from __future__ import annotations

@@ -1,5 +1,13 @@
-"""edgekit: the host side, what a person runs. The command is in `edgekit.cli`."""
+"""edgekit: the host side, what a person runs. The command is in `edgekit.cli`; `build`, `compress`: in Python."""
 
-__all__ = ["__version__"]
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from edgekit.version import __version__
+from edgekit_runtime.lazy import lazily
+
+if TYPE_CHECKING:
+    from edgekit.api import build, compress
+
+__all__ = ["__version__", "build", "compress"]
+
+__getattr__ = lazily(__name__, {"edgekit.api": ("build", "compress")})

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["DemoError", "KeysError", "OutputError", "PackagingError", "PythonVersionError"]
+__all__ = ["ComparedFileError", "DemoError", "KeysError", "OutputError", "PackagingError", "PythonVersionError"]
 
 
 class PackagingError(EdgekitError):
     """A bundle cannot be written or signed."""
 
     code = "packaging"
+
+
+class ComparedFileError(EdgekitError):
+    """A file given with --compare is no file of the model that is built."""
+
+    code = "compared-file"
 
 
 class OutputError(EdgekitError):

@@ -1,12 +1,12 @@
-"""What a person named: a bundle, an install root, or a bare model file. Decided by what is in it; an ONNX file, which
-has no mark, by its name.
+"""What a person named: a bundle, an install root, or a bare model file.
+Decided by what is in it; an ONNX file, which has no mark, by its name.
 
 form_of(Path("net.tflite"))         # "tflite", "onnx" or "bundle"
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -43,14 +43,20 @@ def found_bundle(path: Path) -> Iterator[tuple[Path, Root | None, Generation | N
 
 
 @contextmanager
-def bundle_file(path: Path) -> Iterator[Path]:
-    """As `found_bundle`, the file alone."""
+def bundle_file(path: Path, trust: Sequence[Path] = (), allow_unsigned: bool = False) -> Iterator[Path]:
+    """As `found_bundle`, the file alone.
+    With trust, a bundle that is not signed as it asks is refused."""
+    from edgekit_runtime.bundle.reader import read_verified
+
     with found_bundle(path) as (file, _, _):
+        if trust:
+            read_verified(file, tuple(trust), allow_unsigned=allow_unsigned)
         yield file
 
 
 def form_of(path: Path) -> Literal["bundle", "tflite", "onnx"]:
-    """Reads the first bytes. Raises BundleError for what cannot be read, and for what is none of them."""
+    """Reads the first bytes.
+    Raises BundleError for what cannot be read, and for what is none of them."""
     try:
         with open_regular(path) as file:
             head = file.read(len(MAGIC))
@@ -60,7 +66,7 @@ def form_of(path: Path) -> Literal["bundle", "tflite", "onnx"]:
         return "tflite"
     if path.suffix.lower() == ".onnx":
         return "onnx"
-    if head == MAGIC or path.suffix.lower() == ".ekb":  # a damaged one: whoever reads it says what is wrong
+    if head == MAGIC or path.suffix.lower() == ".ekb":  # a damaged one: its reader says what is wrong
         return "bundle"
     raise BundleError("is neither a bundle nor a .tflite or .onnx file", where=str(path), do=_DO)
 

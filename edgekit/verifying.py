@@ -1,16 +1,16 @@
-"""Why a bundle is trusted, or why it is not: every check that opening makes, one after another, each told.
+"""Why a bundle is trusted, or why it is not: every check that opening makes, one after another, each reported.
 
-    verification = Verification(Path("net.ekb"), Asked(trust=("root.json",)))
+    verification = Verification(Path("net.ekb"), VerifyOptions(trust=("root.json",)))
     for check in verification: print(check)
     verification.error                               # None, or the first reason against it
 
 Rules:
 - one descriptor is opened; what is checked, and what the child loads at the end, is read from it, whatever becomes of
   the name;
-- the order is that of distrust: what nobody vouches for is not parsed, and what is not sound is not loaded;
-- the first refusal ends it; what was not checked is told as such, never left out and never taken for good;
-- a root may say that what answers there was taken unsigned: that is no waiver here, because who writes to it writes
-  that;
+- the order is that of distrust: what no trusted key has signed is not parsed, and what is malformed is not loaded;
+- the first refusal ends it; what was not checked is reported as such, never left out and never taken for good;
+- a root may say that its active bundle was accepted unsigned: that is no waiver here, because who can write to the
+  root can write that;
 - that a bundle is for another board is a refusal where the board was named, and a remark on a workstation.
 """
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,56 +28,58 @@ from edgekit_runtime.errors import BundleError, EdgekitError, InstallError, Sign
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import ArtifactEntry, Bundle, Manifest
-    from edgekit_runtime.bundle.reader import Check, Opening, Step
-    from edgekit_runtime.bundle.secrets import Given
-    from edgekit_runtime.engines import Setup
+    from edgekit_runtime.bundle.reader import BundleCheck, Opening, Step
+    from edgekit_runtime.bundle.secrets import SecretArgument
+    from edgekit_runtime.engines import EngineSetup
     from edgekit_runtime.install.layout import Generation
     from edgekit_runtime.install.lock import Lease
-    from edgekit_runtime.install.rules import Board
-    from edgekit_runtime.trust import Moment, TrustStore, Vouched
+    from edgekit_runtime.install.rules import BoardIdentity
+    from edgekit_runtime.trust import TrustDecision, TrustStore, TrustTime
 
-_Found = tuple[bool | None, str]
+_Result = tuple[bool | None, str]
 
-__all__ = ["Asked", "Verification"]
+__all__ = ["Verification", "VerifyOptions"]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """trust: keys or a root.json, empty for what this machine (or the root) trusts. allow_unsigned: go on where nobody
-    vouches.
+class VerifyOptions:
+    """What to check against.
 
-    board: what this machine is. named: whether a person said so, and the bundle must fit. secret: where the key of an
-    encrypted bundle is. replay: whether a child loads it and replays its golden examples.
+    trust: keys or a root.json, empty for what this machine (or the root) trusts.
+    allow_unsigned: continue if no trusted key has signed it.
+    board, named: what this machine is; whether a person said so, and the bundle must fit.
+    secret: where the key of an encrypted bundle is.
+    replay: whether a child loads it and replays its golden examples.
     """
 
     trust: tuple[str | Path, ...] = ()
     allow_unsigned: bool = False
-    board: Board | None = None
+    board: BoardIdentity | None = None
     named: bool = False
-    secret: Given = None
+    secret: SecretArgument = None
     replay: bool = False
 
 
 class Verification:
-    """One look at a bundle. Iterating it makes the checks, and gives each as soon as it was made; the last one may
-    refuse.
+    """The checks of one bundle.
+    Iterating makes them, and yields each at once; the last one may refuse.
 
-    path: a bundle, or a root of `edgekit install`, of which what answers is meant. checks: those that were made. error:
-    the first reason against the bundle. generation, state: of a root, the active one.
+    path: a bundle, or a root of `edgekit install`, for its active one. checks: those that were made. error: the first
+    reason against the bundle. generation, state: of a root, the active one.
     Iterating raises EdgekitError where there is nothing to verify (no such file, no such root), and where the key that
     was named for an encrypted one cannot be had: that says nothing against the bundle.
     """
 
-    def __init__(self, path: Path, asked: Asked) -> None:
+    def __init__(self, path: Path, options: VerifyOptions) -> None:
         self._path = self._where = path
-        self._asked = asked
-        self.checks: list[Check] = []
+        self._options = options
+        self.checks: list[BundleCheck] = []
         self.error: EdgekitError | None = None
         self._opening: Opening | None = None
         self.generation: Generation | None = None
         self.state: Literal["committed", "trial"] = "committed"
 
-    def __iter__(self) -> Iterator[Check]:
+    def __iter__(self) -> Iterator[BundleCheck]:
         from edgekit_runtime.bundle.reader import NO_KEY, checks_of
 
         with _opened(self._path) as subject:
@@ -95,9 +97,9 @@ class Verification:
                 self.error = error
 
     @property
-    def vouched(self) -> Vouched | None:
-        """Who signed it; None where that was not found out."""
-        return getattr(self._opening, "vouched", None)
+    def trust_decision(self) -> TrustDecision | None:
+        """Who signed it; None if that was not checked."""
+        return getattr(self._opening, "trust_decision", None)
 
     @property
     def manifest(self) -> Manifest | None:
@@ -105,18 +107,18 @@ class Verification:
 
     @property
     def trusted(self) -> bool:
-        return self.error is None and self.vouched is not None and self.vouched.trusted
+        return self.error is None and self.trust_decision is not None and self.trust_decision.trusted
 
     def as_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        record: dict[str, Any] = {
             "bundle": str(self._where),
             "digest": self._opening.header.digest if self._opening is not None and self.manifest is not None else None,
             "ok": self.error is None,
             "trusted": self.trusted,
-            "signed_by": list(self.vouched.signers) if self.vouched is not None else [],
-            "checks": [{"check": one.name, "ok": one.ok, "told": one.told} for one in self.checks],
+            "signed_by": list(self.trust_decision.signers) if self.trust_decision is not None else [],
+            "checks": [{"check": one.name, "ok": one.ok, "told": one.text} for one in self.checks],
         }
-        return told if self.error is None else {**told, "error": self.error.as_json()}
+        return record if self.error is None else {**record, "error": self.error.as_json()}
 
     def open_as_application(self, engine: str | None, threads: int | None) -> dict[str, Any]:
         """Choose, load, replay and warm up what was verified, as an application would; return what was found.
@@ -124,10 +126,10 @@ class Verification:
         Raises what `prepare` raises, and SecretError for an encrypted bundle without its key.
         """
         from edgekit_runtime.readiness import Preparation, prepare
-        from edgekit_runtime.tuning import Wanted
+        from edgekit_runtime.tuning import TuningOptions
 
         assert self._opening is not None
-        prepared = prepare(self._opening.bundle, Preparation(Wanted(engine, threads)))
+        prepared = prepare(self._opening.bundle, Preparation(TuningOptions(engine, threads)))
         prepared.close()
         info, tested = prepared.engine.info, prepared.tested
         return {
@@ -144,7 +146,7 @@ class Verification:
             "worst_cosine": tested.worst_cosine,
         }
 
-    def _steps(self, subject: _Subject) -> Iterator[tuple[str, Step]]:
+    def _steps(self, subject: _OpenFile) -> Iterator[tuple[str, Step]]:
         from edgekit_runtime.bundle.reader import Opening, read_open
         from edgekit_runtime.bundle.secrets import find_secret
         from edgekit_runtime.trust import TrustPolicy, judge
@@ -153,27 +155,27 @@ class Verification:
             with subject.lease.file() as file:
                 return read_open(file, str(subject.where))
 
-        asked, store = self._asked, subject.store(self._asked.trust)
+        options, store = self._options, subject.store(self._options.trust)
         moment = judge(seen_s=subject.seen_s, issued_s=store.issued_s if store is not None else None)
-        policy = TrustPolicy(store, asked.allow_unsigned, new=subject.generation is None, now=moment)
-        own = asked.secret is None  # a key that is found here is asked for no more than the digests
-        secret = find_secret if own else asked.secret
+        policy = TrustPolicy(store, options.allow_unsigned, new=subject.generation is None, now=moment)
+        own = options.secret is None  # a key that is found here is used for no more than the digests
+        secret = find_secret if own else options.secret
         opening = self._opening = Opening(subject.where, policy, secret, spare_key=own)
         yield from opening.steps(everything)
         manifest, bundle = opening.manifest, opening.bundle
         yield "dates", partial(_dates, manifest, moment, subject)
-        yield "board", partial(_board, manifest, asked, subject)
+        yield "board", partial(_board, manifest, options, subject)
         for entry in manifest.artifacts:
             yield (
                 f"model {entry.recipe}" + (" (batch)" if entry.role == "batch" else ""),
                 partial(_model, bundle, entry),
             )
         yield "golden", partial(_golden, bundle)
-        yield from _replays(bundle, subject, asked.replay)
+        yield from _replays(bundle, subject, options.replay)
 
 
 @dataclass(frozen=True)
-class _Subject:
+class _OpenFile:
     """An open descriptor, and what is known of it from where it was found."""
 
     lease: Lease
@@ -185,8 +187,11 @@ class _Subject:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_Subject]:
+def _opened(path: Path) -> Iterator[_OpenFile]:
+    """A bundle, or a root's active one, held open.
+    Links in a file's name are followed, once. Raises BundleError."""
     from edgekit_runtime.install.layout import Root, is_root
+    from edgekit_runtime.install.lock import hold
     from edgekit_runtime.install.reading import store_of
 
     if is_root(path):
@@ -194,33 +199,26 @@ def _opened(path: Path) -> Iterator[_Subject]:
         lease, generation = root.hold_current()
         journal = root.journal()
         state: Literal["committed", "trial"] = "trial" if journal.on_trial == generation.number else "committed"
-        subject = _Subject(lease, lease.path, partial(store_of, root), journal.seen_s, generation, state)
+        subject = _OpenFile(lease, lease.path, partial(store_of, root), journal.seen_s, generation, state)
     else:
-        lease = _held(path)
-        subject = _Subject(lease, path, partial(store_of, None))
+        try:
+            lease = hold(path.resolve(strict=True))
+        except InstallError as error:
+            if error.code != "planted":
+                raise
+            what = "a folder, and no root of `edgekit install`" if path.is_dir() else "not a regular file"
+            raise BundleError(what, where=str(path), do="Pass a file that `edgekit build` wrote") from error
+        except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL
+            why = getattr(error, "strerror", None) or str(error)
+            raise BundleError(f"cannot be read: {why}", where=str(path), do="Check the path") from error
+        subject = _OpenFile(lease, path, partial(store_of, None))
     try:
         yield subject
     finally:
         lease.release()
 
 
-def _held(path: Path) -> Lease:
-    """A file that a person named: links are followed, once. Raises BundleError."""
-    from edgekit_runtime.install.lock import hold
-
-    try:
-        return hold(path.resolve(strict=True))
-    except InstallError as error:
-        if error.code != "planted":
-            raise
-        what = "a folder, and no root of `edgekit install`" if path.is_dir() else "not a regular file"
-        raise BundleError(what, where=str(path), do="Pass a file that `edgekit build` wrote") from error
-    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL
-        why = getattr(error, "strerror", None) or str(error)
-        raise BundleError(f"cannot be read: {why}", where=str(path), do="Check the path") from error
-
-
-def _dates(manifest: Manifest, moment: Moment, subject: _Subject) -> _Found:
+def _dates(manifest: Manifest, moment: TrustTime, subject: _OpenFile) -> _Result:
     from edgekit_runtime.install.rules import check_dates
 
     said = [f"until {manifest.expires}"] if manifest.expires else []
@@ -228,76 +226,74 @@ def _dates(manifest: Manifest, moment: Moment, subject: _Subject) -> _Found:
     try:
         check_dates(manifest, moment, str(subject.where))
     except InstallError as error:
-        if error.code != "expired":
+        if error.code != "expired" or subject.generation is None:
             raise
-        if subject.generation is None:
-            raise
-        return None, f"{error.what}; it was installed in time, and answers on"
-    return True, f"good {' and '.join(said)} {moment.told}" if said else "it does not expire"
+        return None, f"{error.what}; it was installed in time, and stays active"
+    return True, f"good {' and '.join(said)} {moment.text}" if said else "it does not expire"
 
 
-def _board(manifest: Manifest, asked: Asked, subject: _Subject) -> _Found:
-    from edgekit_runtime.install.rules import Board, check_board
+def _board(manifest: Manifest, options: VerifyOptions, subject: _OpenFile) -> _Result:
+    from edgekit_runtime.install.rules import BoardIdentity, check_board
 
-    board = asked.board or Board()
+    board = options.board or BoardIdentity()
     here = ", ".join(board.profiles) or f"not known, its architecture is {board.arch}"
     try:
         check_board(manifest, board, str(subject.where))
     except InstallError as error:
-        if error.code != "incompatible":
+        if error.code != "incompatible" or options.named:
             raise
-        if asked.named:
-            raise
-        aside = "it was installed for a board that was named"
-        return (
-            None,
-            f"{error.what}; {aside if subject.generation is not None else '`edgekit install` would refuse it here'}",
-        )
+        named = subject.generation is not None
+        aside = "it was installed for a board that was named" if named else "`edgekit install` would refuse it here"
+        return None, f"{error.what}; {aside}"
     return True, f"for {', '.join(manifest.compatible)}; this board is {here}"
 
 
-def _model(bundle: Bundle, entry: ArtifactEntry) -> _Found:
+def _model(bundle: Bundle, entry: ArtifactEntry) -> _Result:
     from edgekit_runtime.modelfile import check_artifact
 
     if bundle.locked:
-        return None, "not looked into: it is encrypted, and no key was given (--secret)"
+        return None, "not checked: it is encrypted, and no key was given (--secret)"
     facts = check_artifact(bundle, entry)
     allowed = "all of them allowed by the manifest" if entry.ops is not None else "the manifest lists none"
     kinds = f"{facts.operators} operators of {len(facts.ops)} kinds, {allowed}"
-    told = f"{entry.format}, {facts.version}: every offset and size holds; {kinds}"
-    return True, f"{told}; the largest tensor has {facts.largest_tensor_bytes:,} bytes"
+    structure = f"{entry.format}, {facts.version}: every offset and size holds; {kinds}"
+    return True, f"{structure}; the largest tensor has {facts.largest_tensor_bytes:,} bytes"
 
 
-def _golden(bundle: Bundle) -> _Found:
+def _golden(bundle: Bundle) -> _Result:
     golden = bundle.manifest.golden
     if bundle.locked:
-        return None, "not looked into: they are encrypted"
+        return None, "not checked: they are encrypted"
     if not golden:
-        return None, "there are none: nothing tells whether this machine computes what the workstation did"
+        return None, "there are none: nothing shows whether this machine computes what the workstation did"
     answered = sorted({answer.recipe for one in golden for answer in one.answers})
     examples = "1 example" if len(golden) == 1 else f"{len(golden)} examples"
     return True, f"{examples}, finite and of the right size, answered by {', '.join(answered)}"
 
 
-def _replays(bundle: Bundle, subject: _Subject, replay: bool) -> Iterator[tuple[str, Step]]:
+def _replays(bundle: Bundle, subject: _OpenFile, replay: bool) -> Iterator[tuple[str, Step]]:
     from edgekit_runtime.board import cores
     from edgekit_runtime.children import may_start
     from edgekit_runtime.engines import available
-    from edgekit_runtime.modelfile.check import delegated
-    from edgekit_runtime.tuning.candidates import Wanted, candidates
+    from edgekit_runtime.modelfile.check import delegated_operators
+    from edgekit_runtime.tuning.candidates import TuningOptions, candidates, untried_candidates
 
-    why = (
-        "not asked for (--replay)"
-        if not replay
-        else "the model file is encrypted"
-        if bundle.locked
-        else "no process can be started for it here"
-        if not may_start()
-        else ""
+    why = ""
+    if not replay:
+        why = "not asked for (--replay)"
+    elif bundle.locked:
+        why = "the model file is encrypted"
+    elif not may_start():
+        why = "no process can be started for it here"
+    wanted = TuningOptions.needed_by(bundle.manifest)
+    ways = [wanted, *(replace(wanted, pin=one.recipe) for one in bundle.manifest.artifacts if one.role == "degraded")]
+    offer = tuple(
+        one
+        for way in ([] if why else ways)
+        for one in untried_candidates(candidates(bundle.manifest, available(), way, cores=cores()))
     )
-    offer = () if why else candidates(bundle.manifest, available(), Wanted.needed_by(bundle.manifest), cores=cores())
     if not offer:
-        needed = delegated(bundle.artifact().ops)
+        needed = delegated_operators(bundle.artifact().ops)
         engine = (
             f"only a delegate runs {needed[0]}: set EDGEKIT_DELEGATE"
             if needed
@@ -310,7 +306,7 @@ def _replays(bundle: Bundle, subject: _Subject, replay: bool) -> Iterator[tuple[
         yield f"replay {recipe}", partial(_replay, bundle, entry, candidate.engine, candidate.setup, subject.lease)
 
 
-def _replay(bundle: Bundle, entry: ArtifactEntry, engine: str, setup: Setup, lease: Lease) -> _Found:
+def _replay(bundle: Bundle, entry: ArtifactEntry, engine: str, setup: EngineSetup, lease: Lease) -> _Result:
     from edgekit_runtime.bundle.codec import read_json
     from edgekit_runtime.children import run
     from edgekit_runtime.engines import expected_info
@@ -321,12 +317,12 @@ def _replay(bundle: Bundle, entry: ArtifactEntry, engine: str, setup: Setup, lea
         descriptor = file.fileno()
         child = partial(run, pass_fds=(descriptor,))
         ran = first_open(bundle, entry, info, folder=Path(folder), source=f"/dev/fd/{descriptor}", run=child)
-        told = [read_json(SelfTest, one.read_bytes(), "the verdict") for one in Path(folder).glob("selftest/*.json")]
-    if not ran or not told:
+        results = [read_json(SelfTest, one.read_bytes(), "the verdict") for one in Path(folder).glob("selftest/*.json")]
+    if not ran or not results:
         return None, f"{info.name} {info.version} came to no test in a process of its own"
-    by = "which made them" if told[0].same_engine else "another than made them"
+    by = "which made them" if results[0].same_engine else "another than made them"
     return True, (
-        f"{info.name} {info.version}, {by}, gives {told[0].examples} of {len(bundle.manifest.golden)} examples in a "
-        f"process of its own: at most {told[0].worst_steps:.3g} steps apart, cosine {told[0].worst_cosine:.5f}, "
+        f"{info.name} {info.version}, {by}, gives {results[0].examples} of {len(bundle.manifest.golden)} examples in a "
+        f"process of its own: at most {results[0].worst_steps:.3g} steps apart, cosine {results[0].worst_cosine:.5f}, "
         f"{info.arithmetic} arithmetic"
     )

@@ -10,7 +10,7 @@ from functools import cache
 from random import Random
 
 from edgekit_runtime.errors import InstallError
-from edgekit_runtime.install.journal import Attempt, Burned, Failure, Journal, parse_journal
+from edgekit_runtime.install.journal import AcceptedSequence, Attempt, Failure, Journal, parse_journal
 from fuzz.octets import altered
 from fuzz.target import Target
 from fuzz.trees import changed, spelt
@@ -34,7 +34,7 @@ def _seeds() -> Sequence[bytes]:
         4,
         2,
         1,
-        Burned(7, digest, ("a" * 64,)),
+        AcceptedSequence(7, digest, ("a" * 64,)),
         1.7e9,
         attempt,
         Failure("selftest", "it differs", "selftest", at, "net.ekb", 2),

@@ -6,6 +6,8 @@ from random import Random
 
 __all__ = ["altered", "scratch"]
 
+_ROOM = 256 << 20
+"""Containers often have 64 MB there, which other programs share."""
 _WORDS = tuple(
     n.to_bytes(size, "little") for size in (1, 2, 4) for n in (0, 1, 2 ** (8 * size) - 1, 2 ** (8 * size - 1))
 )
@@ -38,7 +40,10 @@ def altered(data: bytes, random: Random, changes: int = 4) -> bytes:
 
 
 def scratch() -> str:
-    """A folder in memory, where there is one: an execution that waits for a disk is a wasted one."""
+    """A folder in memory, where there is one with room: an execution that waits for a disk is a wasted one."""
     import os
+    import shutil
+    import tempfile
 
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp"
+    roomy = os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > _ROOM
+    return "/dev/shm" if roomy else tempfile.gettempdir()

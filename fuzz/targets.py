@@ -32,6 +32,7 @@ _TABLE: dict[str, tuple[str, tuple[str, ...]]] = {
     "frame": ("fuzz.pictures:frame", ("edgekit_runtime.contract",)),
     "array": ("fuzz.arrays:array", ("edgekit_runtime.array_file",)),
     "window": ("fuzz.telemetry:window", ("edgekit_runtime.telemetry",)),
+    "event": ("fuzz.telemetry:event", ("edgekit_runtime.telemetry",)),
     "state": ("fuzz.telemetry:state", ("edgekit.fleet.store",)),
     "request": ("fuzz.wire:request", ("edgekit_runtime.remote",)),
     "response": ("fuzz.wire:response", ("edgekit_runtime.remote",)),

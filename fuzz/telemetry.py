@@ -1,4 +1,4 @@
-"""What comes from boards over a broker: windows and states.
+"""What comes from boards over a broker: windows, events and states.
 
 An input is a payload; its tree is changed and spelt anew.
 """
@@ -12,14 +12,23 @@ from random import Random
 
 from edgekit.fleet.store import parse_state
 from edgekit_runtime.errors import WindowError
-from edgekit_runtime.telemetry import origin, parse_window
+from edgekit_runtime.telemetry import encode_event, origin, parse_event, parse_window
 from edgekit_runtime.telemetry.histogram import Histogram
-from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, sealed
+from edgekit_runtime.telemetry.window import (
+    EVENT_KINDS,
+    MOST_EVENT_TEXT,
+    About,
+    Report,
+    Seal,
+    System,
+    encode,
+    sealed_payload,
+)
 from fuzz.octets import altered
 from fuzz.target import Target
 from fuzz.trees import changed, spelt
 
-__all__ = ["state", "window"]
+__all__ = ["event", "state", "window"]
 
 _DEVICE = "porch-1"
 _EPOCH = "0123456789abcdef"
@@ -29,7 +38,7 @@ _MOST = (1 << 53) - 1
 def _read_window(data: bytes) -> None:
     known = origin(data)
     found = parse_window(data, _DEVICE)
-    assert known == (found.seal.epoch, found.seal.seq, found.seal.floor)
+    assert known == found.seal
     assert found.device == _DEVICE
     assert 0 <= found.hits <= found.n
     together = Histogram()
@@ -66,11 +75,30 @@ def _windows() -> Sequence[bytes]:
     board = System(12.5, 40.0, 61.5, 0, 1200)
     made = []
     for latency in ({"device": slow, "cache": quick}, {"device": slow, "host": quick}, {"device": nothing}):
+        late = 2 if latency["device"].count else 0
         report = Report(
-            about, 3, 1_800_000_000_000, 60_000, True, 1, 2, latency, board if latency is not None else System()
-        )
-        made.append(sealed(encode(report), Seal(_EPOCH, 41, 12, 3, 30, 30_000)))
+            about, 3, 1_800_000_000_000, 60_000, True, 3, late, latency, board, stages={"infer": slow}, refused=1,
+            error_codes={"decode": 2, "budget": 1}, clipped=3, values=90, psi=0.1,
+        )  # fmt: skip
+        made.append(sealed_payload(encode(report), Seal(_EPOCH, 41, 12, 3, 30, 30_000)))
     return made
+
+
+def _read_event(data: bytes) -> None:
+    known = origin(data)
+    found = parse_event(data, _DEVICE)
+    assert known == found.seal
+    assert found.kind in EVENT_KINDS
+    assert len(found.text.encode()) <= 4 * MOST_EVENT_TEXT
+
+
+@cache
+def _events() -> Sequence[bytes]:
+    about = {"device": _DEVICE, "boot": 3, "t0_ms": 1_800_000_000_000, "clock_ok": True}
+    return [
+        sealed_payload(encode_event(kind, "runs net 2 instead of net 1", **about), Seal(_EPOCH, 41, 12, 3, 30, 30_000))
+        for kind in EVENT_KINDS
+    ]
 
 
 @cache
@@ -119,6 +147,10 @@ def _mutate_histogram(value: dict[str, object], random: Random) -> object:
 
 def window() -> Target:
     return Target("window", _read_window, (WindowError,), _windows, _mutate, 1 << 15)
+
+
+def event() -> Target:
+    return Target("event", _read_event, (WindowError,), _events, _mutate, 1 << 13)
 
 
 def state() -> Target:

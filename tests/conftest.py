@@ -11,10 +11,14 @@ from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 from examples import load_profile
 from once import once
+from parts import missing
+
+from edgekit_runtime.engines.cuda import absent
 
 # Two small networks are trained and converted here; more threads only fight each other.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -31,24 +35,36 @@ load_profile()
 
 SLOW = (
     "arm/", "benchmarks/", "converters/zoo/", "distribution/", "emulation/", "fuzzing/",
-    "building/test_build.py", "building/test_delegated.py", "building/test_detector.py",
+    "building/test_build.py", "building/test_degraded.py", "building/test_delegated.py", "building/test_detector.py",
     "building/test_fashion_mnist.py",
     "bench/test_cold.py", "building/test_installs.py", "building/test_journey.py",
     "building/test_lasting.py", "building/test_repairing.py", "building/test_stateful.py",
-    "building/test_variants.py", "building/test_wanted.py", "converters/sources/test_isolated.py",
+    "building/test_api.py::test_a", "building/test_api.py::test_what_a_name_says_is_escaped",
+    "building/test_making.py::test_an_artifact_that_fails_on_silence", "building/test_variants.py",
+    "building/test_board_recipes.py", "converters/sources/test_isolated.py",
     "cli/test_secret_options.py", "cli/test_fill.py",
     "cli/test_bench.py::test_a_run_of_nobodys_length", "cli/test_bench.py::test_records_whose_machine_was_busier",
     "cli/test_keys.py::test_one_person_makes", "converters/sources/test_keras.py::test_free_axes_are_pinned",
-    "checking/test_check.py", "converters/fidelity/test_digits.py", "converters/fidelity/test_repair_bench.py",
+    "checking/test_check.py", "compressing/test_whole_run.py", "converters/compress/test_training.py",
+    "converters/compress/test_layers.py",
+    "converters/fidelity/test_digits.py", "converters/fidelity/test_repair_bench.py",
     "converters/targets/test_convert.py",
     "converters/workload/test_tflite.py::test_efficientnet_lite0",
     "converters/workload/test_tflite.py::test_mobilenet_v1",
     "converters/workload/test_tflite.py::test_published_latencies",
     "docs/test_blocks.py",
-    "fleet/test_proof.py", "host/test_interop.py",
+    "fleet/test_herd.py::test_boards_whose_broker_is_killed", "fleet/test_proof.py",
+    "fleet/test_rolling.py::test_a_server_that_is_killed",
+    "fleet/test_rolling.py::test_pause_abort_and_undo_are_obeyed", "fleet/test_story.py", "interop/",
     "install_faults/test_disks.py", "install_faults/test_points.py", "install_faults/test_power_cuts.py",
     "install_faults/test_together.py",
+    "runtime/agent/test_agent.py::test_a_kill",
     "runtime/engines/test_onnx.py::test_a_build_writes_nothing",
+    "runtime/engines/test_onnx_arithmetic.py::test_an_x86_without_vnni",
+    "runtime/engines/test_onnx_arithmetic.py::test_the_simulated_processor",
+    "runtime/engines/test_onnx_arithmetic.py::test_the_trial",
+    "runtime/test_fault_matrix.py",
+    "runtime/tuning/test_gpu.py::test_nothing_that_is_built", "runtime/tuning/test_tune.py::test_every_candidate",
     "runtime/test_forked.py", "runtime/test_rlimits.py", "runtime/test_scarce.py", "runtime/test_secret_children.py",
     "shipping/test_deb.py", "shipping/test_install.py", "shipping/test_push.py", "test_mutation.py",
 )  # fmt: skip
@@ -77,8 +93,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
 
 def _processor_s() -> float:
-    """Of this process and the children that it has waited for."""
-    return sum(os.times()[:4])
+    """Of this process, its commands, and the children that it has waited for."""
+    return sum(os.times()[:4]) + commands.processor_s
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -87,6 +103,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name = str(item.path.relative_to(here)) + item.nodeid.partition(".py")[2]
         if name.startswith(SLOW) or "demo" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("gpu") is not None and (why := absent()):
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """Chromium without a window, steered by its own driver."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        missing("Chromium with its driver", "sudo apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    profile = tmp_path_factory.mktemp("chromium")
+    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+                 "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--window-size=1360,900",
+                 f"--user-data-dir={profile}"):  # fmt: skip
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    running = webdriver.Chrome(options=options, service=Service(driver))
+    yield running
+    running.quit()
 
 
 @dataclass(frozen=True)
@@ -198,16 +239,10 @@ def run_edgekit(*arguments: str | Path, cwd: Path, **env: str) -> Ran:
 
     A traceback fails the test. env: set besides.
     """
-    import subprocess
-    import sys
-
-    command = [sys.executable, "-c", "from edgekit.cli import main; main()", *map(str, arguments)]
-    done = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=900, check=False, stdin=subprocess.DEVNULL,
-        env={**os.environ, "EDGEKIT_ISOLATE": "on", **env},
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    return Ran(done.returncode, done.stdout, done.stderr)
+    environ = {**os.environ, "EDGEKIT_ISOLATE": "on", **env}
+    ran = Ran(*commands.run([str(argument) for argument in arguments], cwd, environ, 900.0))
+    assert "Traceback" not in ran.err, ran.err
+    return ran
 
 
 @pytest.fixture
@@ -298,6 +333,7 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import keras
 
     folder = tmp_path_factory.mktemp("divided")
+    keras.utils.set_random_seed(1)
     x = keras.Input((16,), name="x")
     hidden = keras.layers.Dense(24, activation="relu")(x)
     shares = keras.ops.divide(hidden, keras.ops.sum(hidden, axis=1, keepdims=True) + 1e-6)
@@ -313,3 +349,39 @@ def planted(digits_model: Digits, request: pytest.FixtureRequest):
 
     made = once(request, "planted", lambda folder: plant(digits_model.model, digits_model.calibration, folder))
     return Planted.of(made)
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    from postgres import Postgres
+
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of an empty store: once on SQLite, once on PostgreSQL."""
+    if request.param == "postgresql":
+        return request.getfixturevalue("postgres").url()
+    return f"sqlite:///{tmp_path / 'fleet.db'}"
+
+
+@pytest.fixture
+def open_store(store_url: str):
+    """Opens the fleet's store, the same one again and again."""
+    from edgekit.fleet import SqliteStore
+    from edgekit.fleet.postgres import PostgresStore
+
+    stores = []
+
+    def opens(**options):
+        if store_url.startswith("postgresql"):
+            stores.append(PostgresStore.open(store_url, **options))
+        else:
+            stores.append(SqliteStore.open(Path(store_url.removeprefix("sqlite:///")), **options))
+        return stores[-1]
+
+    yield opens
+    for store in stores:
+        store.close()

@@ -8,15 +8,15 @@ from pathlib import Path
 import tiny
 
 from edgekit.packaging import SigningKey, assemble, write_bundle
-from edgekit.packaging.assemble import Terms
+from edgekit.packaging.assemble import BundleTerms
 from edgekit_runtime.bundle import Promise
-from edgekit_runtime.install import Asked, Board, Proving
+from edgekit_runtime.install import BoardIdentity, InstallOptions, TrialOptions
 
 __all__ = ["BOARD", "QUICK", "UNSIGNED", "Maker", "current", "events", "names", "new_key"]
 
-BOARD = Board(("x86-64",))
-QUICK = Proving(answers=25, most_s=5.0, least=20)
-UNSIGNED = Asked(allow_unsigned=True, board=BOARD, proving=QUICK)
+BOARD = BoardIdentity(("x86-64",))
+QUICK = TrialOptions(answers=25, most_s=5.0, least=20)
+UNSIGNED = InstallOptions(allow_unsigned=True, board=BOARD, proving=QUICK)
 
 
 class Maker:
@@ -28,7 +28,7 @@ class Maker:
     def __call__(
         self,
         version: str = "1",
-        terms: Terms | None = None,
+        terms: BundleTerms | None = None,
         promise: Promise | None = None,
         key: SigningKey | None = None,
         **changes,
@@ -36,7 +36,7 @@ class Maker:
         asked = (version, terms, promise, None if key is None else key.keyid, repr(sorted(changes.items())))
         if asked not in self._known:
             path = self._folder / f"tiny-{version}-{len(self._known)}.ekb"
-            content = tiny.content(version=version, terms=terms or Terms(), promise=promise, **changes)
+            content = tiny.content(version=version, terms=terms or BundleTerms(), promise=promise, **changes)
             draft, manifest = assemble(content)
             write_bundle(path, draft, manifest, [key] if key else [])
             self._known[asked] = path

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgekit.emulation.board import Cpu
+from edgekit.emulation.board import QemuCpu
 from edgekit.emulation.errors import EmulationError, EmulatorMissingError
-from edgekit.emulation.machine import INSTALL, Machine, emulator
+from edgekit.emulation.machine import INSTALL, EmulatedBoard, emulator
 from edgekit.emulation.replay import ask
-from edgekit.emulation.userland import Userland, cache_root, kept
+from edgekit.emulation.userland import Userland, cache_root, make_folder
 
 __all__ = ["Instructions", "Model", "count", "counted", "plugin_options", "tasks_for"]
 
@@ -59,11 +59,11 @@ class Instructions:
 
 
 def count(
-    land: Userland, site: Path, cpu: Cpu, models: Sequence[Model], *, cache_dir: Path | None = None
+    land: Userland, site: Path, cpu: QemuCpu, models: Sequence[Model], *, cache_dir: Path | None = None
 ) -> dict[str, Instructions]:
     """Instructions of one inference of each model, in one start of Python. Raises EmulationError."""
     options = plugin_options(land, cache_dir=cache_dir)
-    with Machine(land, cpu, site=site) as machine:
+    with EmulatedBoard(land, cpu, site=site) as machine:
         told = ask(machine, tasks_for(models), timeout_s=500.0, options=options)
     if told.finished.code != 0:
         raise EmulationError(
@@ -97,7 +97,9 @@ def plugin_options(land: Userland, *, cache_dir: Path | None = None) -> list[str
         raise EmulatorMissingError(f"{binary.name} takes no plugins: nothing can be counted", do=f"Run: {INSTALL}")
     source = Path(__file__).with_name("insn.c")
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-    folder = kept(cache_root(cache_dir), f"plugin/{digest}", lambda draft: _compile(source, draft / "libinsn.so"))
+    folder = make_folder(
+        cache_root(cache_dir), f"plugin/{digest}", lambda draft: _compile(source, draft / "libinsn.so")
+    )
     return ["-plugin", str(folder / "libinsn.so"), "-d", "plugin"]
 
 

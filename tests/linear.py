@@ -25,6 +25,7 @@ class Linear:
     sha256: str = hashlib.sha256(b"linear").hexdigest()
     state: str = "none"
     state_pairs: tuple[tuple[str, str], ...] = ()
+    stated: str = ""
 
     def predict(self, inputs):
         (x,) = inputs

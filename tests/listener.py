@@ -33,14 +33,14 @@ class Listener:
         with self._changed:
             self.heard.append((message.topic, message.payload, message.retain))
             self._changed.notify_all()
-        if self._acknowledge and message.topic.endswith("/m"):
+        if self._acknowledge and message.topic.endswith(("/m", "/ev")):
             value = json.loads(message.payload)
             seqs = self._seqs.setdefault(value["epoch"], {value["floor"] - 1})
             seqs.add(value["seq"])
             mark = min(seqs)
             while mark + 1 in seqs:
                 mark += 1
-            self.say(message.topic[:-1] + "ack", {"epoch": value["epoch"], "hwm": mark})
+            self.say(message.topic.rpartition("/")[0] + "/ack", {"epoch": value["epoch"], "hwm": mark})
 
     def say(self, topic, value, **options):
         payload = value if isinstance(value, (bytes, str)) else json.dumps(value)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from edgekit.packaging import Content, assemble, write_bundle
+from edgekit.packaging import BundleContent, assemble, write_bundle
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_runtime.bundle import Target
-from edgekit_runtime.contract import Carried, Contract, InputContract, OutputContract
+from edgekit_runtime.contract import CarriedState, Contract, InputContract, OutputContract
 from edgekit_runtime.engines import available, load_engine
 
 MODELS = Path(__file__).parent / "models"
@@ -23,7 +23,7 @@ CARRIED = Contract(
     (X, InputContract("h_in", (4,), "float32")),
     (Y, OutputContract("h_out", (4,), "float32")),
     state="explicit",
-    carried=(Carried("h_in", "h_out"),),
+    carried=(CarriedState("h_in", "h_out"),),
 )
 INSIDE = Contract("raw", (X,), (Y,), state="internal")
 KINDS = {
@@ -76,8 +76,8 @@ def artifact(kind: str) -> Artifact:
     return Artifact(recipe, data, took, gave, 1.0, 1.0, {})
 
 
-def content(kind: str, **changes) -> Content:
-    made = Content(
+def content(kind: str, **changes) -> BundleContent:
+    made = BundleContent(
         name="memory",
         version="1",
         model_id="0" * 64,

@@ -84,6 +84,12 @@ class Mosquitto:
             else:
                 return
 
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """While it runs."""
+        assert self._process is not None
+        return self._process
+
     def kill(self) -> None:
         """As `kill -9`."""
         if self._process is not None:

@@ -1,4 +1,4 @@
-"""Do the tests notice a wrong line? Twelve modules are changed in one place at a time, and the tests of each must fail.
+"""Do the tests notice a wrong line? Thirteen modules are changed in one place at a time; the tests of each must fail.
 
     python tests/mutation.py                                      # `make mutate`: all, hours on one processor
     python tests/mutation.py --most 40 runtime/edgekit_runtime/journey.py
@@ -53,9 +53,11 @@ SUBJECTS = {
     f"{RUNTIME}/journey.py": Subject(
         50,
         "tests/runtime/test_journey.py", "tests/runtime/test_faults.py", "tests/runtime/test_model.py",
-        "tests/runtime/test_model_hosts.py", "tests/runtime/test_detector.py", "tests/runtime/test_intake.py",
+        "tests/runtime/test_model_hosts.py", "tests/runtime/test_degraded.py", "tests/runtime/test_detector.py",
+        "tests/runtime/test_intake.py",
     ),
     f"{RUNTIME}/budget.py": Subject(90, "tests/runtime/test_budget.py"),
+    f"{RUNTIME}/offload.py": Subject(70, "tests/runtime/test_offload.py"),
     f"{RUNTIME}/install/journal.py": Subject(90, "tests/runtime/install/test_states.py"),
     f"{RUNTIME}/cache/disk.py": Subject(
         50, "tests/runtime/cache/test_disk.py", "tests/runtime/cache/test_packed.py", "tests/contracts/test_caches.py"

@@ -38,9 +38,10 @@ class Scripted:
     answer: Callable[[Asked, socket.socket], bytes | None]
     asked: list[Asked] = field(default_factory=list)
     tls: ssl.SSLContext | None = None
+    port: int = 0
 
     def __enter__(self):
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", self.port))
         self.port = self._listener.getsockname()[1]
         self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
         self.ended = threading.Event()

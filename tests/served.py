@@ -6,7 +6,7 @@ import asyncio
 import threading
 from pathlib import Path
 
-from edgekit.host import Api, Limits, Patience, Repository, Server, bind
+from edgekit.host import Api, Limits, Patience, Protection, Repository, Server, bind, protected
 
 __all__ = ["Serving"]
 
@@ -17,15 +17,23 @@ class Serving:
     host.server, host.repository: the real parts. host.call(f): f() on the server's loop, waited for.
     """
 
-    def __init__(self, *bundles: Path, limits: Limits | None = None, patience: Patience | None = None, **options):
-        self._settings = limits, patience
+    def __init__(
+        self,
+        *bundles: Path,
+        limits: Limits | None = None,
+        patience: Patience | None = None,
+        protection: Protection | None = None,
+        **options,
+    ):
+        self._settings, self._protection = (limits, patience), protection
         self.repository = Repository.open(bundles, **options)
-        self.model = self.repository.all()[0].model
+        self.model = self.repository.all()[0].model if bundles else None
 
     def __enter__(self):
         self._sock = bind("127.0.0.1", 0)
         self.port = self._sock.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        secure = self._protection is not None and self._protection.certificate is not None
+        self.url = f"http{'s' * secure}://127.0.0.1:{self.port}"
         started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(started)), name="served", daemon=True)
         self._thread.start()
@@ -53,7 +61,10 @@ class Serving:
     async def _serve(self, started: threading.Event):
         self.loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         self.api = Api(self.repository)
-        self.server = Server(self.api, *self._settings)
+        if self._protection is not None:
+            self.server = protected(self.api, self._protection)
+        else:
+            self.server = Server(self.api, *self._settings)
         await self.server.start(self._sock)
         started.set()
         await self._ended.wait()

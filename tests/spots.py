@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgekit.packaging import Content, assemble, write_bundle
+from edgekit.packaging import BundleContent, assemble, write_bundle
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_runtime.bundle import Target
 from edgekit_runtime.contract import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
@@ -38,7 +38,7 @@ def bundle(folder: Path) -> Path:
     with load_engine("tflite", data) as loaded:
         inputs = (replace(loaded.inputs[0], name="image", layout="NHWC"),)
         outputs = (replace(loaded.outputs[0], name="found"),)
-    made = Content(
+    made = BundleContent(
         name="spots",
         version="1",
         model_id="1" * 64,

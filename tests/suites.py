@@ -12,7 +12,9 @@ its last line. Exit 1 if a suite failed or, in CI, could not run.
 from __future__ import annotations
 
 import json
+import math
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -28,16 +30,21 @@ REPORTS = ROOT / "build" / "reports"
 SUITES = {
     "fast": "test",
     "slow": "test-slow",
+    "interop": "test-interop",
     "python-3.10": "test-python-3.10",
     "python-3.12": "test-python-3.12",
     "python-3.13": "test-python-3.13",
     "tflite-runtime": "test-tflite-runtime",
     "openvino": "test-openvino",
+    "tensorrt-rtx": "test-tensorrt-rtx",
     "onnx-tflite": "test-onnx-tflite",
     "torch": "test-torch",
 }
 """Name -> the make target that runs it. It writes NAME.xml, or NAME.left-out with the reason why it cannot run here."""
-BESIDE = ("onnx-tflite", "torch")
+MOST_PROCESSOR_S = {"fast": 960.0}
+"""What a suite may take of all processors, which other load changes little: six minutes on two cores are 600 s of them,
+and a core may be 1.6 times slower. A suite that takes more has tests that belong into SLOW (tests/conftest.py)."""
+BESIDE = ("tensorrt-rtx", "onnx-tflite", "torch")
 """Each uses one process."""
 SLOWEST = 50
 
@@ -47,7 +54,7 @@ class Outcome:
     """counts: of passed, failed and skipped tests. tests: (seconds, name). reason: why it did not run here, if it did
     not.
 
-    covered: per cent of statements and branches, where it was measured.
+    covered: per cent of statements and branches, where it was measured. processor_s: of a suite that has a limit.
     """
 
     suite: str
@@ -57,6 +64,7 @@ class Outcome:
     tests: tuple[tuple[float, str], ...] = ()
     reason: str = ""
     covered: float | None = None
+    processor_s: float = 0.0
 
     def line(self) -> str:
         if self.reason:
@@ -64,10 +72,13 @@ class Outcome:
         counts = ", ".join(f"{self.counts[kind]} {kind}" for kind in ("passed", "failed", "skipped"))
         broken = "" if self.code == 0 or self.counts["failed"] else f"  (exit code {self.code} without a failed test)"
         covered = "" if self.covered is None else f", {self.covered:.1f} % covered"
-        return f"{self.suite:15} {counts} in {self.seconds:.0f} s{covered}{broken}"
+        limit = MOST_PROCESSOR_S.get(self.suite)
+        late = "" if limit is None else f", {self.processor_s:.0f} of {limit:.0f} s of the processors"
+        return f"{self.suite:15} {counts} in {self.seconds:.0f} s{late}{covered}{broken}"
 
     def failed(self, *, ci: bool) -> bool:
-        return self.code != 0 or (ci and bool(self.reason))
+        late = self.processor_s > MOST_PROCESSOR_S.get(self.suite, math.inf)
+        return self.code != 0 or (ci and (late or bool(self.reason)))
 
 
 def run_all(suites: Sequence[str]) -> list[Outcome]:
@@ -83,7 +94,7 @@ def run(suite: str, *, shown: bool = True) -> Outcome:
     report, left_out, coverage = (REPORTS / f"{suite}.{end}" for end in ("xml", "left-out", "coverage.json"))
     for file in (report, left_out, coverage):
         file.unlink(missing_ok=True)
-    started = time.monotonic()
+    started, before = time.monotonic(), _children_s()
     command = ["make", "--no-print-directory", SUITES[suite]]
     if shown:
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
@@ -98,7 +109,14 @@ def run(suite: str, *, shown: bool = True) -> Outcome:
         return Outcome(suite, code, seconds, reason=left_out.read_text().strip())
     counts, tests = read_report(report)
     covered = json.loads(coverage.read_text())["totals"]["percent_covered"] if coverage.exists() else None
-    return Outcome(suite, code or int(not counts), seconds, counts, tests, covered=covered)
+    used = _children_s() - before if suite in MOST_PROCESSOR_S else 0.0
+    return Outcome(suite, code or int(not counts), seconds, counts, tests, covered=covered, processor_s=used)
+
+
+def _children_s() -> float:
+    """Processor time of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def read_report(path: Path) -> tuple[Counter[str], tuple[tuple[float, str], ...]]:

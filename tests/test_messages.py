@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgekit_runtime.errors import EdgekitError, sentences, shortened
+from edgekit_runtime.errors import EdgekitError, sentences, shorten
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("edgekit", "converters", "device_profiles", "runtime")
@@ -127,8 +127,8 @@ def test_a_place_is_named_once(what, where, said):
 
 
 def test_a_long_text_is_cut_at_the_end_of_a_word():
-    assert shortened("replace the operator in the model", 31) == "replace the operator in the..."
-    assert shortened("as it is", 8) == "as it is"
-    assert shortened("x" * 50, 10) == "xxxxxxx..."
+    assert shorten("replace the operator in the model", 31) == "replace the operator in the..."
+    assert shorten("as it is", 8) == "as it is"
+    assert shorten("x" * 50, 10) == "xxxxxxx..."
     for most in range(20, 60):
-        assert len(shortened("words of some length, " * 5, most)) <= most
+        assert len(shorten("words of some length, " * 5, most)) <= most

@@ -79,6 +79,14 @@ def test_coverage_is_in_the_summary_and_its_floor_fails_the_suite(made, monkeypa
     assert "1 passed, 0 failed, 0 skipped in 0 s, 80.0 % covered  (exit code " in capfd.readouterr().out
 
 
+@pytest.mark.parametrize(("limit", "ci", "code"), [(0.0, "true", 1), (0.0, "", 0), (600.0, "true", 0)])
+def test_a_suite_that_takes_too_much_of_the_processors_fails_in_ci(made, monkeypatch, capfd, limit, ci, code):
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(suites, "MOST_PROCESSOR_S", {"green": limit})
+    assert suites.main(["green"]) == code
+    assert f" of {limit:.0f} s of the processors" in capfd.readouterr().out
+
+
 def test_a_name_that_no_suite_has_is_refused(made, capfd):
     assert suites.main(["blue"]) == 2
     assert "no such suite: blue; there are red, dead, gone, green" in capfd.readouterr().err

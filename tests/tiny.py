@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgekit.packaging import Content, SigningKey, assemble, write_bundle
+from edgekit.packaging import BundleContent, SigningKey, assemble, write_bundle
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_runtime.bundle import Target
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
@@ -55,8 +55,8 @@ def artifact(recipe: str, engine: str | None = None) -> Artifact:
     return Artifact(kind, data, inputs, outputs, 1.0, 1.0, {})
 
 
-def content(recipe: str = "tflite-int8", engine: str | None = None, **changes) -> Content:
-    made = Content(
+def content(recipe: str = "tflite-int8", engine: str | None = None, **changes) -> BundleContent:
+    made = BundleContent(
         name="tiny",
         version="1",
         model_id="0" * 64,

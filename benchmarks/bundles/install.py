@@ -32,13 +32,18 @@ _SIDE = 5000
 """Of the square matrix of float32 that makes the file 100 MB."""
 _PROGRAM = """
 import json, sys, time
-from edgekit_runtime.install import Asked, Board, Fetching, Proving, install
+from edgekit_runtime.install import InstallOptions, BoardIdentity, FetchOptions, TrialOptions, install
 bundle, root = sys.argv[1:]
 marks = [("begin", time.perf_counter(), time.process_time())]
 def progress(stage, done, total):
     if stage != marks[-1][0]:
         marks.append((stage, time.perf_counter(), time.process_time()))
-asked = Asked(allow_unsigned=True, board=Board(), fetching=Fetching(progress=progress), proving=Proving(answers=20))
+asked = InstallOptions(
+    allow_unsigned=True,
+    board=BoardIdentity(),
+    fetching=FetchOptions(progress=progress),
+    proving=TrialOptions(answers=20),
+)
 install(bundle, root, asked)
 marks.append(("end", time.perf_counter(), time.process_time()))
 stages = {name: (after - at) * 1e3 for (name, at, _), (_, after, _) in zip(marks, marks[1:])}
@@ -126,7 +131,7 @@ def large_bundle(path: Path) -> Path:
     """One product with a square matrix, as ONNX."""
     from onnx import TensorProto, helper, numpy_helper
 
-    from edgekit.packaging import Content, assemble, write_bundle
+    from edgekit.packaging import BundleContent, assemble, write_bundle
     from edgekit_converters.targets.artifact import Artifact, Recipe
     from edgekit_runtime.bundle import Target
     from edgekit_runtime.contract import Contract, InputContract, OutputContract
@@ -151,7 +156,7 @@ def large_bundle(path: Path) -> Path:
     )
     golden = [{"x": np.random.default_rng(1).normal(size=_SIDE).astype(np.float32)}]
     target = Target("x86-64", "x86_64", threads=1)
-    content = Content(
+    content = BundleContent(
         name="large",
         version="1",
         model_id="0" * 64,

@@ -68,7 +68,7 @@ def packed(model: Path, folder: Path) -> tuple[Path, Path]:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from edgekit.packaging import Content, SigningKey, assemble, write_bundle
+    from edgekit.packaging import BundleContent, SigningKey, assemble, write_bundle
     from edgekit_converters.targets.artifact import Artifact, Recipe
     from edgekit_runtime.bundle import Target
     from edgekit_runtime.contract import Contract, InputContract, OutputContract
@@ -86,7 +86,7 @@ def packed(model: Path, folder: Path) -> tuple[Path, Path]:
     golden = [{one.name: dice.random(one.shape, dtype=np.float32) for one in contract.inputs} for _ in range(EXAMPLES)]
     artifact = Artifact(Recipe(f"{kind}-int8", kind, "int8"), data, inputs, outputs, 1.0, 1.0, {})
     target = Target("x86-64", "x86_64", threads=1)
-    draft, manifest = assemble(Content(model.stem, "1", "0" * 64, contract, target, artifact, golden))
+    draft, manifest = assemble(BundleContent(model.stem, "1", "0" * 64, contract, target, artifact, golden))
     private = Ed25519PrivateKey.generate()
     path, key = folder / f"{model.stem}-{kind}.ekb", folder / f"{model.stem}-{kind}.pem"
     write_bundle(path, draft, manifest, [SigningKey(private)])
@@ -173,12 +173,12 @@ def cold(path: Path, key: Path, rounds: int) -> dict[str, dict[str, float]]:
 def child(path: Path, key: Path, rounds: int) -> dict[str, float]:
     """Starting a process, reading and walking the file there, loading and replaying: the first open ever."""
     from edgekit_runtime.bundle import read_bundle
-    from edgekit_runtime.engines import Setup, expected_info, pick
+    from edgekit_runtime.engines import EngineSetup, expected_info, pick
     from edgekit_runtime.selftest import first_open
 
     bundle = read_bundle(path, trust=key)
     entry = bundle.artifact()
-    info, taken = expected_info(pick(entry.format), Setup()), []
+    info, taken = expected_info(pick(entry.format), EngineSetup()), []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
             began = perf_counter()

@@ -16,7 +16,7 @@ REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
 
 def peers_python(cache: Path) -> Path:
-    """Its interpreter. Made anew where requirements.txt has changed."""
+    """Its interpreter. RecipeResult anew where requirements.txt has changed."""
     folder = (cache / "peers-environment").resolve()
     python, done = folder / "bin/python", folder / "installed.txt"
     wanted = REQUIREMENTS.read_text()

@@ -78,11 +78,10 @@ def _built(request: Any, name: str, plain: Path, repaired: Path) -> dict[str, An
     too.
     """
     from edgekit.building.candidates import evidence
-    from edgekit.building.making import Maker, make
-    from edgekit.building.repairing import with_repairs
+    from edgekit.building.making import Maker, Workers
+    from edgekit.building.repairing import Search, with_islands_beside, with_repairs
     from edgekit.building.subject import open_subject
-    from edgekit.building.workers import Workers
-    from edgekit_converters.choose import Limits
+    from edgekit_converters.choose import ChoiceLimits
     from edgekit_converters.store import DiskStore
     from edgekit_converters.targets.artifact import recipe
 
@@ -91,8 +90,8 @@ def _built(request: Any, name: str, plain: Path, repaired: Path) -> dict[str, An
         subject = open_subject(request, DiskStore(request.cache), workers.progress)
         maker = Maker(subject, subject.workspace(workers.progress), workers)
         known = subject.reference.labels is not None or subject.contract.task == "classification"
-        limits = Limits(max_drop=MAX_DROP if known else MAX_DISTANCE)
-        made = make(maker, [recipe(name)])
+        limits = ChoiceLimits(max_drop=MAX_DROP if known else MAX_DISTANCE)
+        made = with_islands_beside(maker, [maker.make(recipe(name))])
         refused = next((one.failed for one in made if one.failed), None)
         first = next((one for one in made if one.artifact and one.fidelity), None)
         if first is None or first.artifact is None or first.fidelity is None:
@@ -103,7 +102,7 @@ def _built(request: Any, name: str, plain: Path, repaired: Path) -> dict[str, An
             said["note"] = "with islands in float, as not all of it can be int8"
         found = evidence(first, subject, maker.workspace, workers.progress)["causes"]
         causes = [f"{cause['layer']}: {cause['what']}" for cause in found[:3]]
-        after = with_repairs(maker, made, limits, REPAIR_S, 1)
+        after = with_repairs(maker, made, Search(limits, REPAIR_S, 1))
     best = min((one for one in after if one.artifact and one.fidelity), key=lambda one: one.fidelity.loss)
     repaired.write_bytes(best.artifact.data)
     story = _told(best) | {"drop_before": first.fidelity.loss, "causes": causes, "repaired": False}

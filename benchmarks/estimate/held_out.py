@@ -26,7 +26,7 @@ from fit import Fit
 from networks import workload
 from published import ANCHOR, Row, host_times, terms
 
-from edgekit_profiles.anchors import blended, carried
+from edgekit_profiles.anchors import anchored_ms, blend
 
 __all__ = [
     "ANCHORING",
@@ -118,10 +118,10 @@ def ways_of(row: Row, anchors: Mapping[Any, Row], fitted: Mapping[str, Any]) -> 
     anchor = anchors.get(row.cell)
     if anchor is None or anchor is row or row.network == ANCHOR:
         return found
-    found["carried"] = carried(own, terms(anchor, fitted), anchor.ms, fitted)
+    found["carried"] = anchored_ms(own, terms(anchor, fitted), anchor.ms, fitted)
     host = host_times().get(row.precision, {})
     if row.framework in TARGETS and row.network in host:
-        found["blended"] = blended(found["carried"], anchor.ms * host[row.network] / host[ANCHOR], fitted)
+        found["blended"] = blend(found["carried"], anchor.ms * host[row.network] / host[ANCHOR], fitted)
     return found
 
 

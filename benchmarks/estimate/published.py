@@ -21,7 +21,7 @@ from typing import Any
 
 from networks import NETWORKS, workload
 
-from edgekit_profiles.workload import Machine, predict
+from edgekit_profiles.workload import CoreModel, predict
 
 __all__ = ["ANCHOR", "CORES", "NEVER_FITTED", "Row", "host_times", "read", "terms"]
 
@@ -44,7 +44,7 @@ class Row:
 
     board: str
     site: str
-    machine: Machine
+    machine: CoreModel
     network: str
     precision: str
     framework: str
@@ -53,7 +53,7 @@ class Row:
     soc: str = ""
 
     @property
-    def cell(self) -> tuple[str, Machine, str, str]:
+    def cell(self) -> tuple[str, CoreModel, str, str]:
         """What an anchor must share."""
         return (self.board, self.machine, self.precision, self.framework)
 
@@ -88,7 +88,7 @@ def _row(line: dict[str, str]) -> Row | None:
     board = line["board"]
     site = _VARIANT.sub("", board)
     clock = sum(clocks[:threads]) / threads
-    machine = Machine(core, clock, _bandwidth(board, site), threads)
+    machine = CoreModel(core, clock, _bandwidth(board, site), threads)
     precision = _PRECISIONS[line["precision"]]
     return Row(
         board,

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from side_by_side import Figures, compare, report
 
 from edgekit.bench import conditions
-from edgekit_runtime.engines import Engine, Setup, load_with
+from edgekit_runtime.engines import Engine, EngineSetup, load_with
 from edgekit_runtime.engines.isolated import IsolatedHost
 from edgekit_runtime.engines.variants import BatchEngine
 
@@ -61,10 +61,10 @@ def main() -> None:
 def one_item(cache: Path, name: str, rounds: int, block: int) -> list[Figures]:
     data = tflite(name, cache).read_bytes()
     host = IsolatedHost()
-    with load_with(ENGINE, "tflite", data, Setup()) as engine:
-        isolated = host.load(ENGINE, "tflite", data, Setup())
+    with load_with(ENGINE, "tflite", data, EngineSetup()) as engine:
+        isolated = host.load(ENGINE, "tflite", data, EngineSetup())
         item = [np.ones([1, *engine.inputs[0].shape[1:]], np.int8)]
-        joining = BatchEngine({1: load_with(ENGINE, "tflite", data, Setup())})
+        joining = BatchEngine({1: load_with(ENGINE, "tflite", data, EngineSetup())})
         figures = compare(
             {
                 "raw interpreter: set, invoke, get": by_hand(engine, item[0]),
@@ -83,8 +83,8 @@ def one_item(cache: Path, name: str, rounds: int, block: int) -> list[Figures]:
 def in_turn(cache: Path, rounds: int) -> list[Figures]:
     """Sizes change from batch to batch, as they do under load."""
     data = tflite("dense", cache).read_bytes()
-    single, eight = (load_with(ENGINE, "tflite", data, Setup(batch=n)) for n in (1, 8))
-    resized = load_with(ENGINE, "tflite", data, Setup())
+    single, eight = (load_with(ENGINE, "tflite", data, EngineSetup(batch=n)) for n in (1, 8))
+    resized = load_with(ENGINE, "tflite", data, EngineSetup())
     joining = BatchEngine({1: single, 8: eight}, seconds={1: 1.0, 8: 2.0})
     items = [[np.ones((1, 1024), np.int8)] for _ in range(8)]
     joined = [np.concatenate([item[0] for item in items])]
@@ -133,10 +133,10 @@ def memory_of(cache: Path, sizes: str) -> float:
 def resident_of(cache: Path, sizes: Sequence[int]) -> float:
     from edgekit_runtime.board import resident_mb
 
-    load_with(ENGINE, "tflite", tflite("tiny", cache).read_bytes(), Setup()).close()  # the import is not counted
+    load_with(ENGINE, "tflite", tflite("tiny", cache).read_bytes(), EngineSetup()).close()  # the import is not counted
     data = tflite("dense", cache).read_bytes()
     before = resident_mb() or 0.0
-    engines = [load_with(ENGINE, "tflite", data, Setup(batch=n)) for n in sizes]
+    engines = [load_with(ENGINE, "tflite", data, EngineSetup(batch=n)) for n in sizes]
     for engine, n in zip(engines, sizes, strict=True):
         engine.run([np.ones((n, 1024), np.int8)])
     return (resident_mb() or 0.0) - before

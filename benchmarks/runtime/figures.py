@@ -2,7 +2,7 @@
 
 Out of the results of the other scripts.
 
-    python benchmarks/runtime/figures.py --docs README.md
+    python benchmarks/runtime/figures.py --docs docs/figures.md
 
 Reads benchmarks/results/runtime_*.json; what was not measured yet is said to be so.
 """

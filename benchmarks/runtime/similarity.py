@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.inputs import InputsError, listed, load
+from edgekit.inputs import InputsError, list_files, load
 from edgekit_runtime import Answer, EdgekitError, Model, open_bundle
-from edgekit_runtime.cache.similar import Mark, Similar, SimilarHit
+from edgekit_runtime.cache.similar import PictureMark, Similar, SimilarHit
 from edgekit_runtime.contract import Contract, Decoder
 
 THRESHOLDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -45,7 +45,7 @@ Outputs = Mapping[str, NDArray[Any]]
 class _Frame:
     name: str
     answer: Answer
-    mark: Mark
+    mark: PictureMark
 
 
 @dataclass
@@ -115,7 +115,7 @@ def measure_similarity(
     seen = _Seen()
     if not folder.is_dir():
         raise InputsError("there is no such folder", where=str(folder), do="Name a folder with frames of a video")
-    given = list(listed([str(folder)]))
+    given = list(list_files([str(folder)]))
     files = sorted((one for one in given if isinstance(one, str)), key=_by_number)
     closed = [one for one in given if isinstance(one, InputsError)]
     if not files:
@@ -166,7 +166,7 @@ class _Seen:
     look_ms: list[float] = field(default_factory=list)
     changes: list[float] = field(default_factory=list)
     unreadable: list[dict[str, str]] = field(default_factory=list)
-    before: Mark | None = None
+    before: PictureMark | None = None
 
     @property
     def frames(self) -> int:

@@ -1,6 +1,7 @@
-"""Workstation only: a trained model in, checked artifacts out. TensorFlow and the ONNX tools live here and nowhere
-else.
+"""Workstation only: a trained model in, checked artifacts out.
 
-The journey, one room a stage: `sources` loads the model, `calibration` streams representative data, `targets` turns a
-recipe into an artifact, `fidelity` measures how far it drifted, `choose` says which artifact a profile gets and why.
+TensorFlow and the ONNX tools live here and nowhere else.
+
+The journey, one package a stage: `sources` loads the model, `calibration` streams representative data, `targets` turns
+a recipe into an artifact, `fidelity` measures how far it drifted, `choose` says which artifact a profile gets and why.
 """

@@ -1,4 +1,6 @@
-"""Which artifact a profile gets, and why not each of the others. A pure function of what was measured and estimated.
+"""Which artifact a profile gets, and why not each of the others.
+
+A pure function of what was measured and estimated.
 
 A candidate is refused, by the first that applies, when
 - no engine for its format installs on the board (`runtime-unavailable`); its conversion failed (`conversion-failed`),
@@ -8,17 +10,17 @@ A candidate is refused, by the first that applies, when
   else what its output that lost most lost, by the measure for such outputs; a drop equal to the limit passes;
 - it needs more memory than the board leaves to it (`memory`);
 - the high end of its latency range is above the budget, or is not known (`budget`);
-- it is quantized and slower than float in the same runtime (`slower`): by more than 3 % where both were measured on the
-  board, else when the ranges do not touch.
+- it is quantized and slower than float in the same runtime (`slower`): the ranges do not touch.
 
 Of what is left, the fastest sets the pace, and those whose range overlaps its own are equals: INT8 before the rest,
 then TFLite before ONNX (or the lower time, where all were measured), then the lower middle, then the smaller file. A
-quantized one that may be slower than float, because its range overlaps float's and has the higher middle, is chosen
-only where nothing else is left. The next in that order (doubtful or not) among those that may turn out faster than the
-chosen one, because no range separates them, are its alternates, to be tuned with on the board. The others are refused
-as `not-preferred`. Every candidate is chosen, an alternate or refused, exactly once.
+quantized one that may be slower than float, because its range overlaps float's and has the higher middle (by more than
+3 % where both were measured), is chosen only where nothing else is left. The next in that order (doubtful or not) among
+those that may turn out faster than the chosen one, because no range separates them, are its alternates, to be tuned
+with on the board. The others are refused as `not-preferred`. Every candidate is chosen, an alternate or refused,
+exactly once.
 
-    choice = choose("raspberry-pi-4", candidates, Limits(max_drop=0.05, budget_ms=100), installable(profile))
+    choice = choose("raspberry-pi-4", candidates, ChoiceLimits(max_drop=0.05, budget_ms=100), installable(profile))
     choice.chosen, choice.alternates, [(refusal.recipe, refusal.code) for refusal in choice.refused]
 """
 
@@ -34,7 +36,7 @@ from edgekit_converters.needs import Barrier, BarrierCode
 from edgekit_profiles.estimate import Estimate, milliseconds
 from edgekit_profiles.wheels import RuntimeSupport
 
-__all__ = ["Candidate", "Choice", "Limits", "Refusal", "RefusalCode", "beyond_memory", "choose"]
+__all__ = ["Candidate", "Choice", "ChoiceLimits", "Refusal", "RefusalCode", "beyond_memory", "choose"]
 
 RefusalCode = Literal[
     BarrierCode,
@@ -48,6 +50,10 @@ RefusalCode = Literal[
     "not-preferred",
 ]
 
+TRAIN = "To keep it in 8 bits, train the Keras model that it was made from a little more: edgekit compress"
+"""What helps where INT8 itself loses too much."""
+
+_MOSTLY = 0.9
 # A drop is a difference of two fractions, so one that equals the limit may come out this much above it.
 NOISE = 1e-9
 
@@ -62,13 +68,14 @@ OURS = 0.5
 
 @dataclass(frozen=True)
 class Candidate:
-    """One artifact that could be shipped. failed: why there is none, advice: what to do about that, and then the rest
-    is empty.
+    """One artifact that could be shipped.
+
+    failed: why there is none, advice: what to do about that, and then the rest is empty.
     missing_extra: that tools for it are not installed.
 
     estimate: on this profile, in the runtime that the profile would use; None where it cannot be estimated, and then
     why_no_estimate says why. memory_bytes: weights, arena and runtime together, None where it is not known. barriers:
-    what the runtime that the profile would use stumbles over. variant: the recipe that was made because of them, ""
+    what stops the runtime that the profile would use. variant: the recipe that was made because of them, ""
     where none was.
     """
 
@@ -88,7 +95,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ChoiceLimits:
     """max_drop: 0..1, on `Fidelity.loss`. ram_mb: the board's. None: no limit.
 
     alternates: how many runners-up are kept, at most.
@@ -106,17 +113,22 @@ class Limits:
 
 @dataclass(frozen=True)
 class Refusal:
-    """do: what helps, where that is known; no part of the reason."""
+    """do: what helps, where that is known; no part of the reason. rule: the reason without the figures of this recipe
+    and board, the same for all that it refused; "" where the reason has none.
+    """
 
     recipe: str
     reason: str
     code: RefusalCode
     do: str = ""
+    rule: str = ""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """chosen: None when every candidate was refused. refused: in the candidates' order. notes: on the chosen one.
+    """chosen: None when every candidate was refused.
+
+    refused: in the candidates' order. notes: on the chosen one.
 
     alternates: the runners-up that are kept beside the chosen one, the best first.
     """
@@ -128,19 +140,20 @@ class Choice:
 
 
 def choose(
-    profile_name: str, candidates: Sequence[Candidate], limits: Limits, support: Sequence[RuntimeSupport]
+    profile_name: str, candidates: Sequence[Candidate], limits: ChoiceLimits, support: Sequence[RuntimeSupport]
 ) -> Choice:
-    """support: the verdicts of `installable` for the profile. Raises ValueError when two candidates share a recipe."""
+    """support: the verdicts of `installable` for the profile.
+
+    Raises ValueError when two candidates share a recipe.
+    """
     if len({candidate.recipe for candidate in candidates}) != len(candidates):
         raise ValueError("two candidates have the same recipe")
     refusals: dict[str, Refusal] = {}
     for candidate in candidates:
         refusal = (
             _unavailable(profile_name, candidate, support)
-            or _barred(candidate)
             or _too_far(candidate, limits)
-            or _too_large(profile_name, candidate, limits)
-            or _over_budget(candidate, limits)
+            or _beyond_the_board(profile_name, candidate, limits)
             or _slower(candidate, candidates)
         )
         if refusal is not None:
@@ -154,8 +167,12 @@ def choose(
     alternates = _runners_up(acceptable, chosen, limits.alternates)
     for other in acceptable:
         if other is not chosen and other not in alternates:
-            why = _doubt(other, doubts[other.recipe]) if other.recipe in doubts else _why_not(other, chosen, equals)
-            refusals[other.recipe] = Refusal(other.recipe, why, "not-preferred")
+            rival = doubts.get(other.recipe)
+            if rival is None:
+                refusals[other.recipe] = _why_not(other, chosen, equals)
+            else:
+                rule = f"it may be slower than {_rival(rival)}; the ranges overlap"
+                refusals[other.recipe] = Refusal(other.recipe, _doubt(other, rival), "not-preferred", rule=rule)
     refused = tuple(refusals[candidate.recipe] for candidate in candidates if candidate.recipe in refusals)
     tried = (f"{one.recipe}: {_doubt(one, doubts[one.recipe])}" for one in alternates if one.recipe in doubts)
     return Choice(chosen, refused, (*_notes(chosen, limits), *tried), alternates)
@@ -165,24 +182,20 @@ def _unavailable(profile: str, candidate: Candidate, support: Sequence[RuntimeSu
     engines = [verdict for verdict in support if verdict.format == candidate.format]
     if not any(verdict.ok for verdict in engines):
         why = "; ".join(verdict.reason for verdict in engines) or "edgekit has no engine for it"
-        return Refusal(
-            candidate.recipe, f"no {candidate.format} runtime installs on {profile}: {why}", "runtime-unavailable"
-        )
+        reason = f"no {candidate.format} runtime installs on {profile}: {why}"
+        rule = f"no {candidate.format} runtime installs on the board"
+        return Refusal(candidate.recipe, reason, "runtime-unavailable", rule=rule)
     if candidate.failed is not None:
         code: RefusalCode = "missing-extra" if candidate.missing_extra else "conversion-failed"
         return Refusal(candidate.recipe, candidate.failed, code, candidate.advice)
+    if candidate.barriers:
+        first = candidate.barriers[0]
+        instead = f"; {candidate.variant} was made instead" if candidate.variant else ""
+        return Refusal(candidate.recipe, f"{first.what}{instead}", first.code)
     return None
 
 
-def _barred(candidate: Candidate) -> Refusal | None:
-    if not candidate.barriers:
-        return None
-    first = candidate.barriers[0]
-    instead = f"; {candidate.variant} was made instead" if candidate.variant else ""
-    return Refusal(candidate.recipe, f"{first.what}{instead}", first.code)
-
-
-def _too_far(candidate: Candidate, limits: Limits) -> Refusal | None:
+def _too_far(candidate: Candidate, limits: ChoiceLimits) -> Refusal | None:
     if limits.max_drop is None:
         return None
     fidelity = candidate.fidelity
@@ -194,12 +207,27 @@ def _too_far(candidate: Candidate, limits: Limits) -> Refusal | None:
     reason = f"{_lost(fidelity, limit)}, more than the {_points(limit)}{_unit(fidelity)} allowed"
     if fidelity.metric is None:
         reason += " (there are no labels to measure a drop with)"
-    return Refusal(candidate.recipe, reason, "drop")
+    rule = f"it loses more than the {_points(limit)}{_unit(fidelity) or ' points'} allowed"
+    do = TRAIN if candidate.precision == "int8" and fidelity.metric is not None else ""
+    return Refusal(candidate.recipe, reason, "drop", do, rule)
 
 
-def _too_large(profile: str, candidate: Candidate, limits: Limits) -> Refusal | None:
-    reason = beyond_memory(profile, candidate.memory_bytes, limits.ram_mb)
-    return None if reason is None else Refusal(candidate.recipe, reason, "memory")
+def _beyond_the_board(profile: str, candidate: Candidate, limits: ChoiceLimits) -> Refusal | None:
+    """Too large for the board's memory, or maybe too slow for the budget."""
+    too_large = beyond_memory(profile, candidate.memory_bytes, limits.ram_mb)
+    if too_large is not None:
+        return Refusal(candidate.recipe, too_large, "memory", rule="it needs more memory than the board leaves to it")
+    if limits.budget_ms is None:
+        return None
+    if candidate.estimate is None:
+        why = f" ({candidate.why_no_estimate})" if candidate.why_no_estimate else ""
+        reason = f"its latency cannot be estimated{why}, so the budget cannot be promised"
+        return Refusal(candidate.recipe, reason, "budget")
+    if candidate.estimate.high_ms <= limits.budget_ms:
+        return None
+    reason = f"it may take {_range(candidate.estimate)}, above the budget of {limits.budget_ms:g} ms"
+    rule = f"it may take longer than the budget of {limits.budget_ms:g} ms"
+    return Refusal(candidate.recipe, reason, "budget", rule=rule)
 
 
 def beyond_memory(profile: str, memory_bytes: int | None, ram_mb: int | None) -> str | None:
@@ -218,32 +246,32 @@ def beyond_memory(profile: str, memory_bytes: int | None, ram_mb: int | None) ->
     )
 
 
-def _over_budget(candidate: Candidate, limits: Limits) -> Refusal | None:
-    if limits.budget_ms is None:
-        return None
-    if candidate.estimate is None:
-        why = f" ({candidate.why_no_estimate})" if candidate.why_no_estimate else ""
-        reason = f"its latency cannot be estimated{why}, so the budget cannot be promised"
-        return Refusal(candidate.recipe, reason, "budget")
-    if candidate.estimate.high_ms <= limits.budget_ms:
-        return None
-    reason = f"it may take {_range(candidate.estimate)}, above the budget of {limits.budget_ms:g} ms"
-    return Refusal(candidate.recipe, reason, "budget")
-
-
 def _slower(candidate: Candidate, candidates: Sequence[Candidate]) -> Refusal | None:
     """A quantized artifact against the float one of its format, whatever became of that one."""
+    quantized = candidate.estimate
     for rival in _float_rivals(candidate, candidates):
-        if _is_slower(candidate.estimate, rival.estimate):
+        original = rival.estimate
+        if quantized is None or original is None:
+            continue
+        if quantized.low_ms > original.high_ms:
             reason = f"it is slower than {_against(candidate, rival)}"
-            return Refusal(candidate.recipe, reason, "slower")
+            return Refusal(candidate.recipe, reason, "slower", rule=f"it is slower than {_rival(rival)}")
     return None
 
 
 def _faster_float(candidate: Candidate, acceptable: Sequence[Candidate]) -> Candidate | None:
-    """The acceptable float artifact of its format that a quantized one may be slower than; None where there is none."""
-    rivals = _float_rivals(candidate, acceptable)
-    return next((rival for rival in rivals if _may_be_slower(candidate.estimate, rival.estimate)), None)
+    """The acceptable float artifact of its format that a quantized one may be slower than; None where there is none.
+
+    By the middles of two ranges that overlap. One that was measured is not compared with one that was not.
+    """
+    quantized = candidate.estimate
+    for rival in _float_rivals(candidate, acceptable):
+        original = rival.estimate
+        if quantized is None or original is None or (quantized.grade == "measured") != (original.grade == "measured"):
+            continue
+        if quantized.mid_ms > original.mid_ms * (_SAME if original.grade == "measured" else 1.0):
+            return rival
+    return None
 
 
 def _float_rivals(candidate: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -253,27 +281,18 @@ def _float_rivals(candidate: Candidate, candidates: Sequence[Candidate]) -> list
     return sorted(rivals, key=lambda other: other.recipe)
 
 
-def _is_slower(quantized: Estimate | None, original: Estimate | None) -> bool:
-    if quantized is None or original is None:
-        return False
-    if quantized.grade == original.grade == "measured":
-        return quantized.mid_ms > original.mid_ms * _SAME
-    return quantized.low_ms > original.high_ms
-
-
-def _may_be_slower(quantized: Estimate | None, original: Estimate | None) -> bool:
-    """By the middles of two ranges that overlap. One that was measured is not compared with one that was not."""
-    if quantized is None or original is None or "measured" in (quantized.grade, original.grade):
-        return False
-    return quantized.mid_ms > original.mid_ms
-
-
 def _doubt(candidate: Candidate, rival: Candidate) -> str:
-    return f"it may be slower than {_against(candidate, rival)}; the ranges overlap, so only the board can tell"
+    timed = rival.estimate is not None and rival.estimate.grade == "measured"
+    overlap = "the ranges overlap" + ("" if timed else ", so only the board can decide")
+    return f"it may be slower than {_against(candidate, rival)}; {overlap}"
+
+
+def _rival(rival: Candidate) -> str:
+    return f"{rival.recipe} in the same runtime"
 
 
 def _against(candidate: Candidate, rival: Candidate) -> str:
-    return f"{rival.recipe} in the same runtime: {_range(candidate.estimate)}, against {_range(rival.estimate)}"
+    return f"{_rival(rival)}: {_range(candidate.estimate)}, against {_range(rival.estimate)}"
 
 
 def _equals(acceptable: Sequence[Candidate]) -> list[Candidate]:
@@ -315,55 +334,65 @@ def _first_in_line(equals: Sequence[Candidate]) -> list[Candidate]:
     return [candidate for candidate in equals if candidate.precision == "int8"] or list(equals)
 
 
-def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -> str:
+def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -> Refusal:
     """Which rule put `chosen` before `other`, in words."""
-    if chosen.estimate is None and other.estimate is None:
-        return f"acceptable, but {chosen.recipe} {_first_of_unknown(other, chosen)}; no latency is known of either"
-    if other not in equals or _apart(chosen, other):
+    fast, slow = chosen.estimate, other.estimate
+    if fast is None and slow is None:  # as `_preferred` decides where no latency is known
+        if chosen.precision == "int8" != other.precision:
+            why = "is INT8, which comes first"
+        elif chosen.format == "tflite" != other.format:
+            why = "is TFLite, which comes before ONNX"
+        else:
+            smaller = chosen.size_bytes < other.size_bytes
+            why = "is smaller" if smaller else "is its equal, and comes first by name"
+        reason = f"acceptable, but {chosen.recipe} {why}; no latency is known of either"
+        return Refusal(other.recipe, reason, "not-preferred")
+    # the chosen one may be certainly faster though both overlap a third range that is wider
+    apart = fast is not None and slow is not None and fast.high_ms < slow.low_ms
+    if other not in equals or apart:
         why = "is faster, and the ranges do not overlap"
     elif chosen.precision == "int8" and other.precision != "int8":
         why = "is INT8, which comes first where the ranges overlap"
     elif chosen.format == "tflite" != other.format and not _all_measured(_first_in_line(equals)):
         why = "is TFLite, which comes before ONNX where nothing measured separates them"
     elif _middle(chosen) < _middle(other):
-        why = "is faster by the middle of the range"
+        why = "has the lower middle of the range"
     elif chosen.size_bytes < other.size_bytes:
         why = "is as fast, and smaller"
     else:
         why = "is its equal, and comes first by name"
-    return f"acceptable, but {chosen.recipe} {why} ({_range(chosen.estimate)}, against {_range(other.estimate)})"
+    rule = f"acceptable, but {chosen.recipe} {why}"
+    reason = f"{rule} ({_range(chosen.estimate)}, against {_range(other.estimate)})"
+    return Refusal(other.recipe, reason, "not-preferred", rule=rule)
 
 
-def _apart(chosen: Candidate, other: Candidate) -> bool:
-    """Whether the chosen one is certainly faster: both may overlap a third range that is wider."""
-    if chosen.estimate is None or other.estimate is None:
-        return False
-    return chosen.estimate.high_ms < other.estimate.low_ms
-
-
-def _first_of_unknown(other: Candidate, chosen: Candidate) -> str:
-    """As `_preferred` decides where nothing is known of either's latency."""
-    if chosen.precision == "int8" != other.precision:
-        return "is INT8, which comes first"
-    if chosen.format == "tflite" != other.format:
-        return "is TFLite, which comes before ONNX"
-    return "is smaller" if chosen.size_bytes < other.size_bytes else "is its equal, and comes first by name"
-
-
-def _notes(chosen: Candidate, limits: Limits) -> tuple[str, ...]:
+def _notes(chosen: Candidate, limits: ChoiceLimits) -> tuple[str, ...]:
     notes = []
     if chosen.estimate is None or chosen.estimate.grade != "measured":
         found = chosen.why_no_estimate if chosen.estimate is None else ""
         notes.append(f"{chosen.recipe} was not measured on the board: {found or _range(chosen.estimate)}")
     fidelity = chosen.fidelity
     if fidelity is not None and fidelity.chosen_by:
-        notes.append(f"{chosen.recipe} was repaired: {_chosen_by(fidelity)}")
+        apart = (
+            f"it was chosen by {fidelity.chosen_by} items of the evaluation set and is judged by {fidelity.items} "
+            "others"
+        )
+        alike = (
+            f"it was chosen and is judged by the same {fidelity.items} items, so others may lose more; the evaluation "
+            f"set is divided where it has {2 * FEWEST_APART} items or more"
+        )
+        notes.append(f"{chosen.recipe} was repaired: {apart if fidelity.judged_apart else alike}")
+    if fidelity is not None and fidelity.repaired and fidelity.quantized_macs < _MOSTLY and fidelity.metric is not None:
+        notes.append(
+            f"{_points(1 - fidelity.quantized_macs)} % of its products stay in float to keep the limit. {TRAIN}"
+        )
     if limits.max_drop is not None and fidelity is not None:
         interval = fidelity.loss_ci95
         if interval is not None and not limits.allow(interval[1]):
+            unit = _unit(fidelity) or (" point" if _points(limits.max_drop) == "1" else " points")
             notes.append(
                 f"{fidelity.items} items are too few to be sure of the limit of {_points(limits.max_drop)}"
-                f"{_unit(fidelity) or _point(limits.max_drop)}: the drop is "
+                f"{unit}: the drop is "
                 f"{_points(fidelity.loss)}{_interval(fidelity)}"
             )
         others = fidelity.outputs[1:] if fidelity.metric in _OF_THE_FIRST_OUTPUT else ()
@@ -371,18 +400,6 @@ def _notes(chosen: Candidate, limits: Limits) -> tuple[str, ...]:
         if beside is not None and not limits.allow(beside.loss):
             notes.append(f"{fidelity.metric} is of one output, and {_of_output(fidelity, beside, limits.max_drop)}")
     return tuple(notes)
-
-
-def _chosen_by(fidelity: Fidelity) -> str:
-    if fidelity.judged_apart:
-        return (
-            f"it was chosen by {fidelity.chosen_by} items of the evaluation set and is judged by {fidelity.items} "
-            "others"
-        )
-    return (
-        f"it was chosen and is judged by the same {fidelity.items} items, so others may lose more; the evaluation set "
-        f"is divided where it has {2 * FEWEST_APART} items or more"
-    )
 
 
 def _all_measured(pool: Sequence[Candidate]) -> bool:
@@ -461,10 +478,6 @@ def _of_output(fidelity: Fidelity, output: OutputDrift, limit: float) -> str:
 def _short(loss: float) -> str:
     """1 - loss, as close to 1 as it takes to see that it is not."""
     return f"{1.0 - loss:.4f}" if abs(loss) >= 0.00005 or loss == 0 else f"{1.0 - loss:.8f}".rstrip("0")
-
-
-def _point(limit: float) -> str:
-    return " point" if _points(limit) == "1" else " points"
 
 
 def _unit(fidelity: Fidelity) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from edgekit_runtime.errors import EdgekitError, shortened
+from edgekit_runtime.errors import EdgekitError, shorten
 
 __all__ = [
     "CalibrationError",
+    "CompressError",
     "ContractFileError",
     "ConversionError",
     "MetricError",
@@ -20,9 +21,9 @@ _MOST = 300
 """Characters of what another tool says."""
 
 
-def one_line(said: BaseException | str) -> str:
+def one_line(value: BaseException | str) -> str:
     """What another tool says in one line, cut at the end of a word; the exception's kind where it says nothing."""
-    return shortened(" ".join(str(said).split()), _MOST) or type(said).__name__
+    return shorten(" ".join(str(value).split()), _MOST) or type(value).__name__
 
 
 def first_line(error: BaseException) -> str:
@@ -69,3 +70,9 @@ class MetricError(EdgekitError):
     """A metric that there is none of, that the labels do not fit, or whose function fails."""
 
     code = "metric"
+
+
+class CompressError(EdgekitError):
+    """A model, its data or a step that `edgekit compress` cannot work with."""
+
+    code = "compress"

@@ -72,12 +72,18 @@ def _listen(asked: IO[bytes], waiting: Waiting) -> None:
         try:
             waiting.put(read_frame(asked))
         except (EOFError, OSError, ValueError, MemoryError):
-            shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # where the other one was killed, nobody else does
+            shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # where the other one was killed, nothing else does
             os._exit(0)
 
 
 def _serve(answers: IO[bytes], waiting: Waiting, missing: Sequence[str], bounds: Bounds) -> None:
-    from edgekit_converters.sources.isolated import write_frame
+    from edgekit_converters.sources.isolated import unpack, write_frame  # first, as `_listen` imports it meanwhile
+
+    # isort: split
+    from edgekit_converters.progress import silent
+    from edgekit_converters.sources.load import load
+    from edgekit_converters.sources.model import LoadOptions, description_of
+    from edgekit_runtime.bundle.codec import to_json
 
     source: Any = None
     while True:
@@ -85,43 +91,29 @@ def _serve(answers: IO[bytes], waiting: Waiting, missing: Sequence[str], bounds:
         limit_processor_time(os.cpu_count() or 1)
         try:
             if head["do"] == "open":
-                source, said = _open(head["options"])
-                write_frame(answers, {"source": said, "missing": list(missing)})
+                options = dict(head["options"])
+                path, shapes = Path(options.pop("path")), options.pop("shapes")
+                shapes = {name: tuple(sizes) for name, sizes in shapes.items()}
+                source = load(path, LoadOptions(shapes=shapes, **options))
+                write_frame(answers, {"source": to_json(description_of(source)), "missing": list(missing)})
+            elif head["do"] == "predict":
+                import numpy as np
+
+                found = [np.ascontiguousarray(array) for array in source.predict(unpack(head["arrays"], data))]
+                shapes = [[a.dtype.str, list(a.shape)] for a in found]
+                write_frame(answers, {"arrays": shapes}, *(a.tobytes() for a in found))
+            elif head["do"] == "onnx":
+                write_frame(answers, {}, source.onnx())
             else:
-                extra, parts = _done(source, head, data)
-                write_frame(answers, extra, *parts)
+                from edgekit_converters.targets.workspace import convert_float_model
+
+                write_frame(answers, {}, convert_float_model(source, head["format"], head["batch"], silent))
         except Exception as error:
-            told = bounds.explain(error) or error
-            if not isinstance(told, EdgekitError):
+            explained = bounds.explain(error) or error
+            if not isinstance(explained, EdgekitError):
                 raise
-            parts_of = {"what": told.what, "where": told.where, "do": told.do}
-            write_frame(answers, {"error": {"type": type(told).__name__, **parts_of}})
-
-
-def _open(options: dict[str, Any]) -> tuple[Any, Any]:
-    from edgekit_converters.sources.load import load
-    from edgekit_converters.sources.model import LoadOptions, description_of
-    from edgekit_runtime.bundle.codec import to_json
-
-    path = Path(options.pop("path"))
-    shapes = {name: tuple(sizes) for name, sizes in options.pop("shapes").items()}
-    source = load(path, LoadOptions(shapes=shapes, **options))
-    return source, to_json(description_of(source))
-
-
-def _done(source: Any, head: dict[str, Any], data: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    import numpy as np
-
-    from edgekit_converters.progress import silent
-    from edgekit_converters.sources.isolated import unpack
-    from edgekit_converters.targets.workspace import converted
-
-    if head["do"] == "predict":
-        found = [np.ascontiguousarray(array) for array in source.predict(unpack(head["arrays"], data))]
-        return {"arrays": [[a.dtype.str, list(a.shape)] for a in found]}, [a.tobytes() for a in found]
-    if head["do"] == "onnx":
-        return {}, [source.onnx()]
-    return {}, [converted(source, head["format"], head["batch"], silent)]
+            texts = {"what": explained.what, "where": explained.where, "do": explained.do}
+            write_frame(answers, {"error": {"type": type(explained).__name__, **texts}})
 
 
 if __name__ == "__main__":

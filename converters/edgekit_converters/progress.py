@@ -1,10 +1,23 @@
-"""How long work says how far it is: a callable that the command line draws as a bar and a test ignores."""
+"""How long work says how far it is: a callable that the command line draws as a bar and a test ignores.
+
+Long work that stops where it is when its time is over: a search sets the limit, and every loop below it asks.
+
+    with time_limit(check):            # check raises TimeIsOverError when the time is over
+        workspace.make(recipe, plan)
+    tick()                          # in a loop: costs nothing where no limit is set
+
+Rules: a limit holds for the thread that set it and for what it calls; it is raised between two steps of a loop, so that
+what was begun is whole or not there; it is no Exception, so that no converter takes it for a failure of the model.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
-__all__ = ["Progress", "silent"]
+__all__ = ["Progress", "TimeIsOverError", "silent", "tick", "time_limit"]
 
 
 class Progress(Protocol):
@@ -15,3 +28,27 @@ class Progress(Protocol):
 
 def silent(stage: str, done: int, total: int | None) -> None:
     """Says nothing."""
+
+
+class TimeIsOverError(BaseException):
+    """Caught by the code that set the limit, and by no other."""
+
+
+_checks: ContextVar[Callable[[], None] | None] = ContextVar("edgekit_deadline", default=None)
+
+
+@contextmanager
+def time_limit(check: Callable[[], None]) -> Iterator[None]:
+    """While it is open, `tick` calls `check`, which raises TimeIsOverError when it is time."""
+    token = _checks.set(check)
+    try:
+        yield
+    finally:
+        _checks.reset(token)
+
+
+def tick() -> None:
+    """Raises TimeIsOverError where the time of this work is over."""
+    check = _checks.get()
+    if check is not None:
+        check()

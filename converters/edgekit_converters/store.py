@@ -8,7 +8,7 @@ Rules:
 - an entry is written beside its name and moved there, and carries a checksum: two builds at once, a full disk or a
   power cut leave whole entries or none;
 - the least recently used entries go when the folder grows over its bound; so does what an interrupted build left and
-  nobody went on with.
+  no build resumed.
 
     store = DiskStore(default_folder())
     store.put(key("float-model", "tflite", source.sha256), data)
@@ -33,8 +33,8 @@ from edgekit_runtime.engines import ENGINES
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.whole_file import write_cache
 
-__all__ = ["NO_STORE", "DiskStore", "Store", "code_digest", "default_folder", "get_json", "kept_json", "key"]
-__all__ += ["put_json", "unfinished"]
+__all__ = ["NO_STORE", "DiskStore", "StageStore", "cached_json", "code_digest", "default_folder", "get_json", "key"]
+__all__ += ["put_json", "unfinished_folder"]
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ _STALE_S = 3600.0  # a partial file older than this belongs to a build that is n
 _ABANDONED_S = 14 * 86_400.0
 
 
-class Store(Protocol):
+class StageStore(Protocol):
     """Both may be called by several threads at once."""
 
     def get(self, key: str) -> bytes | None:
@@ -82,12 +82,14 @@ class _NoStore:
         return None
 
 
-NO_STORE: Store = _NoStore()
+NO_STORE: StageStore = _NoStore()
 """Remembers nothing."""
 
 
 class DiskStore:
-    """One file an entry, in `folder`, which is made when something is first put. max_bytes: of all entries together.
+    """One file an entry, in `folder`, which is made when something is first put.
+
+    max_bytes: of all entries together.
 
     failure: why the last `put` kept nothing, "" where none failed.
     """
@@ -169,7 +171,7 @@ class DiskStore:
                     Path(path).unlink()
 
 
-def get_json(store: Store, name: str, kind: type[T]) -> T | None:
+def get_json(store: StageStore, name: str, kind: type[T]) -> T | None:
     """What `put_json` kept there; None where it is not there, or is none of this kind."""
     stored = store.get(name)
     try:
@@ -178,15 +180,18 @@ def get_json(store: Store, name: str, kind: type[T]) -> T | None:
         return None
 
 
-def put_json(store: Store, name: str, value: Any) -> bytes:
+def put_json(store: StageStore, name: str, value: Any) -> bytes:
     """Keep a dataclass, or anything else that the codec reads back. Returns its bytes."""
     data = json.dumps(to_json(value)).encode()  # unlike a manifest's, these numbers may be infinite
     store.put(name, data)
     return data
 
 
-def kept_json(store: Store, name: str, kind: type[T], made: Callable[[], T]) -> T:
-    """What is kept under that name, or what `made` gives now. A person's own function is no part of the name."""
+def cached_json(store: StageStore, name: str, kind: type[T], made: Callable[[], T]) -> T:
+    """What is kept under that name, or what `made` gives now.
+
+    A person's own function is no part of the name.
+    """
     found = get_json(store, name, kind)
     return _read(kind, put_json(store, name, made())) if found is None else found
 
@@ -195,8 +200,11 @@ def _read(kind: type[T], stored: bytes) -> T:
     return from_json(kind, json.loads(stored), "what was stored", nulls=True)
 
 
-def unfinished(folder: Path, key: str) -> Path:
-    """Where a stage that takes long leaves what it has so far, beside the entries. The folder is made."""
+def unfinished_folder(folder: Path, key: str) -> Path:
+    """Where a stage that takes long leaves what it has so far, beside the entries.
+
+    The folder is made.
+    """
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder / f"{key}{_UNFINISHED}"
@@ -230,7 +238,7 @@ def _made_by() -> str:
     An edited checkout has a version of its own.
     """
     import edgekit_runtime
-    from edgekit_converters.targets.samples import tool_versions
+    from edgekit_converters.targets.artifact import tool_versions
 
     code = code_digest(Path(__file__).parent, Path(edgekit_runtime.__file__).parent)
     return json.dumps([code, tool_versions(_TOOLS)], sort_keys=True)

@@ -83,7 +83,9 @@ class Wall:
 
 
 def build_wall(wall: Wall) -> tuple[str, ...]:
-    """Around this process, for good. The parts that this system does not have: `files`, `network`.
+    """Around this process, for good.
+
+    The parts that this system does not have: `files`, `network`.
 
     Raises RuntimeError where this process has other threads, which would stay outside, and OSError where building
     fails.

@@ -1,7 +1,7 @@
 """From one network timed on a board to another on it: what an anchored estimate rests on.
 
-    carried(terms, anchor_terms, anchor_ms)              # by the roofline's ratio
-    blended(carried_ms, host.ratio * anchor_ms)          # together with the ratio measured on the workstation
+    anchored_ms(terms, anchor_terms, anchor_ms)              # by the roofline's ratio
+    blend(carried_ms, host.ratio * anchor_ms)          # together with the ratio measured on the workstation
 
 Rules:
 - the roofline's error on the anchor is carried over whole for the kind of work that the anchor spends most time on,
@@ -43,15 +43,15 @@ __all__ = [
     "ANCHOR_MODEL",
     "FORMAT",
     "AnchorFile",
+    "EngineTime",
     "HostTimes",
-    "Timed",
+    "anchored_ms",
     "anchors_for",
-    "blended",
-    "carried",
+    "blend",
     "choose_anchor",
     "parse_anchor_file",
     "read_anchor_file",
-    "refuse_strangers",
+    "refuse_other_boards",
 ]
 
 ANCHOR_MODEL = "mobilenet_v1_1.0_224"
@@ -76,7 +76,7 @@ class HostTimes:
         return self.ms / self.reference_ms
 
 
-def carried(
+def anchored_ms(
     terms: Mapping[str, float],
     anchor_terms: Mapping[str, float],
     anchor_ms: float,
@@ -95,8 +95,8 @@ def carried(
 
 
 def _factor(terms: Mapping[str, float], power: Mapping[str, float], wanted_ms: float) -> float:
-    """Logarithm of the factor by which the terms, each to its power, add up to wanted_ms. By Newton's method: the
-    logarithm of the sum is convex and rises everywhere, so that it converges from anywhere."""
+    """Logarithm of the factor by which the terms, each to its power, add up to wanted_ms.
+    By Newton's method: the logarithm of the sum is convex and rises everywhere, so that it converges from anywhere."""
     found = 0.0
     for _ in range(100):
         parts = {kind: ms * math.exp(found * power[kind]) for kind, ms in terms.items()}
@@ -109,7 +109,7 @@ def _factor(terms: Mapping[str, float], power: Mapping[str, float], wanted_ms: f
     return found
 
 
-def blended(carried_ms: float, by_host_ms: float, fitted: Mapping[str, Any] | None = None) -> float:
+def blend(carried_ms: float, by_host_ms: float, fitted: Mapping[str, Any] | None = None) -> float:
     """The weighted geometric mean of what the roofline and the workstation say."""
     weight = (constants() if fitted is None else fitted)["anchoring"]["host_weight"]
     return math.exp(weight * math.log(by_host_ms) + (1.0 - weight) * math.log(carried_ms))
@@ -138,8 +138,11 @@ _MOST = 1 << 20
 
 
 @dataclass(frozen=True)
-class Timed:
-    """One engine, precision and number of threads; milliseconds. clock_ghz: None where the board does not tell."""
+class EngineTime:
+    """One engine, precision and number of threads; milliseconds.
+
+    clock_ghz: None where the board does not say.
+    """
 
     engine: str
     engine_version: str
@@ -162,24 +165,24 @@ class AnchorFile:
     model: str
     machine: str
     measured_at: str
-    times: tuple[Timed, ...]
+    times: tuple[EngineTime, ...]
     changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class _Board:
+class _BoardTable:
     profile: str | None
     model: str | None
     machine: str | None
 
 
 @dataclass(frozen=True)
-class _File:
+class _AnchorFile:
     edgekit_anchor: int
     network: str
     measured_at: str
-    board: _Board
-    times: tuple[Timed, ...]
+    board: _BoardTable
+    times: tuple[EngineTime, ...]
     steady: bool
     changed: tuple[str, ...] = ()
 
@@ -204,12 +207,18 @@ def read_anchor_file(path: Path) -> AnchorFile:
 def parse_anchor_file(text: str, where: str) -> AnchorFile:
     """Raises AnchorError."""
     try:
-        found = read_json(_File, text, where)
+        found = read_json(_AnchorFile, text, where)
     except ValueError as error:
         raise AnchorError(f"is no anchor file: {error}", where=where, do=_AGAIN) from error
     if found.edgekit_anchor != FORMAT or found.network != ANCHOR_MODEL:
         raise AnchorError("is an anchor file of another version of edgekit", where=where, do=_AGAIN)
-    if not found.times or not all(map(_can_be, found.times)):
+    possible = (
+        0 < one.min_ms <= one.p50_ms <= one.p95_ms < 1e6
+        and one.threads >= 1
+        and (one.clock_ghz is None or 0 < one.clock_ghz < 20)
+        for one in found.times
+    )
+    if not found.times or not all(possible):
         raise AnchorError("holds no time, or one that cannot be", where=where, do=_AGAIN)
     board = found.board
     changed = () if found.steady else found.changed or ("it does not say what",)
@@ -217,18 +226,21 @@ def parse_anchor_file(text: str, where: str) -> AnchorFile:
     return AnchorFile(where, *names, found.measured_at, found.times, changed)
 
 
-def _can_be(one: Timed) -> bool:
-    clock = one.clock_ghz is None or 0 < one.clock_ghz < 20
-    return 0 < one.min_ms <= one.p50_ms <= one.p95_ms < 1e6 and one.threads >= 1 and clock
-
-
 def anchors_for(profile: Profile, files: Sequence[AnchorFile]) -> tuple[Anchor, ...]:
     """Those of the profile's board, whatever its image or mode; files of other boards are left out. A file that names
     no board belongs to every profile of its machine's architecture."""
-    return tuple(_anchor(one, file, profile) for file in files if _is_of(file, profile) for one in file.times)
+    found = []
+    pairs = [(file, one) for file in files if _is_of(file, profile) for one in file.times]
+    for file, one in pairs:
+        clock = one.clock_ghz if one.clock_ghz is not None else profile.core.clock_ghz
+        source = f"{Path(file.where).name}, {file.model or 'a board'}, {file.measured_at[:10]}"
+        kernels, times = _KERNELS.get(one.engine, one.engine), {one.precision: one.p50_ms}
+        by = one.engine, one.engine_version
+        found.append(Anchor(kernels, ANCHOR_MODEL, one.threads, clock, times, "measured", source, *by))
+    return tuple(found)
 
 
-def refuse_strangers(files: Sequence[AnchorFile], profiles: Sequence[Profile]) -> None:
+def refuse_other_boards(files: Sequence[AnchorFile], profiles: Sequence[Profile]) -> None:
     """A file that none of the boards can use was given by mistake. Raises AnchorError."""
     for file in files:
         if not any(_is_of(file, profile) for profile in profiles):
@@ -244,11 +256,3 @@ def _is_of(file: AnchorFile, profile: Profile) -> bool:
     """The same board in any mode; another image of it counts where its user land is of the same machine."""
     board = file.profile.split("@")[0]
     return board in ("", profile.name.split("@")[0], profile.board) and file.machine in ("", profile.arch)
-
-
-def _anchor(one: Timed, file: AnchorFile, profile: Profile) -> Anchor:
-    clock = one.clock_ghz if one.clock_ghz is not None else profile.core.clock_ghz
-    source = f"{Path(file.where).name}, {file.model or 'a board'}, {file.measured_at[:10]}"
-    kernels = _KERNELS.get(one.engine, one.engine)
-    times = {one.precision: one.p50_ms}
-    return Anchor(kernels, ANCHOR_MODEL, one.threads, clock, times, "measured", source, one.engine, one.engine_version)

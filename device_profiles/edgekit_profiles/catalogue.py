@@ -45,9 +45,9 @@ __all__ = [
     "MOST_BYTES",
     "VARIABLE",
     "Catalogue",
-    "Difference",
-    "Source",
-    "Validated",
+    "ProfileDifference",
+    "ProfileSource",
+    "ValidatedFile",
     "built_in",
     "difference",
     "load",
@@ -66,8 +66,11 @@ _OWN = "edgekit"
 
 
 @dataclass(frozen=True)
-class Source:
-    """One file. where: what errors call it. origin: `edgekit`, the entry point's name, or the folder."""
+class ProfileSource:
+    """One file.
+
+    where: what errors call it. origin: `edgekit`, the entry point's name, or the folder.
+    """
 
     board: str
     where: str
@@ -96,14 +99,17 @@ class Source:
 class Catalogue:
     """sources: one a file, in the order in which they were looked for."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[ProfileSource, ...]
 
     def boards(self) -> tuple[str, ...]:
         """The names without images and modes, sorted."""
         return tuple(sorted({source.board for source in self.sources}))
 
     def names(self) -> tuple[str, ...]:
-        """Everything `load` takes, less the modes, sorted by board. A file that cannot be read has no names here."""
+        """Everything `load` takes, less the modes, sorted by board.
+
+        A file that cannot be read has no names here.
+        """
         return tuple(profile.name for board in self.boards() for profile in self.readable(board))
 
     def broken(self) -> tuple[ProfileError, ...]:
@@ -117,7 +123,9 @@ class Catalogue:
         return tuple(errors)
 
     def load(self, name: str) -> Profile:
-        """The profile of that name. A name that ends with `.toml` or `.toml@MODE` is the path of a file.
+        """The profile of that name.
+
+        A name that ends with `.toml` or `.toml@MODE` is the path of a file.
 
         Raises UnknownProfileError (with the near misses) and ProfileError (naming file and key).
         """
@@ -140,7 +148,10 @@ class Catalogue:
         return (file or next(source for source in self.sources if source.board == board)).text()
 
     def images(self, name: str) -> tuple[Profile, ...]:
-        """All profiles of the file that `load` would read, its first image first. Raises as `load` does."""
+        """All profiles of the file that `load` would read, its first image first.
+
+        Raises as `load` does.
+        """
         profile = self.load(name)
         file = _file_named(name)[0]
         return self.of(profile.board) if file is None else file.profiles()
@@ -180,14 +191,16 @@ class Catalogue:
             :3
         ]  # a board before its other images
         near = near or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
-        asked = f"Did you mean {' or '.join(near)}? " if near else ""
-        do = f"{asked}`edgekit profiles list` shows them all"
+        guess = f"Did you mean {' or '.join(near)}? " if near else ""
+        do = f"{guess}`edgekit profiles list` shows them all"
         return UnknownProfileError(f"there is no profile '{name}'", do=do)
 
 
 def built_in() -> Catalogue:
     """What comes with edgekit, and nothing else."""
-    return Catalogue(tuple(Source(board, f"boards/{board}.toml", _OWN, _file(board)) for board in _built_in_boards()))
+    return Catalogue(
+        tuple(ProfileSource(board, f"boards/{board}.toml", _OWN, _file(board)) for board in _built_in_boards())
+    )
 
 
 def open_catalogue(
@@ -206,35 +219,33 @@ def open_catalogue(
     plugins = tuple(importlib.metadata.entry_points(group=GROUP)) if plugins is None else plugins
     found = list(built_in().sources)
     for plugin in plugins:
-        found += _of_package(plugin)
+        try:
+            package = importlib.resources.files(plugin.value)
+            names = sorted(item.name for item in package.iterdir() if item.name.endswith(".toml"))
+        except Exception as error:  # another package's code runs here
+            what = f"the profiles of the entry point '{plugin.name}' cannot be found: {type(error).__name__}: {error}"
+            do = "Update or uninstall the package that brings it"
+            raise ProfileError(what, where=plugin.value, do=do) from error
+        found += [
+            ProfileSource(name.removesuffix(".toml"), f"{plugin.value}/{name}", plugin.name, package / name)
+            for name in names
+        ]
     seen: set[Path] = set()
     for folder in (*paths, *given):
-        if (real := folder.resolve()) not in seen:
-            found += _of_folder(folder, VARIABLE if folder in given and folder not in paths else "--profile-path")
+        if (real := folder.resolve()) in seen:
+            continue
         seen.add(real)
+        try:
+            files = sorted(path for path in folder.iterdir() if path.suffix == ".toml")
+        except OSError as error:
+            option = VARIABLE if folder in given and folder not in paths else "--profile-path"
+            what = f"{option}: the folder of profiles cannot be read: {error.strerror or error}"
+            raise ProfileError(what, where=str(folder)) from error
+        found += [ProfileSource(path.stem, str(path), str(folder), path) for path in files]
     return Catalogue(tuple(found))
 
 
-def _of_folder(folder: Path, option: str) -> list[Source]:
-    try:
-        files = sorted(path for path in folder.iterdir() if path.suffix == ".toml")
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise ProfileError(f"{option}: the folder of profiles cannot be read: {why}", where=str(folder)) from error
-    return [Source(path.stem, str(path), str(folder), path) for path in files]
-
-
-def _of_package(plugin: importlib.metadata.EntryPoint) -> list[Source]:
-    try:
-        folder = importlib.resources.files(plugin.value)
-        files = sorted(item.name for item in folder.iterdir() if item.name.endswith(".toml"))
-    except Exception as error:  # another package's code runs here
-        what = f"the profiles of the entry point '{plugin.name}' cannot be found: {type(error).__name__}: {error}"
-        raise ProfileError(what, where=plugin.value, do="Update or uninstall the package that brings it") from error
-    return [Source(name.removesuffix(".toml"), f"{plugin.value}/{name}", plugin.name, folder / name) for name in files]
-
-
-def _file_named(name: str) -> tuple[Source | None, str | None]:
+def _file_named(name: str) -> tuple[ProfileSource | None, str | None]:
     """(the file that a name ending with `.toml` or `.toml@MODE` is the path of, the mode); (None, None) for other
     names.
     """
@@ -242,7 +253,7 @@ def _file_named(name: str) -> tuple[Source | None, str | None]:
     if found is None:
         return None, None
     path = Path(found[1])
-    return Source(path.stem, found[1], str(path.parent), path), found[2]
+    return ProfileSource(path.stem, found[1], str(path.parent), path), found[2]
 
 
 def _in_mode(profile: Profile, mode: str) -> Profile:
@@ -258,7 +269,7 @@ def _words(name: str) -> set[str]:
     return set(re.findall(r"[a-z]+|[0-9]+", name.lower()))
 
 
-def _text(source: Source) -> str:
+def _text(source: ProfileSource) -> str:
     try:
         if isinstance(source.file, Path):
             return read_regular(source.file, MOST_BYTES).decode("utf-8")
@@ -286,7 +297,7 @@ def _built_in_boards() -> tuple[str, ...]:
 def _built_in_profiles(board: str) -> tuple[Profile, ...]:
     """They do not change while a process runs, and are many."""
     file = f"boards/{board}.toml"
-    return read(_text(Source(board, file, _OWN, _file(board))), file, board)
+    return read(_text(ProfileSource(board, file, _OWN, _file(board))), file, board)
 
 
 def names() -> tuple[str, ...]:
@@ -304,8 +315,9 @@ def load(name: str) -> Profile:
 
 
 def parse(text: str, file: str, name: str) -> Profile:
-    """A profile from TOML text, of the board's first image. file: what errors call it. name: what its `name` key must
-    be.
+    """A profile from TOML text, of the board's first image.
+
+    file: what errors call it. name: what its `name` key must be.
     """
     return read(text, file, name)[0]
 
@@ -315,8 +327,11 @@ _NAMES = {"name", "board", "image", "title", "notes", "sources", "marks", "ancho
 
 
 @dataclass(frozen=True)
-class Difference:
-    """key: dotted. first, second: the values, None where the profile says nothing. sources: of the two, "" for none."""
+class ProfileDifference:
+    """key: dotted.
+
+    first, second: the values, None where the profile says nothing. sources: of the two, "" for none.
+    """
 
     key: str
     first: Any
@@ -325,7 +340,7 @@ class Difference:
     second_source: str = ""
 
 
-def difference(first: Profile, second: Profile) -> tuple[Difference, ...]:
+def difference(first: Profile, second: Profile) -> tuple[ProfileDifference, ...]:
     """What differs, in the order of the profile's keys; what is the same is left out.
 
     Engines that install come last.
@@ -335,7 +350,7 @@ def difference(first: Profile, second: Profile) -> tuple[Difference, ...]:
     for key in dict.fromkeys((*left, *right)):
         one, other = left.get(key), right.get(key)
         if one != other:
-            found.append(Difference(key, one, other, _source(first, key), _source(second, key)))
+            found.append(ProfileDifference(key, one, other, _source(first, key), _source(second, key)))
     return tuple(found)
 
 
@@ -381,7 +396,7 @@ def _empty(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Validated:
+class ValidatedFile:
     """One file. names: of the profiles in it, where it has no errors."""
 
     file: str
@@ -390,27 +405,27 @@ class Validated:
     names: tuple[str, ...] = ()
 
 
-def validate(path: Path) -> tuple[Validated, ...]:
+def validate(path: Path) -> tuple[ValidatedFile, ...]:
     """A file, or every .toml of a folder. What cannot be read is an error of that file."""
     if path.is_dir():
         files = sorted(item for item in path.iterdir() if item.suffix == ".toml")
         if files:
             return tuple(result for file in files for result in validate(file))
-        return (Validated(str(path), (ProfileError("no .toml file is in this folder", where=str(path)),)),)
+        return (ValidatedFile(str(path), (ProfileError("no .toml file is in this folder", where=str(path)),)),)
     try:
         text = read_regular(path, MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        return (Validated(str(path), (ProfileError(f"cannot be read: {why}", where=str(path)),)),)
+        return (ValidatedFile(str(path), (ProfileError(f"cannot be read: {why}", where=str(path)),)),)
     errors = list(mistakes_of(text, str(path), path.stem))
     if errors:
-        return (Validated(str(path), tuple(errors)),)
+        return (ValidatedFile(str(path), tuple(errors)),)
     found = read(text, str(path), path.stem)
     if found[0].measured_here:
         what = "'measured_here' is for the profiles that come with edgekit"
         do = "Remove it: times on the machine that builds are not those of the board"
-        return (Validated(str(path), (ProfileError(what, where=str(path), do=do, key="measured_here"),)),)
-    return (Validated(str(path), (), tuple(_warnings(found)), tuple(profile.name for profile in found)),)
+        return (ValidatedFile(str(path), (ProfileError(what, where=str(path), do=do, key="measured_here"),)),)
+    return (ValidatedFile(str(path), (), tuple(_warnings(found)), tuple(profile.name for profile in found)),)
 
 
 def _warnings(found: tuple[Profile, ...]) -> Iterator[str]:

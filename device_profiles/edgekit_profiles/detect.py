@@ -8,9 +8,9 @@ Rules:
 - the board's own name decides (`certain`), then the chip that its device tree names (`likely`), then the type of its
   cores, for which a generic profile stands (`guess`); nothing is made up for a machine that is none of these
   (`unknown`);
-- the user land, cores and clock tell which image and mode it runs. Every difference says what follows from it;
+- the user land, cores and clock show which image and mode it runs. Every difference says what follows from it;
 - a starting profile is valid as it is: a figure that was read says so in its source, one of another profile names that;
-  a figure that no file tells, the memory's bandwidth above all, is marked to look up.
+  a figure that is in no file, the memory's bandwidth above all, is marked to look up.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from edgekit_profiles.catalogue import Catalogue
-from edgekit_profiles.facts import Cluster, Facts
+from edgekit_profiles.facts import BoardFacts, Cluster
 from edgekit_profiles.profile import Profile, in_mode
 from edgekit_profiles.reading import ARCHITECTURES
 from edgekit_profiles.wheels import installable
 
-__all__ = ["Detected", "Deviation", "Sure", "detect", "stands_for", "starting_name", "starting_toml"]
+__all__ = ["DetectedBoard", "Deviation", "Sure", "detect", "stands_for", "starting_name", "starting_toml"]
 
 _FALLBACK = ("aarch64", "3.11", "2.36")
 
 
-def starting_name(facts: Facts) -> str:
+def starting_name(facts: BoardFacts) -> str:
     """What the file is to be called, without `.toml`."""
     return re.sub(r"[^a-z0-9]+", "-", facts.model.lower()).strip("-") or "my-board"
 
 
-def starting_toml(facts: Facts, base: Profile | None) -> str:
+def starting_toml(facts: BoardFacts, base: Profile | None) -> str:
     """base: the profile that stands for the board, None where none does."""
     read, other = "read on the board", f"as in the profile {base.name}" if base else "a placeholder: look it up"
     fast = facts.clusters[0] if facts.clusters else None
@@ -77,7 +77,10 @@ def starting_toml(facts: Facts, base: Profile | None) -> str:
         f"glibc = {_quoted(glibc)}",
         *([f"debian = {_quoted(facts.codename)}"] if facts.codename in ("bullseye", "bookworm", "trixie") else []),
         "",
-        *_marks(facts),
+        *(["[detect]"] if facts.model or facts.compatible else []),
+        *([f"models = {json.dumps([facts.model])}"] if facts.model else []),
+        *([f"compatible = {json.dumps([facts.compatible[0]])}"] if facts.compatible else []),
+        *([""] if facts.model or facts.compatible else []),
         "[sources]",
         f"core = {_quoted(read if fast and fast.clock_ghz else f'{read}; clock {other}')}",
         f'"memory.ram_mb" = {_quoted(read if facts.ram_mb else other)}',
@@ -85,15 +88,6 @@ def starting_toml(facts: Facts, base: Profile | None) -> str:
         f"os = {_quoted(read if facts.python and facts.glibc else other)}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _marks(facts: Facts) -> list[str]:
-    if not facts.model and not facts.compatible:
-        return []
-    marks = ["[detect]"]
-    marks += [f"models = {json.dumps([facts.model])}"] if facts.model else []
-    marks += [f"compatible = {json.dumps([facts.compatible[0]])}"] if facts.compatible else []
-    return [*marks, ""]
 
 
 def _quoted(text: str) -> str:
@@ -109,8 +103,9 @@ _CLOCK = 0.03
 
 @dataclass(frozen=True)
 class Deviation:
-    """what: `memory`, `clock`, `cores`, `features`, `machine`, `python`, `glibc`. here, profile: the two values, in
-    words.
+    """what: `memory`, `clock`, `cores`, `features`, `machine`, `python`, `glibc`.
+
+    here, profile: the two values, in words.
     """
 
     what: str
@@ -120,30 +115,41 @@ class Deviation:
 
 
 @dataclass(frozen=True)
-class Detected:
-    """profile: None where nothing stands for this machine. why: what the answer rests on. toml: a profile to begin
-    with, empty for a machine that no profile can be of."""
+class DetectedBoard:
+    """profile: None where nothing stands for this machine.
+
+    why: what the answer rests on. toml: a profile to begin with, empty for a machine that no profile can be of.
+    """
 
     profile: Profile | None
     sure: Sure
     why: str
     differences: tuple[Deviation, ...]
-    facts: Facts
+    facts: BoardFacts
     toml: str
 
 
-def detect(facts: Facts, catalogue: Catalogue) -> Detected:
-    """Pure: what is read of the machine is in `facts`. A file of the catalogue that is broken is passed over."""
+def detect(facts: BoardFacts, catalogue: Catalogue) -> DetectedBoard:
+    """Pure: what is read of the machine is in `facts`.
+
+    A file of the catalogue that is broken is passed over.
+    """
     boards = [profiles for board in catalogue.boards() if (profiles := catalogue.readable(board))]
     family, sure, why = _family(facts, boards)
     if family is None:
         known = facts.machine in ("", *ARCHITECTURES)
-        return Detected(None, sure, why, (), facts, starting_toml(facts, None) if known else "")
-    profile = _mode(_image(family, facts), facts)
-    return Detected(profile, sure, why, tuple(_differences(profile, facts)), facts, starting_toml(facts, profile))
+        return DetectedBoard(None, sure, why, (), facts, starting_toml(facts, None) if known else "")
+
+    def agreement(image: Profile) -> tuple[bool, bool, bool]:
+        """The image that agrees in most, the machine before everything; among equals the board's first."""
+        same_release = bool(facts.codename) and image.os.debian == facts.codename
+        return image.arch == facts.machine, same_release, _minor(image.os.python) == _minor(facts.python)
+
+    profile = _mode(max(family, key=agreement), facts)
+    return DetectedBoard(profile, sure, why, tuple(_differences(profile, facts)), facts, starting_toml(facts, profile))
 
 
-def stands_for(profile: Profile, facts: Facts, catalogue: Catalogue) -> bool:
+def stands_for(profile: Profile, facts: BoardFacts, catalogue: Catalogue) -> bool:
     """Whether the machine is the profile's board, in its mode and with an image of its architecture. Pure.
 
     A profile that the catalogue does not list, a file named by its path, goes before those that it does.
@@ -157,14 +163,16 @@ def stands_for(profile: Profile, facts: Facts, catalogue: Catalogue) -> bool:
     return not profile.power_mode or _mode(profile, facts).power_mode == profile.power_mode
 
 
-def _family(facts: Facts, boards: list[tuple[Profile, ...]]) -> tuple[tuple[Profile, ...] | None, Sure, str]:
+def _family(facts: BoardFacts, boards: list[tuple[Profile, ...]]) -> tuple[tuple[Profile, ...] | None, Sure, str]:
     """The first entry of `compatible` is the board itself, the later ones what it is made of."""
     marked = {entry: board for board in reversed(boards) for entry in board[0].marks.compatible}
     named = f"; the board calls itself '{facts.model}'" if facts.model else ""
     found = [(place, entry) for place, entry in enumerate(facts.compatible) if entry in marked]
     if found and found[0][0] == 0:
         return marked[found[0][1]], "certain", f"its device tree says '{found[0][1]}'{named}"
-    matching = [(len(mark), board) for board in boards for mark in board[0].marks.models if _begins(facts.model, mark)]
+    # at the end of a word: `Raspberry Pi 4` is not the beginning of `Raspberry Pi 400`
+    marks = ((mark, board) for board in boards for mark in board[0].marks.models)
+    matching = [(len(mark), board) for mark, board in marks if f"{facts.model} ".startswith(f"{mark} ")]
     if matching:
         best = max(matching, key=lambda item: item[0])[1]
         return best, "certain", f"the board calls itself '{facts.model}'"
@@ -173,15 +181,6 @@ def _family(facts: Facts, boards: list[tuple[Profile, ...]]) -> tuple[tuple[Prof
         return marked[found[0][1]], "likely", why
     if facts.machine == "x86_64":
         return _named("x86-64", boards), "likely", "it is an x86-64 machine"
-    return _by_cores(facts, boards)
-
-
-def _begins(model: str, mark: str) -> bool:
-    """At the end of a word: `Raspberry Pi 4` is not the beginning of `Raspberry Pi 400`."""
-    return model == mark or model.startswith(f"{mark} ")
-
-
-def _by_cores(facts: Facts, boards: list[tuple[Profile, ...]]) -> tuple[tuple[Profile, ...] | None, Sure, str]:
     called = f"no profile is of '{facts.model}'" if facts.model else "the board has no name"
     if facts.machine and facts.machine not in ARCHITECTURES:
         return None, "unknown", f"{called}, and no engine has a wheel for {facts.machine}"
@@ -189,7 +188,7 @@ def _by_cores(facts: Facts, boards: list[tuple[Profile, ...]]) -> tuple[tuple[Pr
         board = _named(cluster.generic, boards)
         if board is not None:
             return board, "guess", f"{called}; its fast cores are {cluster.type}, for which '{cluster.generic}' stands"
-    types = ", ".join(cluster.type for cluster in facts.clusters) or "cores that tell nothing of themselves"
+    types = ", ".join(cluster.type for cluster in facts.clusters) or "unknown cores"
     return None, "unknown", f"{called}, and none stands for {types}"
 
 
@@ -197,20 +196,7 @@ def _named(name: str, boards: list[tuple[Profile, ...]]) -> tuple[Profile, ...] 
     return next((board for board in boards if board[0].board == name), None)
 
 
-def _image(family: tuple[Profile, ...], facts: Facts) -> Profile:
-    """The image that agrees in most, the machine before everything; among equals the board's first."""
-
-    def agreement(profile: Profile) -> tuple[bool, bool, bool]:
-        return (
-            profile.arch == facts.machine,
-            bool(facts.codename) and profile.os.debian == facts.codename,
-            _minor(profile.os.python) == _minor(facts.python),
-        )
-
-    return max(family, key=agreement)
-
-
-def _mode(profile: Profile, facts: Facts) -> Profile:
+def _mode(profile: Profile, facts: BoardFacts) -> Profile:
     """The mode whose cores and clock are those of now, if one is."""
     fast = _fast(profile, facts)
     if fast is None or fast.clock_ghz is None:
@@ -221,41 +207,41 @@ def _mode(profile: Profile, facts: Facts) -> Profile:
     return profile
 
 
-def _fast(profile: Profile, facts: Facts) -> Cluster | None:
+def _fast(profile: Profile, facts: BoardFacts) -> Cluster | None:
     """The cores that the profile's `core` speaks of."""
     same = (cluster for cluster in facts.clusters if cluster.type == profile.core.type)
     return next(same, facts.clusters[0] if facts.clusters else None)
 
 
-def _differences(profile: Profile, facts: Facts) -> Iterator[Deviation]:
-    yield from _memory(profile, facts)
+def _differences(profile: Profile, facts: BoardFacts) -> Iterator[Deviation]:
+    expected = profile.memory.ram_mb
+    fitted = next((size for size in _SIZES_MB if size >= (facts.ram_mb or 0)), facts.ram_mb)
+    if facts.ram_mb is not None and fitted is not None and fitted != expected:
+        means = (
+            "a bundle that was built for the profile may not fit here: copy the profile and set memory.ram_mb"
+            if fitted < expected
+            else "the profile stands for the smallest version, so what fits there fits here"
+        )
+        yield Deviation("memory", f"{facts.ram_mb:,} MB", f"{expected:,} MB", means)
     yield from _cores(profile, facts)
     if facts.machine and facts.machine != profile.arch:
         means = "a wheel for the one does not install on the other"
         yield Deviation("machine", facts.machine, profile.arch, means)
     if facts.python and _minor(facts.python) != _minor(profile.os.python):
-        yield Deviation("python", facts.python, profile.os.python or "none", _installs(profile, facts))
+        # what the system as it is takes, in words
+        here = ".".join(map(str, _minor(facts.python)))
+        system = replace(profile.os, python=here, glibc=facts.glibc or profile.os.glibc)
+        verdicts = installable(replace(profile, os=system, arch=facts.machine or profile.arch))
+        engines = [verdict.engine for verdict in verdicts if verdict.ok]
+        none = f"no engine installs here: {verdicts[0].reason}"
+        means = f"here install: {', '.join(engines)}" if engines else none
+        yield Deviation("python", facts.python, profile.os.python or "none", means)
     if facts.glibc and _parts(facts.glibc) < _parts(profile.os.glibc):
         means = "wheels that the profile counts on may not install"
         yield Deviation("glibc", facts.glibc, profile.os.glibc or "none", means)
 
 
-def _memory(profile: Profile, facts: Facts) -> Iterator[Deviation]:
-    if facts.ram_mb is None:
-        return
-    fitted = next((size for size in _SIZES_MB if size >= facts.ram_mb), facts.ram_mb)
-    expected = profile.memory.ram_mb
-    if fitted == expected:
-        return
-    means = (
-        "a bundle that was built for the profile may not fit here: copy the profile and set memory.ram_mb"
-        if fitted < expected
-        else "the profile stands for the smallest version, so what fits there fits here"
-    )
-    yield Deviation("memory", f"{facts.ram_mb:,} MB", f"{expected:,} MB", means)
-
-
-def _cores(profile: Profile, facts: Facts) -> Iterator[Deviation]:
+def _cores(profile: Profile, facts: BoardFacts) -> Iterator[Deviation]:
     fast = _fast(profile, facts)
     if fast is None or profile.measured_here:  # what is measured where it is built is of that machine
         return
@@ -271,14 +257,6 @@ def _cores(profile: Profile, facts: Facts) -> Iterator[Deviation]:
     if missing:
         means = "INT8 and float16 are slower than estimated"
         yield Deviation("features", f"no {', '.join(missing)}", ", ".join(core.simd), means)
-
-
-def _installs(profile: Profile, facts: Facts) -> str:
-    """What the system as it is takes, in words."""
-    system = replace(profile.os, python=".".join(map(str, _minor(facts.python))), glibc=facts.glibc or profile.os.glibc)
-    verdicts = installable(replace(profile, os=system, arch=facts.machine or profile.arch))
-    engines = [verdict.engine for verdict in verdicts if verdict.ok]
-    return f"here install: {', '.join(engines)}" if engines else f"no engine installs here: {verdicts[0].reason}"
 
 
 def _minor(version: str) -> tuple[int, ...]:

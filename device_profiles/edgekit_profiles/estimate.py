@@ -6,11 +6,13 @@ Rules:
   or by the roofline's alone where the workstation did not time them. `estimated` is the roofline alone.
 - The range holds what 90 % of the published latencies held on boards that the fit had not seen, each way of estimating
   with its own band (`roofline.toml`). What was never tested has a wider one, and says so.
+- Products of two computed tensors, as in attention, are counted as 1x1 convolutions are. No published latency has
+  them, so that the range is wider.
 - What the evidence does not cover is refused with CannotEstimateError, not extrapolated: uncounted operations, a batch,
   more threads than cores, a core without fitted rates.
 
     estimate(load("raspberry-pi-4"), mobilenet_v1("int8"), "litert").mid_ms     # 24.0: it is the anchor itself
-    estimate(profile, work, "litert", known=Known(host=HostTimes(3.1, 3.9, "litert")))
+    estimate(profile, work, "litert", known=EstimateEvidence(host=HostTimes(3.1, 3.9, "litert")))
 """
 
 from __future__ import annotations
@@ -19,22 +21,22 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from edgekit_profiles.anchors import HostTimes, blended, carried, choose_anchor
+from edgekit_profiles.anchors import HostTimes, anchored_ms, blend, choose_anchor
 from edgekit_profiles.errors import CannotEstimateError
 from edgekit_profiles.profile import Anchor, Profile
-from edgekit_profiles.workload import MEASURE, Machine, Workload, constants, mobilenet_v1, op_terms, predict
+from edgekit_profiles.workload import MEASURE, CoreModel, Workload, constants, mobilenet_v1, op_terms, predict
 
 __all__ = [
     "DOMINATED",
     "Estimate",
+    "EstimateEvidence",
     "Grade",
-    "Known",
     "caution",
     "estimate",
     "has_anchor",
     "has_rates",
     "layer_terms",
-    "measured",
+    "measured_estimate",
     "milliseconds",
 ]
 
@@ -53,7 +55,9 @@ Band = tuple[float, float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """Milliseconds for one item. dominated_by: the largest term in words, None where the time was measured.
+    """Milliseconds for one item.
+
+    dominated_by: the largest term in words, None where the time was measured.
 
     source: what the figure rests on. notes: what a reader must know before believing it. host: the times on a
     workstation that were known, whether they were used or not: they do not depend on the board.
@@ -68,14 +72,17 @@ class Estimate:
     notes: tuple[str, ...] = ()
     host: HostTimes | None = None
 
-    def scaled(self, low: float, mid: float, high: float) -> Estimate:
+    def scale(self, low: float, mid: float, high: float) -> Estimate:
         return replace(self, low_ms=self.low_ms * low, mid_ms=self.mid_ms * mid, high_ms=self.high_ms * high)
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known beyond the profile and the file. host: times of the artifact and of MobileNetV1 on the workstation.
-    anchors: of anchor files that `edgekit profiles measure` wrote on the board."""
+class EstimateEvidence:
+    """What is known beyond the profile and the file.
+
+    host: times of the artifact and of MobileNetV1 on the workstation.
+    anchors: of anchor files that `edgekit profiles measure` wrote on the board.
+    """
 
     host: HostTimes | None = None
     anchors: tuple[Anchor, ...] = ()
@@ -94,12 +101,12 @@ class _Case:
     def terms(self, workload: Workload, clock_ghz: float) -> dict[str, float]:
         return predict(self.machine(clock_ghz), workload, self.workload.precision, self.kernels)
 
-    def machine(self, clock_ghz: float) -> Machine:
+    def machine(self, clock_ghz: float) -> CoreModel:
         core, bandwidth = self.profile.core, self.profile.memory.bandwidth_gbps
         if bandwidth is None:
             what = "the profile does not say its memory's bandwidth"
             raise CannotEstimateError(what, where=self.profile.name, do=MEASURE)
-        return Machine(core.type, clock_ghz, bandwidth, self.threads)
+        return CoreModel(core.type, clock_ghz, bandwidth, self.threads)
 
 
 def milliseconds(value: float) -> str:
@@ -107,7 +114,7 @@ def milliseconds(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def measured(p50_ms: float, p95_ms: float, *, min_ms: float | None = None, source: str = "") -> Estimate:
+def measured_estimate(p50_ms: float, p95_ms: float, *, min_ms: float | None = None, source: str = "") -> Estimate:
     """A time taken on the board: low is the minimum (or p50 where it is not given), mid p50, high p95."""
     low = p50_ms if min_ms is None else min_ms
     if not 0 <= low <= p50_ms <= p95_ms:
@@ -116,14 +123,19 @@ def measured(p50_ms: float, p95_ms: float, *, min_ms: float | None = None, sourc
 
 
 def estimate(
-    profile: Profile, workload: Workload, framework: str, *, threads: int | None = None, known: Known | None = None
+    profile: Profile,
+    workload: Workload,
+    framework: str,
+    *,
+    threads: int | None = None,
+    known: EstimateEvidence | None = None,
 ) -> Estimate:
     """The range for one inference of `workload` on `profile` by an engine of the runtime (`litert`, `onnxruntime`,
     ...).
 
     threads: default the profile's. Raises CannotEstimateError.
     """
-    known = known or Known()
+    known = known or EstimateEvidence()
     case = _case(profile, workload, framework, threads)
     return replace(_estimate(case, known), host=known.host)
 
@@ -180,7 +192,7 @@ def _case(profile: Profile, workload: Workload, framework: str, threads: int | N
     return _Case(profile, workload, framework, kernels[precision], threads)
 
 
-def _estimate(case: _Case, known: Known) -> Estimate:
+def _estimate(case: _Case, known: EstimateEvidence) -> Estimate:
     if case.workload.precision == "dynamic":
         # From float32's: what the workstation timed is the dynamic file, and float32's ratio is not known
         workload = case.workload
@@ -193,7 +205,7 @@ def _estimate(case: _Case, known: Known) -> Estimate:
             f"board",
             *base.notes,
         )
-        return replace(base.scaled(low, mid, high), grade="estimated", notes=notes)
+        return replace(base.scale(low, mid, high), grade="estimated", notes=notes)
     anchor = _own_anchor(case, known.anchors)
     if anchor is not None:
         return _anchored(case, anchor, known.host)
@@ -202,13 +214,14 @@ def _estimate(case: _Case, known: Known) -> Estimate:
         return _roofline(case)
     like = replace(case, engine=stand_in["engine"])
     rest = tuple(anchor for anchor in known.anchors if anchor.engine == like.engine)
-    base = _estimate(like, Known(anchors=rest))
-    low, high = stand_in["band"]
+    base = _estimate(like, EstimateEvidence(anchors=rest))
+    own = base.low_ms / base.mid_ms, base.high_ms / base.mid_ms
+    low, high = (both / one for both, one in zip(_joined(own, stand_in["band"]), own, strict=True))
     notes = (
         f"no factor could be fitted for {case.engine}: this is {stand_in['engine']}'s estimate with a wider range",
         *base.notes,
     )
-    return replace(base.scaled(low, 1.0, high), grade="estimated", notes=notes)
+    return replace(base.scale(low, 1.0, high), grade="estimated", notes=notes)
 
 
 def _own_anchor(case: _Case, given: tuple[Anchor, ...]) -> Anchor | None:
@@ -231,8 +244,8 @@ def _roofline(case: _Case) -> Estimate:
         low, high = spread["estimated"]
         band = min(band[0], low), max(band[1], high)
         notes.append(caution(case.profile))
-    band, said = _of_any_size(case.workload, band)
-    notes += said
+    band, remarks = _untested(case.workload, band)
+    notes += remarks
     source = f"roofline fitted to published latencies of {core} and other cores, {case.kernels} kernels"
     return _ranged(total, band, "estimated", _largest(terms), (source, notes))
 
@@ -242,11 +255,14 @@ def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
     precision, clock = case.workload.precision, case.profile.core.clock_ghz
     reference = mobilenet_v1(precision)
     terms, anchor_terms = case.terms(case.workload, clock), case.terms(reference, anchor.clock_ghz)
-    total = carried(terms, anchor_terms, anchor.ms[precision])
+    total = anchored_ms(terms, anchor_terms, anchor.ms[precision])
     how, band, notes = "the roofline's ratio to it", _band("carried"), []
-    if host is not None and _same_kernels(host, case):
+    engines = constants()["engines"]
+    # whether what ran on the workstation is what will run on the board
+    same = host is not None and case.engine in engines and engines.get(host.engine, {}).get(precision) == case.kernels
+    if host is not None and (same or host.engine == case.engine):
         scaled = sum(case.terms(reference, clock).values()) / sum(anchor_terms.values())
-        total = blended(total, host.ratio * scaled * anchor.ms[precision])
+        total = blend(total, host.ratio * scaled * anchor.ms[precision])
         tested = case.engine in constants()["engines"]
         band = _band("blended") if tested else band
         how = (
@@ -261,9 +277,14 @@ def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
         notes += [] if spread is None else [caution(case.profile)]
     if anchor.clock_ghz != clock:
         notes.append(f"scaled from {anchor.clock_ghz:g} to {clock:g} GHz")
-    notes += _off_the_roofline(anchor.ms[precision] / sum(anchor_terms.values()))
-    band, said = _of_any_size(case.workload, band)
-    notes += said
+    error, (low, high) = anchor.ms[precision] / sum(anchor_terms.values()), _band("estimated")
+    if not low <= error <= high:
+        notes.append(
+            f"MobileNetV1 takes {error:.2f} times what the roofline says on this board: "
+            "something it does not see, most likely memory, sets the pace"
+        )
+    band, remarks = _untested(case.workload, band)
+    notes += remarks
     by = f" by {anchor.engine} {anchor.engine_version}" if anchor.engine else ""
     threads = "1 thread" if anchor.threads == 1 else f"{anchor.threads} threads"
     source = f"{anchor.grade} MobileNetV1, {anchor.ms[precision]:g} ms{by} with {threads}: {anchor.source}; {how}"
@@ -289,35 +310,25 @@ def caution(profile: Profile) -> str:
     )
 
 
-def _of_any_size(workload: Workload, band: Band) -> tuple[Band, list[str]]:
-    """What was tested says little of networks that are far from all of its sizes."""
+def _untested(workload: Workload, band: Band) -> tuple[Band, list[str]]:
+    """What was tested says little of networks that are far from all of its sizes, and of attention."""
+    notes = []
+    if workload.computed_macs:
+        share = 100 * workload.computed_macs / workload.macs
+        notes.append(
+            f"{share:.2g} % of its multiply-accumulates are products of two computed tensors, as in attention; no "
+            "network with any was tested, so the range is wider"
+        )
+        band = _joined(band, _band("untested_size"))
     least, most = constants()["tested"]["macs"]
     beyond = constants()["tested"]["beyond"]
     if least / beyond <= workload.macs <= most * beyond:
-        return band, []
+        return band, notes
     than = f"smaller than {least / 1e6:.0f}" if workload.macs < least else f"larger than {most / 1e6:,.0f}"
     note = (
         f"it has {workload.macs / 1e6:,.3g} million multiply-accumulates; none {than} was tested, so the range is wider"
     )
-    return _joined(band, _band("untested_size")), [note]
-
-
-def _off_the_roofline(error: float) -> list[str]:
-    low, high = _band("estimated")
-    if low <= error <= high:
-        return []
-    return [
-        f"MobileNetV1 takes {error:.2f} times what the roofline says on this board: "
-        "something it does not see, most likely memory, sets the pace"
-    ]
-
-
-def _same_kernels(host: HostTimes, case: _Case) -> bool:
-    """Whether what ran on the workstation is what will run on the board."""
-    if host.engine == case.engine:
-        return True
-    engines = constants()["engines"]
-    return case.engine in engines and engines.get(host.engine, {}).get(case.workload.precision) == case.kernels
+    return _joined(band, _band("untested_size")), [*notes, note]
 
 
 def _band(name: str) -> Band:
@@ -331,8 +342,8 @@ def _joined(band: Band, other: Band) -> Band:
     return low, math.exp(math.hypot(math.log(band[1]), math.log(other[1])))
 
 
-def _ranged(ms: float, band: Band, grade: Grade, dominated_by: str, told: tuple[str, list[str]]) -> Estimate:
-    source, notes = told
+def _ranged(ms: float, band: Band, grade: Grade, dominated_by: str, reasons: tuple[str, list[str]]) -> Estimate:
+    source, notes = reasons
     return Estimate(ms * band[0], ms, ms * band[1], grade, dominated_by, source, tuple(notes))
 
 

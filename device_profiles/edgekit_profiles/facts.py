@@ -1,6 +1,6 @@
 """What a board says of itself, read from the files in which Linux says it.
 
-Rules: nothing is run and nothing but files is read, so that a copy of them tells the same anywhere (`root`); what a
+Rules: nothing is run and nothing but files is read, so that a copy of them gives the same anywhere (`root`); what a
 file does not say is empty, never guessed; the user land decides what installs, not the kernel: a Raspberry Pi with a
 64-bit kernel and a 32-bit user land is a 32-bit board, which the machine name of the kernel would hide.
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from edgekit_profiles.profile import CoreType, features_of, identify
 from edgekit_profiles.schema import open_regular
 
-__all__ = ["Cluster", "Facts", "read_facts"]
+__all__ = ["BoardFacts", "Cluster", "read_facts"]
 
 _ELF = {(1, 40): "armv7l", (2, 183): "aarch64", (2, 62): "x86_64", (2, 243): "riscv64", (1, 3): "i686"}
 _MOST = 4 << 20
@@ -28,8 +28,11 @@ _ARMV6 = {(0x41, 0xB76)}
 
 @dataclass(frozen=True)
 class Cluster:
-    """Cores of one kind. type: as profiles spell it, `0x41:0xd80` for one that is not known, "x86-64" where it is none
-    of Arm's. clock_ghz: the highest it may run at now, None where the kernel does not tell."""
+    """Cores of one kind.
+
+    type: as profiles spell it, `0x41:0xd80` for one that is not known, "x86-64" where it is none of Arm's.
+    clock_ghz: the highest it may run at now, None where the kernel does not say.
+    """
 
     type: str
     count: int
@@ -38,8 +41,10 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """model, compatible: of the device tree. machine: of the user land. clusters: fast cores first; those online.
+class BoardFacts:
+    """model, compatible: of the device tree.
+
+    machine: of the user land. clusters: fast cores first; those online.
 
     simd: features that every core has, in edgekit's words. python: of the system, or the one that runs here.
     codename: of the release (`bookworm`). system: the name that it gives itself. ram_mb: what is there, less than
@@ -59,7 +64,7 @@ class Facts:
     governor: str = ""
 
 
-def read_facts(root: Path | None = None) -> Facts:
+def read_facts(root: Path | None = None) -> BoardFacts:
     """The facts of this machine, or of the copied files below `root`."""
     top = Path("/") if root is None else root
     cpuinfo = _text(top / "proc/cpuinfo")
@@ -73,16 +78,23 @@ def read_facts(root: Path | None = None) -> Facts:
         if number.isdecimal():
             kinds[int(number)] = (_hex(implementer), _hex(part))
     machine = _machine(top, set(kinds.values()))
-    return Facts(
+    if root is None:
+        import platform
+
+        python = platform.python_version()
+    else:
+        python = next(iter(_pythons(top)), "").removeprefix("usr/bin/python")
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", _text(top / "proc/meminfo"), re.MULTILINE)
+    return BoardFacts(
         model=_tree(top, "model").strip() or _field(cpuinfo, "Model"),
         compatible=tuple(entry for entry in _tree(top, "compatible").split("\0") if entry.strip()),
         machine=machine,
         clusters=_clusters(top, kinds, machine),
         simd=_simd(cpuinfo, machine),
-        ram_mb=_ram_mb(_text(top / "proc/meminfo")),
+        ram_mb=int(memory[1]) // 1024 if memory else None,
         system=release.get("PRETTY_NAME", ""),
         codename=release.get("VERSION_CODENAME", ""),
-        python=_python(top, live=root is None),
+        python=python,
         glibc=_glibc(top, live=root is None),
         governor=_text(top / "sys/devices/system/cpu/cpufreq/policy0/scaling_governor").strip(),
     )
@@ -120,7 +132,8 @@ def _hex(text: str) -> int:
 
 
 def _machine(top: Path, kinds: set[tuple[int, int]]) -> str:
-    """From the header of a program of the user land. Debian's and Raspbian's 32-bit programs look alike in it."""
+    """From the header of a program of the user land.
+    Debian's and Raspbian's 32-bit programs look alike in it."""
     for name in (*_pythons(top), "usr/bin/sh", "bin/sh", "usr/bin/busybox", "bin/busybox"):
         head = _bytes(top / name, 20)
         if head[:4] == b"\x7fELF" and len(head) == 20:
@@ -131,22 +144,28 @@ def _machine(top: Path, kinds: set[tuple[int, int]]) -> str:
 
 def _clusters(top: Path, kinds: dict[int, tuple[int, int]], machine: str) -> tuple[Cluster, ...]:
     online = _online(_text(top / "sys/devices/system/cpu/online")) or set(kinds)
-    clocks = _clocks(top)
+    clocks: dict[int, float] = {}  # gigahertz that a processor is allowed now, which a power mode or an overclock sets
+    for policy in sorted((top / "sys/devices/system/cpu/cpufreq").glob("policy*")):
+        khz = _text(policy / "scaling_max_freq").strip() or _text(policy / "cpuinfo_max_freq").strip()
+        if khz.isdecimal():
+            clocks |= dict.fromkeys(_online(_text(policy / "related_cpus").replace(" ", ",")), int(khz) / 1e6)
     groups: dict[str, tuple[CoreType | None, list[int]]] = {}
     for number, (implementer, part) in sorted(kinds.items()):
         if number in online:
             known = identify(implementer, part)
-            name = known.type if known else f"{implementer:#x}:{part:#x}" if part else _other(machine)
+            name = (
+                known.type
+                if known
+                else f"{implementer:#x}:{part:#x}"
+                if part
+                else ("x86-64" if machine == "x86_64" else "unknown")
+            )
             groups.setdefault(name, (known, []))[1].append(number)
-    found = [
-        Cluster(name, len(numbers), _highest(clocks, numbers), known.generic if known else "")
-        for name, (known, numbers) in groups.items()
-    ]
+    found = []
+    for name, (known, numbers) in groups.items():
+        highest = max((clocks[number] for number in numbers if number in clocks), default=None)
+        found.append(Cluster(name, len(numbers), highest, known.generic if known else ""))
     return tuple(sorted(found, key=lambda cluster: (cluster.clock_ghz or 0, cluster.type), reverse=True))
-
-
-def _other(machine: str) -> str:
-    return "x86-64" if machine == "x86_64" else "unknown"
 
 
 def _online(text: str) -> set[int]:
@@ -157,33 +176,13 @@ def _online(text: str) -> set[int]:
     return found
 
 
-def _clocks(top: Path) -> dict[int, float]:
-    """Gigahertz by processor: what it is allowed now, which a power mode or an overclock sets."""
-    found = {}
-    for policy in sorted((top / "sys/devices/system/cpu/cpufreq").glob("policy*")):
-        khz = _text(policy / "scaling_max_freq").strip() or _text(policy / "cpuinfo_max_freq").strip()
-        if khz.isdecimal():
-            for number in _online(_text(policy / "related_cpus").replace(" ", ",")):
-                found[number] = int(khz) / 1e6
-    return found
-
-
-def _highest(clocks: dict[int, float], numbers: list[int]) -> float | None:
-    known = [clocks[number] for number in numbers if number in clocks]
-    return max(known) if known else None
-
-
 def _simd(cpuinfo: str, machine: str) -> tuple[str, ...]:
-    """What every core has. A 64-bit kernel tells a 32-bit user land's features in 64-bit words, too."""
+    """What every core has.
+    A 64-bit kernel names a 32-bit user land's features in 64-bit words, too."""
     lines = re.findall(r"^(?:Features|flags)\s*:(.*)$", cpuinfo, re.MULTILINE)
     have = set.intersection(*(set(line.split()) for line in lines)) if lines else set()
     both = {**features_of("aarch64"), **features_of(machine)} if machine.startswith("armv7") else features_of(machine)
     return tuple(word for word, kernel in both.items() if kernel in have or (word == "neon" and "asimd" in have))
-
-
-def _ram_mb(meminfo: str) -> int | None:
-    found = re.search(r"^MemTotal:\s*(\d+) kB", meminfo, re.MULTILINE)
-    return int(found[1]) // 1024 if found else None
 
 
 def _pythons(top: Path) -> list[str]:
@@ -199,15 +198,6 @@ def _pythons(top: Path) -> list[str]:
         meant = ""
     names.sort(key=lambda name: (name != meant, -int(name.split(".")[1])))
     return [f"usr/bin/{name}" for name in names]
-
-
-def _python(top: Path, *, live: bool) -> str:
-    if live:
-        import platform
-
-        return platform.python_version()
-    found = _pythons(top)
-    return found[0].removeprefix("usr/bin/python") if found else ""
 
 
 def _glibc(top: Path, *, live: bool) -> str:

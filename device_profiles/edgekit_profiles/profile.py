@@ -21,16 +21,16 @@ __all__ = [
     "Accelerator",
     "Anchor",
     "AnchorGrade",
+    "BoardMarks",
     "Caches",
     "Core",
     "CoreType",
     "Kind",
-    "Marks",
     "Memory",
     "Mode",
+    "OsImage",
     "Power",
     "Profile",
-    "System",
     "Thermal",
     "features_of",
     "identify",
@@ -70,7 +70,9 @@ class Caches:
 
 @dataclass(frozen=True)
 class Memory:
-    """ram_mb: of the smallest version sold. bandwidth_gbps: nominal, transfers a second times the bus's bytes.
+    """ram_mb: of the smallest version sold.
+
+    bandwidth_gbps: nominal, transfers a second times the bus's bytes.
 
     copy_gbps: what a plain copy was measured to reach, counted once, where somebody measured it.
     sold_mb: every size it is sold with.
@@ -83,7 +85,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class System:
+class OsImage:
     """The operating system image that the profile stands for: its name, CPython (`3.11`) and glibc (`2.36`).
 
     debian: the Debian release whose packages it installs (`bookworm`), empty where it is none. python and glibc are
@@ -114,7 +116,10 @@ class Thermal:
 
 @dataclass(frozen=True)
 class Power:
-    """Watts of the whole board as somebody measured it, None where nobody did. supply: what it wants, in words."""
+    """Watts of the whole board as measured, None where they were not.
+
+    supply: what it wants, in words.
+    """
 
     idle_w: float | None = None
     load_w: float | None = None
@@ -138,7 +143,10 @@ class Mode:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What else could compute. edgekit's engines run on the processor; this is here so that nobody has to wonder."""
+    """What else could compute.
+
+    edgekit's engines run on the processor; this only lists what the board has.
+    """
 
     name: str
     kind: Literal["gpu", "tpu", "npu", "dsp"]
@@ -147,7 +155,7 @@ class Accelerator:
 
 
 @dataclass(frozen=True)
-class Marks:
+class BoardMarks:
     """What a board says of itself, by which `edgekit profiles detect` knows it.
 
     models: beginnings of /proc/device-tree/model. compatible: entries of /proc/device-tree/compatible.
@@ -198,7 +206,7 @@ class Profile:
     core: Core
     memory: Memory
     caches: Caches
-    os: System
+    os: OsImage
     threads: int
     anchors: tuple[Anchor, ...] = ()
     thermal: Thermal = Thermal()
@@ -214,12 +222,15 @@ class Profile:
     modes: tuple[Mode, ...] = ()
     accelerators: tuple[Accelerator, ...] = ()
     power: Power = Power()
-    marks: Marks = Marks()
+    marks: BoardMarks = BoardMarks()
     recipes: tuple[str, ...] = ()
 
 
 def in_mode(profile: Profile, name: str) -> Profile:
-    """The board after `name`, one of its `modes`, was set. Raises KeyError for a mode that it does not have."""
+    """The board after `name`, one of its `modes`, was set.
+
+    Raises KeyError for a mode that it does not have.
+    """
     mode = {mode.name: mode for mode in profile.modes}[name]
     if name == profile.power_mode:
         return profile
@@ -256,7 +267,10 @@ def known_types() -> tuple[str, ...]:
 
 
 def features_of(arch: str) -> dict[str, str]:
-    """Features beyond the base of that architecture: edgekit's word -> the kernel's. Empty for an unknown one."""
+    """Features beyond the base of that architecture: edgekit's word -> the kernel's.
+
+    Empty for an unknown one.
+    """
     found: dict[str, str] = _facts()["features"].get(arch, {})
     return found
 

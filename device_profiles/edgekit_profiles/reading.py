@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from edgekit_profiles.errors import ProfileError
 from edgekit_profiles.profile import (
@@ -27,15 +27,15 @@ from edgekit_profiles.profile import (
     Accelerator,
     Anchor,
     AnchorGrade,
+    BoardMarks,
     Caches,
     Core,
     Kind,
-    Marks,
     Memory,
     Mode,
+    OsImage,
     Power,
     Profile,
-    System,
     Thermal,
     features_of,
 )
@@ -48,12 +48,16 @@ __all__ = ["ARCHITECTURES", "check", "mistakes_of", "read"]
 _FIGURES = ("core", "little", "caches", "memory", "os", "thermal", "power")
 _NAME = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 
+T = TypeVar("T")
 Mistake = tuple[str, str, str]
 """key, what, do"""
 
 
 def check(top: Table, data: dict[str, Any], profile: Profile, images: Sequence[str]) -> None:
-    """Notes what does not agree. A rule whose own keys are broken already waits until they are mended."""
+    """Notes what does not agree.
+
+    A rule whose own keys are broken already waits until they are mended.
+    """
     broken = {key.split(".")[0].split("[")[0] for key in top.mistakes}
     rules: dict[tuple[str, ...], Callable[[], Iterator[Mistake]]] = {
         ("name", "images", "modes"): lambda: _names(profile, images),
@@ -220,13 +224,16 @@ class _Image:
 
     name: str
     arch: str
-    os: System
+    os: OsImage
     source: str
     notes: str
 
 
 def read(text: str, file: str, name: str) -> tuple[Profile, ...]:
-    """The profiles of one file. file: what errors call it. name: what its `name` key must be. Raises ProfileError."""
+    """The profiles of one file.
+
+    file: what errors call it. name: what its `name` key must be. Raises ProfileError.
+    """
     found, mistakes = _read(text, file, name)
     refuse(mistakes)
     return found
@@ -252,7 +259,19 @@ def _read(text: str, file: str, name: str) -> tuple[tuple[Profile, ...], list[Pr
         )
     profile = _profile(top, name)
     anchors = [_anchor(table, profile.arch) for table in top.tables("anchors")]
-    images = [_image(table, profile.arch) for table in top.tables("images")]
+    images = [
+        _part(
+            table,
+            lambda t: _Image(
+                name=t.text("image"),
+                arch=t.text("arch", profile.arch, choices=ARCHITECTURES),
+                os=_os(t),
+                source=t.text("source"),
+                notes=t.text("notes", ""),
+            ),
+        )
+        for table in top.tables("images")
+    ]
     top.done()
     check(top, data, replace(profile, anchors=tuple(anchor for anchor, _ in anchors)), [i.name for i in images])
     return _variants(profile, anchors, images), cast(list[ProfileError], list(top.mistakes.values()))
@@ -260,6 +279,7 @@ def _read(text: str, file: str, name: str) -> tuple[tuple[Profile, ...], list[Pr
 
 def _profile(top: Table, name: str) -> Profile:
     """Without anchors."""
+    soft = ("soft_limit_c", "soft_limit_ghz", "limit_c", "shutdown_c")
     return Profile(
         name=name,
         board=name,
@@ -269,22 +289,63 @@ def _profile(top: Table, name: str) -> Profile:
         soc=top.text("soc"),
         core=_core(top.table("core")),
         little=_core(top.table("little")) if top.has("little") else None,
-        memory=_memory(top.table("memory")),
-        caches=_caches(top.table("caches", {})),
-        os=_system(top.table("os")),
+        memory=_part(
+            top.table("memory"),
+            lambda t: Memory(
+                t.integer("ram_mb"),
+                t.optional_number("bandwidth_gbps"),
+                t.optional_number("copy_gbps"),
+                t.integers("sold_mb"),
+            ),
+        ),
+        caches=_part(top.table("caches", {}), lambda t: Caches(*map(t.optional_integer, ("l1d_kb", "l2_kb", "l3_kb")))),
+        os=_part(top.table("os"), _os),
         threads=top.integer("threads"),
-        thermal=_thermal(top.table("thermal", {})),
-        power=_power(top.table("power", {})),
-        modes=tuple(_mode(table) for table in top.tables("modes")),
+        thermal=_part(
+            top.table("thermal", {}),
+            lambda t: Thermal(t.optional_number("throttle_c"), t.text("notes", ""), *map(t.optional_number, soft)),
+        ),
+        power=_part(
+            top.table("power", {}),
+            lambda t: Power(t.optional_number("idle_w"), t.optional_number("load_w"), t.text("supply", "")),
+        ),
+        modes=tuple(_part(table, _mode) for table in top.tables("modes")),
         power_mode=top.text("power_mode", ""),
-        accelerators=tuple(_accelerator(table) for table in top.tables("accelerators")),
-        marks=_marks(top.table("detect", {})),
+        accelerators=tuple(_part(table, _accelerator) for table in top.tables("accelerators")),
+        marks=_part(top.table("detect", {}), lambda t: BoardMarks(t.texts("models", ()), t.texts("compatible", ()))),
         notes=top.text("notes", ""),
         measured_here=top.flag("measured_here"),
         pins=top.mapping("pins"),
         recipes=top.texts("recipes", ()),
         sources=top.mapping("sources"),
     )
+
+
+def _mode(table: Table) -> Mode:
+    return Mode(
+        name=table.text("name"),
+        cores=table.integer("cores"),
+        clock_ghz=table.number("clock_ghz"),
+        source=table.text("source"),
+        watts=table.optional_number("watts"),
+        notes=table.text("notes", ""),
+    )
+
+
+def _accelerator(table: Table) -> Accelerator:
+    return Accelerator(
+        kind=cast(Any, table.text("kind", choices=ACCELERATORS)),
+        name=table.text("name"),
+        source=table.text("source"),
+        notes=table.text("notes", ""),
+    )
+
+
+def _part(table: Table, make: Callable[[Table], T]) -> T:
+    """What `make` reads out of the table; keys that it leaves are mistakes."""
+    made = make(table)
+    table.done()
+    return made
 
 
 def _variants(profile: Profile, anchors: list[tuple[Anchor, str]], images: list[_Image]) -> tuple[Profile, ...]:
@@ -311,91 +372,11 @@ def _variants(profile: Profile, anchors: list[tuple[Anchor, str]], images: list[
 
 
 def _core(table: Table) -> Core:
-    core = Core(table.text("type"), table.integer("count"), table.number("clock_ghz"), table.texts("simd", ()))
-    table.done()
-    return core
+    return _part(table, lambda t: Core(t.text("type"), t.integer("count"), t.number("clock_ghz"), t.texts("simd", ())))
 
 
-def _memory(table: Table) -> Memory:
-    memory = Memory(
-        table.integer("ram_mb"),
-        table.optional_number("bandwidth_gbps"),
-        table.optional_number("copy_gbps"),
-        table.integers("sold_mb"),
-    )
-    table.done()
-    return memory
-
-
-def _caches(table: Table) -> Caches:
-    caches = Caches(*(table.optional_integer(key) for key in ("l1d_kb", "l2_kb", "l3_kb")))
-    table.done()
-    return caches
-
-
-def _system(table: Table) -> System:
-    system = _os(table)
-    table.done()
-    return system
-
-
-def _os(table: Table) -> System:
-    return System(table.text("name"), _version(table, "python"), _version(table, "glibc"), table.text("debian", ""))
-
-
-def _thermal(table: Table) -> Thermal:
-    keys = ("soft_limit_c", "soft_limit_ghz", "limit_c", "shutdown_c")
-    thermal = Thermal(
-        table.optional_number("throttle_c"),
-        table.text("notes", ""),
-        *(table.optional_number(key) for key in keys),
-    )
-    table.done()
-    return thermal
-
-
-def _power(table: Table) -> Power:
-    power = Power(table.optional_number("idle_w"), table.optional_number("load_w"), table.text("supply", ""))
-    table.done()
-    return power
-
-
-def _mode(table: Table) -> Mode:
-    mode = Mode(
-        name=table.text("name"),
-        cores=table.integer("cores"),
-        clock_ghz=table.number("clock_ghz"),
-        source=table.text("source"),
-        watts=table.optional_number("watts"),
-        notes=table.text("notes", ""),
-    )
-    table.done()
-    return mode
-
-
-def _accelerator(table: Table) -> Accelerator:
-    kind = table.text("kind", choices=ACCELERATORS)
-    found = Accelerator(table.text("name"), kind, table.text("source"), table.text("notes", ""))  # type: ignore[arg-type]
-    table.done()
-    return found
-
-
-def _marks(table: Table) -> Marks:
-    marks = Marks(table.texts("models", ()), table.texts("compatible", ()))
-    table.done()
-    return marks
-
-
-def _image(table: Table, arch: str) -> _Image:
-    image = _Image(
-        name=table.text("image"),
-        arch=table.text("arch", arch, choices=ARCHITECTURES),
-        os=_os(table),
-        source=table.text("source"),
-        notes=table.text("notes", ""),
-    )
-    table.done()
-    return image
+def _os(table: Table) -> OsImage:
+    return OsImage(table.text("name"), _version(table, "python"), _version(table, "glibc"), table.text("debian", ""))
 
 
 def _anchor(table: Table, arch: str) -> tuple[Anchor, str]:

@@ -5,10 +5,10 @@
     name, threads = table.text("name"), table.integer("threads"); table.done(); table.refuse()
 
 Rules:
-- a missing key, a wrong type and a key that nobody asked for are mistakes; each names the file and the dotted key;
+- a missing key, a wrong type and an unknown key are mistakes; each names the file and the dotted key;
 - a mistake is noted and a stand-in returned, so that one reading finds all of a file; of one key the first mistake
   counts, and none within a table that is a mistake itself;
-- `stop` ends a part that has no stand-in, and `part` goes on after it; `done` notes the keys that were not read;
+- `stop` ends a part that has no stand-in, and `part` continues after it; `done` notes the keys that were not read;
   `refuse` raises what was noted, before a caller uses the values;
 - a pipe or a device may never end, so it is refused before it is read, and so is a file that is too large;
 - a file is opened first and looked at then: it cannot be exchanged in between.
@@ -78,7 +78,11 @@ class Table:
         """One of the choices, where there are any, or the default."""
         value: str = self._take(key, (str,), "a string", default, "")
         if choices and value not in choices and value != default:
-            self.wrong(key, f"is '{value}', which is none of {', '.join(choices)}", _near(value, choices))
+            self.wrong(
+                key,
+                f"is '{value}', which is none of {', '.join(choices)}",
+                _near(value, choices) or "Write one of these",
+            )
             return default or ""
         return value
 
@@ -163,9 +167,12 @@ class Table:
     def done(self, known: Sequence[str] = ()) -> None:
         """Notes every key of this table that was neither read nor is known."""
         known = [*known, *self._asked]
+        listed = f"Known: {', '.join(dict.fromkeys(known))}"
         for key in self.data:
             if key not in known:
-                self.wrong(key, "is not a key of the format", _near(key, known))
+                near = _near(key, known)
+                self.wrong(key, "is not a key of the format", near or listed)
+                listed = listed if near else ""  # one table's keys are listed once
 
     def wrong(self, key: str, what: str, do: str = "") -> None:
         dotted = self._dotted(key)
@@ -188,7 +195,7 @@ class Table:
             return None
 
     def refuse(self) -> None:
-        """Raises the mistake that was noted; where there are several, one error that tells of them all."""
+        """Raises the mistake that was noted; where there are several, one error that names them all."""
         refuse(tuple(self.mistakes.values()))
 
     def _table(self, data: dict[str, Any], path: str) -> Table:
@@ -225,7 +232,7 @@ class Table:
 
 
 def refuse(mistakes: Sequence[EdgekitError]) -> None:
-    """Raises nothing for none, the one there is, or one error of the first one's class that tells of them all."""
+    """Raises nothing for none, the one there is, or one error of the first one's class that names them all."""
     if len(mistakes) == 1:
         raise mistakes[0]
     if mistakes:
@@ -243,12 +250,13 @@ def _kind(value: Any) -> str:
 
 def _near(word: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1)
-    return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(dict.fromkeys(known))}"
+    return f"Did you mean '{close[0]}'?" if close else ""
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """To be read, without waiting for anybody. Raises OSError, with a sentence as its strerror, for what is no regular
-    file.
+    """To be read, without waiting for anybody.
+
+    Raises OSError, with a sentence as its strerror, for what is no regular file.
     """
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):

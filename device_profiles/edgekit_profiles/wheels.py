@@ -50,7 +50,9 @@ class DebianPackage:
 
 @dataclass(frozen=True)
 class RuntimeSupport:
-    """Whether an engine installs. version: the newest that does, None when none does. reason: a sentence either way.
+    """Whether an engine installs.
+
+    version: the newest that does, None when none does. reason: a sentence either way.
 
     package: Debian's package that brings it, empty where a wheel does.
     """

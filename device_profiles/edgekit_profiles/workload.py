@@ -1,7 +1,7 @@
 """What one inference asks of a processor, and the roofline that says where its time goes.
 
     work = Workload("int8", (Op("pw", macs=32 * 64 * 112 * 112, activation_elements=..., weight_elements=32 * 64),))
-    terms = predict(Machine("cortex-a72", 1.5, 12.8, threads=4), mobilenet_v1("int8"), "int8", "xnnpack")
+    terms = predict(CoreModel("cortex-a72", 1.5, 12.8, threads=4), mobilenet_v1("int8"), "int8", "xnnpack")
     sum(terms.values())                         # milliseconds, here about 23
 
 The formula and its constants stand in `roofline.toml`, with what they were fitted to; what is known of engines stands
@@ -25,7 +25,7 @@ from edgekit_profiles.schema import parse_toml
 __all__ = [
     "MEASURE",
     "OP_KINDS",
-    "Machine",
+    "CoreModel",
     "Op",
     "OpKind",
     "Precision",
@@ -47,7 +47,8 @@ class Op:
 
     kind: `pw` 1x1 convolution; `c3` 3x3 convolution of stride and dilation 1; `cx` any other dense convolution; `dw`
     depthwise; `fc` dense; `ew` whatever only moves or transforms elements (additions, pooling, quantize, transpose).
-    macs: multiply-accumulates. activation_elements: read plus written. weight_elements: of the kernel.
+    macs: multiply-accumulates. activation_elements: read plus written. weight_elements: of the kernel. computed: both
+    factors are, as in attention; there is no kernel then.
     """
 
     kind: OpKind
@@ -55,13 +56,14 @@ class Op:
     activation_elements: int
     weight_elements: int
     name: str = ""
+    computed: bool = False
 
 
 @dataclass(frozen=True)
 class Workload:
     """precision: what the artifact's recipe says. batch: items at once.
 
-    unknown: what could not be counted (operation names, shapes that only running would tell); an estimate refuses it.
+    unknown: what could not be counted (operation names, shapes known only at run time); an estimate refuses it.
     """
 
     precision: Precision
@@ -72,6 +74,11 @@ class Workload:
     @property
     def macs(self) -> int:
         return sum(op.macs for op in self.ops)
+
+    @property
+    def computed_macs(self) -> int:
+        """In products of two computed tensors."""
+        return sum(op.macs for op in self.ops if op.computed)
 
     @property
     def weights(self) -> int:
@@ -98,7 +105,7 @@ MEASURE = "Measure it on the board instead: edgekit bench BUNDLE -o RECORD.json 
 
 
 @dataclass(frozen=True)
-class Machine:
+class CoreModel:
     """core: type as in `roofline.toml`. bandwidth_gbps: nominal, of the memory."""
 
     core: str
@@ -117,7 +124,7 @@ def constants() -> dict[str, Any]:
 
 
 def predict(
-    machine: Machine, workload: Workload, precision: str, framework: str, fitted: Mapping[str, Any] | None = None
+    machine: CoreModel, workload: Workload, precision: str, framework: str, fitted: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
     """Milliseconds by term: each kind of operation's arithmetic, `memory` for traffic, `overhead` for dispatch.
 
@@ -132,7 +139,7 @@ def predict(
     return terms
 
 
-def op_terms(machine: Machine, workload: Workload, precision: str, framework: str) -> list[dict[str, float]]:
+def op_terms(machine: CoreModel, workload: Workload, precision: str, framework: str) -> list[dict[str, float]]:
     """As `predict`, of each operation alone."""
     pace = _pace(machine, precision, framework, constants())
     return [pace.terms(op) for op in workload.ops]
@@ -156,7 +163,7 @@ class _Pace:
         return found
 
 
-def _pace(machine: Machine, precision: str, framework: str, fitted: Mapping[str, Any]) -> _Pace:
+def _pace(machine: CoreModel, precision: str, framework: str, fitted: Mapping[str, Any]) -> _Pace:
     core = fitted["cores"].get(machine.core, {})
     if precision not in core:
         raise CannotEstimateError(f"no {precision} rate was fitted for {machine.core} cores", do=MEASURE)

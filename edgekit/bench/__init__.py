@@ -9,28 +9,28 @@ compare      two of those, unless their conditions differ
 from __future__ import annotations
 
 from edgekit.bench.compare import (
-    Compared,
+    BenchComparison,
     ConditionsDifferError,
-    Difference,
+    RecordDifference,
     RecordError,
     compare,
     known_before,
     read_record,
 )
-from edgekit.bench.conditions import Observed, conditions, facts_of
-from edgekit.bench.load import Load, LoadError, Outcome
-from edgekit.bench.measure import Setup, golden_inputs, load_words, measure
+from edgekit.bench.conditions import MachineObserver, conditions, facts_of
+from edgekit.bench.load import Load, LoadError, LoadOutcome
+from edgekit.bench.measure import BenchSetup, golden_inputs, load_words, measure
 
 __all__ = [
-    "Compared",
+    "BenchComparison",
+    "BenchSetup",
     "ConditionsDifferError",
-    "Difference",
     "Load",
     "LoadError",
-    "Observed",
-    "Outcome",
+    "LoadOutcome",
+    "MachineObserver",
+    "RecordDifference",
     "RecordError",
-    "Setup",
     "compare",
     "conditions",
     "facts_of",

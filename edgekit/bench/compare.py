@@ -1,16 +1,16 @@
 """Two records of `edgekit bench` side by side, unless they were made under different conditions.
 
     old = read_record(Path("before.json"))
-    told = compare(old, found)
-    told.refused            # conditions that differ: then there are no ratios
-    told.ratios             # p50_ms: 0.81, beyond the noise
+    comparison = compare(old, found)
+    comparison.refused          # conditions that differ: then there are no ratios
+    comparison.ratios           # p50_ms: 0.81, beyond the noise
 
 Rules:
 - what is compared may differ: bundle, recipe, engine, its version, its threads, cache and batching on or off.
-  Everything else is a condition, and one that differs, or that only one of the two tells, refuses the comparison by
+  Everything else is a condition, and one that differs, or that only one of the two has, refuses the comparison by
   name;
 - a run during which the machine was throttled is compared with nothing;
-- what a run was too short to tell, such as what other processes took, is no condition of it;
+- what a run was too short to measure, such as what other processes took, is no condition of it;
 - a ratio whose two ranges overlap is noise, and says so.
 """
 
@@ -28,10 +28,10 @@ from edgekit_runtime.errors import BundleError, EdgekitError
 from edgekit_runtime.strict_json import strict_json
 
 __all__ = [
-    "Compared",
+    "BenchComparison",
     "ConditionsDifferError",
-    "Difference",
     "Ratio",
+    "RecordDifference",
     "RecordError",
     "compare",
     "known_before",
@@ -64,8 +64,8 @@ class RecordError(EdgekitError):
 
 
 @dataclass(frozen=True)
-class Difference:
-    """then, now: the values; None where a record does not tell."""
+class RecordDifference:
+    """then, now: the values; None where a record does not say."""
 
     name: str
     then: Any
@@ -93,11 +93,11 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Compared:
+class BenchComparison:
     """refused: conditions that differ. subjects: what was to be compared. ratios: empty where refused."""
 
-    refused: list[Difference]
-    subjects: list[Difference]
+    refused: list[RecordDifference]
+    subjects: list[RecordDifference]
     ratios: list[Ratio]
 
     def as_json(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class _Clock:
 
 
 @dataclass(frozen=True)
-class _During:
+class _TimedConditions:
     frequency_mhz: _Clock | None = None
     others_cpu: float | None = None
     seconds: float | None = None
@@ -118,11 +118,11 @@ class _During:
 
 @dataclass(frozen=True)
 class _Conditions:
-    during: _During | None = None
+    during: _TimedConditions | None = None
 
 
 @dataclass(frozen=True)
-class _Record:
+class _BenchRecord:
     """What `compare` computes with."""
 
     conditions: _Conditions
@@ -141,45 +141,45 @@ class _Record:
 
 def read_record(path: Path) -> dict[str, Any]:
     """Raises RecordError. Any figure may be missing, none may be something else."""
+    do = "Make one: edgekit bench BUNDLE -o RECORD.json"
     try:
         value: dict[str, Any] = strict_json(read_regular(path, _MOST))
-        from_json(_Record, value, "the record", nulls=True)
+        from_json(_BenchRecord, value, "the record", nulls=True)
     except OSError as error:
-        raise RecordError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+        raise RecordError(f"cannot be read: {error.strerror or error}", where=str(path), do=do) from error
     except (BundleError, ValueError) as error:
-        do = "Make one: edgekit bench BUNDLE -o RECORD.json"
         what = error.what if isinstance(error, BundleError) else error
         raise RecordError(f"is no record of edgekit bench: {what}", where=str(path), do=do) from error
     return value
 
 
-def known_before(old: Mapping[str, Any], machine: Mapping[str, Any], load: Mapping[str, Any]) -> list[Difference]:
+def known_before(old: Mapping[str, Any], machine: Mapping[str, Any], load: Mapping[str, Any]) -> list[RecordDifference]:
     """The differences that are certain before anything is timed: the machine's and the load's."""
-    found = [Difference(name, old["conditions"].get(name), machine.get(name)) for name in _MACHINE]
-    found += [Difference(name, old["load"].get(name), load.get(name)) for name in _LOAD]
+    found = [RecordDifference(name, old["conditions"].get(name), machine.get(name)) for name in _MACHINE]
+    found += [RecordDifference(name, old["load"].get(name), load.get(name)) for name in _LOAD]
     return [one for one in found if one.then != one.now]
 
 
-def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Compared:
+def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> BenchComparison:
     """Pure. old, new: as `measure` makes them."""
-    subjects = [Difference(name, old.get(name), new.get(name)) for name in _SUBJECTS]
-    subjects += [Difference(name, old["load"].get(name), new["load"].get(name)) for name in _SETUP]
+    subjects = [RecordDifference(name, old.get(name), new.get(name)) for name in _SUBJECTS]
+    subjects += [RecordDifference(name, old["load"].get(name), new["load"].get(name)) for name in _SETUP]
     refused = known_before(old, new["conditions"], new["load"]) + _moving(old["conditions"], new["conditions"])
     ratios = [] if refused else [r for name in (*_FIGURES, *_ONCE) if (r := _ratio(name, old, new)) is not None]
-    return Compared(refused, [one for one in subjects if one.then != one.now], ratios)
+    return BenchComparison(refused, [one for one in subjects if one.then != one.now], ratios)
 
 
-def _moving(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+def _moving(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[RecordDifference]:
     """What may change while something is timed: throttling, the clock, what other processes took."""
     then, now = old.get("during") or {}, new.get("during") or {}
     found = []
     if then.get("throttled") or now.get("throttled"):
-        found.append(Difference("throttled", then.get("throttled_by"), now.get("throttled_by")))
-    told = not _too_short(then) and not _too_short(now)
-    if told and _apart(then.get("others_cpu"), now.get("others_cpu"), lambda a, b: abs(a - b) > OTHERS_CPU):
-        found.append(Difference("others_cpu", then.get("others_cpu"), now.get("others_cpu")))
+        found.append(RecordDifference("throttled", then.get("throttled_by"), now.get("throttled_by")))
+    comparable = not _too_short(then) and not _too_short(now)
+    if comparable and _apart(then.get("others_cpu"), now.get("others_cpu"), lambda a, b: abs(a - b) > OTHERS_CPU):
+        found.append(RecordDifference("others_cpu", then.get("others_cpu"), now.get("others_cpu")))
     if _apart(_mean(then), _mean(now), lambda a, b: abs(b / a - 1) > FREQUENCY):
-        found.append(Difference("frequency_mhz", _mean(then), _mean(now)))
+        found.append(RecordDifference("frequency_mhz", _mean(then), _mean(now)))
     return found
 
 
@@ -196,8 +196,8 @@ def _apart(then: float | None, now: float | None, far: Callable[[float, float], 
 
 
 def _mean(during: Mapping[str, Any]) -> float | None:
-    told = (during.get("frequency_mhz") or {}).get("mean")
-    return float(told) if told else None
+    mean = (during.get("frequency_mhz") or {}).get("mean")
+    return float(mean) if mean else None
 
 
 def _ratio(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Ratio | None:

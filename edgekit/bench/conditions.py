@@ -1,13 +1,13 @@
 """The machine under a benchmark: what it is, and what became of it while something was timed.
 
-    with Observed() as observed:
+    with MachineObserver() as observed:
         ...                                 # what is timed
     conditions() | {"during": observed.figures()}
 
 Rules:
 - every figure is a small read of /proc or /sys (and, on a Raspberry Pi without the file, a call of vcgencmd before and
   after), and is None where there is none;
-- the board is told by what it says of itself: a record belongs to no other;
+- the board is identified by what it says of itself: a record belongs to no other;
 - what changes while something runs is read before it, after it, and every half second between;
 - throttled means throttled during the run, not at some time since the machine was started.
 """
@@ -29,13 +29,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from edgekit_profiles.facts import Facts
+    from edgekit_profiles.facts import BoardFacts
 
-__all__ = ["LEAST_S", "Observed", "Reading", "board", "conditions", "facts_of", "figures", "throttle_words"]
+__all__ = [
+    "LEAST_S",
+    "MachineObserver",
+    "MachineReading",
+    "board",
+    "conditions",
+    "facts_of",
+    "figures",
+    "throttle_words",
+]
 
 EVERY_S = 0.5
 LEAST_S = 0.5
-"""A run that was shorter does not tell what other processes took: the system counts in hundredths of a second."""
+"""A shorter run does not measure what other processes took: the system counts in hundredths of a second."""
 _CPU = "sys/devices/system/cpu"
 _FIRMWARE = "sys/devices/platform/soc/soc:firmware/get_throttled"
 # https://www.raspberrypi.com/documentation/computers/os.html#get_throttled: low bits are now, 16 up since the start.
@@ -44,9 +53,11 @@ _BITS = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "soft tem
 
 def conditions(root: Path = Path("/")) -> dict[str, Any]:
     """What a reader must know to compare two runs: the processor, its load and clock, the versions."""
-    now = read(root)
+    now, kinds = read(root), ("model name", "Model")
+    lines = (_text(root / "proc/cpuinfo") or "").splitlines()
+    named = [line.split(":", 1)[1].strip() for line in lines if line.split("\t")[0].strip() in kinds]
     return {
-        "cpu": _cpu_name(root),
+        "cpu": named[-1] if named else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "governor": _first_line(root / _CPU / "cpu0/cpufreq/scaling_governor"),
@@ -61,7 +72,7 @@ def conditions(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def board(root: Path = Path("/")) -> dict[str, Any]:
-    """What the board says of itself, in so far as it tells which one it is: device tree, user land, cores."""
+    """What the board says of itself, as far as it identifies the board: device tree, user land, cores."""
     from edgekit_profiles.facts import read_facts
 
     facts = read_facts(None if root == Path("/") else root)
@@ -73,11 +84,11 @@ def board(root: Path = Path("/")) -> dict[str, Any]:
     }
 
 
-def facts_of(told: object) -> Facts | None:
-    """What `board` told; None for anything else."""
-    from edgekit_profiles.facts import Cluster, Facts
+def facts_of(record: object) -> BoardFacts | None:
+    """The facts in what `board` returned; None for anything else."""
+    from edgekit_profiles.facts import BoardFacts, Cluster
 
-    if not isinstance(told, dict):
+    if not isinstance(record, dict):
         return None
     try:
         cores = tuple(
@@ -87,22 +98,22 @@ def facts_of(told: object) -> Facts | None:
                 None if c["clock_ghz"] is None else float(c["clock_ghz"]),
                 str(c["generic"]),
             )
-            for c in told["cores"]
+            for c in record["cores"]
         )
-        found = Facts(str(told["model"]), tuple(map(str, told["compatible"])), str(told["machine"]), cores)
+        found = BoardFacts(str(record["model"]), tuple(map(str, record["compatible"])), str(record["machine"]), cores)
     except (KeyError, TypeError, ValueError):
         return None
     return found if found.model or found.compatible or found.clusters else None
 
 
 @dataclass(frozen=True)
-class Reading:
-    """The machine at one moment. at_s: monotonic. frequency_mhz: mean over the cores. temperature_c: the hottest
-    sensor.
+class MachineReading:
+    """The machine at one moment.
 
-    bits: the Raspberry Pi firmware's throttling bits. trips: how often the cores have throttled themselves since the
-    start.
-    busy_s: processor time that all processes have used; own_s: this one and its children.
+    at_s: monotonic. frequency_mhz: mean over the cores. temperature_c: the hottest sensor.
+    bits: the Raspberry Pi firmware's throttling bits.
+    trips: how often the cores have throttled themselves since the start.
+    busy_s, own_s: processor time that all processes have used; that of this one and its children.
     """
 
     at_s: float
@@ -114,7 +125,7 @@ class Reading:
     own_s: float = 0.0
 
 
-def read(root: Path = Path("/"), *, small: bool = False) -> Reading:
+def read(root: Path = Path("/"), *, small: bool = False) -> MachineReading:
     """The machine now. small: files alone, no command, so that looking does not disturb what is timed."""
     frequencies = _numbers(root / _CPU, "cpu[0-9]*/cpufreq/scaling_cur_freq")
     trips = _numbers(root / _CPU, "cpu[0-9]*/thermal_throttle/*_throttle_count")
@@ -122,7 +133,7 @@ def read(root: Path = Path("/"), *, small: bool = False) -> Reading:
     sensors = zones or _numbers(root / "sys/class/hwmon", "hwmon*/temp*_input")
     heat = [milli / 1000.0 for milli in sensors if -100_000 < milli < 200_000]
     times = os.times()
-    return Reading(
+    return MachineReading(
         at_s=monotonic(),
         frequency_mhz=round(sum(frequencies) / len(frequencies) / 1e3) if frequencies else None,
         temperature_c=round(max(heat), 1) if heat else None,
@@ -133,8 +144,8 @@ def read(root: Path = Path("/"), *, small: bool = False) -> Reading:
     )
 
 
-def figures(readings: Sequence[Reading], cores: int) -> dict[str, Any]:
-    """What became of the machine from the first reading to the last; None where it does not tell.
+def figures(readings: Sequence[MachineReading], cores: int) -> dict[str, Any]:
+    """What became of the machine from the first reading to the last; None where it does not say.
 
     others_cpu: the share of all cores that other processes took, 0 to 1; None for less than LEAST_S seconds, too.
     """
@@ -159,28 +170,28 @@ def figures(readings: Sequence[Reading], cores: int) -> dict[str, Any]:
     }
 
 
-def throttle_words(readings: Sequence[Reading]) -> list[str] | None:
-    """Why the machine was slowed down between the first reading and the last; None where nothing tells."""
+def throttle_words(readings: Sequence[MachineReading]) -> list[str] | None:
+    """Why the machine was slowed down between the first reading and the last; None where nothing says so."""
     first, last = readings[0], readings[-1]
-    told = [r.bits for r in readings if r.bits is not None]
-    if not told and (first.trips is None or last.trips is None):
+    known = [r.bits for r in readings if r.bits is not None]
+    if not known and (first.trips is None or last.trips is None):
         return None
     words = []
     for bit, word in _BITS.items():
-        came = told and (told[-1] >> 16 + bit) & 1 and not (told[0] >> 16 + bit) & 1
-        if came or any((bits >> bit) & 1 for bits in told):
+        came = known and (known[-1] >> 16 + bit) & 1 and not (known[0] >> 16 + bit) & 1
+        if came or any((bits >> bit) & 1 for bits in known):
             words.append(word)
     if first.trips is not None and last.trips is not None and last.trips > first.trips:
         words.append("thermal")
     return words
 
 
-class Observed:
+class MachineObserver:
     """Reads the machine before, after, and now and then between."""
 
     def __init__(self, root: Path = Path("/"), every_s: float = EVERY_S) -> None:
         self._root, self._every_s = root, every_s
-        self._readings: list[Reading] = []
+        self._readings: list[MachineReading] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="edgekit-bench-conditions", daemon=True)
 
@@ -188,7 +199,7 @@ class Observed:
         """Once the block has ended."""
         return figures(self._readings, os.cpu_count() or 1)
 
-    def __enter__(self) -> Observed:
+    def __enter__(self) -> MachineObserver:
         self._readings.append(read(self._root))
         self._thread.start()
         return self
@@ -203,12 +214,6 @@ class Observed:
     def _look(self) -> None:
         while not self._over.wait(self._every_s):
             self._readings.append(read(self._root, small=True))
-
-
-def _cpu_name(root: Path) -> str:
-    lines = (_text(root / "proc/cpuinfo") or "").splitlines()
-    named = [line.split(":", 1)[1].strip() for line in lines if line.split("\t")[0].strip() in ("model name", "Model")]
-    return named[-1] if named else platform.processor() or platform.machine()
 
 
 def _busy_s(root: Path) -> float | None:

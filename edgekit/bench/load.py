@@ -1,4 +1,4 @@
-"""Asking a model: callers that wait for their answer before they ask again, or arrivals that wait for nobody.
+"""Asking a model: callers that wait for their answer before they ask again, or arrivals at their own rate.
 
     outcome = ask(model, items, Load(concurrency=8, requests=1000))        # closed loop
     outcome = ask(model, items, Load(rate=200.0, duration_s=10.0))         # open loop
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from edgekit_runtime import Answer, Model
     from edgekit_runtime.session import Session
 
-    Asked = Model | Session
+    Sender = Model | Session
 
-__all__ = ["Load", "LoadError", "Outcome", "ask"]
+__all__ = ["Load", "LoadError", "LoadOutcome", "ask"]
 
 MOST_TIMINGS = 4096
 _END_S = 1.0
@@ -60,7 +60,7 @@ class LoadError(EdgekitError):
 class Load:
     """concurrency: callers of the closed loop. rate: requests a second of the open loop, which it then is.
 
-    requests, duration_s: when it ends; with both, whichever comes first. least_s: it goes on for so long at least,
+    requests, duration_s: when it ends; with both, whichever comes first. least_s: it runs for so long at least,
     whatever `requests` says: what the machine does meanwhile is counted in hundredths of a second. budget_ms: what
     every request may take.
     """
@@ -82,7 +82,7 @@ class Load:
 
 
 @dataclass
-class Outcome:
+class LoadOutcome:
     """latencies_ms, ended_s: of every answer, in the order in which they came; ended_s counts from the first request.
 
     sources, met, missed: of the answers. refused, errors: of those that got none. timings: of some answers, as
@@ -101,48 +101,51 @@ class Outcome:
     late_ms: NDArray[np.float64] | None = None
 
 
-def ask(model: Model, items: Sequence[Item], load: Load, progress: Progress = silent) -> Outcome:
+def ask(model: Model, items: Sequence[Item], load: Load, progress: Progress = silent) -> LoadOutcome:
     """Ask for one item after another, over and over, until the load says that it is enough."""
-    ended = _Ended(load, progress)
+    ended = _RequestNumbers(load, progress)
     return _open_loop(model, items, load, ended) if load.rate is not None else _closed_loop(model, items, load, ended)
 
 
-def _asked(model: Model) -> Asked:
+def _sender(model: Model) -> Sender:
     return model if model.contract.state == "none" else model.session()
 
 
-class _Ended:
-    """Gives out the numbers of requests until it is enough, and tells how far it is."""
+class _RequestNumbers:
+    """Gives out the numbers of requests until it is enough, and reports progress."""
 
     def __init__(self, load: Load, progress: Progress) -> None:
         self._most, self._seconds, self._progress = load.requests, load.duration_s, progress
         self._least_s = load.least_s
         self._numbers = itertools.count()  # `next` on it is atomic
-        self._began = self._told = time.perf_counter()
-        self._telling = threading.Lock()
+        self.began = self._reported = time.perf_counter()
+        self._reporting = threading.Lock()
 
     def begin(self) -> float:
-        self._tell(0, 0.0)
-        self._began = self._told = time.perf_counter()
-        return self._began
+        self._report(0, 0.0)
+        self.began = self._reported = time.perf_counter()
+        return self.began
 
-    def number(self) -> int | None:
-        """The next request's; None when it is enough."""
+    def number(self, at_s: float | None = None) -> int | None:
+        """The next request's; None when it is enough. at_s: when it is to be made, of an open loop: a machine that is
+        late makes no fewer of them.
+        """
         number = next(self._numbers)
         now = time.perf_counter()
-        if self._most is not None and number >= self._most and now - self._began >= self._least_s:
+        spent_s = now - self.began if at_s is None else at_s
+        if self._most is not None and number >= self._most and spent_s >= self._least_s:
             return None
-        if self._seconds is not None and now - self._began >= self._seconds:
+        if self._seconds is not None and spent_s >= self._seconds:
             return None
-        if now - self._told >= 0.2 and self._telling.acquire(
+        if now - self._reported >= 0.2 and self._reporting.acquire(
             blocking=False
         ):  # rarely: drawing costs more than a small net
-            self._told = now
-            self._tell(number, now - self._began)
-            self._telling.release()
+            self._reported = now
+            self._report(number, now - self.began)
+            self._reporting.release()
         return number
 
-    def _tell(self, number: int, seconds: float) -> None:
+    def _report(self, number: int, seconds: float) -> None:
         if self._most is not None:
             self._progress("timing", min(number, self._most - 1), self._most)
         elif self._seconds is not None:
@@ -153,7 +156,7 @@ class _Ended:
             self._progress("timing", self._most, self._most)
 
 
-class _Tally:
+class _CallerTally:
     """What one caller saw."""
 
     def __init__(self, most_timings: int) -> None:
@@ -186,45 +189,57 @@ class _Tally:
             raise error
 
 
-def _closed_loop(model: Model, items: Sequence[Item], load: Load, ended: _Ended) -> Outcome:
-    tallies = [_Tally(max(64, MOST_TIMINGS // load.concurrency)) for _ in range(load.concurrency)]
+def _closed_loop(model: Model, items: Sequence[Item], load: Load, ended: _RequestNumbers) -> LoadOutcome:
+    tallies = [_CallerTally(max(64, MOST_TIMINGS // load.concurrency)) for _ in range(load.concurrency)]
     faults: list[BaseException] = []
-    askers = [_asked(model) for _ in tallies]
-    began = ended.begin()
+    askers = [_sender(model) for _ in tallies]
 
-    def caller(asked: Asked, tally: _Tally) -> None:
+    def caller(sender: Sender, tally: _CallerTally) -> None:
         try:
             while not faults and (number := ended.number()) is not None:
                 item, start = items[number % len(items)], time.perf_counter()
                 try:
-                    answer = asked.predict(item, budget_ms=load.budget_ms)
+                    answer = sender.predict(item, budget_ms=load.budget_ms)
                 except EdgekitError as error:
                     tally.failed(error)
                     continue
                 now = time.perf_counter()
-                tally.answered(answer, now - start, now - began)
+                tally.answered(answer, now - start, now - ended.began)
         except BaseException as fault:  # noqa: BLE001 - raised below, by the thread that asked for all this
             faults.append(fault)
 
     if load.concurrency == 1:
+        ended.begin()
         caller(askers[0], tallies[0])
     else:
-        _together([functools.partial(caller, *pair) for pair in zip(askers, tallies, strict=True)], faults)
+        _together([functools.partial(caller, *pair) for pair in zip(askers, tallies, strict=True)], ended, faults)
     if faults:
         raise faults[0]
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - ended.began
     ended.finish()
     return _joined(tallies, seconds)
 
 
-def _together(callers: Sequence[Callable[[], None]], faults: list[BaseException]) -> None:
-    """A thread each, until all have ended. What ends this early is a fault, and so the end of the callers as well."""
-    threads = [threading.Thread(target=caller, daemon=True) for caller in callers]
+def _together(callers: Sequence[Callable[[], None]], ended: _RequestNumbers, faults: list[BaseException]) -> None:
+    """A thread each, until all have ended.
+    The first request is sent when the last thread has started.
+
+    What ends this early is a fault, and so the end of the callers as well.
+    """
+    all_started = threading.Event()
+
+    def run(caller: Callable[[], None]) -> None:
+        all_started.wait()
+        caller()
+
+    threads = [threading.Thread(target=run, args=(caller,), daemon=True) for caller in callers]
     started: list[threading.Thread] = []
     try:
         for thread in threads:
             thread.start()
             started.append(thread)
+        ended.begin()
+        all_started.set()
         for thread in threads:
             thread.join()
     except RuntimeError as error:  # "can't start new thread": too little memory or too many of them
@@ -238,23 +253,24 @@ def _together(callers: Sequence[Callable[[], None]], faults: list[BaseException]
         faults.append(error)
         raise
     finally:
+        all_started.set()
         end = time.monotonic() + _END_S
         for thread in started:
             thread.join(max(0.0, end - time.monotonic()))
 
 
-def _open_loop(model: Model, items: Sequence[Item], load: Load, ended: _Ended) -> Outcome:
-    flight, late, asked = _Flight(), array("d"), _asked(model)
+def _open_loop(model: Model, items: Sequence[Item], load: Load, ended: _RequestNumbers) -> LoadOutcome:
+    flight, late, sender = _Flight(), array("d"), _sender(model)
     began = ended.begin()
     for offset in arrivals(load):
-        if flight.faults or ended.number() is None:
+        if flight.faults or ended.number(offset) is None:
             break
         intended = began + offset
         while (left := intended - time.perf_counter()) > 0:
             time.sleep(left)
         late.append((time.perf_counter() - intended) * 1e3)
         try:
-            future = asked.submit(items[len(late) % len(items)], budget_ms=load.budget_ms)
+            future = sender.submit(items[len(late) % len(items)], budget_ms=load.budget_ms)
         except Exception as error:  # noqa: BLE001 - counted, or raised below
             flight.refused(error)
             continue
@@ -271,26 +287,26 @@ class _Flight:
     """The requests of an open loop that are on their way, and the tally of those that came back."""
 
     def __init__(self) -> None:
-        self.tally = _Tally(MOST_TIMINGS)
+        self.tally = _CallerTally(MOST_TIMINGS)
         self.faults: list[BaseException] = []
         self._changed = threading.Condition()
         self._out = 0
 
     def took_off(self, future: Future[Answer], intended: float, began: float) -> None:
+        def landed(done: Future[Answer]) -> None:
+            now = time.perf_counter()
+            with self._changed:
+                error = done.exception()
+                if error is None:
+                    self.tally.answered(done.result(), now - intended, now - began)
+                else:
+                    self._count(error)
+                self._out -= 1
+                self._changed.notify_all()
+
         with self._changed:
             self._out += 1
-        future.add_done_callback(lambda done: self._landed(done, intended, began))
-
-    def _landed(self, future: Future[Answer], intended: float, began: float) -> None:
-        now = time.perf_counter()
-        with self._changed:
-            error = future.exception()
-            if error is None:
-                self.tally.answered(future.result(), now - intended, now - began)
-            else:
-                self._count(error)
-            self._out -= 1
-            self._changed.notify_all()
+        future.add_done_callback(landed)
 
     def refused(self, error: BaseException) -> None:
         """Before it took off."""
@@ -323,8 +339,8 @@ def arrivals(load: Load) -> Iterator[float]:
         at += (-math.log(1.0 - draw()) if load.arrivals == "poisson" else 1.0) / load.rate
 
 
-def _joined(tallies: Sequence[_Tally], seconds: float) -> Outcome:
-    outcome = Outcome(seconds)
+def _joined(tallies: Sequence[_CallerTally], seconds: float) -> LoadOutcome:
+    outcome = LoadOutcome(seconds)
     latencies = np.concatenate([np.frombuffer(t.latencies_ms) if t.latencies_ms else np.zeros(0) for t in tallies])
     ended = np.concatenate([np.frombuffer(t.ended_s) if t.ended_s else np.zeros(0) for t in tallies])
     order = np.argsort(ended, kind="stable")

@@ -1,6 +1,6 @@
 """One bundle under one load, as `edgekit bench --json` prints it.
 
-    found = measure(Path("digits.ekb"), Setup(threads=1), Load(requests=500))
+    found = measure(Path("digits.ekb"), BenchSetup(threads=1), Load(requests=500))
     found["p50_ms"], found["stages_ms"]["engine"], found["conditions"]["during"]["throttled"]
 
 Rules:
@@ -8,11 +8,23 @@ Rules:
 - the inputs are the golden ones that travel in the bundle, in turn;
 - every figure that a comparison may rest on has its spread: its range over up to ten parts of the run, without the best
   and the worst of them.
+
+What a start costs: a process of its own that imports the runtime, opens the bundle and is ready.
+
+    cold = cold_start(Path("digits.ekb"), {"threads": 1})
+    cold.start_ms, cold.first_ms, cold.rss_mb       # 420.0, None, 61.2
+
+Rules:
+- it counts from the moment at which the process is asked for to the one at which its model is ready: Python's own start
+  and the imports are in it, as they are on a board that boots;
+- the first open of a bundle on a machine also tests and tunes it, and keeps the verdicts; where that has happened it is
+  reported by itself, and the start is measured again;
+- where no process can be started, as under emulation, there are no figures and no error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -21,24 +33,25 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.bench.cold import cold_start
-from edgekit.bench.conditions import Observed, conditions
-from edgekit.bench.load import Load, Outcome, ask
+from edgekit.bench.conditions import MachineObserver, conditions
+from edgekit.bench.load import Load, LoadOutcome, ask
 from edgekit.model_file import bundle_file
 from edgekit_converters.progress import Progress, silent
 from edgekit_runtime import ModelLimits, open_bundle
-from edgekit_runtime.board import peak_mb, resident_mb
+from edgekit_runtime.board import peak_mb, resident_mb, state_dir
 from edgekit_runtime.bundle import Bundle, read_bundle
-from edgekit_runtime.bundle.secrets import find_secret
+from edgekit_runtime.bundle.secrets import Secret, find_secret
+from edgekit_runtime.children import python_code
 from edgekit_runtime.errors import BundleError
+from edgekit_runtime.jobs import ask as ask_child
 
-__all__ = ["Setup", "golden_inputs", "load_words", "measure"]
+__all__ = ["BenchSetup", "ColdStart", "cold_start", "golden_inputs", "load_words", "measure"]
 
 PARTS, LEAST_PARTS = 10, 4
 
 
 @dataclass(frozen=True)
-class Setup:
+class BenchSetup:
     """How the bundle is opened; each field as in `open_bundle`, None for its default."""
 
     engine: str | None = None
@@ -52,7 +65,7 @@ class Setup:
 
 
 def measure(
-    path: Path, setup: Setup | None = None, load: Load | None = None, *, progress: Progress = silent
+    path: Path, setup: BenchSetup | None = None, load: Load | None = None, *, progress: Progress = silent
 ) -> dict[str, Any]:
     """Milliseconds, megabytes (1e6 bytes); percentiles over the answers after the first one, None without any.
 
@@ -60,7 +73,7 @@ def measure(
 
     Raises what `open_bundle` raises; errors of single requests are counted.
     """
-    setup, load = setup or Setup(), load or Load()
+    setup, load = setup or BenchSetup(), load or Load()
     with bundle_file(path) as file:
         bundle = read_bundle(file, secret=setup.secret or find_secret)
     items = golden_inputs(bundle)
@@ -78,14 +91,16 @@ def measure(
     with open_bundle(path, secret=bundle.secret, limits=ModelLimits(batching=setup.batching), **given) as model:
         ready_ms, ready_mb = (perf_counter() - start) * 1e3, resident_mb()
         first = (model if model.contract.state == "none" else model.session()).predict(items[0])
-        with Observed() as observed:
+        with MachineObserver() as observed:
             outcome = ask(model, items, load, progress)
         described, counted = model.describe(), model.stats()
+    # SHA-256 of the file that answered: it ties the record to an artifact, whatever bundle it comes in
+    own = (e.blob for e in bundle.manifest.artifacts if e.recipe == described["recipe"] and e.role != "batch")
     return {
         "bundle": str(path),
         "profile": bundle.manifest.target.profile,
         "bundle_digest": bundle.digest,
-        "artifact_sha256": _artifact(bundle, described["recipe"]),
+        "artifact_sha256": next(own, None),
         "recipe": described["recipe"],
         "engine": described["engine"]["name"],
         "engine_version": described["engine"]["version"],
@@ -102,11 +117,6 @@ def measure(
         "load": load_words(load) | {"cache": setup.cache, "batch": "off" if setup.batching is False else "on"},
         "conditions": conditions() | {"during": observed.figures()},
     }
-
-
-def _artifact(bundle: Bundle, recipe: str) -> str | None:
-    """SHA-256 of the file that answered: what ties the record to an artifact, whatever bundle it comes in."""
-    return next((e.blob for e in bundle.manifest.artifacts if e.recipe == recipe and e.role != "batch"), None)
 
 
 def golden_inputs(bundle: Bundle) -> list[dict[str, NDArray[Any]]]:
@@ -127,7 +137,7 @@ def golden_inputs(bundle: Bundle) -> list[dict[str, NDArray[Any]]]:
 
 
 def load_words(load: Load) -> dict[str, Any]:
-    """What was asked for, as a record tells it; None for what does not apply."""
+    """What was asked for, as a record has it; None for what does not apply."""
     is_open = load.rate is not None
     return {
         "loop": "open" if is_open else "closed",
@@ -139,19 +149,33 @@ def load_words(load: Load) -> dict[str, Any]:
     }
 
 
-def _figures(outcome: Outcome) -> dict[str, Any]:
-    """n: answers. stages_ms: medians over the answers that went through the stage."""
+def _figures(outcome: LoadOutcome) -> dict[str, Any]:
+    """n: answers. stages_ms: medians over the answers that went through the stage.
+
+    spread: figure -> [second lowest, second highest] over parts of the run; empty with too few answers to cut.
+    """
     latencies = outcome.latencies_ms
     answered = len(latencies)
-    asked = answered + outcome.refused + sum(outcome.errors.values())
+    requests = answered + outcome.refused + sum(outcome.errors.values())
     stages: dict[str, list[float]] = {}
     for timings in outcome.timings:
         for stage, ms in timings.items():
             if stage != "total":
                 stages.setdefault(stage, []).append(ms)
+    spread: dict[str, list[float]] = {}
+    count = min(PARTS, answered // 10)
+    if count >= LEAST_PARTS:
+        parts = np.array_split(latencies, count)
+        ends = [float(part[-1]) for part in np.array_split(outcome.ended_s, count)]
+        seconds = np.diff([0.0, *ends])
+        values = {f"p{q}_ms": [float(np.percentile(part, q)) for part in parts] for q in (50, 95, 99)}
+        values["throughput_per_s"] = [
+            len(p) / took if took > 0 else 0.0 for p, took in zip(parts, seconds, strict=True)
+        ]
+        spread = {name: [sorted(each)[1], sorted(each)[-2]] for name, each in values.items()}
     return {
         "n": answered,
-        "asked": asked,
+        "asked": requests,
         "seconds": outcome.seconds,
         "min_ms": float(latencies.min()) if answered else None,
         "p50_ms": _percentile(latencies, 50),
@@ -159,7 +183,7 @@ def _figures(outcome: Outcome) -> dict[str, Any]:
         "p99_ms": _percentile(latencies, 99),
         "max_ms": float(latencies.max()) if answered else None,
         "throughput_per_s": answered / outcome.seconds if outcome.seconds else 0.0,
-        "spread": _spread(outcome),
+        "spread": spread,
         "answers": dict(outcome.sources),
         "errors": dict(outcome.errors),
         "budget": {"met": outcome.met, "missed": outcome.missed, "refused": outcome.refused},
@@ -173,20 +197,77 @@ def _percentile(values: NDArray[np.float64], q: float) -> float | None:
     return float(np.percentile(values, q)) if len(values) else None
 
 
-def _spread(outcome: Outcome) -> dict[str, list[float]]:
-    """Figure -> [low, high] over parts of the run; empty where there are too few answers to cut."""
-    count = min(PARTS, len(outcome.latencies_ms) // 10)
-    if count < LEAST_PARTS:
-        return {}
-    parts = np.array_split(outcome.latencies_ms, count)
-    ends = [float(part[-1]) for part in np.array_split(outcome.ended_s, count)]
-    seconds = np.diff([0.0, *ends])
-    per_s = [len(part) / took if took > 0 else 0.0 for part, took in zip(parts, seconds, strict=True)]
-    told = {f"p{q}_ms": [float(np.percentile(part, q)) for part in parts] for q in (50, 95, 99)}
-    return {name: _inner(values) for name, values in (told | {"throughput_per_s": per_s}).items()}
+LONGEST_S = 120.0
+
+_CHILD = """
+import sys
+from edgekit_runtime.jobs import serve
+def work(job, say):
+    from time import perf_counter
+    from edgekit_runtime import ModelLimits, open_bundle
+    options = job["options"]
+    if job["key"]:
+        from edgekit_runtime.bundle.secrets import Secret
+        options["secret"] = Secret.from_pipe(job["key"])
+    with open_bundle(job["path"], limits=ModelLimits(batching=job["batching"]), **options):
+        try:
+            lines = open("/proc/self/status").read().splitlines()
+        except OSError:
+            lines = []
+        kib = [int(line.split()[1]) for line in lines if line.startswith("VmRSS:")]
+        return {"ready": perf_counter(), "rss_mb": kib[0] * 1024 / 1e6 if kib else None}
+sys.exit(serve(work))
+"""
 
 
-def _inner(values: Sequence[float]) -> list[float]:
-    """[second lowest, second highest]."""
-    ordered = sorted(values)
-    return [ordered[1], ordered[-2]]
+@dataclass(frozen=True)
+class ColdStart:
+    """Milliseconds from nothing to ready; first_ms: of the first open on this machine, None where it was none.
+
+    rss_mb: resident when ready, megabytes; what an application pays besides its own. None where it is unknown.
+    """
+
+    start_ms: float | None = None
+    first_ms: float | None = None
+    rss_mb: float | None = None
+
+
+def cold_start(
+    path: Path, options: Mapping[str, Any], secret: Secret | None = None, *, batching: bool | None = None
+) -> ColdStart:
+    """options: of `open_bundle`.
+
+    secret: of an encrypted bundle.
+    Never raises: opening the bundle here shows its error.
+    """
+    job = {
+        "path": str(path),
+        "options": dict(options),
+        "batching": batching,
+        "key": secret.to_pipe() if secret is not None else None,
+    }
+    before = _kept()
+    took = _started(job)
+    if took is None:
+        return ColdStart()
+    if _kept() == before:
+        return ColdStart(took[0], None, took[1])
+    again = _started(job)
+    return ColdStart(again[0] if again else None, took[0], again[1] if again else took[1])
+
+
+def _started(job: dict[str, Any]) -> tuple[float, float | None] | None:
+    start = perf_counter()
+    try:
+        came = ask_child(python_code(_CHILD), job, silence_s=LONGEST_S)
+    except OSError:
+        return None
+    if came.result is None:
+        return None
+    # The clock counts from the machine's start, in every process.
+    return (came.result["ready"] - start) * 1e3, came.result["rss_mb"]
+
+
+def _kept() -> set[str]:
+    """Names of the verdicts that the runtime keeps between opens."""
+    return {str(file) for kind in ("selftest", "tuning") for file in (state_dir() / kind).glob("*.json")}

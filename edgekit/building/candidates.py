@@ -1,4 +1,4 @@
-"""What was made, as each board sees it: latency, promise of time and memory, evidence.
+"""Candidates of each board: latency, memory, promise and evidence of what was made.
 
     seen = candidates(profile, support, made, Clocks(timer(subject, store, made), workstation(store, made)))
     promise_of(50.0, lasting_json(found))                      # Promise(p50_ms=31.2, p99_ms=50.0)
@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from edgekit.building.kept import key
-from edgekit.building.making import Made, shown
+from edgekit.building.data import key
+from edgekit.building.making import RecipeResult, shown
 from edgekit.building.report import estimate_json
-from edgekit.building.subject import Subject
+from edgekit.building.subject import BuildSubject
 from edgekit.estimating import can_time_here, time_here
 from edgekit.packaging import write_bundle
 from edgekit_converters import fidelity, workload
@@ -44,18 +44,18 @@ from edgekit_converters.fidelity import examine, explain, layer_histograms, wors
 from edgekit_converters.graph import open_graph
 from edgekit_converters.needs import Barrier, Runtime, barriers, read_needs
 from edgekit_converters.progress import Progress
-from edgekit_converters.store import Store, kept_json
+from edgekit_converters.store import StageStore, cached_json
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_profiles import (
     CannotEstimateError,
     Estimate,
+    EstimateEvidence,
     HostTimes,
-    Known,
     Profile,
     RuntimeSupport,
     estimate,
     has_anchor,
-    measured,
+    measured_estimate,
 )
 from edgekit_profiles.anchors import AnchorFile, anchors_for
 from edgekit_profiles.wheels import wheels
@@ -65,7 +65,7 @@ from edgekit_runtime.children import may_start
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines import ENGINES, available, pick
 from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install import Proving
+from edgekit_runtime.install import TrialOptions
 from edgekit_runtime.install.prove import prove
 
 if TYPE_CHECKING:
@@ -97,13 +97,13 @@ class Clocks:
     """What is known of an artifact's time. here: on this machine, where that is the board. ratio: against MobileNetV1
     on this machine, None where it cannot be had. anchors: files that were measured on boards."""
 
-    here: Callable[[Made], Estimate]
-    ratio: Callable[[Made], HostTimes | None] = lambda made: None
+    here: Callable[[RecipeResult], Estimate]
+    ratio: Callable[[RecipeResult], HostTimes | None] = lambda made: None
     anchors: Sequence[AnchorFile] = ()
 
 
 def candidates(
-    profile: Profile, support: Sequence[RuntimeSupport], made: Sequence[Made], clocks: Clocks
+    profile: Profile, support: Sequence[RuntimeSupport], made: Sequence[RecipeResult], clocks: Clocks
 ) -> list[Candidate]:
     """The same artifacts as this board sees them: with its estimate, or this machine's time where it *is* the board."""
     variants = {one.variant_of: one.recipe.name for one in made if one.variant_of and one.artifact is not None}
@@ -111,8 +111,8 @@ def candidates(
     return [replace(one, variant=variants.get(one.recipe, "")) for one in seen]
 
 
-def barriers_there(profile: Profile, support: Sequence[RuntimeSupport], made: Made) -> tuple[Barrier, ...]:
-    """What the runtime that the board will have stumbles over in an artifact; nothing where it has none."""
+def barriers_there(profile: Profile, support: Sequence[RuntimeSupport], made: RecipeResult) -> tuple[Barrier, ...]:
+    """What stops the board's runtime in an artifact; empty where it has none."""
     runtime = runtime_of(profile, support, made.recipe.format)
     if runtime is None or made.artifact is None:
         return ()
@@ -129,7 +129,7 @@ def runtime_of(profile: Profile, support: Sequence[RuntimeSupport], format: str)
 
 
 def lasting_estimate(
-    profile: Profile, support: Sequence[RuntimeSupport], made: Made, anchors: Sequence[AnchorFile]
+    profile: Profile, support: Sequence[RuntimeSupport], made: RecipeResult, anchors: Sequence[AnchorFile]
 ) -> Estimate | None:
     """What a bundle may say: of the file, the profile and what was measured on boards alone, so that another day's
     build says the same. No time of this machine is in it; None where nothing is left then."""
@@ -139,7 +139,7 @@ def lasting_estimate(
         return None
 
 
-def _candidate(profile: Profile, support: Sequence[RuntimeSupport], made: Made, clocks: Clocks) -> Candidate:
+def _candidate(profile: Profile, support: Sequence[RuntimeSupport], made: RecipeResult, clocks: Clocks) -> Candidate:
     found: Estimate | None = None
     memory: int | None = None
     why = ""
@@ -175,7 +175,7 @@ def is_here(profile: Profile, machine: str | None = None) -> bool:
     return profile.measured_here and {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine) == profile.arch
 
 
-def timer(subject: Subject, store: Store, made: Sequence[Made]) -> Callable[[Made], Estimate]:
+def timer(subject: BuildSubject, store: StageStore, made: Sequence[RecipeResult]) -> Callable[[RecipeResult], Estimate]:
     """Times all artifacts on this machine one after the other, when the first is asked for: times of another day, when
     the machine did other work, are not compared with today's. Kept for a build of the very same artifacts.
     """
@@ -192,29 +192,29 @@ def timer(subject: Subject, store: Store, made: Sequence[Made]) -> Callable[[Mad
     @cache
     def times() -> dict[str, tuple[float, float]]:
         name = key("times", sorted(one.sha256 for one in existing), _machine(), to_json(subject.contract))
-        return kept_json(store, name, dict[str, tuple[float, float]], taken)
+        return cached_json(store, name, dict[str, tuple[float, float]], taken)
 
-    def timed(one: Made) -> Estimate:
+    def timed(one: RecipeResult) -> Estimate:
         p50_ms, p95_ms = times()[one.sha256]
-        return measured(p50_ms, p95_ms, source=f"{pick(one.recipe.format)} on this machine")
+        return measured_estimate(p50_ms, p95_ms, source=f"{pick(one.recipe.format)} on this machine")
 
     return timed
 
 
-def workstation(store: Store, made: Sequence[Made]) -> Callable[[Made], HostTimes | None]:
+def workstation(store: StageStore, made: Sequence[RecipeResult]) -> Callable[[RecipeResult], HostTimes | None]:
     """Times what can be timed for boards and MobileNetV1 in one run, when the first is asked for. Kept for a build of
     the very same artifacts on this machine."""
     fit = [one for one in made if one.artifact and not can_time_here(one.recipe.format, one.recipe.precision)]
 
     def taken() -> dict[str, HostTimes]:
-        asked = [(one.recipe.format, one.artifact.data, one.recipe.precision) for one in fit if one.artifact]
-        return {one.sha256: times for one, times in zip(fit, time_here(asked), strict=True)}
+        artifacts = [(one.recipe.format, one.artifact.data, one.recipe.precision) for one in fit if one.artifact]
+        return {one.sha256: times for one, times in zip(fit, time_here(artifacts), strict=True)}
 
     @cache
     def times() -> dict[str, HostTimes]:
         name = key("workstation", sorted(one.sha256 for one in fit), _machine())
         try:
-            return kept_json(store, name, dict[str, HostTimes], taken)
+            return cached_json(store, name, dict[str, HostTimes], taken)
         except EdgekitError:  # an input of any size, a busy machine, an engine that refuses what another takes
             return {}
 
@@ -235,9 +235,9 @@ def _machine() -> str:
 def _estimate(
     profile: Profile,
     support: Sequence[RuntimeSupport],
-    made: Made,
+    made: RecipeResult,
     anchors: Sequence[AnchorFile],
-    ratio: Callable[[Made], HostTimes | None] = lambda made: None,
+    ratio: Callable[[RecipeResult], HostTimes | None] = lambda made: None,
 ) -> Estimate | None:
     """With the engine that the board will have; None where it has none. Raises CannotEstimateError."""
     engine = next((s.engine for s in support if s.ok and s.format == made.recipe.format), None)
@@ -247,9 +247,9 @@ def _estimate(
     if precision not in ("float32", "int8", "dynamic"):
         raise CannotEstimateError(f"nothing was timed of {precision} on boards", where=profile.name)
     work = workload.read_workload(made.recipe.format, made.artifact.data, precision)
-    known = Known(anchors=anchors_for(profile, anchors))
+    known = EstimateEvidence(anchors=anchors_for(profile, anchors))
     if has_anchor(profile, work, engine, known.anchors):
-        known = Known(ratio(made), known.anchors)
+        known = EstimateEvidence(ratio(made), known.anchors)
     return estimate(profile, work, engine, known=known)
 
 
@@ -272,12 +272,12 @@ _FIGURES = ("low_ms", "mid_ms", "high_ms")
 
 def lasting_json(found: Estimate | None) -> dict[str, Any] | None:
     """As `--json` prints it, without times of the workstation."""
-    told = estimate_json(found)
-    if told is None:
+    record = estimate_json(found)
+    if record is None:
         return None
-    if told.pop("host", None) is not None:
+    if record.pop("host", None) is not None:
         raise ValueError("the estimate rests on times of this machine")
-    return told | {name: _rounded(told[name]) for name in _FIGURES}
+    return record | {name: _rounded(record[name]) for name in _FIGURES}
 
 
 def promise_of(budget_ms: float | None, estimate: Mapping[str, Any] | None) -> Promise | None:
@@ -293,17 +293,17 @@ def with_memory(
     draft: BundleDraft,
     manifest: Manifest,
     estimated: Mapping[str, int | None],
-    store: Store,
+    store: StageStore,
     secret: Secret | None = None,
 ) -> Manifest:
     """The manifest with what each artifact that may answer takes on each engine that boards install. estimated: recipe
     -> bytes, from its file.
     """
-    ask = _Measuring(draft, manifest, store, secret)
+    ask = _InstallMeasurement(draft, manifest, store, secret)
     on_boards = {wheel.engine for wheel in wheels()}
     entries = []
     for entry in manifest.artifacts:
-        if entry.role not in ("primary", "alternate"):
+        if entry.role == "batch":
             entries.append(entry)
             continue
         found = {
@@ -334,12 +334,12 @@ class _Peak:
 
 
 @dataclass(frozen=True)
-class _Measuring:
+class _InstallMeasurement:
     """The trial of an install, of one artifact and engine after the other, remembered by what they are."""
 
     draft: BundleDraft
     manifest: Manifest
-    store: Store
+    store: StageStore
     secret: Secret | None
 
     def peak_mb(self, entry: ArtifactEntry, engine: str) -> float | None:
@@ -351,7 +351,7 @@ class _Measuring:
         name = key(
             "memory", self.draft.digests, body["contract"], entry.blob, engine, version, self.manifest.target.threads
         )
-        return kept_json(self.store, name, _Peak, lambda: _Peak(self._measured(entry, engine))).mb
+        return cached_json(self.store, name, _Peak, lambda: _Peak(self._measured(entry, engine))).mb
 
     def _measured(self, entry: ArtifactEntry, engine: str) -> float | None:
         with TemporaryDirectory(prefix="edgekit-") as folder:
@@ -361,7 +361,7 @@ class _Measuring:
             def run(*arguments: Any, env: Mapping[str, str], **others: Any) -> subprocess.CompletedProcess[str]:
                 return run_child(*arguments, env={**env, "EDGEKIT_STATE_DIR": folder}, **others)
 
-            how = Proving(_ANSWERS, _MOST_S, _LEAST, recipe=entry.recipe, engine=engine, run=run)
+            how = TrialOptions(_ANSWERS, _MOST_S, _LEAST, recipe=entry.recipe, engine=engine, run=run)
             bundle = read_bundle(path, secret=self.secret)
             with contextlib.suppress(EdgekitError):  # what does not run here is promised by its file alone
                 seen = prove("trial", replace(bundle, manifest=replace(bundle.manifest, promise=None)), how).seen
@@ -377,20 +377,22 @@ _SAMPLES = 10  # of the evaluation set, that layers are compared on
 _WORST = 6  # layers whose values are drawn
 
 
-def evidence(made: Made, subject: Subject, workspace: Workspace, progress: Progress) -> dict[str, Any]:
+def evidence(made: RecipeResult, subject: BuildSubject, workspace: Workspace, progress: Progress) -> dict[str, Any]:
     """The candidate's part of the report, beside its size and fidelity. JSON has no infinity: null stands for it."""
     artifact = made.artifact
     assert artifact is not None
-    told: dict[str, Any] = {"plan": to_json(artifact.plan), "layers": [], "causes": [], "histograms": []}
+    record: dict[str, Any] = {"plan": to_json(artifact.plan), "layers": [], "causes": [], "histograms": []}
     if made.recipe.needs_calibration:
         sets = (subject.sets.calibration_digest, subject.sets.evaluation_digest)
         name = key("layers", made.sha256, made.recipe.format, subject.source.sha256, *sets)
-        told.update(kept_json(subject.store, name, dict[str, Any], lambda: _layers(made, subject, workspace, progress)))
-    told["disagreements"] = shown(made.differing, subject.sets.evaluation, subject.contract)
-    return told
+        record.update(
+            cached_json(subject.store, name, dict[str, Any], lambda: _layers(made, subject, workspace, progress))
+        )
+    record["disagreements"] = shown(made.differing, subject.sets.evaluation, subject.contract)
+    return record
 
 
-def _layers(made: Made, subject: Subject, workspace: Workspace, progress: Progress) -> dict[str, Any]:
+def _layers(made: RecipeResult, subject: BuildSubject, workspace: Workspace, progress: Progress) -> dict[str, Any]:
     """Layer by layer against the float file of the same format; where channels were equalised, against the float file
     after that, which answers the same with other values inside."""
     artifact, form = made.artifact, made.recipe.format
@@ -421,7 +423,7 @@ def _layers(made: Made, subject: Subject, workspace: Workspace, progress: Progre
     }
 
 
-def _items(subject: Subject, workspace: Workspace, form: str) -> tuple[str, list[list[NDArray[Any]]]]:
+def _items(subject: BuildSubject, workspace: Workspace, form: str) -> tuple[str, list[list[NDArray[Any]]]]:
     """Which set layers are compared on, and its items as the float file takes them: some from all over the evaluation
     set, because damage that only its items suffer does not show on those that ranges were made from. A model that keeps
     a state is run on calibration samples, whose states are known.

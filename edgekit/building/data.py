@@ -2,26 +2,41 @@
 
 Rules: a file that cannot be read is left out, and said; an item of both sets is left out of calibration; made-up
 examples are used only where they were asked for, and then every report says so.
+
+What a build remembers of the one before: the stages that cost most, each under a key of all that it depends on.
+
+Rules: what the store gives back is read as data, never run, and what cannot be read is made again; a person's own
+function (examples, metric) is code that edgekit cannot see through, so what it has a hand in is computed each time.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from edgekit.building.kept import kept_survey, survey_digest
+import numpy as np
+from numpy.typing import NDArray
+
 from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration
-from edgekit_converters.calibration import Dataset, Finding, Sequences, Subset, Survey
+from edgekit_converters import store as stored_by
+from edgekit_converters.calibration import Dataset, Finding, Sequences, Subset, Survey, fingerprint, survey
 from edgekit_converters.calibration.dataset import RandomDataset
 from edgekit_converters.errors import CalibrationError, UnlabelledError
+from edgekit_converters.fidelity import Reference
 from edgekit_converters.progress import Progress
 from edgekit_converters.sources import SourceModel
-from edgekit_converters.store import Store
+from edgekit_converters.store import StageStore, cached_json
+from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
 
-__all__ = ["Opener", "Sets", "open_sets", "unused_labels"]
+__all__ = ["Opener", "Sets", "cached_reference", "cached_survey", "key", "open_sets", "survey_digest", "unused_labels"]
 
 _RANDOM_CALIBRATION, _RANDOM_EVALUATION = 100, 64
 _OF_EVALUATION = ("unreadable", "not-finite")  # what is said of a set that nothing is calibrated with
@@ -51,7 +66,7 @@ class Opener:
     frames that it is run along."""
 
     contract: Contract
-    store: Store
+    store: StageStore
     progress: Progress
     source: SourceModel
 
@@ -73,7 +88,7 @@ class Opener:
         return calibration.split(given)
 
     def survey(self, dataset: Dataset) -> Survey:
-        return kept_survey(self.store, dataset, self.contract, self.progress)
+        return cached_survey(self.store, dataset, self.contract, self.progress)
 
 
 def open_sets(request: BuildRequest, opener: Opener) -> Sets:
@@ -196,3 +211,81 @@ def _refuse_errors(findings: Sequence[Finding]) -> None:
     for finding in findings:
         if finding.level == "error":
             raise CalibrationError(finding.what, where=finding.where, do=finding.do)
+
+
+def key(*parts: Any) -> str:
+    """As `edgekit_converters.store.key`, and of this package's own code: it decides what a stage's JSON looks like."""
+    return stored_by.key(_own_code(), *parts)
+
+
+@cache
+def _own_code() -> str:
+    return stored_by.code_digest(Path(__file__).parent)
+
+
+def cached_survey(store: StageStore, dataset: Dataset, contract: Contract, progress: Progress) -> Survey:
+    """The survey of a set, without decoding a file where the same files were surveyed before."""
+    files = fingerprint(dataset)
+    if files is None:
+        return survey(dataset, progress)
+    name = key("survey", files, to_json(contract), dataset.name)
+    return cached_json(store, name, Survey, lambda: survey(dataset, progress))
+
+
+def survey_digest(found: Survey, left_out: frozenset[str] = frozenset()) -> str:
+    """What identifies the set's content: its items and their labels, wherever they lie."""
+    items = zip(found.digests, found.labels, strict=True)
+    return key("items", [[digest, label] for digest, label in items if digest not in left_out])
+
+
+def cached_reference(store: StageStore, name: str, made: Callable[[], Reference]) -> Reference:
+    """The original's answers. Labels that are arrays go with them."""
+    stored = store.get(name)
+    if stored is not None:
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            return _reference(stored)
+    stored = _reference_bytes(made())
+    store.put(name, stored)
+    return _reference(stored)
+
+
+def _reference_bytes(found: Reference) -> bytes:
+    pieces: list[bytes] = []
+
+    def packed(value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return value.item() if isinstance(value, np.generic) else value
+        pieces.append(np.ascontiguousarray(value).tobytes())
+        return {"dtype": value.dtype.str, "shape": list(value.shape)}
+
+    head = {
+        "outputs": [{name: packed(value) for name, value in answer.items()} for answer in found.outputs],
+        "labels": None if found.labels is None else [packed(label) for label in found.labels],
+        "best": found.best,
+        "digests": found.digests,
+    }
+    text = json.dumps(head).encode()
+    return b"".join([len(text).to_bytes(8, "little"), text, *pieces])
+
+
+def _reference(stored: bytes) -> Reference:
+    start = 8 + int.from_bytes(stored[:8], "little")
+    head = json.loads(stored[8:start])
+    position = start
+
+    def unpacked(value: Any) -> Any:
+        nonlocal position
+        if not isinstance(value, dict):
+            return value
+        array: NDArray[Any] = np.frombuffer(
+            stored, value["dtype"], int(np.prod(value["shape"], dtype=np.int64)), position
+        ).reshape(value["shape"])
+        position += array.nbytes
+        return array
+
+    outputs: list[Mapping[str, NDArray[Any]]] = []
+    for answer in head["outputs"]:
+        outputs.append({name: unpacked(value) for name, value in answer.items()})
+    labels = None if head["labels"] is None else tuple(unpacked(label) for label in head["labels"])
+    best = None if head["best"] is None else tuple(head["best"])
+    return Reference(tuple(outputs), labels, best, tuple(head["digests"]))

@@ -1,4 +1,4 @@
-"""Every recipe carried out and measured once; the items that an artifact answers otherwise.
+"""Make and measure every recipe once, and find the items whose answers changed.
 
     watcher = Watcher(reference, contract)
     compare(reference, artifact, evaluation, progress, watcher)
@@ -11,6 +11,14 @@ Rules:
 - an artifact that fails on silence or another odd input, which the float file answers, is no candidate;
 - a classifier's differing items are those whose best class differs, those first that the original was surest of;
   pictures are small, and come from the evaluation set's own pixels.
+
+Independent work side by side: in threads, because the engines and converters leave Python alone while they compute.
+
+Rules: results come in the order of the tasks; the first error ends the rest and is raised; the caller's thread only
+waits, so that Ctrl-C is answered at once, and what is still running stops at its next sign of progress.
+
+    with Workers(2, progress) as workers:
+        found = workers.run([partial(make, recipe, workers.progress) for recipe in recipes])
 """
 
 from __future__ import annotations
@@ -19,28 +27,32 @@ import base64
 import contextlib
 import hashlib
 import io
+import queue
 import sys
+import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.building.kept import key
-from edgekit.building.subject import Subject
-from edgekit.building.workers import Workers
+from edgekit.building.data import key
+from edgekit.building.request import Board
+from edgekit.building.subject import BuildSubject
 from edgekit_converters import fidelity, targets
 from edgekit_converters.calibration import Dataset
 from edgekit_converters.errors import CalibrationError, ConversionError, MissingToolsError, SourceError
 from edgekit_converters.fidelity import Fidelity, Reference
 from edgekit_converters.fidelity.repair_bench import WorkspaceBench, first_plan
 from edgekit_converters.progress import Progress
-from edgekit_converters.store import get_json, kept_json, put_json
+from edgekit_converters.store import cached_json, get_json, put_json
 from edgekit_converters.targets import Artifact, Recipe
-from edgekit_converters.targets.artifact import STATIC, Plan
+from edgekit_converters.targets.artifact import STATIC, QuantizationPlan
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
@@ -48,7 +60,7 @@ from edgekit_runtime.contract.finish import top
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["ALIKE", "MOST", "Made", "Maker", "Watcher", "make", "shown"]
+__all__ = ["ALIKE", "MOST", "Maker", "RecipeResult", "Task", "Watcher", "Workers", "compare", "convert", "shown"]
 
 MOST = 24
 _THUMBNAIL = 96  # pixels a side, at most
@@ -70,12 +82,16 @@ class Watcher:
             return
         labels = self._reference.labels
         truth = labels[index] if labels is not None else None
+        true_class = None
+        if truth is not None and not isinstance(truth, np.ndarray):
+            names, number = self._contract.labels or (), int(truth)
+            true_class = names[number] if 0 <= number < len(names) else str(number)
         self._found.append(
             {
                 "index": index,
                 "original": self._best(original),
                 "artifact": self._best(artifact),
-                "truth": None if truth is None or isinstance(truth, np.ndarray) else self._name(int(truth)),
+                "truth": true_class,
             }
         )
 
@@ -95,20 +111,16 @@ class Watcher:
             "score": best.score if np.isfinite(best.score) else 0.0,
         }
 
-    def _name(self, index: int) -> str:
-        labels = self._contract.labels
-        return labels[index] if labels and 0 <= index < len(labels) else str(index)
-
 
 def shown(differing: Sequence[Mapping[str, Any]], dataset: Dataset, contract: Contract) -> list[dict[str, Any]]:
     """As the report has them: `item` says where it came from, `image` is a data URI of a small PNG, or None."""
     by_index = {int(entry["index"]): entry for entry in differing}
-    told = []
+    entries = []
     with contextlib.suppress(CalibrationError):  # a set that has changed since: the report does without
         for index, example in zip(sorted(by_index), dataset.pick(sorted(by_index)), strict=True):
             entry = by_index[index]
             pixels = next(iter(example.inputs.values()))
-            told.append(
+            entries.append(
                 {
                     "item": example.origin,
                     "image": _thumbnail(pixels) if pictures(contract.inputs[:1]) else None,
@@ -119,7 +131,7 @@ def shown(differing: Sequence[Mapping[str, Any]], dataset: Dataset, contract: Co
             )
     order = {int(entry["index"]): place for place, entry in enumerate(differing)}
     places = [order[index] for index in sorted(by_index)]
-    return [entry for _, entry in sorted(zip(places, told, strict=False), key=lambda pair: pair[0])]
+    return [entry for _, entry in sorted(zip(places, entries, strict=False), key=lambda pair: pair[0])]
 
 
 def _thumbnail(pixels: NDArray[Any]) -> str | None:
@@ -142,27 +154,29 @@ ALIKE = 0.99
 
 
 @dataclass(frozen=True)
-class Made:
-    """One recipe's outcome: the artifact and how far it drifted, or why there is none and what to do about that.
-    missing_extra: its tools are not installed here.
+class RecipeResult:
+    """One recipe's artifact and its fidelity, or the reason for which it failed.
 
-    variant_of: the recipe that it was made in place of, because a board's runtime stumbles over that one; "" for the
-    rest.
-    differing: items that it answers otherwise than the original, as `disagreements` describes them. repair: what came
-    of repairing the recipe it was made from, or of repairing it. judge: what it was compared on, None for the whole
-    evaluation set.
+    advice: what helps against the failure.
+    missing_extra: the recipe's tools are not installed here.
+    variant_of: the recipe that it replaces on boards whose runtime refuses that one; "" for the rest.
+    differing: items whose best class differs from the original's, as `Watcher` records them.
+    repair: the search for a repair of the recipe it was made from, or of itself.
+    judge: the subject that it was compared on, None for the whole evaluation set.
+    file: where it came from, of a file that another tool made; None for what edgekit made.
     """
 
     recipe: Recipe
-    artifact: Artifact | None
-    fidelity: Fidelity | None
-    failed: str | None
+    artifact: Artifact | None = None
+    fidelity: Fidelity | None = None
+    failed: str | None = None
     differing: tuple[dict[str, Any], ...] = ()
     repair: dict[str, Any] | None = None
     missing_extra: bool = False
     variant_of: str = ""
     advice: str = ""
-    judge: Subject | None = field(default=None, compare=False)
+    judge: BuildSubject | None = field(default=None, compare=False)
+    file: Path | None = None
 
     @cached_property
     def sha256(self) -> str:
@@ -171,13 +185,13 @@ class Made:
 
 
 @dataclass(frozen=True)
-class _Failed:
+class _Failure:
     what: str
     advice: str
 
 
 @dataclass(frozen=True)
-class _Compared:
+class _Comparison:
     fidelity: Fidelity
     differing: tuple[dict[str, Any], ...]
 
@@ -185,7 +199,7 @@ class _Compared:
 class Maker:
     """Makes an artifact of the subject and measures it."""
 
-    def __init__(self, subject: Subject, workspace: Workspace, workers: Workers) -> None:
+    def __init__(self, subject: BuildSubject, workspace: Workspace, workers: Workers) -> None:
         self.subject, self.workspace, self.workers = subject, workspace, workers
         self._benches: dict[str, WorkspaceBench] = {}
 
@@ -193,54 +207,52 @@ class Maker:
     def calibrates(self) -> bool:
         return self.subject.sets.calibration is not None
 
-    def make(self, recipe: Recipe, plan: Plan | None = None, judge: Subject | None = None) -> Made:
-        """A ConversionError of the same model and tools comes again, so it is remembered too.
+    def make(
+        self, recipe: Recipe, plan: QuantizationPlan | None = None, judge: BuildSubject | None = None
+    ) -> RecipeResult:
+        """Convert, then compare. judge: what the artifact is compared on, None for the whole evaluation set."""
+        return self.compare(self.convert(recipe, plan), judge)
 
-        judge: what the artifact is compared on, None for the whole evaluation set.
-        """
+    def convert(self, recipe: Recipe, plan: QuantizationPlan | None = None) -> RecipeResult:
+        """Make the artifact, not compared yet. plan: None for the recipe's own, of which a ConversionError is kept."""
         subject = self.subject
         if recipe.needs_calibration and not self.calibrates:
-            return Made(recipe, None, None, "int8 needs representative data", advice="Give --calibration")
+            return RecipeResult(recipe, failed="int8 needs representative data", advice="Give --calibration")
         name = key(
             "failed", recipe.name, subject.source.sha256, subject.sets.calibration_digest, to_json(subject.contract)
         )
-        known = get_json(subject.store, name, _Failed) if plan is None else None
+        known = get_json(subject.store, name, _Failure) if plan is None else None
         if known is not None:
-            return Made(recipe, None, None, known.what, advice=known.advice)
-        try:
-            self.workers.progress(f"{recipe.name} conversion", 0, None)
-            return self.measured(self.workspace.make(recipe, plan or self._first_plan(recipe)), judge)
-        except SourceError:
-            raise  # the file changed meanwhile: nothing that is made of it now belongs together
-        except EdgekitError as error:
-            missing = isinstance(error, MissingToolsError)
-            lasting = (
-                isinstance(error, ConversionError) and not missing and not isinstance(error.__cause__, MemoryError)
-            )
-            made = replace(_failed(error, recipe), missing_extra=missing)
-            if lasting and plan is None:
-                put_json(subject.store, name, _Failed(made.failed or "", made.advice))
-            return made
-        except MemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a fault of ours costs this recipe, not the others
-            traceback.print_exc(file=sys.stderr)
-            return Made(recipe, None, None, f"a fault of edgekit's own: {type(error).__name__}: {error}")
+            return RecipeResult(recipe, failed=known.what, advice=known.advice)
 
-    def batched(self, made: Made, batch: int) -> Made:
+        def converted() -> RecipeResult:
+            self.workers.progress(f"{recipe.name} conversion", 0, None)
+            first = plan or self.workspace.learnt_plan(recipe)
+            if first is None:
+                if recipe.needs_calibration:
+                    self.workspace.ground(recipe.format, STATIC.steps)  # reports its progress; what follows is quick
+                    self.workers.progress(f"{recipe.name} choosing ranges", 0, None)
+                first = first_plan(self.bench(recipe.format), recipe)
+            return RecipeResult(recipe, self.workspace.make(recipe, first))
+
+        result, lasting = _attempt(recipe, converted)
+        if lasting and plan is None:
+            put_json(subject.store, name, _Failure(result.failed or "", result.advice))
+        return result
+
+    def compare(self, converted: RecipeResult, judge: BuildSubject | None = None) -> RecipeResult:
+        """Compare the artifact with the original, and try inputs that no set has. A failed recipe stays as it is."""
+        artifact = converted.artifact
+        return converted if artifact is None else _attempt(converted.recipe, lambda: self._measured(artifact, judge))[0]
+
+    def batched(self, made: RecipeResult, batch: int) -> RecipeResult:
         """The same artifact for `batch` items at once, compared with the original in batches of that size."""
         assert made.artifact is not None
         try:
             self.workers.progress(f"{made.recipe.name} for a batch of {batch}", 0, None)
-            return self.compared(self.workspace.make_batch(made.recipe, made.artifact.plan, batch), made.judge)
+            return self._compared(self.workspace.make_batch(made.recipe, made.artifact.plan, batch), made.judge)
         except EdgekitError as error:
             return _failed(error, made.recipe)
-
-    def _first_plan(self, recipe: Recipe) -> Plan:
-        if recipe.needs_calibration:
-            self.workspace.ground(recipe.format, STATIC.steps)  # says what it does, and what follows takes seconds
-            self.workers.progress(f"{recipe.name} choosing ranges", 0, None)
-        return first_plan(self.bench(recipe.format), recipe)
 
     def bench(self, format: str) -> WorkspaceBench:  # noqa: A002
         """What plans are compared with: one for each format, so that nothing is measured twice."""
@@ -260,35 +272,45 @@ class Maker:
     def _checked(self, trial: Artifact) -> Fidelity:
         """Of a search: on the items that it may choose by."""
         halves = self.subject.halves
-        found = self.compared(trial, None if halves is None else halves[0])
+        found = self._compared(trial, None if halves is None else halves[0])
         if found.fidelity is None:
             raise ConversionError(found.failed or "it cannot be compared with the original")
         return found.fidelity
 
-    def measured(self, artifact: Artifact, judge: Subject | None = None) -> Made:
+    def _measured(self, artifact: Artifact, judge: BuildSubject | None = None) -> RecipeResult:
         """Compared with the original, and asked what no set asks.
 
         Raises EngineError, CalibrationError or MetricError.
         """
-        made = self.compared(artifact, judge)
+        made = self._compared(artifact, judge)
         if made.artifact is None:
             return made
         if artifact.recipe.precision == "dynamic" and artifact.quantized_weights == 0:
-            return Made(artifact.recipe, None, None, "no weight of this model is large enough to be worth 8 bits")
+            return RecipeResult(artifact.recipe, failed="no weight of this model is large enough to be worth 8 bits")
         why = self._fails_on(artifact)
-        return Made(artifact.recipe, None, None, why) if why else made
+        return RecipeResult(artifact.recipe, failed=why) if why else made
 
-    def compared(self, artifact: Artifact, judge: Subject | None = None) -> Made:
+    def _compared(self, artifact: Artifact, judge: BuildSubject | None = None) -> RecipeResult:
         """With the original. A float32 artifact that answers otherwise is no candidate."""
         subject, recipe = judge or self.subject, artifact.recipe
-        made = Made(recipe, artifact, None, None, judge=judge)
+        made = RecipeResult(recipe, artifact, judge=judge)
         name = key("fidelity", made.sha256, to_json(artifact.inputs), to_json(artifact.outputs), subject.evaluation_key)
-        compared = partial(_compared, subject, artifact, self.workers.progress)
-        found = kept_json(subject.evaluation_store, name, _Compared, compared)
+
+        def compared() -> _Comparison:
+            watcher = Watcher(subject.reference, subject.contract.of_caller)
+            found = fidelity.compare(subject.reference, artifact, subject.evaluation, self.workers.progress, watcher)
+            places = subject.indexes or range(len(subject.reference))
+            return _Comparison(found, tuple({**item, "index": places[item["index"]]} for item in watcher.differing))
+
+        found = cached_json(subject.evaluation_store, name, _Comparison, compared)
         # What the store knows was found for these bytes; which layers are float is the plan's to say.
         measured = replace(found.fidelity, repaired=tuple(sorted(artifact.plan.float_layers)))
-        if recipe.precision == "float32" and measured.likeness < ALIKE:
-            return Made(recipe, None, None, _unlike(measured))
+        if recipe.precision == "float32" and not recipe.finished and measured.likeness < ALIKE:
+            why = (
+                f"it is float32 and yet does not answer what the original does: cosine {measured.likeness:.4f} on "
+                f"{measured.items} items, where {ALIKE} is the least; the conversion is wrong for this model"
+            )
+            return RecipeResult(recipe, failed=why)
         return replace(made, fidelity=measured, differing=found.differing)
 
     def _fails_on(self, artifact: Artifact) -> str:
@@ -315,50 +337,121 @@ class Maker:
             verdicts = fidelity.odd_inputs(artifact, self.subject.contract)
             return {verdict.name: verdict.what for verdict in verdicts if not verdict.ok}
 
-        return kept_json(self.subject.store, name, dict[str, str], failed)
+        return cached_json(self.subject.store, name, dict[str, str], failed)
 
 
-def _failed(error: EdgekitError, recipe: Recipe) -> Made:
+def _attempt(recipe: Recipe, work: Callable[[], RecipeResult]) -> tuple[RecipeResult, bool]:
+    """What `work` returns, or why it failed; and whether the same model and tools would fail like that again.
+
+    Raises SourceError (the file changed meanwhile: nothing made of it now belongs together) and MemoryError.
+    """
+    try:
+        return work(), False
+    except SourceError:
+        raise
+    except EdgekitError as error:
+        missing = isinstance(error, MissingToolsError)
+        lasting = isinstance(error, ConversionError) and not missing and not isinstance(error.__cause__, MemoryError)
+        return replace(_failed(error, recipe), missing_extra=missing), lasting
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a fault of ours costs this recipe, not the others
+        traceback.print_exc(file=sys.stderr)
+        return RecipeResult(recipe, failed=f"a fault of edgekit's own: {type(error).__name__}: {error}"), False
+
+
+def _failed(error: EdgekitError, recipe: Recipe) -> RecipeResult:
     """The recipe's name is printed beside the reason, so it is left out of it."""
     place = "" if error.where == recipe.name else error.where
-    return Made(recipe, None, None, str(EdgekitError(error.what, where=place)), advice=error.do)
+    return RecipeResult(recipe, failed=str(EdgekitError(error.what, where=place)), advice=error.do)
 
 
-def _compared(subject: Subject, artifact: Artifact, progress: Progress) -> _Compared:
-    watcher = Watcher(subject.reference, subject.contract.of_caller)
-    found = fidelity.compare(subject.reference, artifact, subject.evaluation, progress, watcher)
-    places = subject.indexes or range(len(subject.reference))
-    return _Compared(found, tuple({**item, "index": places[item["index"]]} for item in watcher.differing))
+def convert(maker: Maker, recipes: Sequence[Recipe], boards: Sequence[Board]) -> list[RecipeResult]:
+    """An artifact for each recipe that a board has an engine for, in the order of the recipes.
 
-
-def make(maker: Maker, recipes: Sequence[Recipe]) -> list[Made]:
-    """In the order of the recipes, each followed by what was made in its place. Work begins with one of each format, so
-    that neither waits for the other's conversion.
+    Work begins with one of each format, so that neither waits for the other's conversion.
     """
     places = dict[str, int]()
     ranked = []
+    idle = []
     for recipe in recipes:
+        if not any(s.ok and s.format == recipe.format for _, support in boards for s in support):
+            idle.append(RecipeResult(recipe, failed="no board that was asked for has an engine for it"))
+            continue
         places[recipe.format] = places.get(recipe.format, -1) + 1
         ranked.append((places[recipe.format], recipe))
     order = [recipe for _, recipe in sorted(ranked, key=lambda entry: entry[0])]
-    made = maker.workers.run([partial(_possible, maker, recipe) for recipe in order])
-    by_recipe = dict(zip((recipe.name for recipe in order), made, strict=True))
-    found = [one for recipe in recipes for one in by_recipe[recipe.name]]
-    return list({one.recipe.name: one for one in found}.values())
+    converted = maker.workers.run([partial(maker.convert, recipe) for recipe in order])
+    by_recipe = {one.recipe.name: one for one in converted}
+    return [*(by_recipe[recipe.name] for _, recipe in ranked), *idle]
 
 
-def _possible(maker: Maker, recipe: Recipe) -> list[Made]:
-    """The recipe's outcome; where the model does not allow all of it in int8, that of its form with islands besides."""
-    first = maker.make(recipe)
-    quantizes = recipe.precision == "int8" and not recipe.finished
-    if first.artifact is not None or not quantizes or recipe.mixed or not maker.calibrates:
-        return [first]
-    second = maker.make(targets.with_islands(recipe))
-    return [first] if second.artifact is None else [first, second]
+def compare(maker: Maker, converted: Sequence[RecipeResult]) -> list[RecipeResult]:
+    """Each artifact with its fidelity, or the reason for which it is no candidate."""
+    return maker.workers.run([partial(maker.compare, one) for one in converted])
 
 
-def _unlike(found: Fidelity) -> str:
-    return (
-        f"it is float32 and yet does not answer what the original does: cosine {found.likeness:.4f} on {found.items} "
-        f"items, where {ALIKE} is the least; the conversion is wrong for this model"
-    )
+T = TypeVar("T")
+Task = Callable[[], T]
+
+
+class _StoppedError(BaseException):
+    """Raised in an abandoned worker. No Exception, so that no converter takes it for a failure."""
+
+
+class Workers:
+    """jobs: how many tasks run at once. Threads are daemons: one that a tool keeps busy does not keep the process
+    alive.
+    """
+
+    def __init__(self, jobs: int, progress: Progress) -> None:
+        if jobs < 1:
+            raise ValueError(f"{jobs} jobs")
+        self._jobs, self._progress = jobs, progress
+        self._stop, self._lock = threading.Event(), threading.Lock()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+
+    def run(self, tasks: Sequence[Task[T]]) -> list[T]:
+        """Raises what the first failing task raised; the others stop."""
+        waiting = queue.SimpleQueue[tuple[int, Task[T]]]()
+        done = queue.SimpleQueue[tuple[int, Any, BaseException | None]]()
+        for entry in enumerate(tasks):
+            waiting.put(entry)
+        for _ in range(min(self._jobs, len(tasks))):
+            threading.Thread(target=self._work, args=(waiting, done), name="edgekit-build", daemon=True).start()
+        results: dict[int, T] = {}
+        while len(results) < len(tasks):
+            index, value, error = done.get()
+            if error is not None:
+                self._stop.set()
+                raise error
+            results[index] = value
+        return [results[index] for index in range(len(tasks))]
+
+    def _work(self, waiting: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any]) -> None:
+        while not self._stop.is_set():
+            try:
+                index, task = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                done.put((index, task(), None))
+            except _StoppedError:
+                return
+            except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+                self._stop.set()
+                done.put((index, None, error))
+
+    def progress(self, stage: str, done: int, total: int | None) -> None:
+        """A Progress that any thread may call. In an abandoned worker it ends the task."""
+        if self._stop.is_set():
+            raise _StoppedError
+        with self._lock:
+            self._progress(stage, done, total)

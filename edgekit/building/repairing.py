@@ -1,6 +1,6 @@
-"""INT8 artifacts brought back within the limit, or made again in a form a runtime takes.
+"""INT8 artifacts brought back within the limit, or made again in a form that the model and the board's runtime allow.
 
-    made = with_variants(maker, made, boards)
+    results = repair(maker, compared, boards, Search(limits, budget_s=120, jobs=2), say)
 
 Rules:
 - only what the limit refuses is repaired; the artifact that missed stays among the candidates, for the report;
@@ -8,65 +8,104 @@ Rules:
   halves, the same items do both, and the story and the artifact's fidelity say so;
 - a search is not made again for the same model, data and limit, whether it succeeded or not, unless it was cut short
   and has more time now;
-- the artifact itself tells what a board's runtime would refuse, by the rules that `edgekit check` uses; a variant is
+- the artifact itself shows what a board's runtime would refuse, by the rules that `edgekit check` uses; a variant is
   made once, however many boards want it, and the first form stays among the candidates.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from edgekit.building.candidates import barriers_there
-from edgekit.building.kept import key
-from edgekit.building.making import Made, Maker
-from edgekit_converters.choose import Limits
+from edgekit.building.data import key
+from edgekit.building.making import Maker, RecipeResult
+from edgekit.building.report import before_repairs
+from edgekit.building.request import Board
+from edgekit_converters import targets
+from edgekit_converters.choose import ChoiceLimits
 from edgekit_converters.fidelity import Fidelity
-from edgekit_converters.fidelity.repair import Checked, Repair, Start, Target, percent, repair
+from edgekit_converters.fidelity.repair import HeldOutCheck, Repair, RepairStart, RepairTarget, percent
+from edgekit_converters.fidelity.repair import repair as search_repair
 from edgekit_converters.store import get_json, put_json
-from edgekit_converters.targets import Recipe, per_tensor, recipe, with_islands
-from edgekit_converters.targets.artifact import Plan
-from edgekit_profiles import Profile, RuntimeSupport
+from edgekit_converters.targets import Recipe
+from edgekit_converters.targets.artifact import QuantizationPlan
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["failed_repairs", "judged", "to_search", "with_repairs", "with_variants"]
+__all__ = [
+    "Search",
+    "failed_repairs",
+    "repair",
+    "search_record",
+    "with_islands_beside",
+    "with_repairs",
+    "with_variants",
+]
 
 
-def to_search(maker: Maker, made: Sequence[Made], limits: Limits, budget_s: float, jobs: int) -> list[Made]:
-    """Those that a repair must be searched for: they miss the limit, and no earlier build has searched as long."""
-    missing = _to_repair(made, limits, budget_s)
-    each_s = _share_s(missing, budget_s, jobs)
-    return [one for one in missing if _remembered(maker, one, limits, each_s) is None]
+@dataclass(frozen=True)
+class Search:
+    """limits: what a repair must keep. budget_s: seconds for all repairs together. jobs: how many run at once."""
+
+    limits: ChoiceLimits
+    budget_s: float
+    jobs: int
+
+    def misses(self, results: Sequence[RecipeResult]) -> list[RecipeResult]:
+        """INT8 artifacts that the limit refuses, where there is time to search."""
+        return [one for one in results if self.budget_s > 0 and _misses(one, self.limits)]
+
+    def share_s(self, count: int) -> float:
+        """Seconds for each of `count` repairs."""
+        return self.budget_s / max(1, math.ceil(count / self.jobs))
 
 
-def _to_repair(made: Sequence[Made], limits: Limits, budget_s: float) -> list[Made]:
-    """Those that miss the limit, where there is time to search."""
-    return [one for one in made if _misses(one, limits)] if budget_s > 0 else []
+def repair(
+    maker: Maker, compared: Sequence[RecipeResult], boards: Sequence[Board], search: Search, say: Callable[[str], None]
+) -> list[RecipeResult]:
+    """`compared`, and beside what a board or the limit refuses the form that they take, as far as there is one."""
+    results = with_variants(maker, with_islands_beside(maker, compared), boards)
+    missing = search.misses(results)
+    each_s = search.share_s(len(missing))
+    if unknown := [one for one in missing if _remembered(maker, one, search.limits, each_s) is None]:
+        for line in before_repairs(results, unknown, search.budget_s):
+            say(line)
+    return with_repairs(maker, results, search)
 
 
-def _share_s(missing: Sequence[Made], budget_s: float, jobs: int) -> float:
-    return budget_s / max(1, math.ceil(len(missing) / jobs))
+def with_islands_beside(maker: Maker, compared: Sequence[RecipeResult]) -> list[RecipeResult]:
+    """Where the model does not allow all of it in int8, the form with layers in float follows the failed recipe."""
+    failed = [
+        one
+        for one in compared
+        if one.artifact is None and one.recipe.precision == "int8" and not one.recipe.finished and not one.recipe.mixed
+    ]
+    failed = failed if maker.calibrates else []
+    made = maker.workers.run([partial(maker.make, targets.with_islands(one.recipe)) for one in failed])
+    beside = {one.recipe.name: after for one, after in zip(failed, made, strict=True) if after.artifact is not None}
+    found = [each for one in compared for each in (one, beside.get(one.recipe.name)) if each is not None]
+    return list({one.recipe.name: one for one in found}.values())
 
 
-def with_repairs(maker: Maker, made: Sequence[Made], limits: Limits, budget_s: float, jobs: int) -> list[Made]:
-    """`made`, with what repair made of those that miss the limit. budget_s: of all repairs together."""
-    missing = _to_repair(made, limits, budget_s)
+def with_repairs(maker: Maker, results: Sequence[RecipeResult], search: Search) -> list[RecipeResult]:
+    """`results`, with the repair of each that misses the limit."""
+    missing = search.misses(results)
     if not missing:
-        return list(made)
-    each_s = _share_s(missing, budget_s, jobs)
-    found = maker.workers.run([partial(_repaired, maker, one, limits, each_s) for one in missing])
+        return list(results)
+    each_s = search.share_s(len(missing))
+    found = maker.workers.run([partial(_repaired, maker, one, search.limits, each_s) for one in missing])
     repairs = {before.recipe.name: (before, after) for before, after in zip(missing, found, strict=True)}
     pairs = {name: _both(*pair) for name, pair in repairs.items()}
-    stay = [pairs[one.recipe.name][0] if one.recipe.name in pairs else one for one in made]
+    stay = [pairs[one.recipe.name][0] if one.recipe.name in pairs else one for one in results]
     new = [after for pair in pairs.values() for after in pair[1:]]
     return list({one.recipe.name: one for one in (*stay, *new)}.values())
 
 
-def _both(before: Made, after: Made) -> tuple[Made, ...]:
+def _both(before: RecipeResult, after: RecipeResult) -> tuple[RecipeResult, ...]:
     """The one that missed, and what was made of it; under a name of its own where both have the same recipe."""
     story, name = after.repair, before.recipe.name
     if after.artifact is None:
@@ -77,21 +116,21 @@ def _both(before: Made, after: Made) -> tuple[Made, ...]:
     return replace(before, recipe=replace(before.recipe, name=name), repair=story), replace(after, repair=story)
 
 
-def failed_repairs(made: Sequence[Made], limits: Limits) -> list[dict[str, Any]]:
+def failed_repairs(made: Sequence[RecipeResult], limits: ChoiceLimits) -> list[dict[str, Any]]:
     """What came of repairs that did not reach the limit, where no INT8 artifact keeps it at all."""
     kept = [one for one in made if one.recipe.precision == "int8" and one.fidelity and not _misses(one, limits)]
     stories = {one.repair["of"]: one.repair for one in made if one.repair is not None and not one.repair["met"]}
     return [] if kept else list(stories.values())
 
 
-def _misses(made: Made, limits: Limits) -> bool:
+def _misses(made: RecipeResult, limits: ChoiceLimits) -> bool:
     """Whether it is an INT8 artifact that the limit refuses, and there is a recipe to repair it with."""
     if limits.max_drop is None or made.fidelity is None or made.recipe.precision != "int8":
         return False
     return not limits.allow(made.fidelity.loss)
 
 
-def _repaired(maker: Maker, made: Made, limits: Limits, budget_s: float) -> Made:
+def _repaired(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s: float) -> RecipeResult:
     """The best that was found, with the story of the search.
 
     An artifact that cannot be improved has none of its own.
@@ -102,24 +141,24 @@ def _repaired(maker: Maker, made: Made, limits: Limits, budget_s: float) -> Made
     if story is None:
         story = _searched(maker, made, max_drop, budget_s)
         put_json(maker.subject.evaluation_store, _name(maker, made, limits), story)
-    plan = from_json(Plan, story["plan"], "the plan")
+    plan = from_json(QuantizationPlan, story["plan"], "the plan")
     if story["recipe"] == made.recipe.name and made.artifact is not None and plan == made.artifact.plan:
         return replace(made, artifact=None, fidelity=None, repair=story)
     halves = maker.subject.halves
-    after = maker.make(recipe(story["recipe"]), plan, None if halves is None else halves[1])
+    after = maker.make(targets.recipe(story["recipe"]), plan, None if halves is None else halves[1])
     if after.fidelity is None:
         return replace(
             after, repair=story | {"met": False, "why": f"{story['what']} was found, and failed: {after.failed}"}
         )
     chosen_by = len((halves or (maker.subject,))[0].reference)
     found = replace(after.fidelity, chosen_by=chosen_by, judged_apart=halves is not None)
-    return replace(after, fidelity=found, repair=judged(story, found, max_drop))
+    return replace(after, fidelity=found, repair=search_record(story, found, max_drop))
 
 
-def judged(story: dict[str, Any], found: Fidelity, max_drop: float) -> dict[str, Any]:
+def search_record(story: dict[str, Any], found: Fidelity, max_drop: float) -> dict[str, Any]:
     """The story of a search with the verdict on what it found. found: on the items that it is judged by."""
     sizes = {"chosen_by": found.chosen_by, "judged_by": found.items, "judged_apart": found.judged_apart}
-    met = Limits(max_drop=max_drop).allow(found.loss)
+    met = ChoiceLimits(max_drop=max_drop).allow(found.loss)
     if not found.judged_apart:
         few = (
             f"it was chosen and judged by the same {found.items} items, too few for two halves, so others may lose more"
@@ -138,34 +177,32 @@ def judged(story: dict[str, Any], found: Fidelity, max_drop: float) -> dict[str,
     return story | sizes | {"met": met, "why": why}
 
 
-def _remembered(maker: Maker, made: Made, limits: Limits, budget_s: float) -> dict[str, Any] | None:
+def _remembered(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s: float) -> dict[str, Any] | None:
     """The story of an earlier build's search, where that one had as much time or needed no more."""
     known = get_json(maker.subject.evaluation_store, _name(maker, made, limits), dict[str, Any])
     return known if known is not None and (not known["cut_short"] or known["budget_s"] >= budget_s) else None
 
 
-def _name(maker: Maker, made: Made, limits: Limits) -> str:
+def _name(maker: Maker, made: RecipeResult, limits: ChoiceLimits) -> str:
     subject = maker.subject
     parts = [half.evaluation_key for half in subject.halves or (subject,)]
     return key("repair", made.recipe.name, *parts, subject.sets.calibration_digest, limits.max_drop)
 
 
-def _searched(maker: Maker, made: Made, max_drop: float, budget_s: float) -> dict[str, Any]:
+def _searched(maker: Maker, made: RecipeResult, max_drop: float, budget_s: float) -> dict[str, Any]:
     artifact = made.artifact
     assert artifact is not None
     assert made.fidelity is not None
 
-    def told(stage: str, done: int, total: int | None) -> None:
+    def report_progress(stage: str, done: int, total: int | None) -> None:
         maker.workers.progress(f"{made.recipe.name} {stage}", done, total)
 
-    target = Target(
-        max_drop,
-        mixed=with_islands(made.recipe).name,
-        budget_s=budget_s,
-    )
-    start = Start(made.recipe.name, artifact.plan, Checked(made.fidelity.loss, made.fidelity))
+    target = RepairTarget(max_drop, mixed=targets.with_islands(made.recipe).name, budget_s=budget_s)
+    start = RepairStart(made.recipe.name, artifact.plan, HeldOutCheck(made.fidelity.loss, made.fidelity))
     try:
-        return _story(made, repair(maker.bench(made.recipe.format), start, target, told)) | {"budget_s": budget_s}
+        return _story(made, search_repair(maker.bench(made.recipe.format), start, target, report_progress)) | {
+            "budget_s": budget_s
+        }
     except EdgekitError as error:
         return {
             "of": made.recipe.name, "recipe": made.recipe.name, "plan": to_json(artifact.plan), "met": False,
@@ -174,7 +211,7 @@ def _searched(maker: Maker, made: Made, max_drop: float, budget_s: float) -> dic
         }  # fmt: skip
 
 
-def _story(made: Made, found: Repair[Fidelity]) -> dict[str, Any]:
+def _story(made: RecipeResult, found: Repair[Fidelity]) -> dict[str, Any]:
     return {
         "of": made.recipe.name,
         "recipe": found.recipe,
@@ -199,28 +236,29 @@ def _story(made: Made, found: Repair[Fidelity]) -> dict[str, Any]:
     }
 
 
-Board = tuple[Profile, tuple[RuntimeSupport, ...]]
-
-
-def with_variants(maker: Maker, made: Sequence[Made], boards: Sequence[Board]) -> list[Made]:
+def with_variants(maker: Maker, made: Sequence[RecipeResult], boards: Sequence[Board]) -> list[RecipeResult]:
     """`made`, and after each artifact that a board cannot run as it is, the form that it can."""
     taken = frozenset(one.recipe.name for one in made)
     found = maker.workers.run([partial(_variants, maker, one, boards, taken) for one in made])
-    every: dict[str, Made] = {}
+    every: dict[str, RecipeResult] = {}
     for one, variants in zip(made, found, strict=True):
         for each in (one, *variants):
             every.setdefault(each.recipe.name, each)
     return list(every.values())
 
 
-def _variants(maker: Maker, made: Made, boards: Sequence[Board], taken: frozenset[str]) -> list[Made]:
+def _variants(maker: Maker, made: RecipeResult, boards: Sequence[Board], taken: frozenset[str]) -> list[RecipeResult]:
     """None where nothing stands in the way, or it cannot be helped."""
     there = [barriers_there(*board, made) for board in boards]
     helped = [barrier for found in there if all(each.remedy for each in found) for barrier in found]
     if not helped or made.artifact is None:
         return []
     layers = frozenset(layer for barrier in helped if barrier.remedy == "float-layers" for layer in barrier.layers)
-    recipe = _form(made.recipe, bool(layers), any(barrier.remedy == "per-tensor" for barrier in helped))
+    if layers and (made.recipe.finished or not made.recipe.needs_calibration):
+        return []
+    recipe: Recipe | None = targets.with_islands(made.recipe) if layers else made.recipe
+    if recipe and any(barrier.remedy == "per-tensor" for barrier in helped):
+        recipe = targets.per_tensor(recipe)
     if recipe is None:
         return []
     plan = replace(made.artifact.plan, float_layers=made.artifact.plan.float_layers | layers)
@@ -228,11 +266,3 @@ def _variants(maker: Maker, made: Made, boards: Sequence[Board], taken: frozense
     if recipe.name in taken:
         one = replace(one, recipe=replace(one.recipe, name=f"{recipe.name}-older"))
     return [replace(one, variant_of=made.recipe.name)]
-
-
-def _form(recipe: Recipe, islands: bool, dense: bool) -> Recipe | None:
-    if islands:
-        if recipe.finished or not recipe.needs_calibration:
-            return None
-        recipe = with_islands(recipe)
-    return per_tensor(recipe) if dense else recipe

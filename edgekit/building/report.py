@@ -9,19 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit import scores
+from edgekit.report.decision import decide, evidence_of, sentences_of
 from edgekit.report.words import brief
 from edgekit_converters.calibration import Finding
 from edgekit_converters.choose import Candidate, Choice, Refusal
 from edgekit_converters.fidelity import Fidelity
 from edgekit_profiles import Estimate, milliseconds
-from edgekit_runtime.errors import sentences
+from edgekit_runtime.errors import install_command, sentences
 
 if TYPE_CHECKING:
-    from edgekit.building.making import Made
+    from edgekit.building.making import RecipeResult
+    from edgekit.packaging import BundleArtifact
 
 __all__ = [
     "BuildReport",
     "BundleReport",
+    "OtherFile",
     "before_repairs",
     "candidate_json",
     "estimate_json",
@@ -32,16 +35,35 @@ __all__ = [
 
 
 @dataclass(frozen=True)
+class OtherFile:
+    """A file of another tool on one board. refusal: why it would not be chosen, None where it would be acceptable."""
+
+    candidate: Candidate
+    refusal: Refusal | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "recipe": self.candidate.recipe,
+            "estimate": estimate_json(self.candidate.estimate),
+            "memory_bytes": self.candidate.memory_bytes,
+            "refused": None if self.refusal is None else _refusal_json(self.refusal),
+        }
+
+
+@dataclass(frozen=True)
 class BundleReport:
     """One board's outcome. path: None where no artifact was acceptable. candidates: every recipe as this board sees it.
-    batches: the chosen artifact for several items at once, or why there is none.
+    batches: the chosen artifact for several items at once, or why there is none. degraded: what answers instead
+    of a late answer, None for none. others: files of other tools, none of which is in the bundle.
     """
 
     profile: str
     path: Path | None
     choice: Choice
     candidates: tuple[Candidate, ...] = ()
-    batches: tuple[Made, ...] = ()
+    batches: tuple[RecipeResult, ...] = ()
+    degraded: BundleArtifact | None = None
+    others: tuple[OtherFile, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         chosen = self.choice.chosen
@@ -65,6 +87,9 @@ class BundleReport:
                 for one in self.batches
                 if one.artifact is not None
             ],
+            "degraded": None
+            if self.degraded is None
+            else {"recipe": self.degraded.artifact.recipe.name, "bytes": len(self.degraded.artifact.data)},
             "alternates": [
                 {
                     "recipe": kept.recipe,
@@ -74,9 +99,8 @@ class BundleReport:
                 }
                 for kept in self.choice.alternates
             ],
-            "refused": [
-                {"recipe": r.recipe, "reason": r.reason, "code": r.code, "do": r.do} for r in self.choice.refused
-            ],
+            "refused": [{"recipe": refusal.recipe, **_refusal_json(refusal)} for refusal in self.choice.refused],
+            "compared": [other.as_json() for other in self.others],
             "candidates": [self._seen(candidate) for candidate in self.candidates],
         }
 
@@ -89,8 +113,12 @@ class BundleReport:
             "role": "primary" if chosen else "alternate" if refusal is None else None,
             "estimate": estimate_json(candidate.estimate),
             "memory_bytes": candidate.memory_bytes,
-            "refused": None if refusal is None else {"code": refusal.code, "reason": refusal.reason, "do": refusal.do},
+            "refused": None if refusal is None else _refusal_json(refusal),
         }
+
+
+def _refusal_json(refusal: Refusal) -> dict[str, str]:
+    return {"code": refusal.code, "reason": refusal.reason, "do": refusal.do, "rule": refusal.rule}
 
 
 @dataclass(frozen=True)
@@ -124,8 +152,23 @@ class BuildReport:
         """Every board got a bundle, and INT8 that missed the limit was brought back within it."""
         return all(bundle.path is not None for bundle in self.bundles) and not self.not_repaired
 
+    def __str__(self) -> str:
+        return "\n".join(summary(self))
+
+    def _repr_html_(self) -> str:
+        """For Jupyter: what was made, and what each board got."""
+        from html import escape
+
+        def line(cells: Sequence[str], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        head, *rows = _shown(_metric_of(self.candidates), [_row(one) for one in self.candidates])
+        table = "".join([line(head, "th"), *(line(row, "td") for row in rows)])
+        boards = "\n".join(text for one in self.bundles for text in _bundle_lines(one, self.limits.get("budget_ms")))
+        return f"<table>{table}</table><pre>{escape(boards)}</pre>"
+
     def as_json(self) -> dict[str, Any]:
-        return {
+        record: dict[str, Any] = {
             "model": self.model,
             "data": [{"code": f.code, "level": f.level, "what": f.what, "do": f.do} for f in self.findings],
             "candidates": list(self.candidates),
@@ -138,14 +181,19 @@ class BuildReport:
             "random_data": self.random_data,
             "limits": self.limits,
         }
+        for bundle in record["bundles"]:
+            found = decide(evidence_of(record, bundle))
+            bundle["decision"] = {"verdict": found.verdict, "items": found.items, "why": found.why}
+        return record
 
 
-def candidate_json(made: Made, evidence: Mapping[str, Any]) -> dict[str, Any]:
+def candidate_json(made: RecipeResult, evidence: Mapping[str, Any]) -> dict[str, Any]:
     """One artifact. evidence: what `building.evidence` found of it."""
     assert made.artifact is not None
     found = fidelity_json(made.fidelity)
     return {
         "recipe": made.recipe.name,
+        "file": None if made.file is None else str(made.file),
         "sha256": made.sha256,
         "bytes": len(made.artifact.data),
         "fidelity": found,
@@ -167,12 +215,14 @@ def estimate_json(found: Estimate | None) -> dict[str, Any] | None:
 
 def _as_json(found: Fidelity | Estimate) -> dict[str, Any]:
     """Tuples as lists, as JSON has them: the manifest holds this very object."""
-    told = {key: _lists(value) for key, value in asdict(found).items()}
+    record = {key: _lists(value) for key, value in asdict(found).items()}
     if isinstance(found, Fidelity):
-        told |= {"loss": found.loss, "warnings": list(found.warnings)}
-        for output, drift in zip(told["outputs"], found.outputs, strict=True):
+        del record["top_scores"]  # the manifest has it beside this report
+        interval = _lists(found.loss_ci95)
+        record |= {"loss": found.loss, "loss_ci95": interval, "warnings": list(found.warnings)}
+        for output, drift in zip(record["outputs"], found.outputs, strict=True):
             output |= {"loss": drift.loss, "measure": drift.measure}
-    return told
+    return record
 
 
 def _lists(value: Any) -> Any:
@@ -216,6 +266,9 @@ def summary(report: BuildReport, *, warned: bool = False) -> Iterator[str]:
     for story in {story["of"]: story for story in report.not_repaired}.values():  # what came of a repair has it too
         yield ""
         yield f"{story['of']} was not repaired: {brief(story['why'])}"
+    yield ""
+    for _, sentence in sentences_of(report.as_json()):
+        yield sentence
     if report.cache_failure:
         yield ""
         yield f"warning: nothing could be kept for the next build: {report.cache_failure}"
@@ -224,14 +277,14 @@ def summary(report: BuildReport, *, warned: bool = False) -> Iterator[str]:
     if report.page_failure:
         yield f"warning: there is no page: {report.page_failure}"
     elif report.page is None:
-        yield "        as a page too, once its tools are there: pip install 'edgekit-deploy[convert]'"
+        yield f"        as a page too, once its tools are there: {install_command('convert')}"
 
 
 def finding_line(finding: Finding) -> str:
     return f"{finding.level}: {sentences(brief(finding.what), finding.do)}"
 
 
-def before_repairs(made: Sequence[Made], missing: Sequence[Made], repair_s: float) -> Iterator[str]:
+def before_repairs(made: Sequence[RecipeResult], missing: Sequence[RecipeResult], repair_s: float) -> Iterator[str]:
     """What there is before the search for repairs, which may take minutes."""
     plain = [candidate_json(one, {}) for one in made if one.artifact is not None]
     yield from _table(_metric_of(plain), [_row(candidate) for candidate in plain])
@@ -240,20 +293,20 @@ def before_repairs(made: Sequence[Made], missing: Sequence[Made], repair_s: floa
 
 
 def _over_time(candidate: Mapping[str, Any]) -> Iterator[str]:
-    """Of a stateful model: what becomes of the noise as its state goes on."""
+    """How the noise of a stateful model changes over the steps."""
     found = candidate["fidelity"]
     spans = [span for span in (found or {}).get("over_time", ()) if span["sqnr_db"] is not None]
     if not spans:
         return
     first, last = spans[0], spans[-1]
-    said = f"{first['sqnr_db']:.0f} dB at steps {first['first']} to {first['last']}"
+    noise = f"{first['sqnr_db']:.0f} dB at steps {first['first']} to {first['last']}"
     if len(spans) > 1:
         low = min(spans, key=lambda span: float(span["sqnr_db"]))
-        said += f", {last['sqnr_db']:.0f} dB at {last['first']} to {last['last']}, least {low['sqnr_db']:.0f} dB"
+        noise += f", {last['sqnr_db']:.0f} dB at {last['first']} to {last['last']}, least {low['sqnr_db']:.0f} dB"
     worst = max(span["worst"] for span in spans)
     yield (
         f"{candidate['recipe']} with its own state over {found['items']} frames of {found['sequences']} sequences: "
-        f"signal over noise {said}; worst value off by {worst:.3g}"
+        f"signal over noise {noise}; worst value off by {worst:.3g}"
     )
 
 
@@ -263,15 +316,19 @@ _HEAD = ("artifact", "size", "in int8", "{metric}", "drop", "95 % interval", "ag
 
 def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
     found = candidate["fidelity"]
+    name = candidate["recipe"] if candidate["file"] is None else f"{candidate['recipe']} (another tool)"
     if found is None:
-        return (candidate["recipe"], _size(candidate["bytes"]), *["-"] * (len(_HEAD) - 2))
+        return (name, _size(candidate["bytes"]), *["-"] * (len(_HEAD) - 2))
     metric = ("-", "-", "-")
     if found["drop"] is not None:
         low, high = found["ci95"]
         drop, below, above = (
             scores.change(found["metric"], each, found["original"]) for each in (found["drop"], low, high)
         )
-        metric = (scores.value(found["metric"], found["artifact"]), drop + _grown(found), f"{below} to {above}")
+        # of an error also the share by which it grows: limits are held against that
+        if any(score["metric"] == found["metric"] and not score["higher_is_better"] for score in found["scores"]):
+            drop += scores.growth(found["drop"], found["original"])
+        metric = (scores.value(found["metric"], found["artifact"]), drop, f"{below} to {above}")
     shares = [o["agreement"]["value"] for o in found["outputs"] if o["kind"] == "classes" and o["agreement"]]
     agreement = found["agreement"] if found["agreement"] is not None else min(shares, default=None)
     agrees = "-" if agreement is None else _percent(agreement)
@@ -280,13 +337,7 @@ def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
     directed = not found["outputs"] or any(o["kind"] in ("classes", "vector") for o in found["outputs"])
     cosine = f"{found['cosine']:.4f}" if directed else "-"  # of single numbers it says nothing
     macs = f"{100 * found['quantized_macs']:.0f} %{_STAR if found['uncounted'] else ''}"
-    return (candidate["recipe"], _size(candidate["bytes"]), macs, *metric, agrees, spread, cosine)
-
-
-def _grown(found: Mapping[str, Any]) -> str:
-    """Of an error, also the share by which it grows: limits are held against that."""
-    error = any(score["metric"] == found["metric"] and not score["higher_is_better"] for score in found["scores"])
-    return scores.growth(found["drop"], found["original"]) if error else ""
+    return (name, _size(candidate["bytes"]), macs, *metric, agrees, spread, cosine)
 
 
 def _metric_of(candidates: Sequence[Mapping[str, Any]]) -> str:
@@ -295,12 +346,17 @@ def _metric_of(candidates: Sequence[Mapping[str, Any]]) -> str:
     return scores.SHORT.get(name, name)
 
 
-def _table(metric: str, rows: list[tuple[str, ...]]) -> Iterator[str]:
+def _shown(metric: str, rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The head, then the rows, without columns that nothing stands in."""
     head = tuple(title.format(metric=metric) for title in _HEAD)
-    told = [i for i in range(len(head)) if not rows or any(row[i] != "-" for row in rows)]  # no column of dashes
-    head, rows = tuple(head[i] for i in told), [tuple(row[i] for i in told) for row in rows]
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    for row in [head, *rows]:
+    filled = [i for i in range(len(head)) if not rows or any(row[i] != "-" for row in rows)]
+    return [tuple(row[i] for i in filled) for row in (head, *rows)]
+
+
+def _table(metric: str, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    table = _shown(metric, rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         yield "  ".join(cells).rstrip()
 
@@ -312,28 +368,37 @@ def _bundle_lines(bundle: BundleReport, budget_ms: float | None) -> Iterator[str
     else:
         yield f"{bundle.profile}: {chosen.recipe} -> {bundle.path}"
         if chosen.estimate is not None:
-            e = chosen.estimate
             within = "" if budget_ms is None else f"; its upper end keeps the budget of {budget_ms:g} ms"
-            yield (
-                f"  {milliseconds(e.mid_ms)} ms ({milliseconds(e.low_ms)} to {milliseconds(e.high_ms)}), "
-                f"{e.grade}{within}"
-            )
+            yield f"  {_time(chosen.estimate)}{within}"
     for kept in bundle.choice.alternates:
         timed = kept.estimate is not None and kept.estimate.grade == "measured"
         yield (
             f"  beside it, {'as fast by the times measured here' if timed else 'to be tried on the board'}: "
             f"{kept.recipe}"
         )
+    for other in bundle.others:
+        time = "no estimate" if other.candidate.estimate is None else _time(other.candidate.estimate)
+        yield f"  for comparison, not in the bundle: {other.candidate.recipe}, {time}"
+        if other.refusal is not None:
+            yield f"    it would be refused ({other.refusal.code}): {brief(other.refusal.reason)}"
     for one in bundle.batches:
         if one.artifact is not None:
             yield f"  for {one.artifact.inputs[0].shape[0]} items at once: another {_size(len(one.artifact.data))}"
         else:
             yield f"  note: no artifact for a batch: {one.failed}"
+    if bundle.degraded is not None:
+        small = bundle.degraded.artifact
+        yield f"  instead of a late answer: {small.recipe.name}, another {_size(len(small.data))}"
     for note in bundle.choice.notes:
         yield f"  note: {brief(note)}"
     for (code, reason, do), recipes in _alike(bundle.choice.refused).items():
         if code != "missing-extra":  # said once for all boards
             yield f"  not {', '.join(recipes)} ({code}): {sentences(brief(reason), do)}"
+
+
+def _time(found: Estimate) -> str:
+    middle, low, high = map(milliseconds, (found.mid_ms, found.low_ms, found.high_ms))
+    return f"{middle} ms ({low} to {high}), {found.grade}"
 
 
 def _alike(refusals: Iterable[Refusal]) -> dict[tuple[str, str, str], list[str]]:

@@ -1,4 +1,4 @@
-"""What a person asked for."""
+"""The request of one build: all options of `edgekit build`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgekit.errors import OutputError
-from edgekit.keys.signers import Signing
-from edgekit.packaging import Terms
+from edgekit.keys.signers import SigningOptions
+from edgekit.packaging import BundleTerms
 from edgekit_converters.sources.model import LoadOptions
+from edgekit_profiles import Profile, RuntimeSupport
 from edgekit_runtime.bundle.secrets import Secret
 
-__all__ = ["BuildRequest"]
+__all__ = ["Board", "BuildRequest"]
+
+Board = tuple[Profile, tuple[RuntimeSupport, ...]]
+"""A board's profile, and what each engine's support on it is."""
 
 _LONGEST = 100  # with a profile's name and a suffix still within the 255 bytes of every file system
 
 
 _SAVED_MODEL = "saved_model"
-"""What TensorFlow's examples call every folder, and its file in it: a name that tells no model from another."""
+"""What TensorFlow's examples call every folder, and its file in it: a name that identifies no model."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class BuildRequest:
     done at once. cache: folder for what a later build can use again, None for none. command: how this was asked for,
     for the report. profile_paths: folders with profiles of the user's own. anchors: what `edgekit profiles measure`
     wrote on boards.
+    compare: files of other tools, measured beside what is made here.
+    degraded: bundles of a smaller model, at most one a board, whose artifact answers what would be late.
     terms: licence, roll-out and boards that the bundles may be installed on. secret: encrypts what the bundles hold.
     """
 
@@ -49,19 +55,21 @@ class BuildRequest:
     contract: Path | None = None
     name: str | None = None
     version: str = "1"
-    signing: Signing = field(default_factory=Signing)
+    signing: SigningOptions = field(default_factory=SigningOptions)
     options: LoadOptions = field(default_factory=LoadOptions)
     allow_random: bool = False
     repair_s: float = 120.0
     metric: str | None = None
     alternates: int = 1
     batches: tuple[int, ...] = ()
+    degraded: tuple[Path, ...] = ()
+    compare: tuple[Path, ...] = ()
     jobs: int = 2
     cache: Path | None = None
     command: tuple[str, ...] = ()
     profile_paths: tuple[Path, ...] = ()
     anchors: tuple[Path, ...] = ()
-    terms: Terms = field(default_factory=Terms)
+    terms: BundleTerms = field(default_factory=BundleTerms)
     secret: Secret | None = None
 
     @property

@@ -9,29 +9,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeGuard
 
 import numpy as np
 
-from edgekit.building.data import Opener, Sets, open_sets, unused_labels
-from edgekit.building.kept import kept_reference, key
+from edgekit.building.data import Opener, Sets, cached_reference, key, open_sets, unused_labels
 from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration, contract_file, fidelity
-from edgekit_converters.calibration import Finding, Label, Sequences, Subset, source_samples
+from edgekit_converters.calibration import Finding, Sequences, Subset, source_samples
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.fidelity import Evaluation, Metric, Reference
 from edgekit_converters.fidelity.metric_function import FunctionMetric
 from edgekit_converters.progress import Progress
 from edgekit_converters.sources import SourceModel
 from edgekit_converters.sources.load import open_source
-from edgekit_converters.store import NO_STORE, Store, kept_json
+from edgekit_converters.store import NO_STORE, StageStore, cached_json
 from edgekit_converters.targets import recipe
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
 from edgekit_runtime.contract.detect import candidates
+from edgekit_runtime.contract.kinds import kind_of
 
-__all__ = ["Subject", "few_boxes", "labels_at_chance", "never_changes", "open_subject", "too_few_for"]
+__all__ = ["BuildSubject", "few_boxes", "labels_at_chance", "never_changes", "open_subject", "too_few_for"]
 
 _FEWEST_LABELS = 20
 _FEWEST_BOXES = 50
@@ -42,7 +41,7 @@ _SAME = 1e-6
 
 
 @dataclass(frozen=True)
-class Subject:
+class BuildSubject:
     """findings: of the data, and what was guessed of the model. metric: None for the task's own. scratch: where an
     interrupted stage leaves what it has, None for nowhere. indexes: of a part of the evaluation set, its items' places
     in it.
@@ -54,12 +53,12 @@ class Subject:
     reference: Reference
     findings: tuple[Finding, ...]
     metric: Metric | None = None
-    store: Store = NO_STORE
+    store: StageStore = NO_STORE
     scratch: Path | None = None
     indexes: tuple[int, ...] | None = None
 
     @cached_property
-    def halves(self) -> tuple[Subject, Subject] | None:
+    def halves(self) -> tuple[BuildSubject, BuildSubject] | None:
         """(to choose a repair by, to judge it by): the subject with one half of the evaluation set, and with the other.
 
         None where the set is too small to be divided. A sequence is never divided.
@@ -71,11 +70,12 @@ class Subject:
         elif self.contract.state != "none":
             return None
         else:
-            kinds = reference.labels if _are_classes(reference.labels) else reference.best
+            classes = [label for label in reference.labels or () if isinstance(label, (int, np.integer))]
+            kinds = classes if classes and len(classes) == len(reference) else reference.best
             found = calibration.halves(kinds or [0] * len(reference), reference.digests)
         return None if found is None else (self._part(found[0]), self._part(found[1]))
 
-    def _part(self, indexes: Sequence[int]) -> Subject:
+    def _part(self, indexes: Sequence[int]) -> BuildSubject:
         sets = replace(
             self.sets,
             evaluation=Subset(self.sets.evaluation, indexes),
@@ -94,8 +94,8 @@ class Subject:
         return key("evaluation", self.source.sha256, to_json(self.contract), self.sets.evaluation_digest, metric)
 
     @property
-    def evaluation_store(self) -> Store:
-        """Remembers comparisons; nothing where a person's own function scores, whose code nobody can see through."""
+    def evaluation_store(self) -> StageStore:
+        """Remembers comparisons; nothing where a person's own function scores, whose code edgekit cannot inspect."""
         return NO_STORE if self.metric is not None and ":" in self.metric.name else self.store
 
     def workspace(self, progress: Progress) -> Workspace:
@@ -109,11 +109,7 @@ class Subject:
         )
 
 
-def _are_classes(labels: tuple[Label, ...] | None) -> TypeGuard[tuple[int, ...]]:
-    return labels is not None and all(isinstance(label, (int, np.integer)) for label in labels)
-
-
-def open_subject(request: BuildRequest, store: Store, progress: Progress) -> Subject:
+def open_subject(request: BuildRequest, store: StageStore, progress: Progress) -> BuildSubject:
     """Raises SourceError, ContractFileError, CalibrationError or MetricError for what no artifact could get past."""
     source = open_source(request.model, request.options, store)
     file = request.contract or contract_file.find_contract_file(request.model)
@@ -121,10 +117,10 @@ def open_subject(request: BuildRequest, store: Store, progress: Progress) -> Sub
     metric = fidelity.named_metric(request.metric, contract.of_caller) if request.metric else None
     sets = open_sets(request, Opener(contract, store, progress, source))
     name = key("reference", source.sha256, to_json(contract), sets.evaluation_digest)
-    reference = kept_reference(store, name, lambda: fidelity.reference(source, contract, sets.evaluation, progress))
+    reference = cached_reference(store, name, lambda: fidelity.reference(source, contract, sets.evaluation, progress))
     _check_same(sets, reference)
     _check_answerable(source, contract, sets, store, progress)
-    contract, guesses = contract_file.settle(contract, reference.outputs, contract_file.stated_keys(file))
+    contract, guesses = contract_file.settle(contract, reference.outputs, contract_file.stated_keys(file, source))
     if contract.task != "classification":
         reference = replace(reference, best=None)
     metrics = fidelity.task_metrics(contract, reference.labels, metric)
@@ -133,7 +129,14 @@ def open_subject(request: BuildRequest, store: Store, progress: Progress) -> Sub
         if isinstance(metric, FunctionMetric):
             metric.rehearse(reference.outputs, reference.labels)
     unused = unused_labels(contract, bool(metrics), reference.labels is not None, sets.evaluation.name)
-    notes = tuple(Finding(note.code, "note", note.what, note.do) for note in source.notes)
+    notes = tuple(
+        Finding(note.code, "note", note.what, note.do)
+        for note in source.notes
+        if file is None or note.code != "metadata-unused"
+    )
+    if file is None and source.stated:
+        do = f"To say otherwise, write a contract file: edgekit contract {request.model}"
+        notes += (Finding("contract-of-model", "note", _describe_contract(contract), do),)
     suspected = _suspicions(source, contract, sets, store, progress)
     guessing = labels_at_chance(reference, sets.evaluation.name)
     guessing += never_changes(reference, sets.evaluation.name)
@@ -142,7 +145,16 @@ def open_subject(request: BuildRequest, store: Store, progress: Progress) -> Sub
     rounded = not request.recipes or any(recipe(name).precision != "float32" for name in request.recipes)
     if rounded and (reference.best is not None or (metrics and metrics[0].name in _PER_ITEM)):
         findings += too_few_for(request.max_drop, len(reference), sets.evaluation.name)
-    return Subject(source, contract, sets, reference, findings, metric, store, request.cache)
+    return BuildSubject(source, contract, sets, reference, findings, metric, store, request.cache)
+
+
+def _describe_contract(contract: Contract) -> str:
+    """Of a contract that the model file itself states."""
+    said = [f"the task is {contract.task}"]
+    said += [f"'{one.name}' is {kind_of(one).describe(one)}" for one in contract.inputs if kind_of(one).any_size]
+    if contract.labels:
+        said.append(f"{len(contract.labels)} labels, from '{contract.labels[0]}' to '{contract.labels[-1]}'")
+    return "the model file itself says what its numbers mean: " + "; ".join(said)
 
 
 def _check_same(sets: Sets, reference: Reference) -> None:
@@ -159,7 +171,9 @@ def _check_same(sets: Sets, reference: Reference) -> None:
     )
 
 
-def _check_answerable(source: SourceModel, contract: Contract, sets: Sets, store: Store, progress: Progress) -> None:
+def _check_answerable(
+    source: SourceModel, contract: Contract, sets: Sets, store: StageStore, progress: Progress
+) -> None:
     """The calibration set, once; the evaluation set has been answered."""
     given = sets.calibration
     if given is None:
@@ -169,7 +183,7 @@ def _check_answerable(source: SourceModel, contract: Contract, sets: Sets, store
         fidelity.check_answerable(source, contract, given, progress)
         return True
 
-    kept_json(store, key("answerable", source.sha256, to_json(contract), sets.calibration_digest), bool, checked)
+    cached_json(store, key("answerable", source.sha256, to_json(contract), sets.calibration_digest), bool, checked)
 
 
 def too_few_for(max_drop: float | None, items: int, where: str) -> tuple[Finding, ...]:
@@ -250,9 +264,9 @@ def labels_at_chance(reference: Reference, where: str) -> tuple[Finding, ...]:
 
 
 def _suspicions(
-    source: SourceModel, contract: Contract, sets: Sets, store: Store, progress: Progress
+    source: SourceModel, contract: Contract, sets: Sets, store: StageStore, progress: Progress
 ) -> tuple[Finding, ...]:
-    """Whether the original does better when the data are read otherwise. Made-up data say nothing of that."""
+    """Whether the original does better when the data are read otherwise. RecipeResult-up data say nothing of that."""
     if sets.random:
         return ()
     name = key("suspicions", source.sha256, to_json(contract), sets.evaluation_digest, sets.evaluation.name)
@@ -261,4 +275,4 @@ def _suspicions(
         seen = calibration.suspicions(source, contract, sets.evaluation, progress)
         return tuple(Finding(one.code, "warning", one.what, one.do) for one in seen)
 
-    return kept_json(store, name, tuple[Finding, ...], found)
+    return cached_json(store, name, tuple[Finding, ...], found)

@@ -1,29 +1,29 @@
 """Will it load on that board, and answer there as it did here: known before owning one.
 
-    checked = check(Request(Path("net.ekb"), load("raspberry-pi-4")))
+    checked = check(CheckRequest(Path("net.ekb"), load("raspberry-pi-4")))
     checked.ok, [(finding.code, finding.what) for finding in checked.findings]
 
-Rules: first what can be told from the files alone, in under a second and without an engine; then the golden examples
+Rules: first what the files alone show, in under a second and without an engine; then the golden examples
 are replayed on that very version of the runtime, beside this environment or under emulation. Every finding has a code
 of the catalogue, and `explain` knows each of them.
 """
 
 from __future__ import annotations
 
-from edgekit.checking.catalogue import Entry, Finding, Level, entries, entry, explain, matching
-from edgekit.checking.checked import Checked, Request, check
-from edgekit.checking.replay import Replayed
+from edgekit.checking.catalogue import CheckFinding, Entry, Level, entries, entry, explain, find_entries
+from edgekit.checking.checked import CheckReport, CheckRequest, check
+from edgekit.checking.replay import ReplayResult
 
 __all__ = [
-    "Checked",
+    "CheckFinding",
+    "CheckReport",
+    "CheckRequest",
     "Entry",
-    "Finding",
     "Level",
-    "Replayed",
-    "Request",
+    "ReplayResult",
     "check",
     "entries",
     "entry",
     "explain",
-    "matching",
+    "find_entries",
 ]

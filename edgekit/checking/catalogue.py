@@ -1,11 +1,11 @@
 """Every code that edgekit prints, and known messages of others: `catalogue.toml`.
 
     entry("op-version").why
-    matching("Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'")[0].code       # "op-version"
+    find_entries("Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'")[0].code       # "op-version"
     finding("op-version", "FULLY_CONNECTED version 12 is newer than ...", artifact="tflite-dynamic")
 
-Rules: a code is explained once, whoever prints it; an error of edgekit is found by its code, or by the words of its
-entry; a message of other software by a regular expression, whatever stands around it.
+Rules: a code is explained once for everything that prints it; an error of edgekit is found by its code, or by the words
+of its entry; a message of other software by a regular expression, anywhere in the text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from edgekit_profiles.schema import parse_toml
 from edgekit_runtime import errors
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["Entry", "Finding", "Level", "UnexplainedError", "entries", "entry", "explain", "finding", "matching"]
+__all__ = [
+    "CheckFinding",
+    "Entry",
+    "Level",
+    "UnexplainedError",
+    "entries",
+    "entry",
+    "explain",
+    "find_entries",
+    "finding",
+]
 
 Kind = Literal["check", "refusal", "error", "data", "damage", "message"]
 
@@ -55,7 +65,12 @@ class Entry:
 def entries() -> dict[str, Entry]:
     """Code -> entry, in the file's order."""
     text = (importlib.resources.files("edgekit.checking") / "catalogue.toml").read_text(encoding="utf-8")
-    return {code: _entry(code, table) for code, table in parse_toml(text).items()}
+    found = {}
+    for code, table in parse_toml(text).items():
+        lists = {name: tuple(table.pop(name, ())) for name in ("messages", "sources")}
+        fields: dict[str, Any] = {name: " ".join(str(value).split()) for name, value in table.items()}
+        found[code] = Entry(code, **(fields | lists))
+    return found
 
 
 def entry(code: str) -> Entry:
@@ -68,7 +83,7 @@ def entry(code: str) -> Entry:
     return found
 
 
-def matching(text: str) -> list[Entry]:
+def find_entries(text: str) -> list[Entry]:
     """The entries of which a message is in `text`: codes of edgekit's own first, then by how much of it they match."""
     lengths = []
     for found in entries().values():
@@ -79,20 +94,21 @@ def matching(text: str) -> list[Entry]:
 
 
 def explain(text: str) -> Entry:
-    """Return the entry of a code, of an error as a line or as JSON, or of a message. Raises UnexplainedError."""
+    """Return the entry of a code, of an error as a line or as JSON, or of a message.
+    Raises UnexplainedError."""
     if text in entries():
         return entry(text)
     for code in re.findall(r"\[([a-z0-9-]+)\]|\"code\": *\"([a-z0-9-]+)\"", text)[::-1]:
         if (found := entries().get(code[0] or code[1])) is not None:
             return found
-    found = (
-        _by_words(text, least=1.0)
-        or next(iter(matching(text)), None)
-        or _by_words(text, least=_ALIKE)
-        or _by_class(text)
-    )
+    found = _by_words(text, least=1.0) or next(iter(find_entries(text)), None) or _by_words(text, least=_ALIKE)
     if found is not None:
         return found
+    # The entry of an exception's class, as the last line of a traceback names it
+    for name in re.findall(r"(?:^|[\s.])([A-Z]\w+): ", text):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, EdgekitError) and kind.code in entries():
+            return entries()[kind.code]
     if len(text.split()) == 1:
         return entry(text)
     raise UnexplainedError(
@@ -108,40 +124,25 @@ _ALIKE = 0.7
 def _by_words(text: str, least: float) -> Entry | None:
     """The entry of edgekit's own whose first line has the most words in common with the text."""
     given = _words(text)
-    shares = {one.code: _share(_words(one.what), given) for one in entries().values() if one.kind != "message"}
+    shares = {}  # code -> (the part of the entry's words that the text has, how many words that is)
+    for one in entries().values():
+        wanted = _words(one.what)
+        common = len(wanted & given)
+        if one.kind != "message":
+            shares[one.code] = (common / len(wanted) if len(wanted) >= 2 else 0.0), common
     code = max(shares, key=lambda code: shares[code])
     return entries()[code] if shares[code][0] >= least else None
-
-
-def _by_class(text: str) -> Entry | None:
-    """The entry of an exception's class, as the last line of a traceback names it."""
-    for name in re.findall(r"(?:^|[\s.])([A-Z]\w+): ", text):
-        kind = getattr(errors, name, None)
-        if isinstance(kind, type) and issubclass(kind, EdgekitError) and kind.code in entries():
-            return entries()[kind.code]
-    return None
-
-
-def _share(wanted: frozenset[str], given: frozenset[str]) -> tuple[float, int]:
-    """(the part of the wanted words that is there, how many words that is)."""
-    common = len(wanted & given)
-    return (common / len(wanted) if len(wanted) >= 2 else 0.0), common
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"[a-z0-9.]*[a-z0-9]", text.lower()))
 
 
-def _entry(code: str, table: dict[str, Any]) -> Entry:
-    lists = {name: tuple(table.pop(name, ())) for name in ("messages", "sources")}
-    return Entry(code, **{name: " ".join(str(value).split()) for name, value in table.items()}, **lists)  # type: ignore[arg-type]
-
-
 Level = Literal["error", "warning"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckFinding:
     """what: of this bundle. why: in general. do: the next command. artifact: the recipe it is about, "" for the bundle.
     runtime: the engine and version it was found for, "" where it is about none."""
 
@@ -159,7 +160,7 @@ class Finding:
 
 def finding(
     code: str, what: str, *, do: str = "", level: Level | None = None, artifact: str = "", runtime: str = ""
-) -> Finding:
+) -> CheckFinding:
     """The reason, and what to do and the level where they are not given, are the catalogue's."""
     found = entry(code)
-    return Finding(code, level or found.level, what, found.why, do or found.do, artifact, runtime)
+    return CheckFinding(code, level or found.level, what, found.why, do or found.do, artifact, runtime)

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edgekit.checking.catalogue import Finding, Level, finding
-from edgekit.checking.replay import Replayed, loaded, natively, under_emulation
-from edgekit.checking.subject import Checkable, Subject, opened
+from edgekit.checking.catalogue import CheckFinding, Level, finding
+from edgekit.checking.replay import ReplayResult, loaded, natively, under_emulation
+from edgekit.checking.subject import Checkable, CheckSubject, open_subject
 from edgekit_converters import workload
 from edgekit_converters.choose import beyond_memory
 from edgekit_converters.errors import ConversionError
@@ -26,11 +26,20 @@ from edgekit_converters.needs import Barrier, Runtime, barriers, read_needs
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.targets import RECIPES, per_tensor, with_islands
 from edgekit_profiles import Profile, installable
-from edgekit_runtime.bundle.secrets import Given
+from edgekit_runtime.bundle.secrets import SecretArgument
 from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["Checked", "Chosen", "Request", "UnknownRuntimeError", "check", "chosen_runtimes", "runtime_named", "static"]
+__all__ = [
+    "CheckReport",
+    "CheckRequest",
+    "RuntimeChoice",
+    "UnknownRuntimeError",
+    "check",
+    "chosen_runtimes",
+    "runtime_named",
+    "static",
+]
 
 _SHARE_OF_RAM = 0.25
 
@@ -42,7 +51,7 @@ class UnknownRuntimeError(EdgekitError):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class RuntimeChoice:
     """A runtime that a board may have for a format. first: it is the one that it will use."""
 
     format: str
@@ -51,49 +60,56 @@ class Chosen:
 
 
 def runtime_named(text: str) -> tuple[str, str]:
-    """`tflite-runtime==2.14.0` -> (engine, version); the distribution's name will do, too, and so will `2.14`, which
-    installers take for the same. Raises UnknownRuntimeError."""
+    """`tflite-runtime==2.14.0` -> (engine, version). Raises UnknownRuntimeError.
+
+    The distribution's name will do too, and `2.14`, which installers take for the same.
+    """
     name, separator, version = (part.strip() for part in text.partition("=="))
     engines = {kind.distribution: engine for engine, kind in ENGINES.items()} | {engine: engine for engine in ENGINES}
     if name not in engines or not separator or not all(part.isdecimal() for part in version.split(".")):
         do = f"Write ENGINE==VERSION, with one of {', '.join(ENGINES)}: --runtime tflite-runtime==2.14.0"
         raise UnknownRuntimeError(f"'{text}' is no runtime", where="--runtime", do=do)
-    return engines[name], _in_three(version)
-
-
-def _in_three(version: str) -> str:
-    """As engines themselves say it, so that what was asked for is found again in what was installed: `1.21` ->
-    `1.21.0`.
-    """
+    # In three numbers, as engines themselves say it, so that it is found again in what was installed: 1.21 -> 1.21.0
     numbers = [int(part) for part in version.split(".")]
     while len(numbers) > 3 and numbers[-1] == 0:
         numbers.pop()
-    return ".".join(map(str, numbers + [0] * (3 - len(numbers))))
+    return engines[name], ".".join(map(str, numbers + [0] * (3 - len(numbers))))
 
 
-def chosen_runtimes(profile: Profile, named: Sequence[tuple[str, str]] = ()) -> tuple[Chosen, ...]:
-    """For each format what the board will use first, then what else installs there. named: instead of what the profile
-    says, for the formats that those engines run."""
+def chosen_runtimes(profile: Profile, named: Sequence[tuple[str, str]] = ()) -> tuple[RuntimeChoice, ...]:
+    """For each format the runtime that the board uses first, then what else installs there.
+
+    named: instead of what the profile says, for the formats that those engines run.
+    """
     has = (profile.arch, profile.core.type, os.environ.get("EDGEKIT_DELEGATE", ""))
-    found = [Chosen(form, Runtime(e, v, *has), True) for e, v in named for form in ENGINES[e].formats]
-    told = {one.format for one in found}
+    found = [RuntimeChoice(form, Runtime(e, v, *has), True) for e, v in named for form in ENGINES[e].formats]
+    decided = {one.format for one in found}
     for verdict in installable(profile):
-        if verdict.ok and verdict.version is not None and verdict.format not in told:
+        if verdict.ok and verdict.version is not None and verdict.format not in decided:
             first = verdict.format not in {one.format for one in found}
-            found.append(Chosen(verdict.format, Runtime(verdict.engine, verdict.version, *has), first))
+            found.append(RuntimeChoice(verdict.format, Runtime(verdict.engine, verdict.version, *has), first))
     return tuple(found)
 
 
-def static(subject: Subject, profile: Profile, runtimes: Sequence[Chosen]) -> list[Finding]:
+def static(subject: CheckSubject, profile: Profile, runtimes: Sequence[RuntimeChoice]) -> list[CheckFinding]:
     """Of every artifact, then of the file as a whole."""
-    found: list[Finding] = []
+    found: list[CheckFinding] = []
     for one in subject.artifacts:
         found += _artifact(one, subject, profile, runtimes)
-    found += _whole(subject, profile)
+    size = subject.size / 2**20
+    if size > _SHARE_OF_RAM * profile.memory.ram_mb:
+        what = f"the file has {size:.0f} MiB and is read as a whole, and {profile.name} has {profile.memory.ram_mb} MiB"
+        found.append(finding("file-size", what))
+    target = subject.target
+    if target is not None and target.profile != profile.name:
+        what = f"it was built for {target.profile} ({target.arch}), and this is {profile.name} ({profile.arch})"
+        found.append(finding("other-board", what))
     return found
 
 
-def _artifact(one: Checkable, subject: Subject, profile: Profile, runtimes: Sequence[Chosen]) -> Iterator[Finding]:
+def _artifact(
+    one: Checkable, subject: CheckSubject, profile: Profile, runtimes: Sequence[RuntimeChoice]
+) -> Iterator[CheckFinding]:
     own = [chosen for chosen in runtimes if chosen.format == one.format]
     if not own:
         yield _no_runtime(one, subject, profile, runtimes)
@@ -123,7 +139,9 @@ def _artifact(one: Checkable, subject: Subject, profile: Profile, runtimes: Sequ
         yield finding("memory", reason, artifact=one.recipe)
 
 
-def _no_runtime(one: Checkable, subject: Subject, profile: Profile, runtimes: Sequence[Chosen]) -> Finding:
+def _no_runtime(
+    one: Checkable, subject: CheckSubject, profile: Profile, runtimes: Sequence[RuntimeChoice]
+) -> CheckFinding:
     """A warning where another artifact of the bundle answers there in its place, as the runtime lets it."""
     reasons = dict.fromkeys(verdict.reason for verdict in installable(profile) if verdict.format == one.format)
     what = f"no {one.format} runtime installs on {profile.name}: {'; '.join(reasons)}"
@@ -136,77 +154,67 @@ def _no_runtime(one: Checkable, subject: Subject, profile: Profile, runtimes: Se
     return finding("runtime-unavailable", what, do=do, level="warning", artifact=one.recipe)
 
 
-def _way_out(barrier: Barrier, one: Checkable, subject: Subject, chosen: Chosen) -> str:
-    """The command that makes what would run, where there is one."""
-    form = _form(one.recipe, barrier, subject) if chosen.first and barrier.remedy is not None else None
+def _way_out(barrier: Barrier, one: Checkable, subject: CheckSubject, chosen: RuntimeChoice) -> str:
+    """The command that makes a form that would run, or "".
+
+    Of a bare file it is the recipe that changes nothing else, if there is one: the model it is from is not here.
+    """
+    if not chosen.first or barrier.remedy is None:
+        return ""
+    known = RECIPES.get(one.recipe)
+    form: str | None = None
+    if subject.made_up:
+        form = "tflite-as-is-per-tensor" if barrier.remedy == "per-tensor" else None
+    elif known is not None and barrier.remedy == "float-layers":
+        form = with_islands(known).name if known.needs_calibration else None
+    elif known is not None:
+        other = per_tensor(known)
+        form = "tflite-dynamic" if other is None else other.name
     if form is None:
         return ""
     model, pin = (subject.path.name if subject.made_up else "MODEL"), chosen.runtime
     return (
         f"edgekit build {model} --recipe {form} --profile NAME makes the form that runs there; for a profile whose "
-        f"[pins] say "
-        f'{pin.engine} = "{pin.version}" the build makes it by itself'
+        f'[pins] say {pin.engine} = "{pin.version}" the build makes it by itself'
     )
-
-
-def _form(recipe: str, barrier: Barrier, subject: Subject) -> str | None:
-    """The recipe that helps: of a bare file the one that changes nothing else, None where only the model it is from
-    does.
-    """
-    if subject.made_up:
-        return "tflite-as-is-per-tensor" if barrier.remedy == "per-tensor" else None
-    known = RECIPES.get(recipe)
-    if known is None:
-        return None
-    if barrier.remedy == "float-layers":
-        return with_islands(known).name if known.needs_calibration else None
-    form = per_tensor(known)
-    return "tflite-dynamic" if form is None else form.name
-
-
-def _whole(subject: Subject, profile: Profile) -> Iterator[Finding]:
-    size = subject.size / 2**20
-    if size > _SHARE_OF_RAM * profile.memory.ram_mb:
-        what = f"the file has {size:.0f} MiB and is read as a whole, and {profile.name} has {profile.memory.ram_mb} MiB"
-        yield finding("file-size", what)
-    target = subject.target
-    if target is not None and target.profile != profile.name:
-        what = f"it was built for {target.profile} ({target.arch}), and this is {profile.name} ({profile.arch})"
-        yield finding("other-board", what)
 
 
 _ANSWERED = ("replay-refused", "replay-crashed", "replay-differs", "replay-late", "replay-failed", "replay-kernels")
 
 
 @dataclass(frozen=True)
-class Request:
-    """path: a bundle, or a .tflite or .onnx file. runtimes: (engine, version) pairs instead of what the profile
-    installs.
-    replay: whether anything is run at all. emulate: on the profile's processor too. secret: of an encrypted bundle, see
-    `open_bundle`."""
+class CheckRequest:
+    """What to check, and for which board.
+
+    path: a bundle, or a .tflite or .onnx file.
+    runtimes: (engine, version) pairs instead of what the profile installs.
+    replay: whether anything is run at all.
+    emulate: on the profile's processor too.
+    secret: of an encrypted bundle, see `open_bundle`.
+    """
 
     path: Path
     profile: Profile
     runtimes: tuple[tuple[str, str], ...] = ()
     replay: bool = True
     emulate: bool = False
-    secret: Given = None
+    secret: SecretArgument = None
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckReport:
     """ok: no finding is an error. replays: one an artifact and place, the primary artifact's first."""
 
     profile: str
-    findings: tuple[Finding, ...]
-    replays: tuple[Replayed, ...] = field(default=())
+    findings: tuple[CheckFinding, ...]
+    replays: tuple[ReplayResult, ...] = field(default=())
 
     @property
     def ok(self) -> bool:
         return not any(found.level == "error" for found in self.findings)
 
     @property
-    def replayed(self) -> Replayed | None:
+    def replayed(self) -> ReplayResult | None:
         """The one that says most: emulated before native."""
         return next((one for one in self.replays if one.where == "emulated"), self.replays[0] if self.replays else None)
 
@@ -221,44 +229,45 @@ class Checked:
         }
 
 
-def check(request: Request, progress: Progress = silent) -> Checked:
+def check(request: CheckRequest, progress: Progress = silent) -> CheckReport:
     """Raises BundleError for what is neither a bundle nor a model, IntegrityError for a damaged bundle, SecretError."""
     profile = request.profile
     runtimes = chosen_runtimes(profile, request.runtimes)
-    with opened(request.path, request.secret) as subject:
+    with open_subject(request.path, request.secret) as subject:
         findings = static(subject, profile, runtimes)
-        replays: list[Replayed] = []
+        replays: list[ReplayResult] = []
         if request.replay:
-            found, more = _replayed(subject, request, runtimes, progress)
-            replays, findings = found, _once(findings, more, subject)
+            replays, more = _replayed(subject, request, runtimes, progress)
+            known = [*findings]
+            for one in more:  # one finding for each fault: what a runtime says of one that the file shows is part of it
+                whose = ((one.artifact, one.runtime), (one.artifact, ""))
+                same = [i for i, f in enumerate(known) if f.level == "error" and (f.artifact, f.runtime) in whose]
+                if one.code == "replay-refused" and same:
+                    shown = findings[same[0]]
+                    findings[same[0]] = replace(shown, what=f"{shown.what}; {one.runtime} says: {one.what}")
+                else:
+                    findings.append(one)
+            if not subject.do_for_replay and any(one.level == "error" for one in findings):
+                # This machine's engine refuses it as the board's does.
+                findings = [one for one in findings if one.code != "replay-impossible"]
     order = {"error": 0, "warning": 1}
-    return Checked(profile.name, tuple(sorted(findings, key=lambda one: order[one.level])), tuple(replays))
-
-
-def _once(known: Sequence[Finding], replayed: Sequence[Finding], subject: Subject) -> list[Finding]:
-    """One finding for each fault: what a runtime says of one that the file shows is part of that finding."""
-    found = [*known]
-    for one in replayed:
-        whose = ((one.artifact, one.runtime), (one.artifact, ""))
-        same = [at for at, each in enumerate(known) if each.level == "error" and (each.artifact, each.runtime) in whose]
-        if one.code == "replay-refused" and same:
-            found[same[0]] = replace(found[same[0]], what=f"{found[same[0]].what}; {one.runtime} says: {one.what}")
-        else:
-            found.append(one)
-    if subject.do_for_replay or not any(one.level == "error" for one in found):
-        return found
-    return [
-        one for one in found if one.code != "replay-impossible"
-    ]  # this machine's engine refuses it as the board's does
+    return CheckReport(profile.name, tuple(sorted(findings, key=lambda one: order[one.level])), tuple(replays))
 
 
 def _replayed(
-    subject: Subject, request: Request, runtimes: Sequence[Chosen], progress: Progress
-) -> tuple[list[Replayed], list[Finding]]:
+    subject: CheckSubject, request: CheckRequest, runtimes: Sequence[RuntimeChoice], progress: Progress
+) -> tuple[list[ReplayResult], list[CheckFinding]]:
+    replays: list[ReplayResult] = []
+    findings: list[CheckFinding] = []
     if subject.bundle is None:
-        return [], _loaded_only(subject, runtimes, progress)
-    replays: list[Replayed] = []
-    findings: list[Finding] = []
+        # This machine's engine cannot answer for the file; the board's own version may at least load it.
+        findings.append(finding("replay-impossible", subject.why_no_replay, do=subject.do_for_replay))
+        for one in subject.artifacts:
+            chosen = next((each for each in runtimes if each.format == one.format and each.first), None)
+            if chosen is not None:
+                progress(f"loading {one.recipe} with {chosen.runtime}", 0, None)
+                findings += loaded(subject.path, one.format, one.recipe, chosen.runtime)
+        return [], findings
     for one in sorted(subject.artifacts, key=lambda each: each.role != "primary"):
         chosen = next((each for each in runtimes if each.format == one.format and each.first), None)
         if chosen is None or one.role == "batch":
@@ -271,34 +280,18 @@ def _replayed(
         progress(
             f"installing and replaying it on an emulated {request.profile.name}; the first time takes minutes", 0, None
         )
-        on_board, more = under_emulation(subject.bundle, _with_pins(request), subject.secret)
+        pinned = replace(request.profile, pins={**request.profile.pins, **dict(request.runtimes)})
+        on_board, more = under_emulation(subject.bundle, pinned, subject.secret)
         if on_board and not more:
-            findings = [_overruled(one, on_board[0]) for one in findings]
+            findings = [demote(one, on_board[0]) for one in findings]
         replays += on_board
         findings += more
     return replays, findings
 
 
-def _loaded_only(subject: Subject, runtimes: Sequence[Chosen], progress: Progress) -> list[Finding]:
-    """A file that this machine's engine cannot answer for: whether the board's own version of the engine loads it at
-    all.
-    """
-    found = [finding("replay-impossible", subject.why_no_replay, do=subject.do_for_replay)]
-    for one in subject.artifacts:
-        chosen = next((each for each in runtimes if each.format == one.format and each.first), None)
-        if chosen is not None:
-            progress(f"loading {one.recipe} with {chosen.runtime}", 0, None)
-            found += loaded(subject.path, one.format, one.recipe, chosen.runtime)
-    return found
-
-
-def _overruled(one: Finding, emulated: Replayed) -> Finding:
+def demote(one: CheckFinding, emulated: ReplayResult) -> CheckFinding:
     """What a runtime did here counts for less than what the same one does on the board's processor."""
     if one.runtime != emulated.runtime or one.code not in _ANSWERED:
         return one
     what = f"{one.what}; under QEMU, with the board's own kernels, it answers as it should"
     return replace(one, level="warning", what=what, do="Nothing: the emulated board's answer counts")
-
-
-def _with_pins(request: Request) -> Profile:
-    return replace(request.profile, pins={**request.profile.pins, **dict(request.runtimes)})

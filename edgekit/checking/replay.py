@@ -21,13 +21,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgekit.checking.catalogue import Finding, finding
+from edgekit.checking.catalogue import CheckFinding, finding
 from edgekit_converters.needs import Runtime
 from edgekit_runtime.board import state_dir
 from edgekit_runtime.bundle import read_bundle
@@ -35,14 +35,13 @@ from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines import available
 from edgekit_runtime.engines.registry import ENGINES
-from edgekit_runtime.errors import EdgekitError, EngineError, shortened
+from edgekit_runtime.errors import EdgekitError, EngineError, shorten
 from edgekit_runtime.jobs import ask, bundle_job
 
 if TYPE_CHECKING:
-    from edgekit.emulation import Replayed as Emulated
     from edgekit_profiles import Profile
 
-__all__ = ["NoEnvironmentError", "Replayed", "environment", "loaded", "natively", "under_emulation"]
+__all__ = ["NoEnvironmentError", "ReplayResult", "environment", "loaded", "natively", "under_emulation"]
 
 _PIP_TIMEOUT_S = 300.0
 _READY = "ready"
@@ -58,7 +57,8 @@ class NoEnvironmentError(EdgekitError):
 
 
 def environment(engine: str, version: str, folder: Path | None = None, run: Run = subprocess.run) -> Path:
-    """The Python that has it: this one where it has that very version. Raises NoEnvironmentError."""
+    """The Python that has it: this one where it has that very version.
+    Raises NoEnvironmentError."""
     if available().get(engine) == version:
         return Path(sys.executable)
     folder = (folder or state_dir()) / "runtimes"
@@ -72,7 +72,7 @@ def environment(engine: str, version: str, folder: Path | None = None, run: Run 
     except OSError as error:
         raise _unwritable(folder, error) from error
     try:
-        _made(draft, engine, version, run)
+        _install(draft, engine, version, run)
         (draft / _READY).touch()
         if place.exists():
             shutil.rmtree(place, ignore_errors=True)
@@ -90,7 +90,7 @@ def _unwritable(folder: Path, error: OSError) -> NoEnvironmentError:
     return NoEnvironmentError(what, do="Make room there, or name another folder with EDGEKIT_STATE_DIR")
 
 
-def _made(place: Path, engine: str, version: str, run: Run) -> None:
+def _install(place: Path, engine: str, version: str, run: Run) -> None:
     wanted = [f"{ENGINES[engine].distribution}=={version}", ENGINES[engine].numpy_for(version)]
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv is not None:
@@ -114,15 +114,12 @@ def _made(place: Path, engine: str, version: str, run: Run) -> None:
             # Of what an installer says: not its warnings; and where it says much, how it begins and how it ends,
             # which is the cause
             lines = [line.strip(" ×╰─▶│") for line in done.stderr.splitlines() if line.strip()]
-            told = " ".join([line for line in lines if not line.upper().startswith("WARNING")] or lines)
-            reason = (
-                told if len(told) <= _MOST else f"{told[: _MOST // 2]} ... {told[-_MOST // 2 :]}"
-            ) or f"exit code {done.returncode}"
-            do = (
-                "Make room on that disk, or name another folder with EDGEKIT_STATE_DIR"
-                if _FULL.search(done.stderr)
-                else ""
-            )
+            words = " ".join([line for line in lines if not line.upper().startswith("WARNING")] or lines)
+            reason = words or f"exit code {done.returncode}"
+            if len(words) > _MOST:
+                reason = f"{words[: _MOST // 2]} ... {words[-_MOST // 2 :]}"
+            full = _FULL.search(done.stderr)
+            do = "Make room on that disk, or name another folder with EDGEKIT_STATE_DIR" if full else ""
             raise NoEnvironmentError(f"{what} could not be installed beside this environment: {reason}", do=do)
 
 
@@ -135,7 +132,7 @@ Where = Literal["native", "emulated"]
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayResult:
     """runtime: engine and version. worst: the largest difference of a value, in the golden answer's own steps, None
     where no answer came. cosine: the least likeness. artifact: its recipe. cpu: that was emulated. quantized: whether
     its outputs are, so that a step is one of theirs; of float outputs it is 1e-4 of the largest value. kernels: of the
@@ -157,31 +154,41 @@ class Replayed:
 
 def natively(
     bundle: Path, recipe: str, runtime: Runtime, secret: Secret | None = None
-) -> tuple[Replayed | None, list[Finding]]:
-    """Nothing where no environment with that version can be made: a warning says why.
+) -> tuple[ReplayResult | None, list[CheckFinding]]:
+    """Replay here with that version of the runtime; a warning and nothing else if no environment with it can be made.
 
     secret: of an encrypted bundle.
     """
     python = _python_with(runtime, recipe)
-    if isinstance(python, Finding):
+    if isinstance(python, CheckFinding):
         return None, [python]
     job = {**bundle_job(read_bundle(bundle, secret=secret)), "recipe": recipe, "engine": runtime.engine, "exact": True}
-    replayed, findings = _by_kernels(job, runtime, python)
+    name, portable, failed = str(runtime), ENGINES[runtime.engine].portable, ("replay-crashed", "replay-refused")
+    replayed, findings = _asked(python, {**job, "kernels": portable}, recipe, name)
+    if portable != "default" and findings and findings[0].code in failed:
+        replayed, others = _asked(python, {**job, "kernels": "default", "exact": False}, recipe, name)
+        if not others or others[0].code not in failed:
+            what = (
+                f"the reference kernels of {name} cannot run it ({findings[0].what}); its other kernels do, and were "
+                "held to class and likeness alone, since theirs here are not those of an ARM board"
+            )
+            others = [*others, finding("replay-kernels", what, artifact=recipe, runtime=name)]
+        findings = others
+    elif portable != "default":
+        replayed = replace(replayed, kernels=portable)
     return replace(replayed, quantized=_quantized(bundle, recipe)), findings
 
 
-def loaded(model: Path, format: str, recipe: str, runtime: Runtime) -> list[Finding]:  # noqa: A002 - the manifest's word
-    """Load a bare model file in that version of the runtime. An error where it refuses or crashes, nothing where it
-    loads.
-    """
+def loaded(model: Path, format: str, recipe: str, runtime: Runtime) -> list[CheckFinding]:  # noqa: A002 - the manifest's word
+    """Load a bare model file in that version of the runtime; findings where it refuses or crashes."""
     python = _python_with(runtime, recipe)
-    if isinstance(python, Finding):
+    if isinstance(python, CheckFinding):
         return [python]
     job = {"model": str(model.absolute()), "format": format, "engine": runtime.engine}
     return _asked(python, job, recipe, str(runtime))[1]
 
 
-def _python_with(runtime: Runtime, recipe: str) -> Path | Finding:
+def _python_with(runtime: Runtime, recipe: str) -> Path | CheckFinding:
     """The Python of an environment with that version, or why there is none."""
     try:
         return environment(runtime.engine, runtime.version)
@@ -194,40 +201,25 @@ def _python_with(runtime: Runtime, recipe: str) -> Path | Finding:
         return finding("replay-unavailable", error.what, do=do, artifact=recipe, runtime=str(runtime))
 
 
-def _by_kernels(job: dict[str, Any], runtime: Runtime, python: Path) -> tuple[Replayed, list[Finding]]:
-    name, recipe = str(runtime), job["recipe"]
-    portable = ENGINES[runtime.engine].portable
-    replayed, findings = _asked(python, {**job, "kernels": portable}, recipe, name)
-    if portable == "default":
-        return replayed, findings
-    if not findings or findings[0].code not in ("replay-crashed", "replay-refused"):
-        return replace(replayed, kernels=portable), findings
-    replayed, others = _asked(python, {**job, "kernels": "default", "exact": False}, recipe, name)
-    if others and others[0].code in ("replay-crashed", "replay-refused"):
-        return replayed, others
-    what = (
-        f"the reference kernels of {name} cannot run it ({findings[0].what}); its other kernels do, and were held to "
-        "class and likeness alone, since theirs here are not those of an ARM board"
-    )
-    return replayed, [*others, finding("replay-kernels", what, artifact=recipe, runtime=name)]
-
-
 def _quantized(bundle: Path, recipe: str) -> bool:
     """Whether the artifact answers in steps."""
     entries = [entry for entry in read_bundle(bundle).manifest.artifacts if entry.recipe == recipe]
     return all(output.quantization is not None for entry in entries for output in entry.outputs)
 
 
-def _asked(python: Path, job: dict[str, Any], recipe: str, name: str) -> tuple[Replayed, list[Finding]]:
+def _asked(python: Path, job: dict[str, Any], recipe: str, name: str) -> tuple[ReplayResult, list[CheckFinding]]:
     with _only_the_runtime() as folder:
 
         def run(*arguments: Any, env: Mapping[str, str], **others: Any) -> subprocess.CompletedProcess[str]:
-            return run_child(*arguments, env=_environment(folder), **others)
+            kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH")
+            own = {name: os.environ[name] for name in (*kept, "EDGEKIT_DELEGATE") if name in os.environ}
+            own |= {"PYTHONPATH": str(folder), "EDGEKIT_SELFTEST": "in-process", "PYTHONDONTWRITEBYTECODE": "1"}
+            return run_child(*arguments, env=own, **others)
 
         child = str(Path(__file__).with_name("replayed_child.py"))
         came = ask([str(python), "-P", child], job, silence_s=_TIMEOUT_S, run=run)
     facts: dict[str, Any] = {key: value for fact in came.facts for key, value in fact.items()}
-    found = Replayed(name, "native", facts.get("steps"), facts.get("cosine"), artifact=recipe)
+    found = ReplayResult(name, "native", facts.get("steps"), facts.get("cosine"), artifact=recipe)
     if came.silent:
         code, what = "replay-late", f"{name} did not answer the golden examples within {_TIMEOUT_S:.0f} s"
     elif signal := came.crashed or came.interrupted:
@@ -239,20 +231,23 @@ def _asked(python: Path, job: dict[str, Any], recipe: str, name: str) -> tuple[R
             code, what = "replay-differs", f"on {name} {what}"
     elif came.result is None:
         last = came.last_words or "nothing was said"
-        code, what = "replay-failed", f"{name} could not be asked: {shortened(last, 300)}"
+        code, what = "replay-failed", f"{name} could not be asked: {shorten(last, 300)}"
     else:
-        told = came.result
-        if told:
-            found = Replayed(name, "native", told["worst_steps"], told["worst_cosine"], told["examples"], recipe)
+        if result := came.result:
+            found = ReplayResult(
+                name, "native", result["worst_steps"], result["worst_cosine"], result["examples"], recipe
+            )
         return found, []
     return found, [finding(code, what, artifact=recipe, runtime=name)]
 
 
 def under_emulation(
     bundle: Path, profile: Profile, secret: Secret | None = None
-) -> tuple[list[Replayed], list[Finding]]:
-    """One for each artifact that the board's engine runs, on its processor, the primary one first. What is missing for
-    it is an error with the command that installs it: it was asked for."""
+) -> tuple[list[ReplayResult], list[CheckFinding]]:
+    """One for each artifact that the board's engine runs, on its processor, the primary one first.
+
+    A missing tool is an error with the command that installs it: emulation was asked for.
+    """
     try:
         from edgekit.emulation import replay
     except ImportError as error:
@@ -262,43 +257,34 @@ def under_emulation(
         found = replay(bundle, profile, secret=secret)
     except EdgekitError as error:
         return [], [finding(error.code, error.what, do=error.do, level="error")]
-    return _by_artifact(found, bundle), [] if found.ok else [_emulated_failure(found, bundle)]
-
-
-def _by_artifact(found: Emulated, bundle: Path) -> list[Replayed]:
-    """Apart, because a step of one is not a step of another. One without an answer where none came."""
+    failures = []
+    if not found.ok:
+        said = " ".join(found.said.split())
+        failure = found.failure.replace(f"{bundle.absolute()}: ", "")
+        what = f"{failure} ({found.label})" + (f"; it said: {said[-300:]}" if said else "")
+        code = "replay-refused" if found.packages else "emulation-install"
+        if any(not golden.fits for golden in found.goldens):
+            code = "replay-differs"
+        elif "Python" in found.failure and "emulated board" in found.failure:
+            code = "replay-crashed"
+        failures.append(finding(code, what, runtime=found.runtime))
     recipes = list(dict.fromkeys(golden.recipe for golden in found.goldens))
     if not recipes:
-        return [Replayed(found.runtime, "emulated", None, cpu=found.cpu)]
+        return [ReplayResult(found.runtime, "emulated", None, cpu=found.cpu)], failures
     replays = []
-    for recipe in recipes:
+    for recipe in recipes:  # apart, because a step of one is not a step of another
         own = [golden for golden in found.goldens if golden.recipe == recipe]
         worst, cosine = max(golden.steps for golden in own), min(golden.cosine for golden in own)
         count, steps = len({golden.golden for golden in own}), _quantized(bundle, recipe)
         replays.append(
-            Replayed(found.runtime, "emulated", worst, cosine, count, recipe, cpu=found.cpu, quantized=steps)
+            ReplayResult(found.runtime, "emulated", worst, cosine, count, recipe, cpu=found.cpu, quantized=steps)
         )
-    return replays
-
-
-def _emulated_failure(found: Emulated, bundle: Path) -> Finding:
-    said = " ".join(found.said.split())
-    failure = found.failure.replace(f"{bundle.absolute()}: ", "")
-    what = f"{failure} ({found.label})" + (f"; it said: {said[-300:]}" if said else "")
-    if any(not golden.fits for golden in found.goldens):
-        code = "replay-differs"
-    elif "Python" in found.failure and "emulated board" in found.failure:
-        code = "replay-crashed"
-    else:
-        code = "replay-refused" if found.packages else "emulation-install"
-    return finding(code, what, runtime=found.runtime)
+    return replays, failures
 
 
 @contextmanager
 def _only_the_runtime() -> Iterator[Path]:
-    """A folder with `edgekit_runtime` in it and nothing else: what stands beside it here was installed for another
-    Python.
-    """
+    """A folder with `edgekit_runtime` alone: what is installed beside it here is for another Python."""
     import edgekit_runtime
 
     with tempfile.TemporaryDirectory(prefix="edgekit-replay-") as folder:
@@ -311,24 +297,3 @@ def _only_the_runtime() -> Iterator[Path]:
 
             shutil.copytree(own, Path(folder) / own.name)
         yield Path(folder)
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    keep: Sequence[str] = (
-        "PATH",
-        "HOME",
-        "LANG",
-        "LC_ALL",
-        "TMPDIR",
-        "TEMP",
-        "TMP",
-        "SYSTEMROOT",
-        "LD_LIBRARY_PATH",
-        "EDGEKIT_DELEGATE",
-    )
-    return {
-        **{name: os.environ[name] for name in keep if name in os.environ},
-        "PYTHONPATH": str(folder),
-        "EDGEKIT_SELFTEST": "in-process",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }

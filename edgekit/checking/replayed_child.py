@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from edgekit_runtime.engines import Setup, load_with
+from edgekit_runtime.engines import EngineSetup, load_with
 from edgekit_runtime.engines.registry import delegate_for
 from edgekit_runtime.errors import SelfTestError
 from edgekit_runtime.jobs import Say, bundle_of, serve
@@ -25,13 +25,13 @@ def work(job: dict[str, Any], say: Say) -> dict[str, Any]:
     if "model" in job:
         data = Path(job["model"]).read_bytes()
         check_model(job["format"], data)
-        load_with(job["engine"], job["format"], data, Setup(delegate=delegate_for(job["format"], data))).close()
+        load_with(job["engine"], job["format"], data, EngineSetup(delegate=delegate_for(job["format"], data))).close()
         return {}
     bundle = bundle_of(job)
     entry = bundle.artifact(job["recipe"])
     check_artifact(bundle, entry)
     data = bundle.blob(entry.blob)
-    setup = Setup(kernels=job["kernels"], delegate=delegate_for(entry.format, data))
+    setup = EngineSetup(kernels=job["kernels"], delegate=delegate_for(entry.format, data))
     with load_with(job["engine"], entry.format, data, setup) as loaded:
         say({"loaded": True})
         try:

@@ -1,6 +1,6 @@
 """What is checked: a bundle's artifacts, or one model file with made-up inputs.
 
-    with opened(Path("net.tflite")) as subject:
+    with open_subject(Path("net.tflite")) as subject:
         subject.artifacts[0].format, subject.bundle
 
 Rules: a model file is put into a bundle of its own, its golden answers are those of this machine's engine to inputs
@@ -24,13 +24,13 @@ import numpy as np
 from edgekit.errors import OutputError
 from edgekit.model_file import form_of, read_model
 from edgekit_runtime.bundle import Target, read_bundle
-from edgekit_runtime.bundle.secrets import Given, Secret, find_secret
+from edgekit_runtime.bundle.secrets import Secret, SecretArgument, find_secret
 from edgekit_runtime.errors import BundleError, EdgekitError, MissingExtraError
 
 if TYPE_CHECKING:
     from edgekit_runtime.engines import Engine
 
-__all__ = ["Checkable", "Subject", "opened"]
+__all__ = ["CheckSubject", "Checkable", "open_subject"]
 
 _EXAMPLES = 8
 _LARGEST = 4 << 20  # elements of one made-up item
@@ -47,7 +47,7 @@ class Checkable:
 
 
 @dataclass(frozen=True)
-class Subject:
+class CheckSubject:
     """path: what the person named. size: of that file. bundle: what is replayed, None where nothing can be, and then
     why_no_replay says why, and do_for_replay what helps, if something does. target: what a bundle was built for.
     made_up: its golden inputs are. secret: its blobs' key."""
@@ -64,38 +64,33 @@ class Subject:
 
 
 @contextmanager
-def opened(path: Path, secret: Given = None) -> Iterator[Subject]:
+def open_subject(path: Path, secret: SecretArgument = None) -> Iterator[CheckSubject]:
     """secret: see `open_bundle`. Raises BundleError for a file that is neither a bundle nor a model, SecretError."""
     form = form_of(path)
-    if form != "bundle":
-        with tempfile.TemporaryDirectory(prefix="edgekit-check-") as folder:
-            yield _of_file(path, form, Path(folder))
+    if form == "bundle":
+        bundle = read_bundle(path, secret=find_secret if secret is None else secret)
+        artifacts = tuple(
+            Checkable(entry.recipe, entry.role, entry.format, bundle.blob(entry.blob))
+            for entry in bundle.manifest.artifacts
+        )
+        yield CheckSubject(path, bundle.size, artifacts, path, bundle.manifest.target, secret=bundle.secret)
         return
-    bundle = read_bundle(path, secret=find_secret if secret is None else secret)
-    artifacts = tuple(
-        Checkable(entry.recipe, entry.role, entry.format, bundle.blob(entry.blob))
-        for entry in bundle.manifest.artifacts
-    )
-    yield Subject(path, bundle.size, artifacts, path, bundle.manifest.target, secret=bundle.secret)
-
-
-def _of_file(path: Path, form: str, folder: Path) -> Subject:
     data = read_model(path)
-    only = (Checkable(path.name, "primary", form, data),)
-    try:
-        bundle = _packed(only[0], folder)
-    except OutputError as error:  # the folder of this machine's temporary files, not the model
-        do = f"Make room in {tempfile.gettempdir()}, or name another folder with TMPDIR"
-        return Subject(path, len(data), only, None, made_up=True, why_no_replay=error.what, do_for_replay=do)
-    except EdgekitError as error:
-        do = f"{error.do}; or pass the bundle" if isinstance(error, MissingExtraError) else ""
-        return Subject(path, len(data), only, None, made_up=True, why_no_replay=error.what, do_for_replay=do)
-    return Subject(path, len(data), only, bundle, made_up=True)
+    only, packed, why, do = Checkable(path.name, "primary", form, data), None, "", ""
+    with tempfile.TemporaryDirectory(prefix="edgekit-check-") as folder:
+        try:
+            packed = _packed(only, Path(folder))
+        except OutputError as error:  # the folder of this machine's temporary files, not the model
+            why, do = error.what, f"Make room in {tempfile.gettempdir()}, or name another folder with TMPDIR"
+        except EdgekitError as error:
+            why, do = error.what, f"{error.do}; or pass the bundle" if isinstance(error, MissingExtraError) else ""
+        yield CheckSubject(path, len(data), (only,), packed, made_up=True, why_no_replay=why, do_for_replay=do)
 
 
 def _packed(one: Checkable, folder: Path) -> Path:
-    """The file in a bundle with answers of this machine's engine. Raises EngineError where it does not run here."""
-    from edgekit.packaging import Content, assemble, write_bundle
+    """The file in a bundle with answers of this machine's engine.
+    Raises EngineError where it does not run here."""
+    from edgekit.packaging import BundleContent, assemble, write_bundle
     from edgekit_converters.targets import Artifact, Recipe
     from edgekit_runtime.engines import load_engine
 
@@ -104,14 +99,21 @@ def _packed(one: Checkable, folder: Path) -> Path:
         precision = "float32" if all(spec.dtype.startswith("float") for spec in engine.outputs) else "int8"
         recipe = Recipe(one.recipe, one.format, precision)  # type: ignore[arg-type]
         artifact = Artifact(recipe, one.data, engine.inputs, engine.outputs, 0.0, 0.0, {})
-        content = Content(
+        golden: list[dict[str, Any]] = [{} for _ in range(_EXAMPLES)]
+        for seed, item in enumerate(golden):
+            random = np.random.default_rng(seed)
+            for spec in contract.inputs:
+                made = random.normal(size=spec.shape) if spec.dtype.startswith("float") else None
+                made = random.integers(0, 2, spec.shape) if made is None else made
+                item[spec.name] = made.astype(spec.dtype)
+        content = BundleContent(
             name="checked",
             version="1",
             model_id=hashlib.sha256(one.data).hexdigest(),
             contract=contract,
             target=Target("any", "any", 1),
             artifact=artifact,
-            golden=[_item(contract, seed) for seed in range(_EXAMPLES)],
+            golden=golden,
         )
         draft, manifest = assemble(content)
     bundle = folder / "checked.ekb"
@@ -141,16 +143,3 @@ def _contract(engine: Engine) -> Any:
         if math.prod(shape) > _LARGEST:
             raise BundleError(f"'{name}' is too large to make inputs up for it")
     return Contract("raw", inputs, outputs)
-
-
-def _item(contract: Any, seed: int) -> dict[str, Any]:
-    random = np.random.default_rng(seed)
-    made = {}
-    for spec in contract.inputs:
-        if spec.dtype.startswith("float"):
-            made[spec.name] = random.normal(size=spec.shape).astype(spec.dtype)
-        elif spec.dtype == "bool":
-            made[spec.name] = random.integers(0, 2, spec.shape).astype(bool)
-        else:
-            made[spec.name] = random.integers(0, 2, spec.shape).astype(spec.dtype)
-    return made

@@ -1,6 +1,6 @@
 """The command line: one file a command group, each thin: parse, call, print.
 
-Nothing here is imported by other rooms.
+Other packages import nothing from here.
 """
 
 from __future__ import annotations

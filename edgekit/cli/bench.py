@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,21 +23,23 @@ from edgekit.cli.options import (
     options_given,
     pin,
     print_json,
+    refuse_unwritable,
+    say,
+    secret,
     threads,
     trust,
     use,
+    write_json,
 )
-from edgekit.cli.output import refuse_unwritable, say
-from edgekit.cli.progress import shown
-from edgekit.cli.secret_options import secret
+from edgekit.cli.progress import console_progress
 
 if TYPE_CHECKING:
-    from edgekit.bench import Load, Setup
+    from edgekit.bench import BenchSetup, Load
 
-__all__ = ["bench"]
+__all__ = ["bench", "report"]
 
 LEAST_S = 1.0
-"""Of a run whose length nobody asked for: 200 requests of a small network last a few milliseconds, and tell nothing."""
+"""Shortest run of default length: 200 requests of a small network take a few milliseconds, and the noise is larger."""
 
 
 @click.command()
@@ -111,7 +112,7 @@ def bench(
     edgekit bench net.ekb --rate 100 --budget-ms 20 --compare before.json
     edgekit bench net.ekb --on pi@raspberrypi -o board.json     # the board's own record
     """
-    board = _Board(*(asked.pop(name) for name in ("on", "port", "identity", "prefix")))
+    board = _BenchTarget(*(asked.pop(name) for name in ("on", "port", "identity", "prefix")))
     if board.to is None and (board.port or board.identity or board.prefix):
         raise click.UsageError("--port, --identity and --prefix go with --on.")
     who = {name: asked.pop(name) for name in ("trust", "allow_unsigned", "secret")}
@@ -119,51 +120,55 @@ def bench(
         raise click.UsageError(f"{', '.join(idle)} is for this machine; with --on the board finds its own keys.")
     if output is not None:
         refuse_unwritable(output)
-    setup, load = _what(asked | who)
-    from edgekit.bench import compare, measure, read_record
+    setup, load = _setup_and_load(asked | who)
+    from edgekit.bench import ConditionsDifferError, compare, conditions, known_before, load_words, measure, read_record
 
     then = read_record(old) if old is not None else None
     if board.to is not None:
-        found = _there(bundle, board, asked)
+        found = board.measure(bundle, asked)
     else:
-        if then is not None:
-            _refuse_early(old, then, load)
-        with shown() as progress:
+        # Before anything is timed: conditions that differ now will differ afterwards.
+        if then is not None and (differing := known_before(then, conditions(), load_words(load))):
+            raise ConditionsDifferError(
+                f"conditions differ: {'; '.join(map(str, differing))}",
+                where=str(old),
+                do="Ask as it was asked then, or make a new record here",
+            )
+        with console_progress() as progress:
             found = measure(bundle, setup, load, progress=progress)
     compared = compare(then, found) if then is not None else None
     if compared is not None:
         found["compared"] = compared.as_json()
-    code = _told(found, lambda told: [*bench_lines(told), *comparison_lines(old, compared)], output, as_json)
+    code = report(found, lambda record: [*bench_lines(record), *comparison_lines(old, compared)], output, as_json)
     return 1 if compared is not None and compared.refused else code
 
 
 @dataclass(frozen=True)
-class _Board:
-    """Where --on is to time it; to: None for here."""
+class _BenchTarget:
+    """Where --on times the bundle; to: None for this machine."""
 
     to: str | None
     port: int | None
     identity: Path | None
     prefix: str
 
+    def measure(self, bundle: Path, asked: dict[str, Any]) -> dict[str, Any]:
+        """Run the same command on the board and return its record."""
+        from edgekit.shipping import Address, bench_on
 
-def _there(bundle: Path, board: _Board, asked: dict[str, Any]) -> dict[str, Any]:
-    """The record of the same command on the board."""
-    from edgekit.shipping import Address, bench_on
-
-    names = {"runs": "-n", "cache": "--cache"}
-    words: list[str] = []
-    for name, value in asked.items():
-        if value is None or value is False:
-            continue
-        option = names.get(name, f"--{name.replace('_', '-')}")
-        words += [option] if value is True else [option, str(value)]
-    assert board.to is not None
-    return bench_on(Address(board.to, board.port, board.identity), bundle, tuple(words), board.prefix)
+        names = {"runs": "-n", "cache": "--cache"}
+        words: list[str] = []
+        for name, value in asked.items():
+            if value is None or value is False:
+                continue
+            option = names.get(name, f"--{name.replace('_', '-')}")
+            words += [option] if value is True else [option, str(value)]
+        assert self.to is not None
+        return bench_on(Address(self.to, self.port, self.identity), bundle, tuple(words), self.prefix)
 
 
-def _what(asked: dict[str, Any]) -> tuple[Setup, Load]:
-    """(Setup, Load) of the options; a usage error where two of them contradict each other."""
+def _setup_and_load(asked: dict[str, Any]) -> tuple[BenchSetup, Load]:
+    """Parse the options. Raises UsageError where two of them contradict each other."""
     if asked["rate"] is not None and asked["concurrency"] is not None:
         raise click.UsageError(
             "--rate asks whether or not there are answers yet, --concurrency waits for them: pass one."
@@ -173,7 +178,7 @@ def _what(asked: dict[str, Any]) -> tuple[Setup, Load]:
     if asked["runs"] is not None and asked["duration_s"] is not None:
         raise click.UsageError("Pass either -n or --duration-s.")
     budget = budget_of(asked["use"], asked["budget_ms"])
-    from edgekit.bench import Load, Setup
+    from edgekit.bench import BenchSetup, Load
 
     runs = asked["runs"] if asked["runs"] is not None or asked["duration_s"] is not None else 200
     load = Load(
@@ -187,26 +192,13 @@ def _what(asked: dict[str, Any]) -> tuple[Setup, Load]:
     )
     batching = None if asked["batch"] is None else asked["batch"] == "on"
     names = ("engine", "threads", "cache", "secret", "trust", "allow_unsigned", "pin")
-    return Setup(batching=batching, **{name: asked[name] for name in names}), load
+    return BenchSetup(batching=batching, **{name: asked[name] for name in names}), load
 
 
-def _refuse_early(old: Path | None, then: dict[str, Any], load: Load) -> None:
-    """Before anything is timed: what differs already now will not be alike afterwards."""
-    from edgekit.bench import ConditionsDifferError, conditions, known_before, load_words
-
-    differing = known_before(then, conditions(), load_words(load))
-    if differing:
-        raise ConditionsDifferError(
-            f"conditions differ: {'; '.join(map(str, differing))}",
-            where=str(old),
-            do="Ask as it was asked then, or make a new record here",
-        )
-
-
-def _told(
+def report(
     found: dict[str, Any], lines: Callable[[dict[str, Any]], list[str]], output: Path | None, as_json: bool
 ) -> int:
-    """Printed, then written: a disk that is full by now costs the file and not the figures."""
+    """Print, then write: a disk that is full by now costs the file and not the figures."""
     if as_json:
         print_json(found)
     else:
@@ -216,23 +208,8 @@ def _told(
         from edgekit.errors import OutputError
 
         try:
-            _write(output, found)
+            write_json(output, found)
         except OutputError as error:
             click.echo(f"error: {error}", err=True)  # stdout has its one object
             return 1
     return 0
-
-
-def _write(output: Path, found: dict[str, Any]) -> None:
-    """Raises OutputError. A file is there whole or not at all; a pipe or a device is written to as it is."""
-    from edgekit.errors import OutputError
-    from edgekit.packaging.writer import write_whole
-
-    text = json.dumps(found, indent=2) + "\n"
-    try:
-        if output.exists() and not output.is_file():
-            output.write_text(text, encoding="utf-8")
-            return
-    except OSError as error:
-        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(output)) from error
-    write_whole(output.resolve(), text.encode(), "the record")

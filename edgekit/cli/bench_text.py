@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgekit.bench import Compared
+    from edgekit.bench import BenchComparison
 
 __all__ = ["bench_lines", "comparison_lines"]
 
@@ -17,11 +17,14 @@ BUSY = 0.25
 def bench_lines(found: dict[str, Any]) -> list[str]:
     c, load = found["conditions"], found["load"]
     threads = "1 thread" if found["threads"] == 1 else f"{found['threads']} threads"
-    how = f"{load['rate_per_s']:g} requests a second, {load['arrivals']}" if load["loop"] == "open" else _callers(load)
+    callers = "1 caller" if load["concurrency"] == 1 else f"{load['concurrency']} callers"
+    how = f"{load['rate_per_s']:g} requests a second, {load['arrivals']}" if load["loop"] == "open" else callers
+    most = found["max_batch"]
+    up_to = f" (up to {most})" if load["batch"] == "on" and most > 1 else ""
     lines = [
         f"{found['bundle']}: {found['recipe']} with {found['engine']} {found['engine_version']}, {threads}",
         f"  {found['n']:,} answers to {found['asked']:,} requests in {found['seconds']:.2f} s, {how}, "
-        f"cache {'on' if load['cache'] else 'off'}, batches {load['batch']}{_up_to(found)}",
+        f"cache {'on' if load['cache'] else 'off'}, batches {load['batch']}{up_to}",
     ]
     if found["n"]:
         lines.append(
@@ -39,7 +42,7 @@ def bench_lines(found: dict[str, Any]) -> list[str]:
         lines.append(
             f"  1 % of the requests were made {found['asked_late_ms']:.3g} ms too late or more; latencies include that"
         )
-    lines += [f"  {', '.join(part)}" for part in (_start(found), _memory(found))]
+    lines += _opening_lines(found)
     if found["stages_ms"]:
         p99 = found["stages_p99_ms"]
         lines.append(
@@ -50,60 +53,48 @@ def bench_lines(found: dict[str, Any]) -> list[str]:
         f"  on {c['cpu']}, {c['cores']} cores, load {c['load']}, {c['system']}, Python {c['python']}, NumPy "
         f"{c['numpy']}"
     )
-    return [*lines, *_during(c)]
+    return [*lines, *_during_lines(c)]
 
 
-def _start(found: dict[str, Any]) -> list[str]:
-    parts = []
+def _opening_lines(found: dict[str, Any]) -> list[str]:
+    """How long opening took, and the memory; in a cold start only the runtime and the model are in the process."""
+    start = []
     if found["cold_start_ms"] is not None:
-        parts.append(f"cold start {found['cold_start_ms']:.0f} ms, Python and imports included")
+        start.append(f"cold start {found['cold_start_ms']:.0f} ms, Python and imports included")
     if found["first_open_ms"] is not None:
-        parts.append(f"the first one ever {found['first_open_ms']:.0f}, with tests and tuning")
-    return [*parts, f"opening {found['ready_ms']:.0f}", f"first answer {found['first_ms']:.2f}"]
-
-
-def _memory(found: dict[str, Any]) -> list[str]:
-    """What the system tells; in a cold start nothing but the runtime and the model is there."""
+        start.append(f"the first one ever {found['first_open_ms']:.0f}, with tests and tuning")
+    start += [f"opening {found['ready_ms']:.0f}", f"first answer {found['first_ms']:.2f}"]
     grown, peak, alone = found["rss_mb"], found["peak_rss_mb"], found["cold_rss_mb"]
-    parts = [f"peak memory {'not known' if peak is None else f'{peak:.0f} MB'}"]
+    memory = [f"peak memory {'not known' if peak is None else f'{peak:.0f} MB'}"]
     if None not in grown.values():
-        parts.append(f"the model {grown['ready'] - grown['before']:.0f}")
+        memory.append(f"the model {grown['ready'] - grown['before']:.0f}")
     if alone is not None:
-        parts.append(f"a process that only opens it {alone:.0f}")
-    return parts
+        memory.append(f"a process that only opens it {alone:.0f}")
+    return [f"  {', '.join(start)}", f"  {', '.join(memory)}"]
 
 
-def _callers(load: dict[str, Any]) -> str:
-    return "1 caller" if load["concurrency"] == 1 else f"{load['concurrency']} callers"
-
-
-def _up_to(found: dict[str, Any]) -> str:
-    most = found["max_batch"]
-    return f" (up to {most})" if found["load"]["batch"] == "on" and most > 1 else ""
-
-
-def _during(c: dict[str, Any]) -> list[str]:
-    """The clock, the heat, the neighbours; and a warning where the machine was slowed down."""
-    told, clock, heat = c["during"], c["during"]["frequency_mhz"], c["during"]["temperature_c"]
+def _during_lines(c: dict[str, Any]) -> list[str]:
+    """Clock, heat and other processes; and a warning where the machine was slowed down."""
+    during, clock, heat = c["during"], c["during"]["frequency_mhz"], c["during"]["temperature_c"]
     parts = [f"governor {c['governor']}"] if c["governor"] else []
     if clock:
         parts.append(f"{clock['mean']} MHz ({clock['min']} to {clock['max']})")
     if heat:
         parts.append(f"{heat['before']:g} to {heat['after']:g} °C (at most {heat['max']:g})")
-    if told["others_cpu"] is not None:
-        parts.append(f"other processes took {100 * told['others_cpu']:.0f} % of the processor")
-    parts.append({None: "throttling not known", False: "not throttled", True: ""}[told["throttled"]])
+    if during["others_cpu"] is not None:
+        parts.append(f"other processes took {100 * during['others_cpu']:.0f} % of the processor")
+    parts.append({None: "throttling not known", False: "not throttled", True: ""}[during["throttled"]])
     lines = ["  while it ran: " + ", ".join(part for part in parts if part)] if any(parts) else []
-    if (told["others_cpu"] or 0.0) > BUSY:
+    if (during["others_cpu"] or 0.0) > BUSY:
         lines.append("  the machine was busy with other things: these figures are noisy, and its own would be better")
-    if told["throttled"]:
+    if during["throttled"]:
         lines.append(
-            f"  THROTTLED while it ran ({', '.join(told['throttled_by'])}): these figures are not the board's own"
+            f"  THROTTLED while it ran ({', '.join(during['throttled_by'])}): these figures are not the board's own"
         )
     return lines
 
 
-def comparison_lines(old: Path | None, compared: Compared | None) -> list[str]:
+def comparison_lines(old: Path | None, compared: BenchComparison | None) -> list[str]:
     if compared is None:
         return []
     if compared.refused:

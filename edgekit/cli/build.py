@@ -1,6 +1,6 @@
 """edgekit build: a trained model in, a checked bundle for each board out.
 
-Rules: the help is for a person who has never quantized anything; an interrupted build says that the next one goes on
+Rules: the help is for a person who has never quantized anything; an interrupted build says that the next one resumes
 from where it was, and ends at once, whatever a conversion tool is doing.
 """
 
@@ -20,10 +20,8 @@ import click
 
 from edgekit.cli import completion
 from edgekit.cli.key_text import passphrase_file, sign, signer, signing_of
-from edgekit.cli.options import PATH, PERCENT, as_json, budget_ms, print_json, profile_path
-from edgekit.cli.output import say
-from edgekit.cli.progress import shown
-from edgekit.cli.secret_options import encrypt
+from edgekit.cli.options import PATH, PERCENT, as_json, budget_ms, encrypt, print_json, profile_path, say
+from edgekit.cli.progress import console_progress
 
 __all__ = ["build"]
 
@@ -31,15 +29,12 @@ _GROUPS = {
     "What to build for": ("profile", "profile-path", "anchor", "name", "model-version", "output"),
     "Who signs, and who can read": ("sign", "signer", "passphrase-file", "encrypt"),
     "What the bundles say of themselves": ("licence", "rollout-seq", "not-before", "expires", "compatible"),
-    "Your data": ("calibration", "evaluation", "metric", "allow-random"),
-    "Limits": ("max-drop", "budget-ms", "repair-budget", "recipe", "alternates", "batch"),
+    "Your data": ("calibration", "evaluation", "metric", "compare", "allow-random"),
+    "Limits": ("max-drop", "budget-ms", "repair-budget", "recipe", "alternates", "batch", "degraded"),
     "What the model file does not say": ("contract", "shape", "constant", "signature", "trust-model"),
     "How the build runs": ("jobs", "cache", "no-cache", "json", "help"),
 }
-_TERMS = ("licence", "rollout_seq", "not_before", "expires", "compatible")
 _GRACE_S = 2.0
-_MAX_DROP = 0.05
-"""Where nobody says: a model that lost more is not what a person trained."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -72,7 +67,7 @@ Examples:
 \b
 Exits 0 when every board got a bundle within the limits, 1 when one did not (the others are written \
 all the same, and the
-report says why), 2 for a mistake in the command, 130 when it was interrupted: the next run goes on from there.
+report says why), 2 for a mistake in the command, 130 when it was interrupted: the next run resumes there.
 """
 
 
@@ -95,7 +90,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     type=PATH,
     multiple=True,
     metavar="FILE",
-    help="What `edgekit profiles measure` wrote on one of the boards: its latencies are then told from that. "
+    help="What `edgekit profiles measure` wrote on one of the boards: its latencies are then estimated from that.  "
     "Repeatable.",
 )
 @_option("--name", metavar="NAME", help="What the bundles are called. Default: as the model file.")
@@ -150,6 +145,14 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     "labels suggest.",
 )
 @_option(
+    "--compare",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="A .tflite or .onnx file that another tool made of MODEL: it is measured like edgekit's own and shown beside "
+    "them, and never packed. Repeatable.",
+)
+@_option(
     "--allow-random",
     is_flag=True,
     help="Make up inputs where none are given. Only for a first look: results on real input will differ, "
@@ -196,6 +199,14 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     help="Pack the chosen artifact for N items at once besides, where its file cannot take them otherwise; repeatable.",
 )
 @_option(
+    "--degraded",
+    type=PATH,
+    multiple=True,
+    metavar="BUNDLE",
+    help="Pack the model of this bundle, too, which was built for the same board of a smaller network: it answers what "
+    "would be late, where the application opens it with ModelLimits(degraded=True). Repeatable, one a board.",
+)
+@_option(
     "--contract",
     type=PATH,
     metavar="TOML",
@@ -237,7 +248,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
 )
 @_option("--no-cache", is_flag=True, help="Use nothing of earlier builds, and keep nothing for later ones.")
 @as_json
-def build(as_json: bool, model_version: str, **options: Any) -> int:
+def build(as_json: bool, **options: Any) -> int:
     """Make MODEL small and fast for your boards, prove how good it still is, and pack it.
 
     MODEL is a trained model: .keras, .h5, .onnx, .tflite, .pt2, a SavedModel folder, or module:function for PyTorch. It
@@ -245,46 +256,24 @@ def build(as_json: bool, model_version: str, **options: Any) -> int:
     result is run and compared with your model; for each board the best one that keeps your limits is packed into a
     bundle (.ekb), and a report shows what was measured, what was refused and why.
     """
-    import edgekit.building
+    from edgekit.api import build as build_with
+    from edgekit.building import summary
 
+    signing = signing_of(options.pop("sign"), options.pop("signer"), options.pop("passphrase_file"))
+    folder, without = options.pop("cache"), options.pop("no_cache")
+    cache = folder or True if not without else False
+    command = ("edgekit", *sys.argv[1:])
     with _scratch() as scratch, _resumable(as_json, scratch):
-        request = _request(version=model_version, **options)
-        with shown() as progress:
-            report = edgekit.building.build(request, progress, progress.say)
+        with console_progress() as progress:
+            report = build_with(
+                sign=signing, cache=cache, command=command, progress=progress, say=progress.say, **options
+            )
         if as_json:
             print_json(report.as_json())
         else:
-            for line in edgekit.building.summary(report, warned=True):
+            for line in summary(report, warned=True):
                 say(line)
     return 0 if report.complete else 1
-
-
-def _request(**options: Any) -> Any:
-    """Raises SourceError for a malformed --shape or --constant, PackagingError for terms that make no sense,
-    SecretError.
-    """
-    import edgekit.building
-    from edgekit.packaging import refuse_past, terms_of
-    from edgekit_converters.sources.model import LoadOptions
-    from edgekit_converters.store import default_folder
-    from edgekit_runtime.bundle.secrets import load_secret
-
-    loading = LoadOptions.parse(
-        **{name: options.pop(name) for name in ("shapes", "constants", "signature", "trust_model")}
-    )
-    signing = signing_of(options.pop("sign"), options.pop("signer"), options.pop("passphrase_file"))
-    if options["max_drop"] is None and not options["allow_random"]:
-        options["max_drop"] = _MAX_DROP
-    source = options.pop("encrypt")
-    secret = None if source is None else load_secret(source)
-    terms = terms_of(**{name: options.pop(name) for name in _TERMS})
-    refuse_past(terms)
-    folder, without = options.pop("cache"), options.pop("no_cache")
-    cache = None if without else folder or default_folder()
-    command = ("edgekit", *sys.argv[1:])
-    return edgekit.building.BuildRequest(
-        options=loading, signing=signing, secret=secret, cache=cache, command=command, terms=terms, **options
-    )
 
 
 @contextmanager
@@ -315,7 +304,7 @@ def _resumable(as_json: bool, scratch: str) -> Iterator[None]:
         for one in others:
             one.join(_GRACE_S / len(others))
         if not as_json:
-            click.echo("interrupted: run the same command again, and it goes on from here", err=True)
+            click.echo("interrupted: run the same command again, and it resumes here", err=True)
         if any(one.is_alive() for one in others):
             if as_json:
                 click.echo('{"error": {"code": "interrupted", "what": "interrupted", "where": "", "do": ""}}')

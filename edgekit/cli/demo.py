@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shlex
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import click
 
 from edgekit.cli.options import PATH, as_json, print_json
-from edgekit.cli.progress import shown
+from edgekit.cli.progress import console_progress
 
 __all__ = ["demo"]
 
@@ -40,7 +41,7 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
         from edgekit.fleet.serve import check_broker
 
         check_broker()  # before minutes of building
-    with shown() as progress:
+    with console_progress() as progress:
         make_assets(folder, progress)
     ran = []
     bundle = folder / "bundles" / "efficientnet_lite0-raspberry-pi-4.ekb"
@@ -60,7 +61,12 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     if as_json:
         print_json({"folder": str(folder), "steps": ran})
     elif not failed:
-        click.echo(f"\nDone. Everything is in {folder}/. In an application:\n\n{_application(folder)}")
+        click.echo(f"\nDone. Everything is in {folder}/. In an application:\n")
+        click.echo(
+            "    from edgekit_runtime import open_bundle\n"
+            f'    with open_bundle("{bundle.as_posix()}") as model:\n'
+            f'        print(model.predict("{(folder / "chelsea.png").as_posix()}", budget_ms=1000).top(3))\n'
+        )
         click.echo(
             "Next: edgekit demo --fleet, edgekit demo --fallback\n"
             "      (both need the extra 'fleet'; in a clone: .venv/bin/pip install -e '.[fleet]')"
@@ -69,7 +75,7 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
 
 
 def _fleet(folder: Path, as_json: bool) -> int:
-    """On a terminal: until Ctrl-C. Elsewhere: until its own pages have been checked."""
+    """Its own checks, an alert and a roll-out; then, on a terminal, until Ctrl-C."""
     from edgekit.cli.fleet import wait_for_ctrl_c
     from edgekit.demo.fallback import FleetDemo
 
@@ -81,14 +87,13 @@ def _fleet(folder: Path, as_json: bool) -> int:
             f"A broker, a fleet page and eight devices run here; one of them is this machine.\n\n    {url}\n",
             err=as_json,
         )
-        if sys.stdout.isatty() and not as_json:
-            click.echo("Ctrl-C ends it.")
-            wait_for_ctrl_c()
-            return 0
         checks = []
-        for check in running.checks():
+        for check in itertools.chain(running.checks(), running.story(lambda line: click.echo(line, err=as_json))):
             checks.append({"what": check.what, "problem": check.problem})
             click.echo(f"{'not yet' if check.problem else 'yes':<8}{check.what} {check.problem}".rstrip(), err=as_json)
+        if sys.stdout.isatty() and not as_json:
+            click.echo("\nCtrl-C ends it.")
+            wait_for_ctrl_c()
     if as_json:
         print_json({"url": url, "checks": checks})
     return 1 if any(check["problem"] for check in checks) else 0
@@ -137,12 +142,3 @@ def _written(arguments: Sequence[str]) -> str:
     """As a person would write it, broken before each option group where it is long."""
     text = shlex.join(["edgekit", *arguments])
     return text if len(text) <= 110 else text.replace(" --", " \\\n        --").replace(" -o ", " \\\n        -o ")
-
-
-def _application(folder: Path) -> str:
-    bundle = folder / "bundles" / "efficientnet_lite0-raspberry-pi-4.ekb"
-    return (
-        "    from edgekit_runtime import open_bundle\n"
-        f'    with open_bundle("{bundle.as_posix()}") as model:\n'
-        f'        print(model.predict("{(folder / "chelsea.png").as_posix()}", budget_ms=1000).top(3))\n'
-    )

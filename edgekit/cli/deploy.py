@@ -1,19 +1,22 @@
-"""`edgekit deploy`: a bundle and all that a board needs for it, over ssh, as a folder or as a .deb."""
+"""`edgekit deploy`: a bundle and all that a board needs for it, over ssh, as a folder or as a .deb.
+
+Rule: what is about to be shipped passes `edgekit check` before anything is copied.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgekit.cli import completion
-from edgekit.cli.approval import approver
 from edgekit.cli.bench_text import bench_lines
 from edgekit.cli.options import (
+    BOARD_ENGINES,
     BUNDLE,
     PATH,
     allow_unsigned,
@@ -23,28 +26,24 @@ from edgekit.cli.options import (
     options_given,
     print_json,
     profile_path,
+    refuse_unwritable,
+    say,
+    secret,
+    write_json,
 )
-from edgekit.cli.output import refuse_unwritable, say
-from edgekit.cli.secret_options import secret
-from edgekit_runtime.engines import ENGINES
+from edgekit_runtime.errors import EdgekitError, SecretError
 
 if TYPE_CHECKING:
-    from edgekit.shipping import Address, Packed, Pushed
+    from edgekit.shipping import Address, PushResult
+    from edgekit.shipping.package import Approve
+    from edgekit_profiles import Profile
 
-__all__ = ["deploy", "identity", "port"]
+__all__ = ["CheckFailedError", "approve", "approver", "deploy", "identity", "port"]
 
 port = click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Of sshd there. Default: ssh's own.")
 identity = click.option("--identity", type=PATH, metavar="FILE", help="A private key. Default: ssh's own.")
 _OF_A_PACKAGE = ("deb", "anchors")
 _OF_A_BOARD = ("port", "identity", "prefix", "no_bench", "anchor_file")
-
-
-def _one(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> str | None:
-    if len(given) > 1:
-        raise click.BadParameter(
-            f"a package is for one board, and this names {len(given)}: run it once for each", context, option
-        )
-    return given[0] if given else None
 
 
 @click.command()
@@ -62,7 +61,6 @@ def _one(context: click.Context, option: click.Parameter, given: tuple[str, ...]
     "--profile",
     shell_complete=completion.profiles,
     multiple=True,
-    callback=_one,
     metavar="NAME",
     help="The board. Default: what is found at USER@HOST; for a package the one that the bundle was built for.",
 )
@@ -72,7 +70,7 @@ def _one(context: click.Context, option: click.Parameter, given: tuple[str, ...]
     metavar="CMD",
     help="Run CMD as a systemd unit there; {bundle}, {python} and {prefix} stand for what is installed.",
 )
-@click.option("--engine", type=click.Choice(tuple(ENGINES)), help="Default: what installs there.")
+@click.option("--engine", type=click.Choice(BOARD_ENGINES), help="Default: what installs there.")
 @click.option(
     "--extra",
     "extras",
@@ -124,6 +122,10 @@ def deploy(bundle: Path, address: str | None, output: Path | None, as_json: bool
     edgekit deploy net.ekb --profile raspberry-pi-4 -o usb/
     edgekit deploy net.ekb --profile raspberry-pi-4 -o . --deb --service "python3 /home/pi/app.py {bundle}"
     """
+    if len(asked["profile"]) > 1:
+        what = f"a package is for one board, and this names {len(asked['profile'])}: run it once for each"
+        raise click.BadParameter(what, param_hint="'--profile'")
+    asked["profile"] = next(iter(asked["profile"]), None)
     if (address is None) == (output is None):
         raise click.UsageError("Name one place: USER@HOST over ssh, or -o DIR for a package.")
     if address is None and (idle := options_given(*_OF_A_BOARD)):
@@ -140,90 +142,79 @@ def deploy(bundle: Path, address: str | None, output: Path | None, as_json: bool
         _pack(bundle, output, as_json, for_package, asked)
 
 
-def _pack(bundle: Path, output: Path, as_json: bool, of_it: dict[str, Any], asked: dict[str, Any]) -> None:
+def _pack(bundle: Path, output: Path, as_json: bool, of_it: dict[str, Any], options: dict[str, Any]) -> None:
     from edgekit.shipping import PackageRequest, pack, pack_deb
     from edgekit_runtime.bundle import read_bundle
 
-    profile, paths = asked.pop("profile"), asked.pop("profile_paths")
-    asked["approve"] = approver(bundle, asked.pop("secret"), skip=asked.pop("no_check"))
+    profile, paths = options.pop("profile"), options.pop("profile_paths")
+    options["approve"] = approver(bundle, options.pop("secret"), skip=options.pop("no_check"))
     to = load_profile(profile or read_bundle(bundle).manifest.target.profile, paths)
-    request = PackageRequest(bundle, to, output, anchors=of_it["anchors"], **asked)
+    request = PackageRequest(bundle, to, output, anchors=of_it["anchors"], **options)
     packed = (pack_deb if of_it["deb"] else pack)(request)
     if as_json:
         print_json(packed.as_json())
         return
-    for line in _packed_lines(packed, of_it["deb"]):
-        say(line)
-
-
-def _packed_lines(packed: Packed, deb: bool) -> Iterator[str]:
-    yield f"{packed.path}: {packed.name} for {packed.profile}, {packed.bytes / 1e6:,.1f} MB"
-    yield f"  engine     {packed.engine} {packed.engine_version}, Python {packed.python}, {packed.arch}"
-    yield f"  wheels     {len(packed.wheels)}, each with its SHA-256"
+    say(f"{packed.path}: {packed.name} for {packed.profile}, {packed.bytes / 1e6:,.1f} MB")
+    say(f"  engine     {packed.engine} {packed.engine_version}, Python {packed.python}, {packed.arch}")
+    say(f"  wheels     {len(packed.wheels)}, each with its SHA-256")
     if packed.debian:
-        yield f"  Debian     brings {', '.join(packed.debian)}"
+        say(f"  Debian     brings {', '.join(packed.debian)}")
     if packed.service:
-        yield f"  service    {packed.service}"
+        say(f"  service    {packed.service}")
     for note in packed.notes:
-        yield f"  note       {note}"
-    if deb:
-        yield f"copy it to the board and run: sudo apt-get install ./{packed.path.name}"
+        say(f"  note       {note}")
+    if of_it["deb"]:
+        say(f"copy it to the board and run: sudo apt-get install ./{packed.path.name}")
     else:
-        yield "copy the folder to the board and run there: sh install.sh"
+        say("copy the folder to the board and run there: sh install.sh")
 
 
-def _push(bundle: Path, address: str, as_json: bool, of_it: dict[str, Any], asked: dict[str, Any]) -> None:
+def _push(bundle: Path, address: str, as_json: bool, of_it: dict[str, Any], options: dict[str, Any]) -> None:
     from edgekit.shipping import Address, PushRequest, push
 
     anchor_file = of_it["anchor_file"]
     if anchor_file is not None:
         refuse_unwritable(anchor_file, "--measure")
-    catalogue = catalogue_of(asked.pop("profile_paths"))
-    profile = asked.pop("profile")
+    catalogue = catalogue_of(options.pop("profile_paths"))
+    profile = options.pop("profile")
     to = Address(address, of_it["port"], of_it["identity"])
-    asked["approve"] = approver(bundle, asked.pop("secret"), skip=asked.pop("no_check"))
-    asked |= {"bench": None if of_it["no_bench"] else (), "prefix": of_it["prefix"], "measure": anchor_file is not None}
-    request = PushRequest(bundle, to, catalogue.load(profile) if profile else None, **asked)
+    options["approve"] = approver(bundle, options.pop("secret"), skip=options.pop("no_check"))
+    options |= {
+        "bench": None if of_it["no_bench"] else (),
+        "prefix": of_it["prefix"],
+        "measure": anchor_file is not None,
+    }
+    request = PushRequest(bundle, to, catalogue.load(profile) if profile else None, **options)
     done = push(request, catalogue, lambda sentence: say(sentence, err=True))
     if anchor_file is not None:
-        _write(anchor_file, done.anchors)
-    if as_json:
-        print_json(_pushed_json(done, address))
+        write_json(anchor_file, done.anchors or {})
+    if not as_json:
+        for line in _pushed_lines(done, to):
+            say(line)
         return
-    for line in _pushed_lines(done, to):
-        say(line)
+    board = done.board.detected
+    print_json(
+        {
+            "on": address,
+            "profile": done.packed.profile,
+            "board": {
+                "profile": board.profile.name if board.profile else None,
+                "sure": board.sure,
+                "why": board.why,
+                "model": done.board.facts.model,
+                "differences": [asdict(one) for one in board.differences],
+            },
+            "prefix": done.prefix,
+            "package": done.packed.as_json(),
+            "sent": {"files": done.sent, "bytes": done.sent_bytes, "kept": done.kept},
+            "selftest": done.selftest,
+            "bench": done.bench,
+            "anchors": done.anchors,
+        }
+    )
 
 
-def _write(path: Path, anchors: dict[str, Any] | None) -> None:
-    from edgekit.errors import OutputError
-
-    try:
-        path.write_text(json.dumps(anchors, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
-
-
-def _pushed_json(done: Pushed, address: str) -> dict[str, Any]:
-    return {
-        "on": address,
-        "profile": done.packed.profile,
-        "board": {
-            "profile": done.board.detected.profile.name if done.board.detected.profile else None,
-            "sure": done.board.detected.sure,
-            "why": done.board.detected.why,
-            "model": done.board.facts.model,
-            "differences": [asdict(one) for one in done.board.detected.differences],
-        },
-        "prefix": done.prefix,
-        "package": done.packed.as_json(),
-        "sent": {"files": done.sent, "bytes": done.sent_bytes, "kept": done.kept},
-        "selftest": done.selftest,
-        "bench": done.bench,
-        "anchors": done.anchors,
-    }
-
-
-def _pushed_lines(done: Pushed, address: Address) -> Iterator[str]:
+def _pushed_lines(done: PushResult, address: Address) -> Iterator[str]:
     packed, tested = done.packed, done.selftest
     yield f"{packed.name} is installed on {address.to}, in {done.prefix}"
     yield f"  for      {packed.profile}: {packed.arch}, Python {packed.python}, {packed.engine} {packed.engine_version}"
@@ -242,3 +233,52 @@ def _pushed_lines(done: Pushed, address: Address) -> Iterator[str]:
     if done.bench is not None:
         yield from bench_lines(done.bench)
     yield f"remove it: {address.by_hand('sh', f'{done.prefix}/uninstall.sh')}"
+
+
+class CheckFailedError(EdgekitError):
+    """The check found that the bundle will not load on the board, or not answer there as it did here."""
+
+    code = "check-failed"
+
+
+def approver(bundle: Path, secret: str | None = None, *, skip: bool) -> Approve | None:
+    """`approve`, or None where it is left out. Raises SecretError (secret-missing) for an encrypted bundle whose key is
+    not here: now, and not after wheels were fetched."""
+    if skip:
+        return None
+    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.secrets import find_secret
+
+    try:
+        read_bundle(bundle, secret=secret or find_secret)
+    except SecretError as error:
+        if error.code != "secret-missing":
+            raise
+        do = (
+            "Pass --secret or set EDGEKIT_SECRET=file:PATH, so that it can be checked; "
+            "or ship it unchecked with --no-check"
+        )
+        raise SecretError(error.what, where=error.where, do=do, code="secret-missing") from None
+    return partial(approve, secret=secret)
+
+
+def approve(bundle: Path, profile: Profile, engine: str, version: str, secret: str | None = None) -> None:
+    """What the files say about the artifact that answers with that engine and version; nothing is run.
+
+    Raises CheckFailedError with the first finding that is an error, and its code.
+    """
+    from edgekit.checking import CheckRequest, check
+    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.engines.registry import ENGINES
+
+    entries = read_bundle(bundle).manifest.artifacts  # the primary one stands first
+    answers = next((one.recipe for one in entries if one.format in ENGINES[engine].formats), entries[0].recipe)
+    checked = check(CheckRequest(bundle, profile, ((engine, version),), replay=False, secret=secret))
+    errors = [one for one in checked.findings if one.level == "error" and one.artifact in ("", answers)]
+    if errors:
+        more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
+        raise CheckFailedError(
+            f"{errors[0].what} ({errors[0].code}{more})",
+            where=f"{bundle} on {profile.name}",
+            do=f"Run: edgekit doctor {errors[0].code}; or ship it all the same with --no-check",
+        )

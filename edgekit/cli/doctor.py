@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -15,17 +14,20 @@ from edgekit_converters.wall import FILES, NETWORK, missing_parts
 from edgekit_runtime.board import Cpu
 from edgekit_runtime.board import cpu as this_cpu
 from edgekit_runtime.engines import ENGINES
+from edgekit_runtime.engines.registry import version_of
+from edgekit_runtime.errors import install_command
 
-if TYPE_CHECKING:
-    from edgekit.checking import Entry
-
-__all__ = ["doctor", "examine"]
+__all__ = ["doctor", "doctor_lines", "examine"]
 
 # extra -> (the distributions that bring it, what a person can then do). One distribution of each inner tuple is enough.
 EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
-    **{kind.extra: (((kind.distribution,),), kind.use) for kind in ENGINES.values()},
+    **{kind.extra: (((kind.distribution, *kind.overwritten_by),), kind.use) for kind in ENGINES.values()},
     "image": ((("pillow",),), "answer on pictures"),
     "host": ((("ai-edge-litert",), ("onnxruntime",)), "answer for devices"),
+    "host-gpu": (
+        (("ai-edge-litert",), ("onnxruntime", "onnxruntime-gpu"), ("tensorrt-rtx-cu13-bindings",)),
+        "answer for devices on a GPU",
+    ),
     "telemetry": ((("paho-mqtt",),), "report to a fleet"),
     "ship": ((("uv",), ("packaging",)), "deploy to boards"),
     "fleet": (
@@ -72,51 +74,61 @@ def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
     """
     text = " ".join(what).strip()
     if text or codes:
-        _explain(text, as_json)
+        from edgekit.checking import entries, explain
+        from edgekit.checking.page import TITLES
+
+        explained = [explain(text)] if text else list(entries().values())
+        if as_json:
+            print_json({"entries": [one.as_json() for one in explained]})
+            return 0
+        width = max(len(one.code) for one in explained)
+        for kind, title in TITLES.items() if not text else ():
+            click.echo(f"{title}:")
+            for one in (each for each in explained if each.kind == kind):
+                click.echo(f"  {one.code:<{width}}  {one.what}")
+        for one in explained if text else ():
+            click.echo(f"{one.code}: {one.what}")
+            click.echo(f"  why     {one.why}")
+            click.echo(f"  do      {one.do}")
+            for source in one.sources:
+                click.echo(f"  source  {source}")
         return 0
-    found = examine(_version, this_cpu(), missing_parts())
+    from edgekit_runtime.engines.cuda import absent, identity
+    from edgekit_runtime.engines.paths import gpu_paths
+
+    paths = [path.as_json() for path in gpu_paths()]
+    gpu = {"name": identity() or None, "why_none": absent(), "paths": paths}
+    found = examine(version_of, this_cpu(), missing_parts(), gpu)
     if as_json:
         print_json(found)
     else:
-        for line in _lines(found):
+        for line in doctor_lines(found):
             click.echo(line)
     return 0 if found["ok"] else 1
 
 
-def _explain(text: str, as_json: bool) -> None:
-    """text: a code or a message; empty for the list of codes."""
-    from edgekit.checking import entries, explain
-    from edgekit.checking.page import TITLES
-
-    found = [explain(text)] if text else list(entries().values())
-    if as_json:
-        print_json({"entries": [one.as_json() for one in found]})
-        return
-    if text:
-        for one in found:
-            for line in _entry(one):
-                click.echo(line)
-        return
-    width = max(len(one.code) for one in found)
-    for kind, title in TITLES.items():
-        click.echo(f"{title}:")
-        for one in found:
-            if one.kind == kind:
-                click.echo(f"  {one.code:<{width}}  {one.what}")
-
-
-def _entry(one: Entry) -> Iterator[str]:
-    yield f"{one.code}: {one.what}"
-    yield f"  why     {one.why}"
-    yield f"  do      {one.do}"
-    for source in one.sources:
-        yield f"  source  {source}"
-
-
-def examine(version: Callable[[str], str | None], cpu: Cpu, no_wall: tuple[str, ...] = ()) -> dict[str, Any]:
+def examine(
+    version: Callable[[str], str | None], cpu: Cpu, no_wall: tuple[str, ...] = (), gpu: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Pure but for `version`, which gives a distribution's version or None. no_wall: see `wall.missing_parts`."""
-    extras = {name: _extra(rows, use, version) for name, (rows, use) in EXTRAS.items()}
-    problems = _problems(version, extras)
+    extras: dict[str, dict[str, Any]] = {}
+    for extra, (rows, use) in EXTRAS.items():
+        versions = {name: found for row in rows for name in row if (found := version(name))}
+        missing = [row[0] for row in rows if not any(name in versions for name in row)]
+        extras[extra] = {"use": use, "installed": not missing, "versions": versions, "missing": missing}
+    problems, numpy = [], version("numpy") or "0"
+    for engine in ENGINES.values():
+        name, here = engine.distribution, version(engine.distribution)
+        if here and engine.numpy_for(here) == "numpy<2" and int(numpy.split(".")[0]) >= 2:
+            what = f"{name} cannot make an interpreter with NumPy {numpy}"
+            problems.append({"what": what, "do": "pip install 'numpy<2'"})
+        for other in engine.overwritten_by:
+            if here and version(other):
+                what = f"{name} and {other} overwrite each other's files"
+                problems.append({"what": what, "do": f"pip uninstall {name} {other}, then install one of them"})
+    if not any(extras[engine.extra]["installed"] for engine in ENGINES.values() if engine.device == "cpu"):
+        what = "no engine is installed, so no bundle can be opened"
+        problems.append({"what": what, "do": install_command("litert,image")})
     return {
         "ok": not problems,
         "python": platform.python_version(),
@@ -127,40 +139,12 @@ def examine(version: Callable[[str], str | None], cpu: Cpu, no_wall: tuple[str, 
         "lacks_vnni": cpu.lacks_vnni,
         "models_isolated_from": [part for part in (FILES, NETWORK) if part not in no_wall],
         "extras": extras,
+        "gpu": gpu or {"name": None, "why_none": "", "paths": []},
         "problems": problems,
     }
 
 
-def _extra(rows: tuple[tuple[str, ...], ...], use: str, version: Callable[[str], str | None]) -> dict[str, Any]:
-    versions = {name: found for row in rows for name in row if (found := version(name))}
-    missing = [row[0] for row in rows if not any(name in versions for name in row)]
-    return {"use": use, "installed": not missing, "versions": versions, "missing": missing}
-
-
-def _problems(version: Callable[[str], str | None], extras: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
-    problems = []
-    numpy = version("numpy") or "0"
-    for kind in ENGINES.values():
-        name, here = kind.distribution, version(kind.distribution)
-        if here and kind.numpy_for(here) == "numpy<2" and int(numpy.split(".")[0]) >= 2:
-            problems.append(
-                {"what": f"{name} cannot make an interpreter with NumPy {numpy}", "do": "pip install 'numpy<2'"}
-            )
-        for other in kind.overwritten_by:
-            if here and version(other):
-                what = f"{name} and {other} overwrite each other's files"
-                problems.append({"what": what, "do": f"pip uninstall {name} {other}, then install one of them"})
-    if not any(extras[kind.extra]["installed"] for kind in ENGINES.values()):
-        problems.append(
-            {
-                "what": "no engine is installed, so no bundle can be opened",
-                "do": "pip install 'edgekit-deploy[litert,image]'",
-            }
-        )
-    return problems
-
-
-def _lines(found: dict[str, Any]) -> list[str]:
+def doctor_lines(found: dict[str, Any]) -> list[str]:
     lines = [
         f"edgekit {found['edgekit']}, Python {found['python']}, NumPy {found['numpy']}, "
         f"{found['system']} on {found['machine']}"
@@ -168,11 +152,17 @@ def _lines(found: dict[str, Any]) -> list[str]:
     for name, extra in found["extras"].items():
         versions = ", ".join(f"{dist} {v}" for dist, v in extra["versions"].items())
         if extra["installed"]:
-            lines.append(f"  yes  {name:<11} {extra['use']}: {versions}")
+            lines.append(f"  yes  {name:<12} {extra['use']}: {versions}")
         else:
             some = f" ({', '.join(extra['missing'])} missing)" if extra["versions"] else ""
-            lines.append(f"  no   {name:<11} {extra['use']}: pip install 'edgekit-deploy[{name}]'{some}")
+            lines.append(f"  no   {name:<12} {extra['use']}: {install_command(name)}{some}")
     lines += [f"  problem: {p['what']}. Run: {p['do']}" for p in found["problems"]]
+    gpu = found["gpu"]
+    if gpu["name"] or any(path["version"] for path in gpu["paths"]):
+        lines.append(f"  GPU: {gpu['name'] or gpu['why_none']}")
+        for path in gpu["paths"]:
+            named = f"{path['engine']} {path['version'] or ''}".rstrip()
+            lines.append(f"    {named} runs" if path["runs"] else f"    {named} does not run: {path['why']}")
     isolated = found["models_isolated_from"]
     walled = {FILES: "write outside of its folder (Landlock)", NETWORK: "use the network (seccomp)"}
     lines.append(
@@ -192,10 +182,3 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if not found["problems"]:
         lines.append("nothing is wrong here")
     return lines
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
-from typing import Any
 
 import click
 
-from edgekit.cli.options import as_json, print_json
+from edgekit.cli import alerts, rollouts
+from edgekit.cli.options import PATH, as_json, print_json
 
 __all__ = ["fleet", "wait_for_ctrl_c"]
 
 
 @click.group()
 def fleet() -> None:
-    """What every board of a fleet reports, stored and shown."""
+    """What every board of a fleet reports, stored and shown.
+
+    \b
+    edgekit fleet serve --embedded-broker                    to try it out, with `edgekit run --telemetry`
+    edgekit fleet serve --broker mqtts://ingest:PASSWORD@broker:8883
+    edgekit fleet broker-config -o broker --board porch-1 --certificate broker.pem
+    """
 
 
 @fleet.command()
@@ -28,28 +35,187 @@ def fleet() -> None:
 )
 @click.option("--store", default="sqlite:///fleet.db", show_default=True, metavar="URL", help="What keeps it all.")
 @click.option("--listen", default="127.0.0.1:8787", show_default=True, metavar="HOST:PORT", help="Where the pages are.")
+@click.option(
+    "--host", "names", multiple=True, metavar="NAME", help="A name that browsers call this server by (repeatable)."
+)
+@click.option("--password", metavar="SOURCE", help="Ask for this password: env:NAME or file:PATH.")
+@click.option("--proxy-user-header", metavar="NAME", help="Let in whom a proxy signed in: the header with the user.")
+@click.option("--proxy", "proxies", multiple=True, metavar="ADDRESS", help="The proxy's own address (repeatable).")
+@click.option("--alerts", "rules", type=PATH, metavar="FILE", help="Rules of alerts, and where they are sent (TOML).")
+@click.option("--share", metavar="NAME", help="Share what boards send with `edgekit fleet ingest --share NAME`.")
+@click.option("--bundles", type=PATH, metavar="DIR", help="Bundles of roll-outs. Default: a folder beside the store.")
 @as_json
-def serve(as_json: bool, broker: str | None, embedded_broker: bool, broker_port: int, store: str, listen: str) -> int:
+def serve(
+    as_json: bool, broker: str | None, embedded_broker: bool, broker_port: int, store: str, listen: str,
+    names: tuple[str, ...], password: str | None, proxy_user_header: str | None, proxies: tuple[str, ...],
+    rules: Path | None, share: str | None, bundles: Path | None,
+) -> int:  # fmt: skip
     """Take in what boards report and serve the fleet page, until Ctrl-C.
 
     \b
     edgekit fleet serve --broker mqtt://broker:1883
+    edgekit fleet serve --broker mqtts://ingest:PASSWORD@broker:8883 \\
+        --listen 0.0.0.0:8787 --host fleet.example --password file:/etc/edgekit/fleet-password
     """
     if (broker is None) != embedded_broker:
         raise click.UsageError("Pass either --broker URL or --embedded-broker.")
+    if password is not None and proxy_user_header is not None:
+        raise click.UsageError("Pass either --password or --proxy-user-header.")
+    if (proxy_user_header is None) != (not proxies):
+        raise click.UsageError("--proxy-user-header and --proxy go together.")
+    from edgekit.fleet.ingest import collect_rarely
+    from edgekit.fleet.pages.access import Access, read_password
     from edgekit.fleet.serve import FleetServer, Settings
 
-    with FleetServer(Settings(broker, broker_port, store, listen)) as server:
+    access = None
+    if password is not None:
+        access = Access.by_password(read_password(password), time.monotonic)
+    elif proxy_user_header is not None:
+        access = Access.by_proxy(proxy_user_header, proxies)
+    from edgekit.fleet.alert_rules import read_rules
+    from edgekit.fleet.alerts import Rules
+
+    read = Rules() if rules is None else read_rules(rules)
+    settings = Settings(
+        broker, broker_port, store, listen, names=names, access=access, rules=read, share=share, bundles=bundles
+    )
+    collect_rarely()
+    with FleetServer(settings) as server:
+        # Only what a person typed for SQLite: the URL of a PostgreSQL may hold a password.
+        shown = store if store.startswith("sqlite:") else server.store.where
         if as_json:
-            print_json({"url": server.url, "broker": server.broker_url, "store": store})
+            print_json({"url": server.url, "broker": server.broker_url, "store": shown})
         else:
             click.echo(f"fleet page   {server.url}")
             click.echo(
                 f"boards       open_bundle(..., telemetry=TelemetryOptions({server.broker_url!r}, device='porch-1'))"
             )
-            click.echo(f"store        {_path(store)}   (Ctrl-C ends it)")
+            click.echo(f"store        {server.store.where}   (Ctrl-C ends it)")
+        if server.exposed:
+            click.echo("Pages and sign-in travel unencrypted: put a proxy with TLS before them.", err=True)
         wait_for_ctrl_c()
     return 0
+
+
+@fleet.command("broker-config")
+@click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="Where mosquitto's files go.")
+@click.option("--board", "boards", multiple=True, metavar="ID", help="A board that gets a user (repeatable).")
+@click.option("--boards", "list_of_boards", type=PATH, metavar="FILE", help="Their ids, one a line.")
+@click.option("--server", "servers", multiple=True, metavar="NAME", help="User of a fleet server. Default: ingest.")
+@click.option("--certificate", type=PATH, metavar="FILE", help="The broker's certificate (PEM).")
+@click.option("--key", type=PATH, metavar="FILE", help="Its private key (PEM). Default: in the certificate's file.")
+@click.option("--unencrypted", is_flag=True, help="Listen without TLS: on a network without listeners.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Default: 8883, and 1883 without TLS.")
+@click.option("--address", default="", metavar="ADDRESS", help="Where to listen. Default: everywhere.")
+@as_json
+def broker_config(
+    as_json: bool, output: Path, boards: tuple[str, ...], list_of_boards: Path | None, servers: tuple[str, ...],
+    certificate: Path | None, key: Path | None, unencrypted: bool, port: int | None,
+    address: str,
+) -> int:  # fmt: skip
+    """Write mosquitto's settings, rights and users for a fleet. Run it again to add boards.
+
+    \b
+    edgekit fleet broker-config -o broker --boards ids.txt --certificate broker.pem --key broker.key
+    mosquitto -c broker/mosquitto.conf
+    """
+    if (certificate is None) != unencrypted:
+        raise click.UsageError("Pass either --certificate FILE or --unencrypted.")
+    from edgekit.fleet.broker_config import BrokerPlan, read_boards, write_broker_config
+
+    ids = [*boards, *(read_boards(list_of_boards) if list_of_boards is not None else ())]
+    port = port or (1883 if unencrypted else 8883)
+    plan = BrokerPlan(ids, servers or ("ingest",), port, address, certificate, key)
+    written = write_broker_config(output, plan)
+    if as_json:
+        print_json({"files": [str(path) for path in written.files], "made": written.made})
+        return 0
+    for path in written.files:
+        click.echo(f"wrote   {path}")
+    if written.made:
+        click.echo(f"{len(written.made)} new users; their passwords are in users.txt, for the boards' broker URLs")
+    click.echo("Give the folder to mosquitto's user: chown -R mosquitto " + str(output))
+    return 0
+
+
+@fleet.command()
+@click.option("--broker", metavar="URL", required=True, help="The MQTT broker that boards report to.")
+@click.option(
+    "--store", required=True, metavar="URL", help="The store that `edgekit fleet serve` uses: postgresql://..."
+)
+@click.option("--share", required=True, metavar="NAME", help="As `edgekit fleet serve --share NAME` is called with.")
+def ingest(broker: str, store: str, share: str) -> int:
+    """Take in what boards report beside a fleet server, without pages, until Ctrl-C. Needs a broker of MQTT 5.
+
+    \b
+    edgekit fleet ingest --broker mqtts://ingest:PASSWORD@broker:8883 --store postgresql://... --share fleet
+    """
+    from edgekit.fleet.ingest import Ingest, collect_rarely
+    from edgekit.fleet.serve import open_store
+    from edgekit_runtime.telemetry import Broker
+
+    collect_rarely()
+    kept = open_store(store)
+    try:
+        taking = Ingest(Broker.parse(broker), kept, share=share)
+        taking.start()
+        click.echo(f"taking in from {taking.link.broker} as one of '{share}'   (Ctrl-C ends it)")
+        wait_for_ctrl_c()
+        taking.close()
+    finally:
+        kept.close()
+    return 0
+
+
+@fleet.command()
+@click.option("--broker", metavar="URL", required=True, help="Where they report to: mqtt://host:1883.")
+@click.option("--devices", type=click.IntRange(1, 100_000), default=100, show_default=True, help="How many boards.")
+@click.option(
+    "--minutes", type=click.FloatRange(0, 100_000, min_open=True), default=5.0, show_default=True, help="How long."
+)
+@click.option(
+    "--window-s", type=click.FloatRange(0.1, 86_400), default=60.0, show_default=True, help="Seconds between reports."
+)
+@click.option(
+    "--backlog", type=click.IntRange(0, 100_000), default=0, help="Windows that wait on each: boards come back."
+)
+@click.option("--sites", type=click.IntRange(0, 10_000), default=0, help="Divide them among so many sites.")
+@as_json
+def simulate(
+    as_json: bool, broker: str, devices: int, minutes: float, window_s: float, backlog: int, sites: int
+) -> int:
+    """Report as N boards would, to see what a broker and a fleet server take.
+
+    \b
+    edgekit fleet simulate --devices 1000 --minutes 5 --broker mqtt://127.0.0.1:1883
+    """
+    from edgekit.fleet.board_load import BoardLoad, BoardLoadPlan, Outcome
+    from edgekit_runtime.telemetry import Broker
+
+    plan = BoardLoadPlan(
+        devices, 60.0 * minutes, window_s, connect_s=max(2.0, devices / 300), backlog=backlog, sites=sites
+    )
+
+    def show(now: Outcome) -> None:
+        click.echo(
+            f"{now.seconds:6.0f} s   {now.live:,} of {devices:,} boards heard from the fleet   "
+            f"{now.windows - now.confirmed:,} windows wait   {now.sends_a_window:.2f} sends a window",
+            err=True,
+        )
+
+    found = BoardLoad(Broker.parse(broker), plan).run(show)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        show(found)
+        for what, seconds in (("all live", found.live_s), ("all drained", found.drained_s)):
+            if seconds is not None:
+                click.echo(f"{what:<12} after {seconds:g} s")
+    return 0 if found.live == devices else 1
+
+
+for _command in (*rollouts.COMMANDS, *alerts.COMMANDS):
+    fleet.add_command(_command)
 
 
 def wait_for_ctrl_c(seconds: float | None = None) -> None:
@@ -63,9 +229,3 @@ def wait_for_ctrl_c(seconds: float | None = None) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _path(store: str) -> Any:
-    from edgekit.fleet.serve import store_path
-
-    return Path(store_path(store))

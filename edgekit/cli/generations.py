@@ -1,4 +1,4 @@
-"""edgekit status and rollback: what is installed in a root, and which generation answers."""
+"""edgekit status and rollback: what is installed in a root, and which generation is active."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgekit.cli.options import ROOT, as_json, print_json, trust
+from edgekit.cli.options import PATH, ROOT, as_json, print_json, trust
 
 if TYPE_CHECKING:
     from edgekit_runtime.install import Generation, Status
@@ -17,31 +17,35 @@ __all__ = ["rollback", "status", "tell_switch"]
 
 
 @click.command()
-@ROOT
+@click.argument("place", type=PATH, metavar="[ROOT]", required=False)
+@click.option("--root", type=PATH, metavar="DIR", help="The same as ROOT.")
 @as_json
-def status(root: Path, as_json: bool) -> None:
-    """Show what answers in the root DIR, where a rollback would lead, and what became of the last install.
+def status(place: Path | None, root: Path | None, as_json: bool) -> None:
+    """Show the active version in an install ROOT, where a rollback would lead, and how the last install ended.
 
     Puts in order what a power cut left, and removes what nothing needs any more, as an install and a rollback do: the
     active and the previous version stay, the one on trial, what an application has open, and the download of an
     interrupted install. Exits 0 wherever the root can be read.
 
     \b
-    edgekit status --root /var/lib/edgekit/camera
+    edgekit status /var/lib/edgekit/camera
     """
     from edgekit_runtime.install import status as found_in
 
-    found = found_in(root)
+    named = place or root
+    if named is None or (place and root):
+        raise click.UsageError("Name one install root: ROOT, or --root DIR.")
+    found = found_in(named)
     if as_json:
         print_json(found.as_json())
         return
-    for line in _lines(found):
+    for line in _status_lines(found):
         click.echo(line)
 
 
-def _lines(found: Status) -> Iterator[str]:
+def _status_lines(found: Status) -> Iterator[str]:
     from edgekit_runtime.install.reading import in_words
-    from edgekit_runtime.install.trial import Terms
+    from edgekit_runtime.install.trial import TrialTerms
 
     yield str(found.root)
     if found.current is None and found.refusal is None:
@@ -50,12 +54,12 @@ def _lines(found: Status) -> Iterator[str]:
         yield "  nothing answers here"
     else:
         yield f"  answers    {_named(found.current)}, {found.state}"
-        yield f"  trust      {found.current.vouched}"
+        yield f"  trust      {found.current.signature_text}"
     if found.refusal is not None:
         yield f"  BUT        {'it does not open: ' if found.current is not None else ''}{found.refusal}"
     if found.seen is not None:
         failed = f", {found.failed_starts} failed start{'s' * (found.failed_starts > 1)}" if found.failed_starts else ""
-        asked, seen = Terms(), found.seen
+        asked, seen = TrialTerms(), found.seen
         counted = f"{seen.answers} of {asked.answers} answers, {seen.seconds:.0f} of {asked.seconds:.0f} s"
         yield f"  trial      {counted}{failed}"
     if found.previous is not None:
@@ -120,4 +124,4 @@ def tell_switch(as_json: bool, event: str, made: Generation | None, does: str) -
         click.echo("nothing answers: there was no generation before")
         return
     click.echo(f"generation {made.number} {does}: {made.name} version {made.version}")
-    click.echo(made.vouched)
+    click.echo(made.signature_text)

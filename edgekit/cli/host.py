@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli.options import BUNDLE, FiniteRange, allow_unsigned, as_json, print_json, trust
-from edgekit.cli.secret_options import secret
+from edgekit.cli.options import BUNDLE, PATH, FiniteRange, allow_unsigned, as_json, print_json, secret, trust
 
 if TYPE_CHECKING:
     import socket
 
     from edgekit.host import Repository
+    from edgekit.host.export import Backend, Server
 
 __all__ = ["host"]
 
 
-class _Listen(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
+class _ListenType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
     """`127.0.0.1:8000`, `[::1]:8000` or `box:0` -> (host, port)."""
 
     name = "address:port"
@@ -41,70 +43,247 @@ def host() -> None:
 
 
 @host.command()
-@click.argument("bundles", type=BUNDLE, nargs=-1, required=True, metavar="BUNDLE...")
+@click.argument("bundles", type=BUNDLE, nargs=-1, metavar="[BUNDLE|ROOT]...")
 @click.option(
     "--listen",
-    type=_Listen(),
+    type=_ListenType(),
     default="127.0.0.1:8000",
     show_default=True,
     metavar="ADDRESS:PORT",
-    help="Where to listen; port 0 for any free one. There is no TLS and no password: keep it on loopback or behind a "
-    "proxy.",
+    help="Where to listen; port 0 for any free one. Beyond loopback it needs --certificate.",
 )
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="Engine threads. Default: what the bundle says.")
+@click.option("--certificate", type=PATH, metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
+@click.option("--key", type=PATH, metavar="FILE", help="Its private key (PEM). Default: in the certificate's file.")
+@click.option(
+    "--client-ca", type=PATH, metavar="FILE", help="Serve only clients with a certificate of these authorities (PEM)."
+)
+@click.option(
+    "--tokens",
+    type=PATH,
+    metavar="FILE",
+    help="Serve only clients with a bearer token; a line each: NAME SHA256-OF-TOKEN REQUESTS-A-SECOND [admin].",
+)
+@click.option(
+    "--unencrypted",
+    is_flag=True,
+    help="Listen beyond loopback without TLS: everybody on the way can read requests, answers and tokens.",
+)
+@click.option(
+    "--models", type=PATH, metavar="DIR", help="A folder of bundles that an admin token may load and unload by name."
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Threads of an engine. Default: the fastest number; with several instances the cores divided by them.",
+)
+@click.option(
+    "--instances",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Engines of each bundle that run side by side.",
+)
 @click.option(
     "--cache-mb",
     type=FiniteRange(0),
     default=64.0,
     show_default=True,
     metavar="MB",
-    help="Answers kept, a bundle.",
+    help="Answers kept, an instance of a bundle.",
+)
+@click.option("--require-gpu", is_flag=True, help="Refuse to start where no engine of a GPU runs a bundle.")
+@click.option(
+    "--cache",
+    "shared",
+    metavar="URL",
+    help="A Redis or Valkey in which several hosts keep answers, behind the memory of each: redis://NAME:6379/0, or "
+    "env:NAME for a variable that holds the URL, password and all.",
 )
 @trust
 @allow_unsigned
 @secret
 @as_json
-def serve(bundles: tuple[Path, ...], listen: tuple[str, int], cache_mb: float, as_json: bool, **options: Any) -> int:
-    """Serve each BUNDLE over the Open Inference Protocol v2, until Ctrl-C or SIGTERM.
+def serve(
+    bundles: tuple[Path, ...],
+    listen: tuple[str, int],
+    cache_mb: float,
+    shared: str | None,
+    require_gpu: bool,
+    as_json: bool,
+    unencrypted: bool,
+    **options: Any,
+) -> int:
+    """Serve each BUNDLE, or the active one of a ROOT, over the Open Inference Protocol v2, until Ctrl-C or SIGTERM.
 
     What was asked by then is still answered. With --json one line is printed, when requests are answered:
     {"listening": URL, "models": [...]}.
 
     \b
     edgekit host serve net.ekb --listen 127.0.0.1:8000
+    edgekit host serve net.ekb --listen 0.0.0.0:8443 --certificate host.pem --tokens tokens.txt
     """
-    from edgekit.host import Repository, bind
+    protection = {name: options.pop(name) for name in ("certificate", "key", "client_ca", "tokens")}
+    folder = options.pop("models")
+    _check_usage(bundles, folder, unencrypted=unencrypted, **protection)
+    from edgekit.host import Protection, Repository, bind, check_exposure
     from edgekit.host import serve as serve_until_told
+    from edgekit.model_file import bundle_file
     from edgekit_runtime import CacheOptions
+    from edgekit_runtime.board import cores
 
+    protected = Protection(**protection)
+    if options["instances"] > 1 and options["threads"] is None:
+        options["threads"] = max(1, cores() // options["instances"])
     options |= {
-        "cache": CacheOptions(memory_mb=cache_mb),
+        "folder": folder,
+        "cache": CacheOptions(memory_mb=cache_mb, shared=_cache_url(shared)),
+        "engine": "gpu" if require_gpu else None,
         "opening": lambda path: click.echo(f"opening {path}", err=True),
     }
-    with (
-        bind(*listen) as sock,  # first: a port that is taken should not cost the time of opening a bundle
-        Repository.open(bundles, **options) as repository,
-    ):
-        code, said = serve_until_told(repository, sock, ready=lambda: _announce(repository, sock, as_json))
+    with bind(*listen) as sock:  # first: a port that is taken should not cost the time of opening a bundle
+        check_exposure(sock, encrypted=unencrypted or protected.certificate is not None)
+        protected.check()
+        scheme = "http" if protected.certificate is None else "https"
+        with contextlib.ExitStack() as held:
+            files = [held.enter_context(bundle_file(path)) for path in bundles]
+            repository = held.enter_context(Repository.open(files, **options))
+            code, said = serve_until_told(
+                repository, sock, lambda: _announce(repository, sock, scheme, as_json), protected
+            )
     click.echo(f"stopped: {said}", err=True)
     return code
 
 
-def _announce(repository: Repository, sock: socket.socket, as_json: bool) -> None:
+def _cache_url(given: str | None) -> str | None:
+    """Raises BadParameter for a variable that is not set, or holds no URL of a cache."""
+    if given is None:
+        return None
+    url = os.environ.get(given.removeprefix("env:"), "") if given.startswith("env:") else given
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise click.BadParameter(
+            "write redis://NAME:6379/0, or env:NAME for a variable with such a URL", param_hint="--cache"
+        )
+    return url
+
+
+def _check_usage(
+    bundles: tuple[Path, ...],
+    folder: Path | None,
+    *,
+    certificate: Path | None,
+    key: Path | None,
+    client_ca: Path | None,
+    tokens: Path | None,
+    unencrypted: bool,
+) -> None:
+    """Raises UsageError for options that contradict each other."""
+    if not bundles and folder is None:
+        raise click.UsageError("name a BUNDLE to serve, or a folder to load from with --models")
+    if folder is not None and tokens is None:
+        raise click.UsageError("--models needs --tokens: only a token marked admin may load and unload")
+    if certificate is None and (key is not None or client_ca is not None):
+        raise click.UsageError("--key and --client-ca belong to --certificate")
+    if certificate is not None and unencrypted:
+        raise click.UsageError("--unencrypted contradicts --certificate")
+
+
+@host.command()
+@click.argument("bundle", type=BUNDLE)
+@click.option("--for", "server", type=click.Choice(("triton", "kserve")), required=True, help="Whose repository.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="A new folder.")
+@click.option(
+    "--backend",
+    type=click.Choice(("onnxruntime", "python")),
+    default="onnxruntime",
+    show_default=True,
+    help="Of Triton; python where the other is missing: it needs onnxruntime in Triton's Python.",
+)
+@click.option(
+    "--device", type=click.Choice(("cpu", "gpu")), help="Where instances run. Default: a GPU where the profile has one."
+)
+@click.option("--recipe", metavar="NAME", help="Of the artifact. Default: the primary one, or the first in ONNX.")
+@click.option("--storage", metavar="URI", help="Where KServe will find DIR: s3://... or pvc://... Default: pvc://NAME.")
+@click.option(
+    "--url", metavar="URL", help="Of the server, for the line that devices get.  [default: http://SERVER:8000]"
+)
+@trust
+@allow_unsigned
+@secret
+@as_json
+def export(
+    bundle: Path,
+    server: Server,
+    output: Path,
+    backend: Backend,
+    device: str | None,
+    recipe: str | None,
+    storage: str | None,
+    url: str | None,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Write BUNDLE as the model repository of Triton or KServe, and print the Host(...) line for devices.
+
+    An encrypted bundle's artifact is written in clear.
+
+    \b
+    edgekit host export net.ekb --for triton -o repository
+    """
+    from edgekit.host.export import Export
+    from edgekit.host.export import export as write
+    from edgekit_runtime.bundle import read_verified
+    from edgekit_runtime.bundle.secrets import find_secret
+
+    read = read_verified(
+        bundle, options["trust"], secret=options["secret"] or find_secret, allow_unsigned=options["allow_unsigned"]
+    )
+    gpu = None if device is None else device == "gpu"
+    made = write(read, output, Export(server, backend, gpu, recipe, storage))
+    line = made.host_line(url or "http://SERVER:8000")
+    if as_json:
+        files = [str(path.relative_to(output)) for path in made.files]
+        print_json({"model": made.model, "recipe": made.recipe, "files": files, "host": line})
+        return 0
+    for path in made.files:
+        click.echo(str(path))
+    if read.secret is not None:
+        click.echo("note: the artifact lies there in clear", err=True)
+    click.echo(f"a device asks it with: open_bundle(..., hosts=[{line}])")
+    return 0
+
+
+def _announce(repository: Repository, sock: socket.socket, scheme: str, as_json: bool) -> None:
     name, port = sock.getsockname()[:2]
-    url = f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
-    served = [(one.manifest, one.model.describe()) for one in repository.all()]
+    url = f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"
+    from edgekit.host.paths import not_taken
+
+    served = [(one.manifest, one.model.describe(), len(one.models)) for one in repository.all()]
     if as_json:
         models = [
-            {"name": m.name, "version": m.version, "recipe": d["recipe"], "contract_digest": m.contract_digest}
-            for m, d in served
+            {
+                "name": m.name,
+                "version": m.version,
+                "recipe": d["recipe"],
+                "contract_digest": m.contract_digest,
+                "engine": d["engine"]["name"],
+                "device": d["engine"]["device"],
+                "instances": instances,
+                "not_taken": dict(not_taken(d)),
+            }
+            for m, d, instances in served
         ]
         print_json({"listening": url, "models": models})
         return
-    for manifest, described in served:
+    for manifest, described, instances in served:
         engine = described["engine"]
         click.echo(
             f"{manifest.name} version {manifest.version}: {described['recipe']} with {engine['name']} "
-            f"{engine['version']}, threads {engine['threads']}"
+            f"{engine['version']}, "
+            + ("on the GPU" if engine["device"] == "gpu" else f"threads {engine['threads']}")
+            + (f", {instances} instances" if instances > 1 else "")
         )
+        for name, why in not_taken(described):
+            click.echo(f"  not with {name}: {why}")
     click.echo(f"listening on {url}; Ctrl-C stops")

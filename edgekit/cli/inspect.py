@@ -1,8 +1,13 @@
-"""edgekit inspect: what is in a bundle."""
+"""edgekit inspect: what is in a bundle; where, when and how it may be used, and how it was made.
+
+Rule: what an artifact's reports hold is not checked when a bundle is read, so that later versions may say more; a
+report that is not understood is pointed at, never guessed from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,83 +15,79 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit import scores
-from edgekit.cli.inspect_text import made_lines, not_understood, terms_lines
-from edgekit.cli.options import BUNDLE, as_json, print_json, trust
-from edgekit.cli.output import say
-from edgekit.cli.secret_options import secret
+from edgekit.cli.options import BUNDLE, allow_unsigned, as_json, print_json, say, secret, trust
 from edgekit.model_file import found_bundle
+from edgekit.report_beside import estimates_beside
 from edgekit_runtime.contract.kinds import kind_of
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import ArtifactEntry, Bundle, Manifest
-    from edgekit_runtime.contract import Contract
-    from edgekit_runtime.install import Generation, Root
     from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["inspect"]
+__all__ = ["artifact_lines", "closeness", "inspect", "not_understood", "terms_lines"]
 
 
 @click.command()
 @click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @trust
+@allow_unsigned
 @secret
 @click.option(
     "--sbom", is_flag=True, help="Print a software bill of materials instead: CycloneDX 1.6, one JSON object."
 )
 @as_json
-def inspect(bundle: Path, trust: tuple[Path, ...], secret: str | None, sbom: bool, as_json: bool) -> None:
-    """Check BUNDLE, or what answers in an install ROOT (every digest and its signature), and show what it holds.
+def inspect(
+    bundle: Path, trust: tuple[Path, ...], allow_unsigned: bool, secret: str | None, sbom: bool, as_json: bool
+) -> None:
+    """Check BUNDLE, or the active one of an install ROOT (every digest and its signature), and show what it holds.
 
-    With --trust a bundle that is not signed as it asks is refused. Without, what this machine or the ROOT trusts is
-    asked, and what it says is shown.
-
+    With --trust a bundle that is not signed as it asks is refused. Without it, or with --allow-unsigned, whether this
+    machine or the ROOT trusts it is shown.
     \b
     edgekit inspect net.ekb
     edgekit inspect /var/lib/edgekit/camera --sbom
     """
+    from edgekit_runtime.bundle.reader import Opening, read_bundle, read_file, read_verified
+    from edgekit_runtime.install.reading import store_of
+    from edgekit_runtime.trust import TrustPolicy
+
     with found_bundle(bundle) as (path, root, generation):
-        opened = _read(path, root, trust, secret)
+        if trust and allow_unsigned:
+            opened = read_verified(path, trust, secret=secret, allow_unsigned=True)
+        elif trust:
+            opened = read_bundle(path, trust=trust, secret=secret)
+        else:  # whatever this machine, or the root, has to say about it, the bundle is shown
+            policy = TrustPolicy(store_of(root), new=root is None, mode="show")
+            opened = Opening(path, policy, secret).read(partial(read_file, path))
     if sbom:
         from edgekit.packaging.sbom import sbom as bill
 
         print_json(bill(opened))
         return
     if as_json:
-        print_json(_json(opened, root, generation))
+        reported = estimates_beside(opened)
+        shown = {
+            "manifest": opened.manifest.as_json(),
+            "signed_by": list(opened.signed_by),
+            "trusted": opened.trusted,
+            "trust": opened.trust_decision.text,
+            "encrypted": opened.manifest.encrypted_with is not None,
+            "locked": opened.locked,
+            "estimates": {
+                entry.recipe: reported[entry.blob] for entry in opened.manifest.artifacts if entry.blob in reported
+            },
+        }
+        if root is not None and generation is not None:
+            shown["installed"] = {"root": str(root.path), "generation": generation.as_json()}
+        print_json(shown)
         return
     if root is not None and generation is not None:
         click.echo(
             f"generation {generation.number} of {root.path}, installed from {generation.source} at {generation.at}"
         )
-        say(generation.vouched)
+        say(generation.signature_text)
     for line in _lines(opened):
         say(line)
-
-
-def _json(opened: Bundle, root: Root | None, generation: Generation | None) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "manifest": opened.manifest.as_json(),
-        "signed_by": list(opened.signed_by),
-        "trusted": opened.trusted,
-        "trust": opened.vouched.told,
-        "encrypted": opened.manifest.encrypted_with is not None,
-        "locked": opened.locked,
-    }
-    if root is not None and generation is not None:
-        told["installed"] = {"root": str(root.path), "generation": generation.as_json()}
-    return told
-
-
-def _read(path: Path, root: Root | None, trust: tuple[Path, ...], secret: str | None) -> Bundle:
-    """With what this machine, or the root, has to say about it; whatever that is, the bundle is shown."""
-    from edgekit_runtime.bundle.reader import Opening, read_bundle, read_file
-    from edgekit_runtime.install.reading import store_of
-    from edgekit_runtime.trust import TrustPolicy
-
-    if trust:
-        return read_bundle(path, trust=trust, secret=secret)
-    policy = TrustPolicy(store_of(root), new=root is None, mode="show")
-    return Opening(path, policy, secret).read(partial(read_file, path))
 
 
 def _lines(bundle: Bundle) -> Iterator[str]:
@@ -97,54 +98,43 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     yield f"  model      {manifest.model_id}"
     yield f"  signed     {_signed(bundle)}"
     if manifest.encrypted_with is not None:
-        yield f"  encrypted  {_encrypted(bundle)}"
+        opens = "not opened (give --secret)" if bundle.locked else "which is here and opens every blob"
+        yield f"  encrypted  with the key {manifest.encrypted_with:.12}{';' if bundle.locked else ','} {opens}"
     yield from terms_lines(manifest)
     classes = f", {len(contract.labels)} labels" if contract.labels else ""
     yield f"  task       {contract.task}{classes}"
     for spec in contract.caller_inputs:
         yield f"  input      {spec.name}: {kind_of(spec).describe(spec)}"
-    yield from _state_lines(contract)
-    for entry in manifest.artifacts:
-        yield from _artifact_lines(entry)
-    yield f"  golden     {_golden(manifest)}, replayed when the bundle is opened"
-
-
-def _state_lines(contract: Contract) -> Iterator[str]:
     if contract.state == "internal":
         yield "  state      inside the model; ask it through model.session()"
     for pair in contract.carried or ():
-        first = (
-            "zeros"
-            if pair.initial is None
-            else f"{pair.initial[0]:g} throughout"
-            if len(pair.initial) == 1
-            else "given values"
-        )
+        first = "zeros" if pair.initial is None else "given values"
+        if pair.initial is not None and len(pair.initial) == 1:
+            first = f"{pair.initial[0]:g} throughout"
         size = " x ".join(map(str, contract.input(pair.input).shape))
-        yield (
-            f"  state      {pair.output} is the next {pair.input} [{size}], {first} at first; "
-            "ask it through model.session()"
-        )
+        carried = f"{pair.output} is the next {pair.input} [{size}], {first} at first"
+        yield f"  state      {carried}; ask it through model.session()"
     if contract.hop is not None:
         yield f"  hop        a frame begins {contract.hop} samples after the last one"
-
-
-def _golden(manifest: Manifest) -> str:
+    reported = estimates_beside(bundle)
+    for entry in manifest.artifacts:
+        yield from _artifact_lines(entry, reported.get(entry.blob))
     frames = [golden.steps for golden in manifest.golden if golden.steps is not None]
-    if not frames:
-        return f"{len(manifest.golden)} example{'s' * (len(manifest.golden) != 1)}"
-    each = str(frames[0]) if len(set(frames)) == 1 else f"{min(frames)} to {max(frames)}"
-    return f"{len(frames)} sequence{'s' * (len(frames) != 1)} of {each} frames"
+    examples = f"{len(manifest.golden)} example{'s' * (len(manifest.golden) != 1)}"
+    if frames:
+        each = str(frames[0]) if len(set(frames)) == 1 else f"{min(frames)} to {max(frames)}"
+        examples = f"{len(frames)} sequence{'s' * (len(frames) != 1)} of {each} frames"
+    yield f"  golden     {examples}, replayed when the bundle is opened"
 
 
-def _artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
+def _artifact_lines(entry: ArtifactEntry, reported: Mapping[str, Any] | None) -> Iterator[str]:
     yield f"  {entry.role:<10} {entry.recipe}, {entry.bytes:,} bytes"
     for tensor in entry.inputs:
         yield f"    in       {tensor.name}: {_tensor(tensor)}"
     for tensor in entry.outputs:
         yield f"    out      {tensor.name}: {_tensor(tensor)}"
-    yield from made_lines(entry)
-    for report, lines in (("fidelity", _fidelity), ("latency", _latency)):
+    yield from artifact_lines(entry)
+    for report, lines in (("fidelity", _fidelity), ("latency", partial(_latency, reported=reported))):
         try:
             yield from list(lines(entry))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -152,64 +142,125 @@ def _artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
 
 
 def _fidelity(entry: ArtifactEntry) -> Iterator[str]:
+    """The artifact's metric and what it lost: a share in points, an error in its own unit; and how far answers are."""
     found = entry.fidelity
-    if found is not None:
-        drop = (
-            "" if found["drop"] is None else (f"{scores.SHORT.get(found['metric'], found['metric'])} {_drop(found)}, ")
-        )
-        agrees = "" if found["agreement"] is None else f"agrees on {100 * found['agreement']:.1f} %, "
-        items = f"{found['items']} items"
-        if found.get("sequences"):
-            items = f"{found['items']} frames of {found['sequences']} sequences"
-        yield f"    fidelity {drop}{agrees}{_far(found)} on {items} with {found['engine']}"
+    if found is None:
+        return
+    metric, parts = found["metric"], []
+    if found["drop"] is not None:
+        changes = (found["drop"], *found["ci95"])
+        drop, below, above = (scores.change(metric, each, found["original"]) for each in changes)
+        lost = f"drop {drop} points" if scores.is_share(metric) else drop
+        value = scores.value(metric, found["artifact"])
+        parts.append(f"{scores.SHORT.get(metric, metric)} {value}, {lost} (95 % interval {below} to {above})")
+    if found["agreement"] is not None:
+        parts.append(f"agrees on {100 * found['agreement']:.1f} %")
+    parts.append(closeness(found))
+    items = f"{found['items']} items"
+    if found.get("sequences"):
+        items = f"{found['items']} frames of {found['sequences']} sequences"
+    yield f"    fidelity {', '.join(parts)} on {items} with {found['engine']}"
 
 
-def _latency(entry: ArtifactEntry) -> Iterator[str]:
+def _latency(entry: ArtifactEntry, reported: Mapping[str, Any] | None) -> Iterator[str]:
+    """The range that the build's summary and page have, where its report is beside the bundle; and the bundle's own."""
+    own = None if entry.estimate is None else _range(entry.estimate)
+    if reported is not None:
+        found = _range(reported)
+        yield f"    latency  {found}" + ("" if own in (found, None) else ", with the times of the build's machine")
+        if own not in (found, None):
+            yield f"             in the bundle, without them: {own}"
+    elif own is not None:
+        alone = ", without the times of the build's machine: its report is not beside the bundle"
+        yield f"    latency  {own}{alone if entry.estimate and entry.estimate['grade'] == 'anchored' else ''}"
+
+
+def _range(found: Mapping[str, Any]) -> str:
     from edgekit_profiles import milliseconds
 
-    expected = entry.estimate
-    if expected is not None:
-        mid, low, high = (milliseconds(expected[key]) for key in ("mid_ms", "low_ms", "high_ms"))
-        yield f"    latency  {mid} ms ({low} to {high}), {expected['grade']}"
+    mid, low, high = (milliseconds(found[key]) for key in ("mid_ms", "low_ms", "high_ms"))
+    return f"{mid} ms ({low} to {high}), {found['grade']}"
 
 
-def _far(found: dict[str, Any]) -> str:
-    """How far the answers are from the original's: the cosine, which of single numbers says nothing, or their error."""
+def closeness(found: dict[str, Any]) -> str:
+    """How far answers are from the original's: the cosine, which of single numbers says nothing, or their error."""
     errors = [o["spread_error"] for o in found.get("outputs") or () if o.get("kind") in ("numbers", "probabilities")]
     if errors and len(errors) == len(found["outputs"]):
         return f"error {100 * max(errors):.1f} % of what the answers vary by"
     return f"cosine {found['cosine']:.4f}"
 
 
-def _drop(found: dict[str, Any]) -> str:
-    """The artifact's metric and what it lost: a share in points, an error in its own unit."""
-    low, high = found["ci95"]
-    drop, below, above = (
-        scores.change(found["metric"], each, found["original"]) for each in (found["drop"], low, high)
-    )
-    value = scores.value(found["metric"], found["artifact"])
-    if not scores.is_share(found["metric"]):
-        return f"{value}, {drop} (95 % interval {below} to {above})"
-    return f"{value}, drop {drop} points (95 % interval {below} to {above})"
-
-
 def _signed(bundle: Bundle) -> str:
-    from edgekit_runtime.trust.vouching import BY_THE_ROOT
+    from edgekit_runtime.trust.policy import BY_THE_ROOT
 
     names = "by " + ", ".join(name[:16] for name in bundle.signed_by) if bundle.signed_by else "no"
     if bundle.trusted:
-        return f"{names}, {BY_THE_ROOT if bundle.vouched.by_the_root else 'trusted here'}"
-    if bundle.vouched.code:
-        return f"{names}; {bundle.vouched.told}"
+        return f"{names}, {BY_THE_ROOT if bundle.trust_decision.by_the_root else 'trusted here'}"
+    if bundle.trust_decision.code:
+        return f"{names}; {bundle.trust_decision.text}"
     return f"{names}; not checked (give --trust FILE)" if bundle.signed_by else names
-
-
-def _encrypted(bundle: Bundle) -> str:
-    key = f"with the key {bundle.manifest.encrypted_with:.12}"
-    return f"{key}; not opened (give --secret)" if bundle.locked else f"{key}, which is here and opens every blob"
 
 
 def _tensor(tensor: TensorSpec) -> str:
     shape = " x ".join("any" if n == -1 else str(n) for n in tensor.shape)
     q = tensor.quantization
     return f"{tensor.dtype} [{shape}]" + (f", scale {q.scale:.6g}, zero-point {q.zero_point}" if q else "")
+
+
+_WIDTH = 120
+
+
+def terms_lines(manifest: Manifest) -> Iterator[str]:
+    """Licence, boards, roll-out, dates, promise, and what a reader must be."""
+    if manifest.licence is not None:
+        yield f"  licence    {manifest.licence}"
+    yield from _wrapped("  boards     ", manifest.compatible)
+    if manifest.rollout_seq is not None:
+        yield f"  roll-out   number {manifest.rollout_seq}"
+    dates = [
+        f"{word} {moment}" for word, moment in (("from", manifest.not_before), ("until", manifest.expires)) if moment
+    ]
+    if dates:
+        yield f"  valid      {' '.join(dates)}"
+    promise = manifest.promise
+    if promise is not None:
+        from edgekit_profiles import milliseconds
+
+        times = (("p50", promise.p50_ms), ("p99", promise.p99_ms))
+        parts = [f"{name} at most {milliseconds(value)} ms" for name, value in times if value is not None]
+        parts += [f"memory at most {promise.peak_mb:.3g} MB"] if promise.peak_mb is not None else []
+        yield f"  promise    {', '.join(parts) or 'nothing'}"
+    needs = "".join(f", that knows {name}" for name in manifest.requires)
+    yield f"  reader     edgekit {manifest.min_runtime} or newer{needs}"
+    if manifest.tools:
+        yield from _wrapped("  packed by  ", (f"{name} {version}" for name, version in sorted(manifest.tools.items())))
+
+
+def artifact_lines(entry: ArtifactEntry) -> Iterator[str]:
+    """With which operators, tools and settings."""
+    if entry.ops is not None:
+        yield from _wrapped("    ops      ", entry.ops)
+    if entry.tools:
+        yield from _wrapped("    made by  ", (f"{name} {version}" for name, version in sorted(entry.tools.items())))
+    settings = []
+    for name, value in sorted((entry.settings or {}).items()):
+        if value is True:
+            settings.append(name)
+        elif isinstance(value, list) and value:
+            more = f" and {len(value) - 4} more" if len(value) > 4 else ""
+            settings.append(f"{name} {' '.join(map(str, value[:4]))}{more}")
+        elif value not in (False, [], "", None):
+            settings.append(f"{name} {value}")
+    if settings:
+        yield from _wrapped("    settings ", settings)
+
+
+def not_understood(report: str) -> str:
+    return f"    {report:<8} not in the words of this version: see --json"
+
+
+def _wrapped(head: str, parts: Iterable[str]) -> Iterator[str]:
+    text = ", ".join(parts)
+    yield from textwrap.wrap(
+        text, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False
+    )

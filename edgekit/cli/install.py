@@ -10,13 +10,13 @@ import click
 
 from edgekit.cli import completion
 from edgekit.cli.generations import tell_switch
-from edgekit.cli.options import PATH, as_json, options_given, print_json, trust
-from edgekit.cli.secret_options import secret
+from edgekit.cli.options import PATH, as_json, options_given, print_json, secret, trust
 
 if TYPE_CHECKING:
-    from edgekit_runtime.install import Board, Installed
+    from edgekit_runtime.errors import EdgekitError
+    from edgekit_runtime.install import BoardIdentity, InstallResult
 
-__all__ = ["board_of", "install", "remembered"]
+__all__ = ["board_of", "install", "remembered_profile", "with_profile_hint"]
 
 
 @click.command()
@@ -26,13 +26,13 @@ __all__ = ["board_of", "install", "remembered"]
 )
 @trust
 @click.option(
-    "--allow-unsigned", is_flag=True, help="Take a bundle that nobody vouches for; every report then says so."
+    "--allow-unsigned", is_flag=True, help="Accept a bundle that no trusted key has signed; every report then says so."
 )
 @click.option(
     "--profile",
     shell_complete=completion.profiles,
     metavar="NAME",
-    help="What this board is, from now on for this root. Default: what the root was told, else what `edgekit "
+    help="What this board is, from now on for this root. Default: what the root remembers, else what `edgekit "
     "profiles detect` finds.",
 )
 @click.option(
@@ -49,7 +49,7 @@ def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, 
     """Install BUNDLE, or what a URL leads to, in the root DIR: fetched, verified, staged, self-tested, tried out, and
     switched to at once.
 
-    Whatever goes wrong, what answered before answers on. A cut download goes on where it stopped, and an install that
+    If anything fails, the active bundle stays active. A cut download resumes where it stopped, and an install that
     was cut off is finished by the same command.
 
     \b
@@ -58,57 +58,59 @@ def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, 
     edgekit install --commit --root /var/lib/edgekit/camera       # ends that trial; `edgekit rollback` gives it up
     """
     if commit:
-        _commit(root, options["trust"], as_json)
+        from edgekit_runtime.install import activate
+
+        if idle := options_given("bundle", "profile", "allow_unsigned", "trial", "secret"):
+            raise click.UsageError(f"--commit installs nothing: leave out {', '.join(idle)}.")
+        tell_switch(as_json, "activated", activate(root, trust=options["trust"]), "answers")
         return
     if bundle is None:
         raise click.UsageError("Missing argument 'BUNDLE|URL'.")
     for name, value in {"BUNDLE": bundle, "--profile": profile}.items():
         if value == "":
             raise click.UsageError(f"{name} is an empty name.")
-    from edgekit.cli.progress import shown
-    from edgekit_runtime.install import Asked, Fetching
+    from edgekit.cli.progress import console_progress
+    from edgekit_runtime.errors import InstallError
+    from edgekit_runtime.install import FetchOptions, InstallOptions
     from edgekit_runtime.install import install as put
 
-    before = remembered(root)
-    with shown() as progress:
+    before = remembered_profile(root)
+    with console_progress() as progress:
         bar = _Bar(progress)
-        asked = Asked(
+        asked = InstallOptions(
             trust=tuple(options["trust"]),
             profile=profile,
             board=board_of(profile or before),
             allow_unsigned=options["allow_unsigned"],
             trial=options["trial"],
             secret=options["secret"],
-            fetching=Fetching(progress=bar),
+            fetching=FetchOptions(progress=bar),
             waiting=lambda: click.echo("another install works in this root; waiting for it", err=True),
         )
         if profile is None and before is not None:
-            _compare(before)
+            # An SD card that was moved to another board keeps its install root.
+            found, why = _detected()
+            if found not in (None, before):
+                differs = f"this root remembers the board as {before}, and goes by that; it looks like {found} ({why})."
+                click.echo(f"{differs} --profile {found} changes it", err=True)
         try:
             done = put(bundle, root, asked)
+        except InstallError as error:
+            raise with_profile_hint(error, profile) from None
         except KeyboardInterrupt:
-            answers = "what answered before answers on" if (root / "current").is_symlink() else "nothing answers yet"
-            click.echo(f"\n{answers}; the same command goes on where this one stopped", err=True)
+            active = "the active bundle stays active" if (root / "current").is_symlink() else "no bundle is active yet"
+            click.echo(f"\n{active}; the same command continues where this one stopped", err=True)
             raise
         bar.end()
     if as_json:
         print_json(_json(done))
         return
-    for line in [*_trust(done, options["trust"]), *_lines(done, before), *_key(done, options["secret"])]:
+    for line in [*_lines(done, before, options["trust"]), *_key_lines(done, options["secret"])]:
         click.echo(line)
 
 
-def _commit(root: Path, trust: tuple[Path, ...], as_json: bool) -> None:
-    """Keep the generation on trial. Raises InstallError (no-generation) where there is none."""
-    from edgekit_runtime.install import activate
-
-    if idle := options_given("bundle", "profile", "allow_unsigned", "trial", "secret"):
-        raise click.UsageError(f"--commit installs nothing: leave out {', '.join(idle)}.")
-    tell_switch(as_json, "activated", activate(root, trust=trust), "answers")
-
-
 class _Bar:
-    """What an install tells of itself, in whole stages and megabytes."""
+    """Progress of an install, in whole stages and megabytes."""
 
     def __init__(self, progress: Any) -> None:
         self._progress, self._stage, self._last = progress, "", -1
@@ -134,34 +136,44 @@ class _Bar:
 _STAGES = {"verify": "verifying", "selftest": "self-test", "trial": "trial"}
 
 
-def board_of(profile: str | None, *, quiet: bool = False) -> Board:
-    """The names that this board answers to: given, or found; none where nothing certain is known, which is told unless
-    quiet.
-    """
-    from edgekit_runtime.install import Board
+def board_of(profile: str | None, *, quiet: bool = False) -> BoardIdentity:
+    """The board's profile: the given one, else the detected one; none is a note on stderr unless quiet."""
+    from edgekit_runtime.install import BoardIdentity
 
     if profile is not None:
-        return Board((profile,))
-    name, why = _found()
+        return BoardIdentity((profile,))
+    name, why = _detected()
     if name is None and not quiet:
-        told = f"this board is not known ({why}); the bundle's architecture alone is compared."
-        click.echo(f"{told} Name it with --profile", err=True)
-    return Board() if name is None else Board((name,))
+        unknown = f"this board is not known ({why}); the bundle's architecture alone is compared."
+        click.echo(f"{unknown} Name it with --profile", err=True)
+    return BoardIdentity() if name is None else BoardIdentity((name,))
 
 
-def remembered(root: Path) -> str | None:
-    """What a root was told that the board is."""
+def with_profile_hint(error: EdgekitError, profile: str | None) -> EdgekitError:
+    """The error; if it refuses the board by a profile name that edgekit does not know, with the nearest names."""
+    from edgekit_profiles import UnknownProfileError, open_catalogue
+
+    if profile is not None and error.code == "incompatible":
+        try:
+            open_catalogue(()).load(profile)
+        except UnknownProfileError as unknown:
+            error.do = f"{unknown.what[:1].upper()}{unknown.what[1:]}. {unknown.do}"
+    return error
+
+
+def remembered_profile(root: Path) -> str | None:
+    """The profile that a root remembers for its board."""
     from edgekit_runtime.errors import EdgekitError
     from edgekit_runtime.install import Root, is_root
 
     try:
         return Root.open(root).slot().profile if is_root(root) else None
-    except EdgekitError:  # who opens it next says what is amiss
+    except EdgekitError:  # the next step that opens it says what is wrong
         return None
 
 
-def _found() -> tuple[str | None, str]:
-    """The name of this board, where it is sure enough; and by what."""
+def _detected() -> tuple[str | None, str]:
+    """The name of this board, if detection is certain enough; and the reason."""
     from edgekit_profiles import open_catalogue
     from edgekit_profiles.detect import detect
     from edgekit_profiles.facts import read_facts
@@ -171,15 +183,7 @@ def _found() -> tuple[str | None, str]:
     return (found.profile.name if found.profile is not None and sure else None), found.why
 
 
-def _compare(before: str) -> None:
-    """A card that was moved to another board brings its root along."""
-    name, why = _found()
-    if name not in (None, before):
-        told = f"this root was told that the board is {before}, and goes by that; it looks like {name} ({why})."
-        click.echo(f"{told} --profile {name} changes it", err=True)
-
-
-def _json(done: Installed) -> dict[str, Any]:
+def _json(done: InstallResult) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
@@ -195,7 +199,7 @@ def _json(done: Installed) -> dict[str, Any]:
     }
 
 
-def _key(done: Installed, given: str | None) -> list[str]:
+def _key_lines(done: InstallResult, given: str | None) -> list[str]:
     """Where the application looks for the key, if it would not find the one that was given here."""
     from edgekit_runtime.bundle.secrets import find_secret
     from edgekit_runtime.errors import EdgekitError
@@ -210,34 +214,28 @@ def _key(done: Installed, given: str | None) -> list[str]:
     return [f"{'key':<10} not remembered: the application needs it too, {places}"]
 
 
-def _trust(done: Installed, said: tuple[Path, ...]) -> list[str]:
-    """What the root remembers of --trust."""
-    from contextlib import suppress
-
+def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> list[str]:
+    """before: the profile that the root remembered until now. trust: of --trust, which the root remembers."""
     from edgekit_runtime.errors import EdgekitError
     from edgekit_runtime.install import Root
     from edgekit_runtime.install.reading import in_words
 
-    with suppress(EdgekitError):  # it is installed, whatever the disk says now
-        return [f"{'trusts':<10} {in_words(name)}" for name in Root(done.root).slot().trust] if said else []
-    return []
-
-
-def _lines(done: Installed, before: str | None) -> list[str]:
-    """before: what the root was told of the board until now."""
     made = done.generation
     named = f"{made.name} version {made.version} ({made.recipe}, {made.size:,} bytes)"
     lines = []
+    if trust:
+        with contextlib.suppress(EdgekitError):  # it is installed, whatever the disk says now
+            lines += [f"{'trusts':<10} {in_words(name)}" for name in Root(done.root).slot().trust]
     if done.profile != before:
-        was = "; before, it was told " + before if before else ""
+        was = "; before, it was " + before if before else ""
         lines.append(f"{'board':<10} {done.profile}, which this root remembers{was}")
+    lines.append(made.signature_text)
     if done.already:
-        return [*lines, made.vouched, f"generation {made.number} already answers: {named}"]
-    lines.append(made.vouched)
+        return [*lines, f"generation {made.number} already answers: {named}"]
     if done.selftest is not None:
-        lines.append(f"{'self-test':<10} {done.selftest.recipe} on {done.selftest.engine} {done.selftest.told}")
+        lines.append(f"{'self-test':<10} {done.selftest.recipe} on {done.selftest.engine} {done.selftest.text}")
     if done.trial is not None:
-        lines.append(f"{'trial':<10} {done.trial.recipe} on {done.trial.engine}: {done.trial.told}")
+        lines.append(f"{'trial':<10} {done.trial.recipe} on {done.trial.engine}: {done.trial.text}")
     if done.state == "trial":
         lines.append(f"generation {made.number} is on trial: {named}")
         lines += [

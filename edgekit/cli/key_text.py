@@ -17,7 +17,7 @@ from edgekit.cli import completion
 from edgekit.cli.options import PATH, print_json
 
 if TYPE_CHECKING:
-    from edgekit.keys import KeyEntry, KeyFolder, Signing, Written
+    from edgekit.keys import KeyEntry, KeyFolder, SigningOptions, WrittenRoot
     from edgekit_runtime.trust import TrustStore
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-def say_written(written: Written, as_json: bool) -> int:
+def say_written(written: WrittenRoot, as_json: bool) -> int:
     """Exits 0 also for a draft: what was asked was done."""
     if as_json:
         print_json(
@@ -51,7 +51,7 @@ def say_written(written: Written, as_json: bool) -> int:
             }
         )
         return 0
-    by = ", ".join(written.signers) or "nobody yet"
+    by = ", ".join(written.signers) or "no key yet"
     click.echo(f"{written.path}: version {written.version}, signed by {by}")
     _say_roles(written.store)
     if written.root is None:
@@ -95,18 +95,16 @@ def print_store(store: TrustStore | None) -> None:
 
 
 def _say_roles(store: TrustStore) -> None:
-    """Who may do what, and how many of them it takes."""
-    for title, role in (("bundles", store.bundle), ("root", store.root)):
-        if role is not None:
-            names = ", ".join(_member(store, keyid) for keyid in role.keyids)
-            click.echo(f"  {title:<8} {role.threshold} of {len(role.keyids)}: {names}")
-
-
-def _member(store: TrustStore, keyid: str) -> str:
+    """Which keys have each role, and how many of them must sign."""
     from edgekit_runtime.trust import tell_time
 
-    until = store.keys[keyid].expires_s
-    return store.name_of(keyid) + (f" until {tell_time(until)}" if until is not None else "")
+    for title, role in (("bundles", store.bundle), ("root", store.root)):
+        if role is not None:
+            names = []
+            for keyid in role.keyids:
+                until = store.keys[keyid].expires_s
+                names.append(store.name_of(keyid) + (f" until {tell_time(until)}" if until is not None else ""))
+            click.echo(f"  {title:<8} {role.threshold} of {len(role.keyids)}: {', '.join(names)}")
 
 
 def key_json(entry: KeyEntry) -> dict[str, Any]:
@@ -136,18 +134,18 @@ def store_json(store: TrustStore | None) -> dict[str, Any] | None:
 
 
 def _roles_json(store: TrustStore) -> dict[str, Any]:
-    return {
-        name: {"threshold": role.threshold, "keys": [_named(store, keyid) for keyid in role.keyids]}
-        for name, role in (("bundle", store.bundle), ("root", store.root))
-        if role is not None
-    }
-
-
-def _named(store: TrustStore, keyid: str) -> dict[str, Any]:
     from edgekit_runtime.trust import tell_time
 
-    key = store.keys[keyid]
-    return {"keyid": keyid, "name": key.name, "until": None if key.expires_s is None else tell_time(key.expires_s)}
+    found = {}
+    for name, role in (("bundle", store.bundle), ("root", store.root)):
+        if role is not None:
+            keys = [(keyid, store.keys[keyid]) for keyid in role.keyids]
+            members = [
+                {"keyid": keyid, "name": key.name, "until": None if key.expires_s is None else tell_time(key.expires_s)}
+                for keyid, key in keys
+            ]
+            found[name] = {"threshold": role.threshold, "keys": members}
+    return found
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -189,13 +187,13 @@ def folder_of(path: Path | None) -> KeyFolder:
     return KeyFolder(path or default_folder())
 
 
-def signing_of(keys: tuple[str, ...], signer: str | None, passphrase_file: Path | None) -> Signing:
+def signing_of(keys: tuple[str, ...], signer: str | None, passphrase_file: Path | None) -> SigningOptions:
     """What --sign, --signer and --passphrase-file say together."""
-    from edgekit.keys import Signing
+    from edgekit.keys import SigningOptions
 
     if signer is not None and not keys:
         raise click.UsageError("--signer signs for a public key: name that with --sign.")
-    return Signing(keys, signer, lambda key: passphrase(passphrase_file, f"passphrase of {key}"), warn_open)
+    return SigningOptions(keys, signer, lambda key: passphrase(passphrase_file, f"passphrase of {key}"), warn_open)
 
 
 def warn_open(key: Path) -> None:

@@ -1,7 +1,7 @@
 """`edgekit`: the table of commands, and what every one of them does with an error.
 
 Rules:
-- `--help` imports no framework: a command's module is loaded when it is run, and its rooms when it starts to work;
+- `--help` imports no framework: a command's module is loaded when it is run, and its packages when it starts to work;
 - an EdgekitError is printed as one message without a traceback, its code at the end, which `edgekit doctor CODE`
   explains; with `--json` it is the one object on stdout, and so is an interruption and a fault of edgekit's own (whose
   traceback goes to stderr);
@@ -33,9 +33,12 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "edgekit build net.keras --profile raspberry-pi-4 --calibration photos/",
         {
             "build": ("edgekit.cli.build:build", "Convert, compare and pack a model for each board."),
+            "compress": ("edgekit.cli.compress:compress", "Train a model a little more, so that INT8 costs it less."),
+            "contract": ("edgekit.cli.contract:contract", "Draft the file that says what a model's numbers mean."),
             "inspect": ("edgekit.cli.inspect:inspect", "Show what is in a bundle."),
             "check": ("edgekit.cli.check:check", "Predict whether a bundle loads on a board, and agrees there."),
             "estimate": ("edgekit.cli.estimate:estimate", "Predict the latency on a board."),
+            "export": ("edgekit.cli.export:export", "Plain files out of a bundle, which run without edgekit."),
             "profiles": ("edgekit.cli.profiles:profiles", "The known boards, and your own."),
             "demo": ("edgekit.cli.demo:demo", "The main job on real input, each command printed before it runs."),
         },
@@ -55,6 +58,7 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "install": ("edgekit.cli.install:install", "Verify a bundle, test it, activate it; --commit ends a trial."),
             "status": ("edgekit.cli.generations:status", "Show the active version and the last install."),
             "rollback": ("edgekit.cli.generations:rollback", "Go back to the previous version, or to another one."),
+            "agent": ("edgekit.cli.agent:agent", "Follow the fleet's roll-outs: install what is ordered, report it."),
         },
     ),
     "Trust and fleet": (
@@ -63,6 +67,7 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "keys": ("edgekit.cli.keys:keys", "Signing keys, and the keys that this machine trusts."),
             "verify": ("edgekit.cli.verify:verify", "Check a bundle or an install root; --replay loads it, too."),
             "host": ("edgekit.cli.host:host", "Answer for devices that would be late."),
+            "simulate": ("edgekit.cli.simulate:simulate", "Try a policy of offloading without a board."),
             "fleet": ("edgekit.cli.fleet:fleet", "The fleet page: what every board reports."),
         },
     ),
@@ -71,7 +76,18 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
 COMMANDS = {name: row for _, rows in GROUPS.values() for name, row in rows.items()}
 
 
-WORKSTATION = frozenset({"build", "check", "estimate", "deploy", "fleet", "demo"})
+SUCCESSORS = {
+    "activate": "rollback --to N, or edgekit install --commit",
+    "explain": "doctor CODE",
+    "gc": "status",
+    "package": "deploy BUNDLE -o DIR",
+    "push": "deploy BUNDLE USER@HOST",
+    "selftest": "verify --replay",
+    "warm": "run --fill-cache FILE",
+}
+"""Command of an earlier version -> what does its job now."""
+
+WORKSTATION = frozenset({"build", "compress", "contract", "check", "estimate", "deploy", "fleet", "demo"})
 """Commands that need WORKSTATION_PYTHON; a board's commands run on every Python that edgekit installs on."""
 WORKSTATION_PYTHON = (3, 11)
 
@@ -123,6 +139,8 @@ class _Commands(click.Group):
 
             near = difflib.get_close_matches(args[0], COMMANDS, n=2)
             hint = f" Did you mean {' or '.join(near)}?" if near else f" Commands: {', '.join(COMMANDS)}."
+            if args[0] in SUCCESSORS:
+                hint = f" Use edgekit {SUCCESSORS[args[0]]}."
             ctx.fail(f"There is no command '{args[0]}'.{hint}")
         if args and not {"--help", "-h"} & set(args):
             check_python(args[0], sys.version_info[:2])
@@ -158,81 +176,71 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script. Never returns: exits with the code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    _escape_what_cannot_be_spelt()
-    sys.exit(_run(arguments))
-
-
-def _escape_what_cannot_be_spelt() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
-
-
-def _run(arguments: list[str]) -> int:
     try:
         code = _execute(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
-        return code
     except OSError as error:  # of printing, and of nothing else: `_execute` deals with what a command raises
-        _drop_stdout()
-        if error.errno == errno.EPIPE:  # the reader, `head` for one, has seen enough
-            return 0
-        with contextlib.suppress(OSError):
-            why = error.strerror or error
-            click.echo(f"error: the result cannot be printed: {why}. Make room, or print it elsewhere", err=True)
-        return 1
+        # What is still buffered goes nowhere, so that nothing fails a second time when the interpreter ends.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0 if error.errno == errno.EPIPE else 1  # EPIPE: the reader, `head` for one, has seen enough
+        if code:
+            with contextlib.suppress(OSError):
+                why = error.strerror or error
+                click.echo(f"error: the result cannot be printed: {why}. Make room, or print it elsewhere", err=True)
+    sys.exit(code)
 
 
 def _execute(arguments: list[str]) -> int:
     """Raises OSError only where stdout or stderr cannot be written."""
-    # Looked for, not parsed: what click refuses to parse must be told as JSON too, and no value of ours is spelt so.
+    # Looked for, not parsed: what click refuses to parse is reported as JSON too, and no value of ours is spelt so.
     as_json = "--json" in arguments
     try:
         code = cli.main(arguments, prog_name="edgekit", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
-        _tell(as_json, "interrupted", {"code": "interrupted", "what": "interrupted", "where": "", "do": ""})
+        _report(as_json, "interrupted", {"code": "interrupted", "what": "interrupted", "where": "", "do": ""})
         return 130
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         help_ = f"{context.command_path if context else 'edgekit'} --help"
         if as_json:
-            _tell(True, "", {"code": "usage", "what": error.format_message(), "where": "", "do": help_})
+            _report(True, "", {"code": "usage", "what": error.format_message(), "where": "", "do": help_})
         else:
             error.show()
         return 2
     except _UnprintableError as error:
         raise error.cause from None
-    except Exception as error:  # noqa: BLE001 - the last resort: told with its traceback
+    except Exception as error:  # noqa: BLE001 - the last resort: printed with its traceback
         from edgekit_runtime.errors import EdgekitError
 
-        short = _out_of_memory(error)
+        short = _memory_error(error, arguments)
         if short is not None:
-            told = _memory_error(short, arguments)
-            _tell(as_json, f"error: {told['what']}. {told['do']} [{told['code']}]", told)
+            _report(as_json, f"error: {short['what']}. {short['do']} [{short['code']}]", short)
             return 1
         if isinstance(error, EdgekitError):
             error.speak_cli()
             lines = (f"error: {one} [{one.code}]" for one in error.mistakes or (error,))
-            _tell(as_json, "\n".join(lines), error.as_json())
+            _report(as_json, "\n".join(lines), error.as_json())
             return 1
         traceback.print_exc()
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         what = f"{type(error).__name__}: {first}".removesuffix(": ")  # the rest is on stderr, in the traceback
         do = "This is a fault of edgekit's own: report it with the traceback on stderr"
-        _tell(as_json, do, {"code": "internal", "what": what, "where": "", "do": do})
+        _report(as_json, do, {"code": "internal", "what": what, "where": "", "do": do})
         return 1
     return code if isinstance(code, int) else 0
 
 
-def _out_of_memory(error: BaseException | None) -> MemoryError | None:
-    """The MemoryError that this is, or was made of."""
+def _memory_error(error: BaseException | None, arguments: Sequence[str]) -> dict[str, str] | None:
+    """What to print for a MemoryError, or for an error that was raised from one; None for any other."""
     while error is not None and not isinstance(error, MemoryError):
         error = error.__cause__
-    return error
-
-
-def _memory_error(error: MemoryError, arguments: Sequence[str]) -> dict[str, str]:
+    if error is None:
+        return None
     amount = re.search(r"allocate ([\d.]+?)\.? (\w+)", str(error))  # numpy names it: "112. GiB"
     what = f"there is not enough memory: {amount[1]} {amount[2]} at once" if amount else "there is not enough memory"
     build = "build" in arguments[:1]
@@ -240,14 +248,8 @@ def _memory_error(error: MemoryError, arguments: Sequence[str]) -> dict[str, str
     return {"code": "memory", "what": what, "where": "", "do": f"{less} or a machine with more memory"}
 
 
-def _tell(as_json: bool, sentence: str, error: dict[str, str]) -> None:
+def _report(as_json: bool, sentence: str, error: dict[str, str]) -> None:
     if as_json:
         click.echo(json.dumps({"error": error}))
     else:
         click.echo(sentence, err=True)
-
-
-def _drop_stdout() -> None:
-    """What is still buffered goes nowhere, so that nothing fails a second time when the interpreter ends."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,9 +1,17 @@
-"""Options that mean the same in every command, and how a result is printed."""
+"""Options that mean the same in every command, and how a result is printed.
+
+Rules:
+- a line with words of a bundle, a model or a folder in it is printed by `say`: what cannot be seen, or turns the
+  writing round, is printed escaped;
+- whether a file can be written is checked before the work whose result goes there;
+- --secret and --encrypt name the place of a key, never the key itself, which is refused as an argument.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +27,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.budget import Use
 
 __all__ = [
+    "BOARD_ENGINES",
     "BUNDLE",
     "PATH",
     "PERCENT",
@@ -29,23 +38,25 @@ __all__ = [
     "budget_ms",
     "budget_of",
     "catalogue_of",
+    "encrypt",
     "engine",
     "load_profile",
     "options_given",
     "pin",
     "print_json",
     "profile_path",
+    "refuse_unwritable",
+    "say",
+    "secret",
     "threads",
     "trust",
     "use",
+    "write_json",
 ]
 
 
-class _Named(click.Path):
-    """A path that "", which pathlib takes for the folder one is in, does not pass.
-
-    It is a variable that was not set.
-    """
+class _NonEmptyPath(click.Path):
+    """A path that is not "": an unset variable, which pathlib takes for the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
@@ -53,8 +64,8 @@ class _Named(click.Path):
         return super().convert(value, param, ctx)
 
 
-PATH = _Named(path_type=Path)
-BUNDLE = _Named(path_type=Path)
+PATH = _NonEmptyPath(path_type=Path)
+BUNDLE = _NonEmptyPath(path_type=Path)
 
 ROOT = click.option("--root", type=PATH, required=True, metavar="DIR", help="The folder that the application opens.")
 
@@ -71,8 +82,8 @@ trust = click.option(
 allow_unsigned = click.option(
     "--allow-unsigned",
     is_flag=True,
-    help="Take a bundle that nobody vouches for: not signed, signed by nobody or too few who are trusted here, or on "
-    "a machine that was never told whom to trust; every report then says so.",
+    help="Accept a bundle that no trusted key has signed: unsigned, signed by unknown or too few keys, or on a machine "
+    "without trusted keys; every report then says so.",
 )
 
 profile_path = click.option(
@@ -98,7 +109,7 @@ def load_profile(name: str, paths: Sequence[Path]) -> Profile:
 
 
 class FiniteRange(click.FloatRange):
-    """A FloatRange that "nan", which is below nothing and above nothing, does not pass."""
+    """A FloatRange without "nan", which is neither below nor above any bound."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -137,6 +148,9 @@ def options_given(*names: str) -> list[str]:
     return [spelt[name] for name in names if context.get_parameter_source(name) is source]
 
 
+BOARD_ENGINES = tuple(name for name, kind in ENGINES.items() if kind.device == "cpu" and name != "openvino")
+"""Engines with wheels for boards, which `deploy` and `estimate` offer."""
+
 engine = click.option(
     "--engine",
     shell_complete=completion.engines,
@@ -150,12 +164,11 @@ threads = click.option(
 pin = click.option(
     "--pin",
     type=click.Choice(["primary"]),
-    help="Answer with the bundle's primary artifact, as every machine does that is told the same. Default: the "
-    "fastest here.",
+    help="Answer with the bundle's primary artifact, the same on every machine. Default: the fastest here.",
 )
 
 
-class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
+class _PercentType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
     """`1%` or `0.5 %` -> a fraction. A bare number is refused: 0.01 and 1 are too easily taken for each other."""
 
     name = "percent"
@@ -164,26 +177,21 @@ class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic only in ne
         if isinstance(value, float):
             return value
         text = str(value).strip()
-        if not text.endswith("%"):
-            meant = text if _is_share(text) else "1"
-            self.fail(f"{value!r} has no per cent sign; write it as {meant}%", param, ctx)
         try:
-            share = float(text[:-1]) / 100
+            number = float(text.removesuffix("%"))
         except ValueError:
+            number = math.nan
+        if not text.endswith("%"):
+            meant = text if 0 <= number <= 100 else "1"
+            self.fail(f"{value!r} has no per cent sign; write it as {meant}%", param, ctx)
+        if math.isnan(number):
             self.fail(f"{value!r} is no percentage; write it as 1%", param, ctx)
-        if not 0 <= share <= 1:
+        if not 0 <= number <= 100:
             self.fail(f"{value!r} is not between 0% and 100%", param, ctx)
-        return share
+        return number / 100
 
 
-def _is_share(text: str) -> bool:
-    try:
-        return 0 <= float(text) <= 100
-    except ValueError:
-        return False
-
-
-PERCENT = _Percent()
+PERCENT = _PercentType()
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -201,3 +209,71 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nan(item) for key, item in value.items()}
     return [_without_nan(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def say(line: str, *, err: bool = False) -> None:
+    """A line as a person may be shown it."""
+    from edgekit_runtime.errors import visible
+
+    click.echo(visible(line), err=err)
+
+
+def refuse_unwritable(output: Path, option: str = "-o") -> None:
+    """Before minutes of work, not after them. Raises OutputError."""
+    from edgekit.errors import OutputError
+
+    folder = output.parent
+    if output.is_dir():
+        why = "it is a folder"
+    elif not folder.is_dir():
+        why = "there is no such folder"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        why = "its folder may not be written to"
+    else:
+        return
+    raise OutputError(f"cannot be written: {why}", where=str(output), do=f"Name another file with {option}")
+
+
+def write_json(output: Path, value: dict[str, Any], *, indent: int | None = 2) -> None:
+    """Write a record: a file whole or not at all, a pipe or a device as it is. Raises OutputError."""
+    from edgekit.errors import OutputError
+    from edgekit.packaging.writer import write_whole
+
+    text = json.dumps(value, indent=indent) + "\n"
+    try:
+        if output.exists() and not output.is_file():
+            output.write_text(text, encoding="utf-8")
+            return
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(output)) from error
+    write_whole(output.resolve(), text.encode(), "the record")
+
+
+class _Source(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
+    """`file:PATH`, `env:NAME`, `cmd:COMMAND`, or the path of a file. Raises SecretError (secret-format), which repeats
+    no key.
+    """
+
+    name = "source"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from edgekit_runtime.bundle.secrets import parse_source
+
+        parse_source(value)
+        return str(value)
+
+
+secret = click.option(
+    "--secret",
+    type=_Source(),
+    metavar="SOURCE",
+    help="Where the key of an encrypted bundle is: file:PATH, env:NAME or cmd:COMMAND. Default: what EDGEKIT_SECRET "
+    "names, ~/.config/edgekit/secret, /etc/edgekit/secret.",
+)
+encrypt = click.option(
+    "--encrypt",
+    type=_Source(),
+    metavar="SOURCE",
+    help="Encrypt what the bundles hold with the key at file:PATH, env:NAME or cmd:COMMAND (make one: edgekit keys "
+    "secret). Labels and names stay readable.",
+)

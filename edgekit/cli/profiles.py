@@ -1,4 +1,4 @@
-"""edgekit profiles: the boards edgekit knows, and those of the user's own folders."""
+"""edgekit profiles: the boards edgekit knows and those of the user's own folders, which one this is, and its speed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.cli import completion
-from edgekit.cli.detect import detect
-from edgekit.cli.measure import measure
-from edgekit.cli.options import PATH, as_json, catalogue_of, print_json, profile_path
+from edgekit.cli.options import (
+    PATH,
+    as_json,
+    catalogue_of,
+    print_json,
+    profile_path,
+    refuse_unwritable,
+    say,
+    write_json,
+)
 from edgekit_runtime.errors import sentences
 
 if TYPE_CHECKING:
-    from edgekit_profiles import Catalogue, Core, Profile, ProfileError, RuntimeSupport
-    from edgekit_profiles.catalogue import Difference
+    from edgekit_profiles import Core, Profile, RuntimeSupport
+    from edgekit_profiles.detect import DetectedBoard
 
-__all__ = ["profiles"]
+__all__ = ["detect", "measure", "measure_lines", "profiles"]
 
 
 @click.group()
 def profiles() -> None:
     """The boards edgekit knows, as data with sources."""
-
-
-profiles.add_command(detect)
-profiles.add_command(measure)
 
 
 @profiles.command("list")
@@ -51,7 +54,19 @@ def list_(words: tuple[str, ...], profile_paths: tuple[Path, ...], as_json: bool
     boards = [(profile, installable(profile)) for profile in found]
     broken = catalogue.broken()
     if as_json:
-        listed = [_brief(profile, support, catalogue) for profile, support in boards]
+        listed = [
+            {
+                "name": profile.name,
+                "title": profile.title,
+                "kind": profile.kind,
+                "arch": profile.arch,
+                "os": profile.os.name,
+                "engines": [s.engine for s in support if s.ok],
+                "modes": [mode.name for mode in profile.modes],
+                "origin": catalogue.origin(profile),
+            }
+            for profile, support in boards
+        ]
         print_json({"profiles": listed, "broken": [error.as_json() for error in broken]})
         return 1 if broken or not boards else 0
     width = max((len(profile.name) for profile, _ in boards), default=0)
@@ -79,19 +94,6 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"[a-z]+|[0-9]+", text.lower()))
 
 
-def _brief(profile: Profile, support: tuple[RuntimeSupport, ...], catalogue: Catalogue) -> dict[str, Any]:
-    return {
-        "name": profile.name,
-        "title": profile.title,
-        "kind": profile.kind,
-        "arch": profile.arch,
-        "os": profile.os.name,
-        "engines": [s.engine for s in support if s.ok],
-        "modes": [mode.name for mode in profile.modes],
-        "origin": catalogue.origin(profile),
-    }
-
-
 @profiles.command()
 @click.argument("name", shell_complete=completion.profiles)
 @profile_path
@@ -117,13 +119,13 @@ def show(name: str, profile_paths: tuple[Path, ...], as_toml: bool, as_json: boo
         print_json({"profile": asdict(profile), "engines": [asdict(s) for s in support]})
         return
     images = [other.name for other in catalogue.images(name) if other.image != profile.image]
-    for line in (*_lines(profile), *_origins(profile, support)):
+    for line in _lines(profile, support):
         click.echo(line)
     if images:
         click.echo(f"  images   {', '.join(images)}")
 
 
-def _lines(profile: Profile) -> Iterator[str]:
+def _lines(profile: Profile, support: tuple[RuntimeSupport, ...]) -> Iterator[str]:
     memory, system, thermal, power = profile.memory, profile.os, profile.thermal, profile.power
     yield f"{profile.name}: {profile.title}"
     yield f"  soc      {profile.soc}, {profile.arch}"
@@ -135,9 +137,9 @@ def _lines(profile: Profile) -> Iterator[str]:
         yield f"  mode     {mode.name}: {mode.cores} cores at {mode.clock_ghz:g} GHz{now}"
     for accelerator in profile.accelerators:
         yield f"  {accelerator.kind:<8} {accelerator.name}; edgekit's engines run on the cores"
-    caches = [f"{name} {kb:,} KB" for name, kb in zip(("L1d", "L2", "L3"), _caches(profile), strict=True) if kb]
-    if caches:
-        yield f"  caches   {', '.join(caches)}"
+    sizes = {"L1d": profile.caches.l1d_kb, "L2": profile.caches.l2_kb, "L3": profile.caches.l3_kb}
+    if any(sizes.values()):
+        yield f"  caches   {', '.join(f'{name} {kb:,} KB' for name, kb in sizes.items() if kb)}"
     speed = f", {memory.bandwidth_gbps:g} GB/s" if memory.bandwidth_gbps else ""
     sold = f" (sold with {', '.join(f'{mb:,}' for mb in memory.sold_mb)})" if len(memory.sold_mb) > 1 else ""
     yield f"  memory   {memory.ram_mb:,} MB{sold}{speed}"
@@ -149,24 +151,20 @@ def _lines(profile: Profile) -> Iterator[str]:
         "stays below": thermal.limit_c,
         "turns off at": thermal.shutdown_c,
     }
-    told = [f"{what} {celsius:g} C" for what, celsius in steps.items() if celsius is not None]
-    if told:
-        yield f"  thermal  {', '.join(told)}"
+    known = [f"{what} {celsius:g} C" for what, celsius in steps.items() if celsius is not None]
+    if known:
+        yield f"  thermal  {', '.join(known)}"
     watts = [f"{value:g} W {when}" for value, when in ((power.idle_w, "idle"), (power.load_w, "under load")) if value]
     if watts or power.supply:
         yield f"  power    {', '.join([*watts, *([f'supply {power.supply}'] if power.supply else [])])}"
-
-
-def _origins(profile: Profile, support: tuple[RuntimeSupport, ...]) -> Iterator[str]:
     for anchor in profile.anchors:
         times = ", ".join(f"{precision} {ms:g} ms" for precision, ms in anchor.ms.items())
         setting = f"{anchor.framework}, {anchor.threads} thread{'s' * (anchor.threads != 1)}, {anchor.clock_ghz:g} GHz"
         yield f"  anchor   {anchor.model}, {setting}: {times} ({anchor.grade}: {anchor.source})"
     for s in support:
         yield f"  {'yes' if s.ok else 'no ':<8} {s.engine}: {s.reason}"
-    for note in (profile.notes, profile.thermal.notes):
-        if note:
-            yield f"  note     {note}"
+    for note in filter(None, (profile.notes, profile.thermal.notes)):
+        yield f"  note     {note}"
     for key, source in profile.sources.items():
         yield f"  source   {key}: {source}"
 
@@ -174,10 +172,6 @@ def _origins(profile: Profile, support: tuple[RuntimeSupport, ...]) -> Iterator[
 def _core(core: Core) -> str:
     simd = f", {', '.join(core.simd)}" if core.simd else ""
     return f"{core.count} x {core.type} at {core.clock_ghz:g} GHz{simd}"
-
-
-def _caches(profile: Profile) -> tuple[int | None, int | None, int | None]:
-    return profile.caches.l1d_kb, profile.caches.l2_kb, profile.caches.l3_kb
 
 
 @profiles.command()
@@ -192,33 +186,22 @@ def validate(files: tuple[Path, ...], as_json: bool) -> int:
     from edgekit_profiles.catalogue import validate as check
 
     results = [result for file in files for result in check(file)]
+    shown = []
+    for result in results:
+        errors = [{"key": error.key, "what": error.what, "do": error.do} for error in result.errors]
+        shown.append({"file": result.file, "errors": errors, "warnings": list(result.warnings)})
+        if as_json:
+            continue
+        for error in result.errors:
+            click.echo(f"{result.file}: {sentences(error.what, error.do)}")
+        for warning in result.warnings:
+            click.echo(f"{result.file}: warning: {warning}")
+        if not result.errors:
+            click.echo(f"{result.file}: a profile ({', '.join(result.names)})")
+    ok = not any(result.errors for result in results)
     if as_json:
-        print_json(
-            {
-                "ok": all(not result.errors for result in results),
-                "files": [
-                    {
-                        "file": result.file,
-                        "errors": [_mistake(error) for error in result.errors],
-                        "warnings": list(result.warnings),
-                    }
-                    for result in results
-                ],
-            }
-        )
-    else:
-        for result in results:
-            for error in result.errors:
-                click.echo(f"{result.file}: {sentences(error.what, error.do)}")
-            for warning in result.warnings:
-                click.echo(f"{result.file}: warning: {warning}")
-            if not result.errors:
-                click.echo(f"{result.file}: a profile ({', '.join(result.names)})")
-    return 1 if any(result.errors for result in results) else 0
-
-
-def _mistake(error: ProfileError) -> dict[str, str]:
-    return {"key": error.key, "what": error.what, "do": error.do}
+        print_json({"ok": ok, "files": shown})
+    return 0 if ok else 1
 
 
 @profiles.command()
@@ -242,22 +225,210 @@ def diff(first: str, second: str, profile_paths: tuple[Path, ...], as_json: bool
         return
     if not found:
         click.echo(f"{one.name} and {other.name} describe the same")
-    for line in _differences(found):
-        click.echo(line)
-
-
-def _differences(found: tuple[Difference, ...]) -> Iterator[str]:
     width = max((len(item.key) for item in found), default=0)
-    told = ("", "")
+    printed = ("", "")
     for item in found:
-        yield f"{item.key:<{width}}  {_shown(item.first)} -> {_shown(item.second)}"
+        click.echo(f"{item.key:<{width}}  {_shown(item.first)} -> {_shown(item.second)}")
         sources = (item.first_source, item.second_source)
-        if sources != told and sources[0] != sources[1]:  # one source may stand for several figures in a row
-            yield from (f"{'':<{width}}  {sign} {source}" for sign, source in zip("-+", sources, strict=True) if source)
-        told = sources
+        if sources != printed and sources[0] != sources[1]:  # one source may stand for several figures in a row
+            for sign, source in zip("-+", sources, strict=True):
+                if source:
+                    click.echo(f"{'':<{width}}  {sign} {source}")
+        printed = sources
 
 
 def _shown(value: Any) -> str:
     if value is None:
         return "nothing"
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+@profiles.command()
+@click.option(
+    "--anchors",
+    "folder",
+    type=PATH,
+    metavar="DIR",
+    help="The network's files, which are in the board's package. Default: written here, where LiteRT or onnx can.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 64),
+    multiple=True,
+    metavar="N",
+    help="Threads to time; repeatable. Default: 1 and up to 4.",
+)
+@click.option(
+    "--profile",
+    shell_complete=completion.profiles,
+    metavar="NAME",
+    help="The board's profile. Default: what `edgekit profiles detect` finds.",
+)
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="Write the anchor file there.")
+@profile_path
+@as_json
+def measure(
+    folder: Path | None,
+    threads: tuple[int, ...],
+    profile: str | None,
+    output: Path | None,
+    profile_paths: tuple[Path, ...],
+    as_json: bool,
+) -> int:
+    """Time MobileNetV1 here, in float32 and int8, with every engine installed: a few seconds. For `estimate --anchor`.
+
+    \b
+    edgekit profiles measure -o our-pi.json                       # on the board
+    edgekit estimate net.ekb --anchor our-pi.json                 # on the workstation
+
+    Exits 1 when the board slowed down or was busy meanwhile: such times say little of it.
+    """
+    from edgekit.estimating import MeasurePlan, measure_anchors
+    from edgekit.estimating.anchoring import default_threads
+    from edgekit_profiles.detect import detect
+    from edgekit_profiles.facts import read_facts
+
+    if output is not None:
+        refuse_unwritable(output)
+    facts = read_facts()
+    catalogue = catalogue_of(profile_paths)
+    if profile is None:
+        board = detect(facts, catalogue)
+        known = board.profile if board.sure in ("certain", "likely") else None
+    else:
+        known = catalogue.load(profile)
+    name = known.name if known else ""
+    plan = MeasurePlan(threads=threads or default_threads(), profile=name, model=facts.model)
+    found = measure_anchors(folder, plan, lambda line: click.echo(f"timing {line}", err=True))
+    if output is not None:
+        write_json(output, found)
+    if as_json:
+        print_json(found)
+    else:
+        for line in measure_lines(found, output, known):
+            say(line)
+    return 0 if found["steady"] else 1
+
+
+def measure_lines(found: dict[str, Any], output: Path | None, known: Profile | None) -> Iterator[str]:
+    from edgekit_profiles import has_rates
+
+    board, now = found["board"], found["conditions"]
+    yield (
+        f"MobileNetV1 1.0 224 on {board['model'] or board['machine']}: "
+        f"{board['profile'] or 'no profile knows this board'}"
+    )
+    yield f"  {'engine':<24} {'precision':<10} {'threads':>7} {'best':>9} {'median':>9} {'p95':>9}  ms"
+    for one in found["times"]:
+        engine = f"{one['engine']} {one['engine_version']}"
+        yield (
+            f"  {engine:<24} {one['precision']:<10} {one['threads']:>7} {one['min_ms']:>9.2f} {one['p50_ms']:>9.2f} "
+            f"{one['p95_ms']:>9.2f}"
+        )
+    for line in found["failed"]:
+        yield f"  not timed  {line}"
+    during = now["during"]
+    clock, heat = during["frequency_mhz"], during["temperature_c"]
+    ran = f"{clock['min']} to {clock['max']} MHz" if clock else "unknown"
+    yield f"  clock      {ran}, governor {now['governor'] or 'unknown'}"
+    warmed = f"{heat['before']:g} to {heat['after']:g} C" if heat else "unknown"
+    yield f"  heat       {warmed}"
+    slowed = {True: ", ".join(during["throttled_by"]), False: "no", None: "unknown"}[during["throttled"]]
+    yield f"  throttled  {slowed}"
+    if now["after"]["power_mode"] is not None:
+        yield f"  mode       {now['after']['power_mode']}"
+    for reason in found["changed"]:
+        yield f"  not steady {reason}"
+    if found["changed"]:
+        yield "  next       mend that, and measure again: the workstation refuses this file"
+    elif known is not None and not has_rates(known):  # no anchor is ever asked for there
+        yield (
+            f"  next       nothing is estimated for {known.core.type} cores: time the bundle itself here, "
+            "and take that:"
+        )
+        yield (
+            f"             edgekit bench BUNDLE -o RECORD.json; edgekit estimate BUNDLE --profile {known.name} "
+            "--record RECORD.json"
+        )
+    elif output is not None:
+        name = board["profile"] or "NAME"
+        yield f"  next       on the workstation: edgekit estimate BUNDLE --profile {name} --anchor {output.name}"
+
+
+@profiles.command()
+@click.option(
+    "--files",
+    "root",
+    type=PATH,
+    metavar="DIR",
+    help="Read copies of a board's files below DIR (proc/cpuinfo, proc/device-tree, etc/os-release, ...) and not "
+    "this machine's.",
+)
+@click.option("--toml", "as_toml", is_flag=True, help="Print a profile to begin with, and nothing else.")
+@profile_path
+@as_json
+def detect(root: Path | None, as_toml: bool, profile_paths: tuple[Path, ...], as_json: bool) -> int:
+    """Find the profile of the machine this runs on, say how sure that is, and what is not as in the profile.
+
+    A board without a profile is shown the nearest one, and a file to begin its own with. Exits 1 when no profile stands
+    for it.
+
+    \b
+    edgekit profiles detect
+    """
+    from edgekit_profiles.detect import detect as find
+    from edgekit_profiles.errors import ProfileError
+    from edgekit_profiles.facts import read_facts
+
+    if as_toml and as_json:
+        raise click.UsageError("--toml and --json exclude each other.")
+    if root is not None and not root.is_dir():
+        raise ProfileError("is no folder", where=str(root), do="Pass the folder that holds proc, sys and etc")
+    found = find(read_facts(root), catalogue_of(profile_paths))
+    if as_toml:
+        click.echo(found.toml, nl=False)
+    elif as_json:
+        print_json(
+            {
+                "profile": found.profile.name if found.profile else None,
+                "sure": found.sure,
+                "why": found.why,
+                "differences": [asdict(item) for item in found.differences],
+                "facts": asdict(found.facts),
+                "toml": found.toml,
+            }
+        )
+    else:
+        for line in _detected_lines(found):
+            click.echo(line)
+    return 1 if found.profile is None else 0
+
+
+def _detected_lines(found: DetectedBoard) -> Iterator[str]:
+    profile, facts = found.profile, found.facts
+    clocks = (f" at {one.clock_ghz:g} GHz" if one.clock_ghz else "" for one in facts.clusters)
+    here = [f"{one.count} x {one.type}{clock}" for one, clock in zip(facts.clusters, clocks, strict=True)]
+    here += [f"{facts.ram_mb:,} MB"] if facts.ram_mb is not None else []
+    here += [f"{facts.machine or 'unknown'} user land"]
+    here += [facts.system] if facts.system else []
+    here += [f"Python {facts.python}"] if facts.python else []
+    here += [f"glibc {facts.glibc}"] if facts.glibc else []
+    here += [f"governor {facts.governor}"] if facts.governor and facts.governor != "performance" else []
+    yield f"{profile.name}: {profile.title}, {profile.os.name}" if profile else "no profile stands for this machine"
+    yield f"  sure     {found.sure}: {found.why}"
+    yield f"  here     {', '.join(here)}"
+    for item in found.differences:
+        yield f"  differs  {item.what}: {item.here} here, {item.profile} in the profile; {item.means}"
+    if profile is not None and profile.notes:
+        yield f"  note     {profile.notes}"
+    if profile is not None and found.sure in ("certain", "likely"):
+        yield f"  next     edgekit build MODEL --profile {profile.name} --calibration DATA"
+        return
+    if not found.toml:
+        return
+    from edgekit_profiles.detect import starting_name
+
+    name = starting_name(facts)
+    yield f"  next     edgekit profiles detect --toml > {name}.toml; then edgekit build MODEL --profile {name}.toml"
+    yield ""
+    yield from found.toml.splitlines()

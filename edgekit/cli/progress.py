@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
-__all__ = ["PlainLines", "Shown", "shown"]
+__all__ = ["ConsoleProgress", "PlainLines", "console_progress"]
 
 
-class Shown(Protocol):
+class ConsoleProgress(Protocol):
     """A Progress that can also print a line of its own."""
 
     def __call__(self, stage: str, done: int, total: int | None) -> None: ...
@@ -29,7 +29,7 @@ class Shown(Protocol):
 
 
 @contextmanager
-def shown(stream: TextIO | None = None) -> Iterator[Shown]:
+def console_progress(stream: TextIO | None = None) -> Iterator[ConsoleProgress]:
     """Yields a Progress that draws on `stream`, by default on a stderr of its own.
 
     Of its own, because the conversion tools are kept quiet by pointing descriptor 2 elsewhere while they work.
@@ -81,7 +81,13 @@ class PlainLines:
         if done == total:
             del self._began[stage]  # a stage of the same name may come again
         amount = f" {done}/{total}" if total is not None else f" {done}" if done else ""
-        print(f"{stage}{amount}{_pace(done, total, spent)}", file=self._stream, flush=True)
+        rate, pace = _rate(done, spent), ""
+        if rate and total is not None:
+            left = f"{(total - done) * spent / done:.0f} s left" if done < total else f"{spent:.1f} s"
+            pace = f" ({rate}, {left})"
+        elif rate:
+            pace = f" ({rate})"
+        print(f"{stage}{amount}{pace}", file=self._stream, flush=True)
 
     def say(self, line: str) -> None:
         print(visible(line), file=self._stream, flush=True)
@@ -105,11 +111,3 @@ class _Bars:
 
 def _rate(done: int, spent: float) -> str:
     return f"{done / spent:.1f}/s" if done and spent > 0.05 else ""
-
-
-def _pace(done: int, total: int | None, spent: float) -> str:
-    rate = _rate(done, spent)
-    if not rate or total is None:
-        return f" ({rate})" if rate else ""
-    left = (total - done) * spent / done
-    return f" ({rate}, {left:.0f} s left)" if done < total else f" ({rate}, {spent:.1f} s)"

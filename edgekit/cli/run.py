@@ -1,4 +1,4 @@
-"""edgekit run: ask a bundle for answers on this machine."""
+"""edgekit run: ask a bundle for answers on this machine, or fill a cache file before the application asks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import math
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from edgekit import scores
-from edgekit.cli.fill import fill_cache, fill_options
 from edgekit.cli.options import (
     BUNDLE,
     PATH,
@@ -27,23 +26,24 @@ from edgekit.cli.options import (
     options_given,
     pin,
     print_json,
+    refuse_unwritable,
+    say,
+    secret,
     threads,
     trust,
     use,
 )
-from edgekit.cli.output import say
-from edgekit.cli.secret_options import secret
+from edgekit.cli.progress import console_progress
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edgekit.inputs import Arrivals, InputsError
+    from edgekit.inputs import InputsError
     from edgekit_runtime import Answer, EdgekitError, Model
     from edgekit_runtime.contract import Contract
-    from edgekit_runtime.contract.detect import Box
     from edgekit_runtime.session import Session
 
-__all__ = ["run"]
+__all__ = ["answer_json", "answer_lines", "fill_cache", "run"]
 
 _OF_ANSWERS = ("watch", "budget_ms", "use", "k", "telemetry", "device", "window_s")
 """Options that --fill-cache does not take."""
@@ -67,7 +67,19 @@ _OF_ANSWERS = ("watch", "budget_ms", "use", "k", "telemetry", "device", "window_
 @click.option("--telemetry", metavar="URL", help="Report to this broker: mqtt://host:1883. Needs --device.")
 @click.option("--device", metavar="ID", help="This board's id in the fleet.")
 @click.option("--window-s", type=FiniteRange(0.1, 86_400), metavar="S", help="A report's length. Default: 60.")
-@fill_options
+@click.option(
+    "--fill-cache",
+    type=PATH,
+    metavar="FILE",
+    help="Keep the answers in FILE instead of printing them; an application finds them there with "
+    "CacheOptions(disk=FILE). Run it again after an interruption or with more files: it computes what is missing.",
+)
+@click.option(
+    "--disk-cache-mb",
+    type=FiniteRange(1, 1_000_000),
+    metavar="MB",
+    help="With --fill-cache: how large FILE may become, as CacheOptions(disk_mb=MB) in the application. Default: 256.",
+)
 @trust
 @allow_unsigned
 @secret
@@ -81,7 +93,7 @@ def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool
 
     Exits 1 when an input got no answer, or a folder holds none. Ctrl-C ends it with 130, and with --json the
     one object then holds the answers so far and "interrupted": true. It is the ordinary end of --watch, which then
-    exits 0: whatever could not be answered meanwhile was told when it came.
+    exits 0: an input that got no answer was reported when it came.
 
     \b
     edgekit run net.ekb cat.jpg photos/ --top 3
@@ -108,46 +120,42 @@ def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool
     if broker is not None:
         options["telemetry"] = TelemetryOptions(broker, device, 60.0 if window_s is None else window_s)
     k, budget = options.pop("k"), budget_of(options.pop("use"), options.pop("budget_ms"))
-    told = _Told(k, as_json, streams=watch is not None)
+    printer = _AnswerPrinter(k, as_json, streams=watch is not None)
     try:
-        with _given(inputs, watch) as given, open_bundle(bundle, budget_ms=budget, **options) as model:
-            told.ask(model, given)
+        with _files_to_run(inputs, watch) as given, open_bundle(bundle, budget_ms=budget, **options) as model:
+            printer.ask(model, given)
     except KeyboardInterrupt:
-        if not told.finish(interrupted=True):
+        if not printer.finish(interrupted=True):
             raise
         return 130
-    _tell_telemetry(model)
-    told.finish()
-    return 1 if told.failed and watch is None else 0
+    printer.finish(model)
+    return 1 if printer.failed and watch is None else 0
 
 
 @contextlib.contextmanager
-def _given(inputs: tuple[str, ...], watch: Path | None) -> Iterator[Iterator[str | InputsError]]:
-    """What is to be answered: the inputs, then what comes into the watched folder until SIGINT or SIGTERM."""
-    from edgekit.inputs import Arrivals, listed
+def _files_to_run(inputs: tuple[str, ...], watch: Path | None) -> Iterator[Iterator[str | InputsError]]:
+    """The inputs, then the files that come into the watched folder until SIGINT or SIGTERM."""
+    from edgekit.inputs import Arrivals, list_files
 
     if watch is None:
-        yield listed(inputs)
+        yield list_files(inputs)
         return
     arrivals = Arrivals(watch)  # first: what comes while the bundle is opened is new
-    with _until_told() as ended:
-        yield _inputs_then_arrivals(listed(inputs), arrivals, watch, ended)
+    with _until_signalled() as ended:
 
+        def given() -> Iterator[str | InputsError]:
+            for one in list_files(inputs):
+                if ended.is_set():
+                    return
+                yield one
+            click.echo(f"watching {watch}; Ctrl-C ends it", err=True)
+            yield from map(str, arrivals.until(ended))
 
-def _inputs_then_arrivals(
-    inputs: Iterator[str | InputsError], arrivals: Arrivals, watch: Path, ended: threading.Event
-) -> Iterator[str | InputsError]:
-    for one in inputs:
-        if ended.is_set():
-            return
-        yield one
-    click.echo(f"watching {watch}; Ctrl-C ends it", err=True)
-    for file in arrivals.until(ended):
-        yield str(file)
+        yield given()
 
 
 @contextlib.contextmanager
-def _until_told() -> Iterator[threading.Event]:
+def _until_signalled() -> Iterator[threading.Event]:
     """An event that SIGINT and SIGTERM set; a second one is taken as it always is."""
     ended = threading.Event()
     before: dict[int, Any] = {}
@@ -166,67 +174,63 @@ def _until_told() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-class _Told:
+class _AnswerPrinter:
     """Asks, and prints each answer: for a person at once, as JSON at the end or, where it streams, one a line.
 
     A model that keeps a state is asked in one session: a sequence begins afresh, and so does what comes after it.
     """
 
     def __init__(self, k: int, as_json: bool, streams: bool) -> None:
-        self._k, self._as_json, self._streams = k, as_json, streams
+        self._k, self.answer_json, self._streams = k, as_json, streams
         self._answers: list[dict[str, Any]] = []
         self._begun = False
         self._after_sequence = False
-        self.failed, self._given = 0, 0
+        self.failed, self._files_to_run = 0, 0
         self.trust: str | None = None
-        self._unvouched = False
+        self._unsigned = False
         self._why_alternate = ""
 
     def ask(self, model: Model, given: Iterator[str | InputsError]) -> None:
         """One input after another, whatever becomes of each."""
-        asked: Model | Session = model if model.contract.state == "none" else model.session()
-        self._begun, described = True, model.describe()
-        self.trust = described["trust"]
-        self._unvouched = not described["signed"]
-        self._why_alternate = described["why_alternate"]
-        for one in given:
-            self._given += 1
-            if isinstance(one, str):
-                self._answer(asked, one)
-            else:
-                self._refused(one.where, one)
-
-    def _answer(self, asked: Model | Session, given: str) -> None:
-        """One input: an answer; a whole sequence of frames: one after another from a fresh state."""
         from edgekit.inputs import frames, load
         from edgekit_runtime import EdgekitError
 
-        name = given
-        try:
-            sequence = frames(given, asked.contract) if asked.contract.state != "none" else None
-            if sequence is not None or self._after_sequence:
-                cast("Session", asked).reset()
-            self._after_sequence = sequence is not None
-            if sequence is None:
-                self._told(given, asked.predict(load(given, asked.contract)))
-                return
-            for name, frame in sequence:
-                self._told(name, asked.predict(frame))
-        except EdgekitError as error:
-            self._refused(name, error)
+        asked: Model | Session = model if model.contract.state == "none" else model.session()
+        self._begun, described = True, model.describe()
+        self.trust = described["trust"]
+        self._unsigned = not described["signed"]
+        self._why_alternate = described["why_alternate"]
+        for one in given:
+            self._files_to_run += 1
+            if not isinstance(one, str):
+                self._refused(one.where, one)
+                continue
+            name = one
+            try:
+                sequence = frames(one, asked.contract) if asked.contract.state != "none" else None
+                if sequence is not None or self._after_sequence:
+                    cast("Session", asked).reset()
+                self._after_sequence = sequence is not None
+                if sequence is None:
+                    self._print(one, asked.predict(load(one, asked.contract)))
+                    continue
+                for name, frame in sequence:
+                    self._print(name, asked.predict(frame))
+            except EdgekitError as error:
+                self._refused(name, error)
 
     def _refused(self, name: str, error: EdgekitError) -> None:
         self.failed += 1
-        if self._as_json:
+        if self.answer_json:
             self._put({"input": name, "error": error.as_json()})
         else:
             click.echo(f"error: {error if error.where.startswith(name) else f'{name}: {error}'}", err=True)
 
-    def _told(self, name: str, answer: Answer) -> None:
-        if self._as_json:
-            self._put(_as_json(name, answer, self._k))
+    def _print(self, name: str, answer: Answer) -> None:
+        if self.answer_json:
+            self._put(answer_json(name, answer, self._k))
             return
-        for line in _lines(name, answer, self._k):
+        for line in answer_lines(name, answer, self._k):
             say(line)
 
     def _put(self, value: dict[str, Any]) -> None:
@@ -235,34 +239,34 @@ class _Told:
         else:
             self._answers.append(value)
 
-    def finish(self, *, interrupted: bool = False) -> bool:
-        """What is left to say. False where an interruption is for others to tell, because nothing here is cut off by
-        it.
+    def finish(self, model: Model | None = None, *, interrupted: bool = False) -> bool:
+        """Print what is left. False: nothing here was cut off by the interruption, so the caller reports it.
+
+        model: to say which telemetry waits. The answers are there all the same.
         """
-        if interrupted and not (self._begun and self._as_json and not self._streams):
+        sent = None if model is None else model.stats().telemetry
+        if sent is not None and sent.waiting:
+            why = sent.trouble or ("no fleet has confirmed it" if sent.sent else "not connected")
+            advice = f" ({sent.advice})" if sent.advice else ""
+            click.echo(f"telemetry: {why}; {sent.waiting} window(s) wait in the spool{advice}", err=True)
+        if interrupted and not (self._begun and self.answer_json and not self._streams):
             return False
-        if self._as_json and not self._streams:
-            said = {"answers": self._answers, "trust": self.trust}
-            print_json(said | ({"interrupted": True} if interrupted else {}))
-        if self._why_alternate and not self._as_json:
+        if self.answer_json and not self._streams:
+            shown = {"answers": self._answers, "trust": self.trust}
+            print_json(shown | ({"interrupted": True} if interrupted else {}))
+        if self._why_alternate and not self.answer_json:
             click.echo(f"note: {self._why_alternate}. For the same answers everywhere: --pin primary", err=True)
-        if self._unvouched and not self.failed and not self._as_json:
+        if self._unsigned and not self.failed and not self.answer_json:
             click.echo(f"note: {self.trust}", err=True)
-        if self.failed and self._given > 1 and not self._as_json:  # the lines that say why may be a thousand lines up
-            click.echo(f"error: {self.failed} of {self._given} inputs got no answer", err=True)
+        if (
+            self.failed and self._files_to_run > 1 and not self.answer_json
+        ):  # the lines that say why may be a thousand lines up
+            click.echo(f"error: {self.failed} of {self._files_to_run} inputs got no answer", err=True)
         return True
 
 
-def _tell_telemetry(model: Model) -> None:
-    """Say so where a report has not arrived: the answers are there all the same."""
-    told = model.stats().telemetry
-    if told is not None and told.waiting:
-        why = told.trouble or ("no fleet has confirmed it" if told.sent else "not connected")
-        click.echo(f"telemetry: {why}; {told.waiting} window(s) wait in the spool", err=True)
-
-
 def _task(contract: Contract) -> str:
-    """What an answer can be told as; `raw` where the contract does not say how outputs become boxes or a vector."""
+    """How to print an answer; `raw` where the contract does not say how outputs become boxes or a vector."""
     if (contract.task == "detection" and contract.detection is None) or (
         contract.task == "embedding" and contract.embedding is None
     ):
@@ -270,13 +274,13 @@ def _task(contract: Contract) -> str:
     return contract.task
 
 
-def _as_json(given: str, answer: Answer, k: int) -> dict[str, Any]:
+def answer_json(given: str, answer: Answer, k: int) -> dict[str, Any]:
     task = _task(answer.contract)
     outputs = {
         name: {"shape": list(array.shape), "dtype": array.dtype.name, "values": array.ravel().tolist()}
         for name, array in answer.outputs.items()
     }
-    told = {
+    shown = {
         "input": given,
         "top": [asdict(p) for p in answer.top(k)] if task == "classification" else None,
         "boxes": [asdict(box) for box in answer.boxes] if task == "detection" else None,
@@ -288,10 +292,10 @@ def _as_json(given: str, answer: Answer, k: int) -> dict[str, Any]:
         "timings_ms": dict(answer.timings),
         "met_budget": answer.met_budget,
     }
-    return told if answer.distance is None else told | {"distance": answer.distance}
+    return shown if answer.distance is None else shown | {"distance": answer.distance}
 
 
-def _lines(given: str, answer: Answer, k: int) -> list[str]:
+def answer_lines(given: str, answer: Answer, k: int) -> list[str]:
     late = "" if answer.met_budget is not False else ", over budget"
     by = "" if answer.artifact is None else f": {answer.artifact} on {answer.engine}"
     lines = [f"{given}   {answer.timings['total']:.1f} ms from the {answer.source}{by}{late}"]
@@ -299,7 +303,12 @@ def _lines(given: str, answer: Answer, k: int) -> list[str]:
     if task == "classification":
         return lines + [f"  {scores.confidence(p.score):>7}  {p.label}" for p in answer.top(k)]
     if task == "detection":
-        return lines + ([_box(box) for box in answer.boxes] or ["  nothing found"])
+        for box in answer.boxes:  # whole pixels are enough to look at
+            lines.append(
+                f"  {scores.confidence(box.score):>7}  {box.label}   {box.left:.0f},{box.top:.0f} to "
+                f"{box.right:.0f},{box.bottom:.0f} ({box.right - box.left:.0f} x {box.bottom - box.top:.0f})"
+            )
+        return lines if answer.boxes else [*lines, "  nothing found"]
     if task == "embedding":
         vector = answer.vector
         return [*lines, f"  vector of {vector.size}, length {math.hypot(*vector.tolist()):.4g}: {_few(vector)}"]
@@ -308,14 +317,56 @@ def _lines(given: str, answer: Answer, k: int) -> list[str]:
     ]
 
 
-def _box(box: Box) -> str:
-    """Whole pixels are enough to look at."""
-    return (
-        f"  {scores.confidence(box.score):>7}  {box.label}   {box.left:.0f},{box.top:.0f} to "
-        f"{box.right:.0f},{box.bottom:.0f} ({box.right - box.left:.0f} x {box.bottom - box.top:.0f})"
-    )
-
-
 def _few(array: NDArray[Any]) -> str:
     flat = array.ravel()
     return ", ".join(f"{value:.5g}" for value in flat[:8]) + (", ..." if flat.size > 8 else "")
+
+
+def fill_cache(
+    bundle: Path, inputs: Sequence[str], file: Path, max_mb: float, opened: dict[str, Any], *, as_json: bool
+) -> int:
+    """Fill, report, and return the exit code: 1 if a file could not be read or an answer is not on disk."""
+    from edgekit.filling import fill
+
+    refuse_unwritable(file, "--fill-cache")
+    try:
+        with console_progress() as progress:
+            found = fill(bundle, inputs, file, max_mb=max_mb, progress=progress, opened=opened)
+    except KeyboardInterrupt:
+        if not as_json:
+            click.echo("the answers so far are kept: the same command continues from there", err=True)
+        raise
+    if as_json:
+        print_json(found)
+    else:
+        _print_report(found, max_mb)
+    return 1 if found["unreadable"] or found["full"] or found["not_kept"] else 0
+
+
+def _print_report(found: dict[str, Any], max_mb: float) -> None:
+    rate = found["made"] / found["seconds"] if found["seconds"] else 0.0
+    click.echo(
+        f"{found['disk_cache']}: {found['made']:,} answers made, {found['there']:,} were there, "
+        f"{found['bytes'] / 2**20:.1f} MiB, {found['seconds']:.1f} s, {rate:.1f}/s with {found['recipe']} on "
+        f"{found['engine']}"
+    )
+    for one in found["unreadable"]:
+        say(f"left out: {one['file']}: {one['why']}", err=True)
+    if found["too_large"]:
+        click.echo(
+            f"{found['too_large']:,} answers are not kept: one may take a sixteenth of the bound, "
+            f"{found['largest_mb']:g} MiB. Pass --disk-cache-mb {max(found['needs_mb'], math.ceil(max_mb)):g} or "
+            "more, here and as disk_mb of CacheOptions",
+            err=True,
+        )
+    if lost := found["not_kept"] - found["too_large"] - found["pushed_out"]:
+        click.echo(
+            f"{lost:,} answers are not kept: the file could not be written for a while. Run the same command again",
+            err=True,
+        )
+    if found["full"]:
+        click.echo(
+            f"{max_mb:g} MiB are too few: answers push each other out; {found['left']:,} files were not tried. "
+            "Pass a larger --disk-cache-mb, here and as disk_mb of CacheOptions",
+            err=True,
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,12 @@ from edgekit.cli.options import (
     engine,
     options_given,
     print_json,
+    refuse_unwritable,
+    secret,
     threads,
     trust,
+    write_json,
 )
-from edgekit.cli.secret_options import secret
 
 if TYPE_CHECKING:
     from edgekit.verifying import Verification
@@ -45,7 +47,7 @@ __all__ = ["verify"]
     "--profile",
     shell_complete=completion.profiles,
     metavar="NAME",
-    help="A board that the bundle must be for. Default: what the ROOT was told, else what is found here, as a remark.",
+    help="A board that the bundle must be for. Default: what the ROOT remembers, else what is found here, as a remark.",
 )
 @click.option("-o", "--output", type=PATH, metavar="RECORD", help="Write what --json prints there, too.")
 @as_json
@@ -55,95 +57,94 @@ def verify(bundle: Path | None, as_json: bool, output: Path | None, **options: A
 
     Without BUNDLE it is the install root that this folder is, or the only *.ekb in it, and a line says which.
     Exits 1 with the first reason against it, and where --replay finds an answer out of tolerance. A machine without
-    trusted keys says so, and goes on only with --allow-unsigned.
+    trusted keys says so, and continues only with --allow-unsigned.
 
     \b
     edgekit verify net.ekb --trust key.pub.pem
     edgekit verify /var/lib/edgekit/camera --replay
     """
-    from edgekit import verifying
-    from edgekit.cli.install import board_of, remembered
+    from edgekit.cli.install import board_of, remembered_profile, with_profile_hint
+    from edgekit.verifying import Verification, VerifyOptions
+    from edgekit_runtime.engines import ENGINES
+    from edgekit_runtime.errors import EngineError
 
     if not options["replay"] and (idle := options_given("engine", "threads")):
         raise click.UsageError(f"Pass --replay with {' and '.join(idle)}: nothing is loaded without it.")
+    if options["engine"] not in (None, *ENGINES):
+        raise EngineError(f"there is no engine '{options['engine']}'", do=f"Engines: {', '.join(ENGINES)}")
+    if output is not None:
+        refuse_unwritable(output)
     bundle, profile = bundle or _here(), options["profile"]
-    asked = verifying.Asked(
+    how = VerifyOptions(
         trust=options["trust"],
         allow_unsigned=options["allow_unsigned"],
-        board=board_of(profile or remembered(bundle), quiet=True),
+        board=board_of(profile or remembered_profile(bundle), quiet=True),
         named=profile is not None,
         secret=options["secret"],
         replay=options["replay"],
     )
-    verification = verifying.Verification(bundle, asked)
+    verification = Verification(bundle, how)
     for check in verification:
         if not as_json:
             mark = {True: "ok", False: "REFUSED", None: "-"}[check.ok]
-            click.echo(f"{mark:<8} {check.name:<18} {check.told}")
-    replayed = _replayed(verification, options) if options["replay"] and verification.error is None else {}
-    record = _record(verification, replayed)
+            click.echo(f"{mark:<8} {check.name:<18} {check.text}")
+    replayed = _replayed(verification, options["engine"], options["threads"]) if options["replay"] else {}
+    if verification.error is not None:
+        with_profile_hint(verification.error, profile)
+    record = verification.as_json() | replayed
+    if (generation := verification.generation) is not None:
+        record |= {"generation": generation.number, "state": verification.state}
+        record |= {"unsigned": generation.unsigned, "vouched": generation.signature_text}
     if output is not None:
-        _write(output, record)
+        write_json(output, record, indent=None)
     if as_json:
         print_json(record)
         return 0 if verification.error is None else 1
     if verification.error is not None:
         raise verification.error
-    for line in _replay_lines(verification, replayed):
+    for line in _closing_lines(verification, replayed):
         click.echo(line)
-    click.echo(_verdict(verification))
     return 0
 
 
-def _replayed(verification: Verification, options: dict[str, Any]) -> dict[str, Any]:
-    """What an application would find; a refusal becomes the verification's error.
-
-    Raises SecretError for a missing key.
-    """
+def _replayed(verification: Verification, engine: str | None, threads: int | None) -> dict[str, Any]:
+    """What opening it as an application does found. What is wrong then becomes the verification's error."""
     from edgekit_runtime.errors import EdgekitError, SecretError
 
+    if verification.error is not None:
+        return {}
     try:
-        return verification.open_as_application(options["engine"], options["threads"])
-    except SecretError:
+        return verification.open_as_application(engine, threads)
+    except SecretError:  # the missing key says nothing against the bundle
         raise
     except EdgekitError as error:
         verification.error = error
         return {}
 
 
-def _record(verification: Verification, replayed: dict[str, Any]) -> dict[str, Any]:
-    record = verification.as_json() | replayed
-    if verification.generation is not None:
-        made = verification.generation
-        record |= {"generation": made.number, "state": verification.state}
-        record |= {"unsigned": made.unsigned, "vouched": made.vouched}
-    return record
-
-
-def _replay_lines(verification: Verification, replayed: dict[str, Any]) -> list[str]:
-    made = verification.generation
-    lines = []
-    if replayed and verification.manifest is not None:
+def _closing_lines(verification: Verification, replayed: dict[str, Any]) -> Iterator[str]:
+    """What the replay found, who signed what an install root holds, and the verdict."""
+    made, manifest = verification.generation, verification.manifest
+    if replayed and manifest is not None:
         examples = "1 golden example" if replayed["examples"] == 1 else f"{replayed['examples']} golden examples"
         by = "which made them" if replayed["same_engine"] else "another than made them"
-        engine, manifest = replayed["engine"], verification.manifest
+        engine = replayed["engine"]
         same = "" if engine["arithmetic"] == "exact" else " with the same bits on the golden examples"
         where = "" if made is None else f"generation {made.number}, {verification.state}: "
-        lines.append(
+        yield (
             f"{where}{manifest.name} version {manifest.version}: {replayed['recipe']} gives its {examples} on "
             f"{engine['name']} {engine['version']}, {by}: at most {replayed['worst_steps']:.3g} steps apart, cosine "
             f"{replayed['worst_cosine']:.5f}, {engine['arithmetic']} arithmetic{same}"
         )
-    return lines if made is None else [*lines, made.vouched]
-
-
-def _verdict(verification: Verification) -> str:
+    if made is not None:
+        yield made.signature_text
     rest = [one.name for one in verification.checks if one.ok is None and one.name != "signature"]
     aside = f"; see the lines marked - ({', '.join(rest)})" if rest else ""
-    if verification.trusted and verification.vouched is not None:
-        by = ", by what this root was told; --trust asks somebody else" if verification.vouched.by_the_root else ""
-        return f"trusted{by}{aside}"
-    return f"not trusted: nobody vouches for it, and --allow-unsigned let it pass; all else was checked{aside}"
+    if verification.trusted and verification.trust_decision is not None:
+        by_root = verification.trust_decision.by_the_root
+        yield f"trusted{', by the keys that this root remembers; --trust names others' if by_root else ''}{aside}"
+    else:
+        yield f"not trusted: --allow-unsigned accepted it without a trusted signature; all else was checked{aside}"
 
 
 def _here() -> Path:
@@ -159,12 +160,3 @@ def _here() -> Path:
         )
     click.echo(f"verifying {found[0]}", err=True)
     return found[0]
-
-
-def _write(output: Path, record: dict[str, Any]) -> None:
-    from edgekit.errors import OutputError
-
-    try:
-        output.write_text(json.dumps(record) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(output)) from error

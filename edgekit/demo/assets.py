@@ -1,4 +1,4 @@
-"""What the demo works on, in one folder as a person would lay it out, and its commands.
+"""Files of the demo in one folder, and its commands.
 
     efficientnet_lite0.keras            the network, with its ImageNet weights
     efficientnet_lite0.contract.toml    what its input and output mean
@@ -16,16 +16,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edgekit.errors import DemoError
 from edgekit_runtime.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 __all__ = ["ASKED", "MODEL", "Step", "make_assets", "steps"]
 
@@ -80,7 +76,14 @@ def make_assets(folder: Path, progress: Callable[[str, int, int | None], None]) 
     (folder / Path(MODEL).with_suffix(".contract.toml")).write_text(CONTRACT, encoding="utf-8")
     for name in ASKED:
         shutil.copyfile(_inside("skimage", f"data/{name}"), folder / name)
-    _labelled(folder / "labelled", labels)
+    # foolbox's ImageNet samples carry their class in the file name: imagenet_00_243.jpg
+    samples = sorted(_inside("foolbox", "data").glob("imagenet_*.jpg"))
+    if len(samples) != 20:
+        raise DemoError(f"foolbox has {len(samples)} ImageNet samples, not 20", do="Run: pip install foolbox==3.3.4")
+    for sample in samples:
+        place = folder / "labelled" / labels[int(sample.stem.split("_")[2])].replace("/", "-")
+        place.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(sample, place / sample.name)
     _calibration(folder / "photos", progress)
     progress("rebuilding the network", 0, 1)
     from edgekit_converters.zoo import save_efficientnet_lite0
@@ -90,26 +93,22 @@ def make_assets(folder: Path, progress: Callable[[str, int, int | None], None]) 
     done.touch()
 
 
-def _labelled(folder: Path, labels: list[str]) -> None:
-    """foolbox's ImageNet samples carry their class in the file name: imagenet_00_243.jpg."""
-    samples = sorted(_inside("foolbox", "data").glob("imagenet_*.jpg"))
-    if len(samples) != 20:
-        raise DemoError(f"foolbox has {len(samples)} ImageNet samples, not 20", do="Run: pip install foolbox==3.3.4")
-    for sample in samples:
-        label = labels[int(sample.stem.split("_")[2])].replace("/", "-")
-        (folder / label).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(sample, folder / label / sample.name)
-
-
 def _calibration(folder: Path, progress: Callable[[str, int, int | None], None]) -> None:
-    from PIL import Image
+    """Square crops of several sizes and places, half of them mirrored, 256 pixels wide; and small pictures."""
+    from PIL import Image, ImageOps
 
+    places = [(0.5, 0.5), (0.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (0.5, 0.5), (0.5, 0.0), (0.3, 0.7)]
     folder.mkdir(parents=True, exist_ok=True)
     small = [path for kind in ("cifar10_", "cifar100_") for path in sorted(_inside("foolbox", "data").glob(f"{kind}*"))]
     total = len(PHOTOS) * len(CROP_SHARES) + len(small)
     written = 0
     for name in PHOTOS:
-        for number, crop in enumerate(_crops(Image.open(_inside("skimage", f"data/{name}")).convert("RGB"))):
+        picture = Image.open(_inside("skimage", f"data/{name}")).convert("RGB")
+        for number, (share, (right, down)) in enumerate(zip(CROP_SHARES, places, strict=True)):
+            side = round(min(picture.size) * share)
+            left, upper = round((picture.width - side) * right), round((picture.height - side) * down)
+            crop = picture.crop((left, upper, left + side, upper + side)).resize((256, 256), Image.Resampling.BICUBIC)
+            crop = ImageOps.mirror(crop) if number % 2 else crop
             crop.save(folder / f"{Path(name).stem}_{number}.png")
             written += 1
             progress("cropping calibration photos", written, total)
@@ -117,18 +116,6 @@ def _calibration(folder: Path, progress: Callable[[str, int, int | None], None])
         Image.open(path).convert("RGB").resize((256, 256), Image.Resampling.BICUBIC).save(folder / f"{path.stem}.png")
         written += 1
         progress("cropping calibration photos", written, total)
-
-
-def _crops(picture: Image.Image) -> Iterator[Image.Image]:
-    """Square crops of several sizes from several places, half of them mirrored, each 256 pixels wide."""
-    from PIL import Image, ImageOps
-
-    places = [(0.5, 0.5), (0.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (0.5, 0.5), (0.5, 0.0), (0.3, 0.7)]
-    for number, (share, (right, down)) in enumerate(zip(CROP_SHARES, places, strict=True)):
-        side = round(min(picture.size) * share)
-        left, upper = round((picture.width - side) * right), round((picture.height - side) * down)
-        crop = picture.crop((left, upper, left + side, upper + side)).resize((256, 256), Image.Resampling.BICUBIC)
-        yield ImageOps.mirror(crop) if number % 2 else crop
 
 
 def _inside(package: str, member: str) -> Path:

@@ -27,8 +27,11 @@ from pathlib import Path
 from types import TracebackType
 
 from edgekit.demo.assets import ASKED, MODEL, Step
+from edgekit.demo.checks import Check, eventually
+from edgekit.demo.story import Story
 from edgekit.errors import DemoError
 from edgekit.fleet.errors import FleetError
+from edgekit.fleet.rolling import RollingPace
 from edgekit.fleet.serve import FleetServer, Settings
 from edgekit.fleet.simulated import SimulatedBoards
 from edgekit_runtime import BudgetExceeded, Model, TelemetryOptions, open_bundle
@@ -38,14 +41,6 @@ __all__ = ["BUDGET_MS", "PHASES", "Check", "FallbackDemo", "FleetDemo", "Phase",
 REAL = "this-machine"
 SIMULATED = ("porch-1", "porch-2", "gate-north", "gate-south", "barn-7", "press-line-3", "greenhouse-2")
 _PATIENCE_S = 60.0
-
-
-@dataclass(frozen=True)
-class Check:
-    """what: a sentence. problem: why it does not hold, empty when it does."""
-
-    what: str
-    problem: str = ""
 
 
 class FleetDemo:
@@ -67,11 +62,12 @@ class FleetDemo:
         with contextlib.ExitStack() as ends:
             # Started on the usual port, or on a free one where that is taken
             store = f"sqlite:///{self._folder / 'fleet.db'}"
-            server = FleetServer(Settings(None, 0, store, self._listen))
+            pace = RollingPace(step_s=0.5, alerts_s=2.0, again_s=10.0, most_wait_s=5.0)
+            server = FleetServer(Settings(None, 0, store, self._listen, rolling=pace))
             try:
                 server.start()
             except FleetError:
-                server = FleetServer(Settings(None, 0, store, "127.0.0.1:0"))
+                server = FleetServer(Settings(None, 0, store, "127.0.0.1:0", rolling=pace))
                 server.start()
             self.server = server
             ends.callback(self.server.close)
@@ -82,8 +78,8 @@ class FleetDemo:
                     telemetry=TelemetryOptions(self.server.broker_url, REAL, WINDOW_S, self._folder / f"{REAL}.db"),
                 )
             )
-            told = model.describe()
-            named = (told["name"], told["version"], "0" * 12)
+            described = model.describe()
+            named = (described["name"], described["version"], "0" * 12)
             boards = SimulatedBoards(
                 self.server.broker_url, self._folder, SIMULATED, window_s=WINDOW_S, model=named, seed=4
             )
@@ -115,6 +111,11 @@ class FleetDemo:
             "static/plotly.min.js").startswith("/*") else "it is something else")  # fmt: skip
         yield self._eventually("nothing was refused or lost", self._healthy)
 
+    def story(self, say: Callable[[str], object]) -> Iterator[Check]:
+        """An alert that names its cause, and a wave that undoes itself: two minutes."""
+        store = f"sqlite:///{self._folder / 'fleet.db'}"
+        yield from Story(self.server, store, self._bundle, self._photos[0], self._folder, say).checks()
+
     def _ask(self, model: Model) -> None:
         """A few photos a second, some of them new to the cache."""
         import numpy as np
@@ -122,21 +123,13 @@ class FleetDemo:
         seen, draw = 0, np.random.default_rng(0)
         while not self._stop.wait(0.15):
             seen += 1
-            with contextlib.suppress(BudgetExceeded):  # a busy machine: the page counts it, and the board goes on
+            with contextlib.suppress(BudgetExceeded):  # a busy machine: the page counts it, and the board continues
                 model.predict(self._photos[seen % len(self._photos)], budget_ms=100)
                 if seen % 3 == 0:
                     model.predict(draw.integers(0, 256, (240, 320, 3), np.uint8), budget_ms=100)
 
     def _eventually(self, what: str, problem: Callable[[], str]) -> Check:
-        until = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                found = problem()
-            except (OSError, ValueError, KeyError) as error:
-                found = str(error)
-            if not found or time.monotonic() > until:
-                return Check(what, found)
-            time.sleep(0.2)
+        return eventually(what, problem, _PATIENCE_S)
 
     def _get(self, path: str) -> str:
         with urllib.request.urlopen(self.server.url + path, timeout=10) as answer:
@@ -183,7 +176,7 @@ PHASES = (Phase("cool", 5.0, 0.0), Phase("throttled", 10.0, 400.0), Phase("cool 
 
 
 @dataclass
-class Seen:
+class PhaseResult:
     """What one phase looked like.
 
     sources: answers by where they came from, and `refused`.
@@ -261,33 +254,29 @@ class FallbackDemo:
             time.sleep(0.2)
         yield Check("the fleet page shows the device", "" if shown else f"{self.url} does not name {DEVICE}")
 
-    def walk(self, say: Callable[[str], None]) -> list[Seen]:
+    def walk(self, say: Callable[[str], None]) -> list[PhaseResult]:
         """Every phase once, a line a second."""
-        return [self._phase(phase, say) for phase in PHASES]
+        walked = []
+        for phase in PHASES:
+            seen, second = PhaseResult(phase), Counter[str]()
+            self._model.throttle(phase.throttle_ms)
+            ends, next_line = time.monotonic() + phase.seconds, time.monotonic() + 1.0
+            while time.monotonic() < ends:
+                seen.last = self._ask(seen, sum(seen.sources.values()))
+                second[seen.last] += 1
+                seen.sources[seen.last] += 1
+                if time.monotonic() >= next_line:
+                    say(f"  {phase.name:<11} {_line(second)}")
+                    second, next_line = Counter(), next_line + 1.0
+            walked.append(seen)
+        return walked
 
     def page(self) -> str:
         """The fleet page, as a browser gets it."""
         with urllib.request.urlopen(self.url, timeout=10) as reply:
             return str(reply.read().decode())
 
-    def _phase(self, phase: Phase, say: Callable[[str], None]) -> Seen:
-        seen, total = Seen(phase), Counter[str]()
-        self._model.throttle(phase.throttle_ms)
-        ends = time.monotonic() + phase.seconds
-        next_line = time.monotonic() + 1.0
-        second: Counter[str] = Counter()
-        while time.monotonic() < ends:
-            source = self._ask(seen, sum(total.values()))
-            second[source] += 1
-            total[source] += 1
-            seen.last = source
-            if time.monotonic() >= next_line:
-                say(f"  {phase.name:<11} {_line(second)}")
-                second, next_line = Counter(), next_line + 1.0
-        seen.sources = total
-        return seen
-
-    def _ask(self, seen: Seen, number: int) -> str:
+    def _ask(self, seen: PhaseResult, number: int) -> str:
         started = time.monotonic()
         try:
             answer = self._model.predict(self._photos[number % len(self._photos)], budget_ms=BUDGET_MS)
@@ -300,7 +289,7 @@ class FallbackDemo:
         return source
 
 
-def _check(what: str, holds: bool, seen: Seen) -> Check:
+def _check(what: str, holds: bool, seen: PhaseResult) -> Check:
     return Check(
         what, "" if holds else f"({seen.phase.name}: {_line(seen.sources)}, the last one from the {seen.last})"
     )

@@ -1,7 +1,7 @@
 """An ARM board without the board: Debian's user land under QEMU's user mode, to prove that a bundle installs and
 agrees.
 
-    # Replayed(ok=True, runtime="litert 2.3.0", where="emulated", ...)
+    # EmulatedReplay(ok=True, runtime="litert 2.3.0", where="emulated", ...)
     found = replay("camera.ekb", load("raspberry-pi-4"))
 
 board, machine   the processor, what it shows, which Debian stands for it, and running its Python
@@ -13,21 +13,28 @@ Everything here was under QEMU and not on hardware, and says so.
 
 from __future__ import annotations
 
-from edgekit.emulation.board import CPUS, Cpu, Image, cpu_for, image_for
-from edgekit.emulation.errors import EmulationError, EmulatorMissingError, NotEmulatedError, UserlandError
-from edgekit.emulation.replay import GoldenVerdict, InstallError, Package, Replayed, replay
+from edgekit.emulation.board import CPUS, Image, QemuCpu, cpu_for, image_for
+from edgekit.emulation.errors import (
+    EmulationError,
+    EmulatorMissingError,
+    MirrorUpdatingError,
+    NotEmulatedError,
+    UserlandError,
+)
+from edgekit.emulation.replay import EmulatedInstallError, EmulatedReplay, GoldenVerdict, Package, replay
 
 __all__ = [
     "CPUS",
-    "Cpu",
+    "EmulatedInstallError",
+    "EmulatedReplay",
     "EmulationError",
     "EmulatorMissingError",
     "GoldenVerdict",
     "Image",
-    "InstallError",
+    "MirrorUpdatingError",
     "NotEmulatedError",
     "Package",
-    "Replayed",
+    "QemuCpu",
     "UserlandError",
     "cpu_for",
     "image_for",

@@ -22,7 +22,7 @@ from pathlib import Path
 from edgekit.emulation.errors import NotEmulatedError
 from edgekit_profiles import Profile
 
-__all__ = ["CPUS", "Cpu", "Image", "cpu_for", "image_for", "show"]
+__all__ = ["CPUS", "Image", "QemuCpu", "cpu_for", "image_for", "show"]
 
 _V8_0 = "fp asimd evtstrm crc32 cpuid"
 _V8_2 = (
@@ -32,7 +32,7 @@ _V7 = "half thumb fastmult vfp edsp neon vfpv3 tls vfpv4 idiva idivt vfpd32 lpae
 
 
 @dataclass(frozen=True)
-class Cpu:
+class QemuCpu:
     """One processor as QEMU names it. part, variant, revision: of its identification register, as Arm assigns them.
 
     features: as the kernel lists them. architecture: 7 or 8. dotprod: whether it has the INT8 dot product.
@@ -56,33 +56,50 @@ class Cpu:
 CPUS = {
     cpu.name: cpu
     for cpu in (
-        Cpu("cortex-a53", "aarch64", "0xd03", "0x0", 4, _V8_0),  # Raspberry Pi 3, Zero 2 W
-        Cpu("cortex-a57", "aarch64", "0xd07", "0x1", 0, _V8_0),  # Jetson Nano
-        Cpu("cortex-a72", "aarch64", "0xd08", "0x0", 3, _V8_0),  # Raspberry Pi 4
-        Cpu("cortex-a76", "aarch64", "0xd0b", "0x4", 1, _V8_2),  # Raspberry Pi 5
-        Cpu("cortex-a7", "armv7l", "0xc07", "0x0", 5, _V7, 7),  # Raspberry Pi 2
-        Cpu("cortex-a15", "armv7l", "0xc0f", "0x2", 1, _V7, 7),
+        QemuCpu("cortex-a53", "aarch64", "0xd03", "0x0", 4, _V8_0),  # Raspberry Pi 3, Zero 2 W
+        QemuCpu("cortex-a57", "aarch64", "0xd07", "0x1", 0, _V8_0),  # Jetson Nano
+        QemuCpu("cortex-a72", "aarch64", "0xd08", "0x0", 3, _V8_0),  # Raspberry Pi 4
+        QemuCpu("cortex-a76", "aarch64", "0xd0b", "0x4", 1, _V8_2),  # Raspberry Pi 5
+        QemuCpu("cortex-a7", "armv7l", "0xc07", "0x0", 5, _V7, 7),  # Raspberry Pi 2
+        QemuCpu("cortex-a15", "armv7l", "0xc0f", "0x2", 1, _V7, 7),
     )
 }
 
 
-def cpu_for(profile: Profile, name: str | None = None) -> Cpu:
-    """The processor to emulate for a board, or the named one. Raises NotEmulatedError for `max` and unknown names."""
+def cpu_for(profile: Profile, name: str | None = None) -> QemuCpu:
+    """The processor to emulate for a board, or the named one.
+    Raises NotEmulatedError for `max` and unknown names."""
     if name is not None:
-        return _named(name, profile.arch)
+        names = [cpu.name for cpu in CPUS.values() if cpu.machine == profile.arch]
+        if name in names:
+            return CPUS[name]
+        why = "QEMU's 'max' gives wrong INT8 numbers without an error" if name == "max" else f"'{name}' is not emulated"
+        raise NotEmulatedError(f"{why} on {profile.arch}", do=f"Name one of {', '.join(names)}")
     exact = CPUS.get(profile.core.type)
     if exact is not None and exact.machine == profile.arch:
         return exact
     if profile.arch == "armv7l":
         return CPUS["cortex-a15"]
-    return CPUS["cortex-a76" if _has_dotprod(profile) else "cortex-a72"]
+    dotprod = {"dotprod", "asimddp", "sdot"} & set(profile.core.simd)
+    return CPUS["cortex-a76" if dotprod else "cortex-a72"]
 
 
-def show(folder: Path, cpu: Cpu, *, cores: int = 1, model: str = "") -> None:
+def show(folder: Path, cpu: QemuCpu, *, cores: int = 1, model: str = "") -> None:
     """Write `proc` and `sys` below the folder. model: the board's name, for /proc/device-tree/model."""
     (folder / "proc" / "device-tree").mkdir(parents=True)
     (folder / "proc" / "device-tree" / "model").write_text(f"{model or 'an emulated board'}\0", encoding="utf-8")
-    (folder / "proc" / "cpuinfo").write_text("".join(_processor(cpu, index) for index in range(cores)))
+    facts = {
+        "BogoMIPS": "108.00",
+        "Features": cpu.features,
+        "CPU implementer": "0x41",
+        "CPU architecture": cpu.architecture,
+        "CPU variant": cpu.variant,
+        "CPU part": cpu.part,
+        "CPU revision": cpu.revision,
+    }
+    lines = "".join(f"{name}\t: {value}\n" for name, value in facts.items())
+    cpuinfo = "".join(f"processor\t: {index}\n{lines}\n" for index in range(cores))
+    (folder / "proc" / "cpuinfo").write_text(cpuinfo)
     system = folder / "sys" / "devices" / "system" / "cpu"
     every = "0" if cores == 1 else f"0-{cores - 1}"
     files = {"possible": every, "present": every, "online": every, "kernel_max": "255"}
@@ -98,32 +115,6 @@ def show(folder: Path, cpu: Cpu, *, cores: int = 1, model: str = "") -> None:
 
 # Programs order cores by these; nothing is timed under emulation, so any two will do.
 _CLOCKS_KHZ = {"min": "600000", "max": "1500000"}
-
-
-def _processor(cpu: Cpu, index: int) -> str:
-    facts = {
-        "processor": index,
-        "BogoMIPS": "108.00",
-        "Features": cpu.features,
-        "CPU implementer": "0x41",
-        "CPU architecture": cpu.architecture,
-        "CPU variant": cpu.variant,
-        "CPU part": cpu.part,
-        "CPU revision": cpu.revision,
-    }
-    return "".join(f"{name}\t: {value}\n" for name, value in facts.items()) + "\n"
-
-
-def _named(name: str, machine: str) -> Cpu:
-    names = [cpu.name for cpu in CPUS.values() if cpu.machine == machine]
-    if name in names:
-        return CPUS[name]
-    why = "QEMU's 'max' gives wrong INT8 numbers without an error" if name == "max" else f"'{name}' is not emulated"
-    raise NotEmulatedError(f"{why} on {machine}", do=f"Name one of {', '.join(names)}")
-
-
-def _has_dotprod(profile: Profile) -> bool:
-    return any(feature in profile.core.simd for feature in ("dotprod", "asimddp", "sdot"))
 
 
 # suite -> CPython and glibc of that Debian release, which Raspberry Pi OS of the same name is built on

@@ -1,10 +1,11 @@
-"""What can stand in the way of emulation. That a bundle fails under it is no error of these: it is a result."""
+"""What can stand in the way of emulation.
+That a bundle fails under it is no error of these: it is a result."""
 
 from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["EmulationError", "EmulatorMissingError", "NotEmulatedError", "UserlandError"]
+__all__ = ["EmulationError", "EmulatorMissingError", "MirrorUpdatingError", "NotEmulatedError", "UserlandError"]
 
 
 class EmulationError(EdgekitError):
@@ -29,3 +30,7 @@ class UserlandError(EmulationError):
     """Debian's packages for a board could not be fetched or unpacked: no network, a mirror in mid-sync, a full disk."""
 
     code = "emulation-userland"
+
+
+class MirrorUpdatingError(UserlandError):
+    """The mirror's own files contradict each other, as they do while it is being updated."""

@@ -42,21 +42,20 @@ def system() -> dict[str, Any]:
         own = str(found.locate_file("")).startswith(sys.prefix)
         name = found.metadata["Name"].lower().replace("_", "-")
         packages.setdefault(name, {"name": name, "version": found.version, "source": "wheel" if own else "debian"})
+    broken = {}
+    for name, module in LATE.items():
+        if name in packages:
+            try:
+                importlib.import_module(module)
+            except (ImportError, OSError, AttributeError) as error:
+                broken[name] = f"{type(error).__name__}: {error}"
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "libc": " ".join(platform.libc_ver()),
         "packages": sorted(packages.values(), key=lambda one: one["name"]),
-        "broken": {name: why for name, module in LATE.items() if name in packages and (why := _unimportable(module))},
+        "broken": broken,
     }
-
-
-def _unimportable(module: str) -> str:
-    try:
-        importlib.import_module(module)
-    except (ImportError, OSError, AttributeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def replay(bundle: str, recipe: str, engine: EngineName, key: list[str] | None = None) -> dict[str, Any]:
@@ -67,20 +66,20 @@ def replay(bundle: str, recipe: str, engine: EngineName, key: list[str] | None =
     from edgekit_runtime import ModelLimits, open_bundle
     from edgekit_runtime.bundle import read_bundle
     from edgekit_runtime.bundle.secrets import Secret
-    from edgekit_runtime.engines import Setup, load_with
+    from edgekit_runtime.engines import EngineSetup, load_with
     from edgekit_runtime.errors import EdgekitError
     from edgekit_runtime.modelfile import check_artifact
-    from edgekit_runtime.selftest import compared
+    from edgekit_runtime.selftest import compare_goldens
 
     found: dict[str, Any] = {"outputs": [], "failure": "", "opened": False}
     try:
-        secret = Secret.received(key)
+        secret = Secret.from_pipe(key)
         opened = read_bundle(bundle, secret=secret)
         entry = opened.artifact(recipe)
         check_artifact(opened, entry)
-        with load_with(engine, entry.format, opened.blob(entry.blob), Setup(threads=1)) as loaded:
+        with load_with(engine, entry.format, opened.blob(entry.blob), EngineSetup(threads=1)) as loaded:
             found["engine"], found["version"] = loaded.info.name, loaded.info.version
-            found["outputs"] = [asdict(one) for one in compared(opened, entry, loaded)]
+            found["outputs"] = [asdict(one) for one in compare_goldens(opened, entry, loaded)]
         if entry.role == "primary":
             single = ModelLimits(batching=False)
             with open_bundle(bundle, secret=secret, engine=engine, threads=1, allow_unsigned=True, limits=single):
@@ -94,10 +93,10 @@ def count(model: str, format: str, engine: str, first_mark: int) -> dict[str, An
     """One inference between two marks, after one that packs weights and fills caches; seeded inputs."""
     import numpy as np
 
-    from edgekit_runtime.engines import Setup, load_with
+    from edgekit_runtime.engines import EngineSetup, load_with
 
     random = np.random.default_rng(0)
-    with load_with(engine, format, Path(model).read_bytes(), Setup(threads=1)) as loaded:
+    with load_with(engine, format, Path(model).read_bytes(), EngineSetup(threads=1)) as loaded:
         inputs = []
         for spec in loaded.inputs:
             shape = [max(size, 1) for size in spec.shape]

@@ -1,6 +1,6 @@
 """Run a board's Python under QEMU's user mode.
 
-    with Machine(land, CPUS["cortex-a72"]) as machine:
+    with EmulatedBoard(land, CPUS["cortex-a72"]) as machine:
         done = machine.python(["-c", "import platform; print(platform.machine())"])
         done.out                                                     # "aarch64"
 
@@ -27,18 +27,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgekit.emulation.board import Cpu, Image, show
+from edgekit.emulation.board import Image, QemuCpu, show
 from edgekit.emulation.errors import EmulationError, EmulatorMissingError, NotEmulatedError
 from edgekit.emulation.userland import Userland
 
-__all__ = ["Finished", "Machine", "emulator", "emulator_version"]
+__all__ = ["EmulatedBoard", "ProgramResult", "emulator", "emulator_version"]
 
 INSTALL = "sudo apt-get install qemu-user"
 SITE = "opt/edgekit"
 
 
 @dataclass(frozen=True)
-class Finished:
+class ProgramResult:
     """How a program ended. code: its exit status, negative for a signal; None where its time was over."""
 
     code: int | None
@@ -53,7 +53,8 @@ class Finished:
         if self.code is None:
             return "did not end in time"
         if self.code < 0:
-            return f"crashed with {_signal(-self.code)}"
+            names = {one.value: one.name for one in signal.Signals}
+            return f"crashed with {names.get(-self.code, f'signal {-self.code}')}"
         return f"ended with status {self.code}"
 
     @property
@@ -71,27 +72,29 @@ def emulator(image: Image) -> Path:
 
 
 def emulator_version(image: Image) -> str:
-    """As it tells it, e.g. `7.2.22`."""
+    """As it prints it, e.g. `7.2.22`."""
     done = subprocess.run([emulator(image), "--version"], capture_output=True, text=True, check=False, timeout=60)
     words = done.stdout.partition("version ")[2].split()
     return words[0] if words else "unknown"
 
 
-class Machine:
+class EmulatedBoard:
     """One board: a user land, a processor, and what is installed in `site`.
 
     site: a folder of packages, as `installed` makes it; None for the bare system. cores: how many a program sees.
     model: what /proc/device-tree/model says. Raises EmulatorMissingError, NotEmulatedError.
     """
 
-    def __init__(self, land: Userland, cpu: Cpu, *, site: Path | None = None, cores: int = 1, model: str = "") -> None:
+    def __init__(
+        self, land: Userland, cpu: QemuCpu, *, site: Path | None = None, cores: int = 1, model: str = ""
+    ) -> None:
         if cpu.machine != land.image.machine:
             raise NotEmulatedError(f"{cpu.name} does not run a {land.image.machine} system")
         self.land, self.cpu = land, cpu
         self._emulator = emulator(land.image)
         self._site, self._cores, self._model = site, cores, model
 
-    def __enter__(self) -> Machine:
+    def __enter__(self) -> EmulatedBoard:
         self._folder = tempfile.TemporaryDirectory(prefix="edgekit-board-")
         self.root = Path(self._folder.name)
         show(self.root, self.cpu, cores=self._cores, model=self._model)
@@ -119,20 +122,16 @@ class Machine:
         timeout_s: float = 300.0,
         options: Sequence[str] = (),
         said: str = "",
-    ) -> Finished:
-        """Run Python in the board's virtual environment. env: added to the machine's own. options: QEMU's own. said: to
-        its standard input.
+    ) -> ProgramResult:
+        """Run Python in the board's virtual environment.
 
-        The guest may read and write this host's files where the board has none of that path: hand over absolute ones.
+        env: added to the machine's own. options: QEMU's own. said: to its standard input. The guest may read and write
+        this host's files where the board has none of that path: hand over absolute ones.
         """
         program = [self.root / SITE / "bin/python3", *arguments]
         command = [self._emulator, "-cpu", self.cpu.name, *options, "-L", self.root, *program]
-        environment = {**self._environment(), **(env or {})}
-        return _run([str(part) for part in command], environment, self.root / "tmp", timeout_s, said)
-
-    def _environment(self) -> dict[str, str]:
         home = str(self.root / "tmp")
-        return {
+        environment = {
             "PATH": str(self.root / "usr/bin"),
             "HOME": home,
             "TMPDIR": home,
@@ -146,10 +145,12 @@ class Machine:
             "EDGEKIT_STATE_DIR": str(self.root / "tmp/state"),
             "EDGEKIT_TUNE": "off",  # times under emulation mean nothing
             "ORT_DISABLE_TELEMETRY": "1",  # for what runs there without edgekit
+            **(env or {}),
         }
+        return _run([str(part) for part in command], environment, self.root / "tmp", timeout_s, said)
 
 
-def _run(command: list[str], env: dict[str, str], folder: Path, timeout_s: float, said: str = "") -> Finished:
+def _run(command: list[str], env: dict[str, str], folder: Path, timeout_s: float, said: str = "") -> ProgramResult:
     """In a session of its own, so that it can be ended as a whole.
 
     Without core dumps, which would be the emulator's.
@@ -171,11 +172,11 @@ def _run(command: list[str], env: dict[str, str], folder: Path, timeout_s: float
         raise EmulationError(f"the emulator cannot be started: {error}", where=command[0]) from error
     try:
         out, err = process.communicate(said, timeout=timeout_s)
-        return Finished(process.returncode, out, err)
+        return ProgramResult(process.returncode, out, err)
     except subprocess.TimeoutExpired:
         _end(process)
         out, err = process.communicate()
-        return Finished(None, out, err)
+        return ProgramResult(None, out, err)
     finally:
         if process.poll() is None:  # interrupted
             _end(process)
@@ -184,10 +185,3 @@ def _run(command: list[str], env: dict[str, str], folder: Path, timeout_s: float
 def _end(process: subprocess.Popen[str]) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

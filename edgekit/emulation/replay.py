@@ -26,26 +26,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgekit.emulation.board import CPUS, Cpu, cpu_for, image_for
+from edgekit.emulation.board import CPUS, QemuCpu, cpu_for, image_for
 from edgekit.emulation.errors import EmulationError, NotEmulatedError
-from edgekit.emulation.machine import SITE, Finished, Machine, emulator, emulator_version
-from edgekit.emulation.userland import Userland, cache_root, kept, userland
+from edgekit.emulation.machine import SITE, EmulatedBoard, ProgramResult, emulator, emulator_version
+from edgekit.emulation.userland import Userland, cache_root, make_folder, userland
 from edgekit.shipping import Wheelhouse, collect
 from edgekit_profiles import Profile, installable
-from edgekit_runtime.bundle import ArtifactEntry, Bundle, read_bundle
+from edgekit_runtime.bundle import Bundle, read_bundle
 from edgekit_runtime.bundle.secrets import Secret
+from edgekit_runtime.engines import ENGINES
 
 __all__ = [
+    "EmulatedInstallError",
+    "EmulatedReplay",
+    "EmulatedSystem",
     "GoldenVerdict",
-    "InstallError",
+    "GuestReport",
     "Package",
-    "Replayed",
-    "System",
-    "Told",
     "ask",
     "engine_for",
-    "installed",
-    "judged",
+    "install_emulated",
+    "judge_replay",
     "replay",
     "tasks_for",
 ]
@@ -53,13 +54,13 @@ __all__ = [
 _PIP_TIMEOUT_S = 400.0
 
 
-class InstallError(EmulationError):
+class EmulatedInstallError(EmulationError):
     """The board's pip refuses the wheelhouse; `what` has its own words."""
 
     code = "emulation-install"
 
 
-def installed(land: Userland, house: Wheelhouse, *, cache_dir: Path | None = None) -> Path:
+def install_emulated(land: Userland, house: Wheelhouse, *, cache_dir: Path | None = None) -> Path:
     """The folder that holds what emulated pip installed: from the cache where the same files were installed before.
 
     Raises InstallError with pip's words.
@@ -67,38 +68,34 @@ def installed(land: Userland, house: Wheelhouse, *, cache_dir: Path | None = Non
     root = cache_root(cache_dir)
     requirements = house.requirements.read_bytes()
     key = hashlib.sha256(b"\0".join([land.root.name.encode(), requirements])).hexdigest()[:16]
-    pip = _pip(house, root)
-    name = f"installs/{land.image.suite}-{land.image.architecture}-{key}"
-    return kept(root, name, lambda draft: _install(land, house, pip, draft))
-
-
-def _pip(house: Wheelhouse, root: Path) -> Path:
-    """The shipped pip, unpacked: what it compiles under the emulator is compiled once, not at every start."""
 
     def unpack(draft: Path) -> None:
         with zipfile.ZipFile(house.folder / house.pip.file) as archive:
             archive.extractall(draft)
 
-    return kept(root, f"pip/{house.pip.sha256[:16]}", unpack)
+    # The shipped pip, unpacked: what it compiles under the emulator is compiled once, not at every start.
+    pip = make_folder(root, f"pip/{house.pip.sha256[:16]}", unpack)
+    name = f"installs/{land.image.suite}-{land.image.architecture}-{key}"
+    return make_folder(root, name, lambda draft: _install(land, house, pip, draft))
 
 
 def _install(land: Userland, house: Wheelhouse, pip: Path, draft: Path) -> None:
     """The processor does not matter to pip: the plainest of the machine's does it for all."""
     cpu = next(cpu for cpu in CPUS.values() if cpu.machine == land.image.machine)
-    # As a package's install.sh asks it: the list is whole, and Debian's packages tell pip too little to be counted on
+    # As a package's install.sh asks it: the list is whole, and Debian's packages give pip too little metadata
     # (python3-xxhash says that it is version 0.0.0). Bytecode is made of what is imported, when it is.
-    asked = ["install", "--no-index", "--no-deps", "--find-links", str(house.folder.absolute()), "--require-hashes"]
-    asked += ["--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--quiet"]
-    with Machine(land, cpu, site=draft) as machine:
+    arguments = ["install", "--no-index", "--no-deps", "--find-links", str(house.folder.absolute()), "--require-hashes"]
+    arguments += ["--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--quiet"]
+    with EmulatedBoard(land, cpu, site=draft) as machine:
         done = machine.python(
-            ["-m", "pip", *asked, "-r", house.requirements.absolute()],
+            ["-m", "pip", *arguments, "-r", house.requirements.absolute()],
             env={"PYTHONPATH": str(pip), "VIRTUAL_ENV": str(machine.root / SITE), "PIP_ROOT_USER_ACTION": "ignore"},
             timeout_s=_PIP_TIMEOUT_S,
         )
     if done.code != 0:
-        said = [line for line in done.err.splitlines() if line.startswith("ERROR:")]
-        words = "; ".join(line.removeprefix("ERROR: ") for line in said) or done.tail or done.ended
-        raise InstallError(
+        errors = [line for line in done.err.splitlines() if line.startswith("ERROR:")]
+        words = "; ".join(line.removeprefix("ERROR: ") for line in errors) or done.tail or done.ended
+        raise EmulatedInstallError(
             f"pip on the emulated board refuses it: {words}",
             where=f"{land.image}, under QEMU",
             do="Collect the wheels for this very profile again",
@@ -115,7 +112,7 @@ class Package:
 
 
 @dataclass(frozen=True)
-class System:
+class EmulatedSystem:
     """What the emulated board says of itself: `3.11.2`, `aarch64`, `glibc 2.36`.
 
     broken: packages that do not import.
@@ -129,27 +126,27 @@ class System:
 
 
 @dataclass(frozen=True)
-class Told:
+class GuestReport:
     """answers: as many as tasks were done, in their order."""
 
-    system: System
+    system: EmulatedSystem
     answers: tuple[dict[str, Any], ...]
-    finished: Finished
+    finished: ProgramResult
 
 
 def ask(
-    machine: Machine,
+    machine: EmulatedBoard,
     tasks: Sequence[Mapping[str, Any]],
     *,
     timeout_s: float = 300.0,
     options: Sequence[str] = (),
     secret: Secret | None = None,
-) -> Told:
+) -> GuestReport:
     """options: QEMU's own. secret: of an encrypted bundle. Raises EmulationError where not even Python came up."""
     given, results = machine.root / "tmp/tasks.json", machine.root / "tmp/results.jsonl"
     given.write_text(json.dumps(list(tasks)), encoding="utf-8")
     script = Path(__file__).with_name("guest.py")
-    key = json.dumps(secret.handed() if secret is not None else None)
+    key = json.dumps(secret.to_pipe() if secret is not None else None)
     finished = machine.python(["-P", script, given, results], timeout_s=timeout_s, options=options, said=key)
     lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
     if not lines:
@@ -160,7 +157,7 @@ def ask(
         )
     first, *answers = map(json.loads, lines)
     packages = tuple(Package(**one) for one in first.pop("packages"))
-    return Told(System(**first, packages=packages), tuple(answers), finished)
+    return GuestReport(EmulatedSystem(**first, packages=packages), tuple(answers), finished)
 
 
 _TIMEOUT_S = 500.0
@@ -189,7 +186,7 @@ class GoldenVerdict:
 
 
 @dataclass(frozen=True)
-class Replayed:
+class EmulatedReplay:
     """runtime: engine and version, as it ran; empty where it never came to that. worst: the largest difference in
     steps.
 
@@ -233,7 +230,7 @@ def replay(
     engine: str | None = None,
     house: Wheelhouse | None = None,
     secret: Secret | None = None,
-) -> Replayed:
+) -> EmulatedReplay:
     """Install and replay a bundle on an emulated board.
 
     cpu: one of `CPUS`, None for the profile's. cache_dir: where user lands are kept, None for the state folder. engine:
@@ -248,79 +245,86 @@ def replay(
         house = house or collect(profile, engine, Path(folder))
         land = userland(image, house.debian, cache_dir=cache_dir)
         try:
-            site = installed(land, house, cache_dir=cache_dir)
-        except InstallError as error:
-            return _not_installed(profile, core, error)
+            site = install_emulated(land, house, cache_dir=cache_dir)
+        except EmulatedInstallError as error:
+            return EmulatedReplay(
+                ok=False,
+                profile=profile.name,
+                runtime="",
+                cpu=core.name,
+                stands_for=profile.core.type,
+                system=str(image),
+                emulator=emulator_version(image),
+                worst=0.0,
+                goldens=(),
+                packages=(),
+                failure=error.what,
+            )
     tasks = tasks_for(bundle, engine)
-    with Machine(land, core, site=site, cores=profile.core.count, model=profile.title) as machine:
-        return judged(profile, core, tasks, ask(machine, tasks, timeout_s=_TIMEOUT_S, secret=secret))
+    with EmulatedBoard(land, core, site=site, cores=profile.core.count, model=profile.title) as machine:
+        return judge_replay(profile, core, tasks, ask(machine, tasks, timeout_s=_TIMEOUT_S, secret=secret))
 
 
 def tasks_for(bundle: Bundle, engine: str) -> list[dict[str, Any]]:
     """One for each artifact that the engine runs, the primary one first."""
-    entries = [entry for entry in bundle.manifest.artifacts if entry.role != "batch" and _runs(engine, entry)]
+    formats = ENGINES[engine].formats
+    entries = [entry for entry in bundle.manifest.artifacts if entry.role != "batch" and entry.format in formats]
     path = str(Path(bundle.path).absolute())
     ordered = sorted(entries, key=lambda entry: entry.role != "primary")
     return [{"kind": "replay", "bundle": path, "recipe": entry.recipe, "engine": engine} for entry in ordered]
 
 
-def judged(profile: Profile, cpu: Cpu, tasks: list[dict[str, Any]], told: Told) -> Replayed:
+def judge_replay(profile: Profile, cpu: QemuCpu, tasks: list[dict[str, Any]], report: GuestReport) -> EmulatedReplay:
     """The verdict on what the board answered to these tasks. Pure."""
-    goldens = tuple(
-        _verdict(task, answer, output)
-        for task, answer in zip(tasks, told.answers, strict=False)
-        for output in answer["outputs"]
-    )
-    failure = _failure(tasks, told, goldens)
-    first = told.answers[0] if told.answers else {}
-    return Replayed(
+    verdicts = []
+    names = ("golden", "output", "fits", "steps", "cosine", "same_best", "same_engine", "made_by")
+    for task, answer in zip(tasks, report.answers, strict=False):
+        seen = _SEEN_STEPS.get((answer.get("engine", ""), task["recipe"].partition("-")[2]))
+        for output in answer["outputs"]:
+            as_on_x86 = None
+            if seen is not None and output["same_engine"]:
+                as_on_x86 = bool(output["steps"] <= seen + 1e-3 and output["same_best"])
+            fields = {name: output[name] for name in names}
+            verdicts.append(GoldenVerdict(task["recipe"], as_on_x86=as_on_x86, **fields))
+    goldens = tuple(verdicts)
+    failure = _failure(tasks, report, goldens)
+    first = report.answers[0] if report.answers else {}
+    return EmulatedReplay(
         ok=not failure,
         profile=profile.name,
         runtime=f"{first['engine']} {first['version']}" if "engine" in first else "",
         cpu=cpu.name,
         stands_for=profile.core.type,
-        system=f"{image_for(profile)}, {told.system.libc}",
+        system=f"{image_for(profile)}, {report.system.libc}",
         emulator=emulator_version(image_for(profile)),
         worst=max((one.steps for one in goldens), default=0.0),
         goldens=goldens,
-        packages=told.system.packages,
+        packages=report.system.packages,
         opened=bool(first.get("opened")),
         failure=failure,
-        said=told.finished.tail if failure else "",
+        said=report.finished.tail if failure else "",
     )
 
 
-# The largest difference seen between x86-64 and emulated ARM with one engine version: a 41-model sweep, a trained CNN
-# and a
-# MobileNetV2 with random weights. In quantization steps of a quantized output, or in 1e-4 of a float output's largest.
-_SEEN_STEPS = {("litert", "int8"): 1.0, ("litert", "float32"): 0.1, ("litert", "float16"): 0.1,
-               ("tflite-runtime", "int8"): 0.0, ("tflite-runtime", "float32"): 0.1,
-               ("onnxruntime", "float32"): 0.1}  # fmt: skip
+# (engine, the end of the recipe's name) -> the largest difference seen between x86-64 and emulated ARM with one engine
+# version: a 41-model sweep, a trained CNN and a MobileNetV2 with random weights. In quantization steps of a quantized
+# output, or in 1e-4 of a float output's largest. What is quantized in part (`tflite-int8-mixed`) was not measured.
+_SEEN_STEPS = {("litert", "int8"): 1.0, ("litert", "f32"): 0.1, ("litert", "f16"): 0.1,
+               ("tflite-runtime", "int8"): 0.0, ("tflite-runtime", "f32"): 0.1,
+               ("onnxruntime", "f32"): 0.1}  # fmt: skip
 
 
-def _verdict(task: Mapping[str, Any], answer: Mapping[str, Any], output: Mapping[str, Any]) -> GoldenVerdict:
-    seen = _SEEN_STEPS.get((answer["engine"], _precision(task["recipe"]))) if output["same_engine"] else None
-    names = ("golden", "output", "fits", "steps", "cosine", "same_best", "same_engine", "made_by")
-    as_on_x86 = None if seen is None else bool(output["steps"] <= seen + 1e-3 and output["same_best"])
-    return GoldenVerdict(task["recipe"], as_on_x86=as_on_x86, **{name: output[name] for name in names})
-
-
-def _precision(recipe: str) -> str:
-    """`tflite-int8` is int8; what is quantized in part (`tflite-int8-mixed`) was not measured."""
-    return {"int8": "int8", "f32": "float32", "f16": "float16"}.get(recipe.partition("-")[2], "")
-
-
-def _failure(tasks: list[dict[str, Any]], told: Told, goldens: tuple[GoldenVerdict, ...]) -> str:
-    for name, why in told.system.broken.items():
+def _failure(tasks: list[dict[str, Any]], report: GuestReport, goldens: tuple[GoldenVerdict, ...]) -> str:
+    for name, why in report.system.broken.items():
         return f"{name} is installed and cannot be imported: {why}"
-    for task, answer in zip(tasks, told.answers, strict=False):
+    for task, answer in zip(tasks, report.answers, strict=False):
         if answer["failure"]:
             return f"{task['recipe']}: {answer['failure']}"
-    if len(told.answers) < len(tasks) or told.finished.ended:
-        during = tasks[min(len(told.answers), len(tasks) - 1)]["recipe"]
-        last = told.finished.err.strip().splitlines()[-1:] if told.finished.code else []
+    if len(report.answers) < len(tasks) or report.finished.ended:
+        during = tasks[min(len(report.answers), len(tasks) - 1)]["recipe"]
+        last = report.finished.err.strip().splitlines()[-1:] if report.finished.code else []
         return (
-            f"{during}: Python {told.finished.ended or 'stopped'} on the emulated "
+            f"{during}: Python {report.finished.ended or 'stopped'} on the emulated "
             f"board{''.join(f' ({line})' for line in last)}"
         )
     wrong = [one for one in goldens if not one.fits]
@@ -347,26 +351,3 @@ def engine_for(bundle: Bundle, profile: Profile) -> str:
             do="Build for this profile, or choose another",
         )
     return chosen
-
-
-def _runs(engine: str, entry: ArtifactEntry) -> bool:
-    from edgekit_runtime.engines import ENGINES
-
-    return entry.format in ENGINES[engine].formats
-
-
-def _not_installed(profile: Profile, cpu: Cpu, error: InstallError) -> Replayed:
-    image = image_for(profile)
-    return Replayed(
-        ok=False,
-        profile=profile.name,
-        runtime="",
-        cpu=cpu.name,
-        stands_for=profile.core.type,
-        system=str(image),
-        emulator=emulator_version(image),
-        worst=0.0,
-        goldens=(),
-        packages=(),
-        failure=error.what,
-    )

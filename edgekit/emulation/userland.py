@@ -7,10 +7,10 @@ Rules:
 - nothing is installed: no root, no chroot; the host's own apt lists, packages, hooks and architectures stay as they
   are;
 - the mirror is the one this host installs from, where the host is a Debian; elsewhere EDGEKIT_APT_SOURCES names a file
-  of Debian sources. A mirror in mid-sync is asked again after a while;
+  of Debian sources. A request to a mirror in mid-sync is retried after a while;
 - the folder appears whole or not at all: one process makes it while others wait, and the next one removes what an
   interrupted one left;
-- a kept folder is never changed, only removed to be made anew. The one exception is Python's bytecode beside its
+- a kept folder is never changed, only removed and rebuilt. The one exception is Python's bytecode beside its
   source: without it every start would compile the standard library under the emulator.
 """
 
@@ -31,16 +31,16 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from edgekit.emulation.board import Image
-from edgekit.emulation.errors import EmulationError, EmulatorMissingError, UserlandError
+from edgekit.emulation.errors import EmulationError, EmulatorMissingError, MirrorUpdatingError, UserlandError
 from edgekit_runtime.board import state_dir
 from edgekit_runtime.bundle.codec import json_text, read_json
 from edgekit_runtime.whole_file import take
 
-__all__ = ["Deb", "Userland", "cache_root", "fetch", "kept", "sources", "userland"]
+__all__ = ["Deb", "Userland", "cache_root", "fetch", "make_folder", "sources", "userland"]
 
 SOURCES = "EDGEKIT_APT_SOURCES"
 _TIMEOUT_S = 400.0
-_WAITS_S = (5.0, 20.0)
+_WAITS_S = (5.0, 20.0, 60.0)
 _MID_SYNC = re.compile(r"mirror sync in progress|unexpected size|hash sum mismatch", re.IGNORECASE)
 _DEBIAN = r"(?:bullseye|bookworm|trixie|forky|sid|stable|testing)"
 
@@ -50,7 +50,8 @@ def fetch(
 ) -> list[Path]:
     """Download the packages and all that they depend on, sorted by name. folder: new; apt's state stays in it.
 
-    Raises EmulatorMissingError where there is no apt, UserlandError where the packages cannot be had.
+    Raises EmulatorMissingError where there is no apt, UserlandError where the packages cannot be had, and its
+    MirrorUpdatingError where the mirror stays inconsistent for a minute and a half.
     """
     for tool in ("apt-get", "dpkg-deb", "tar"):
         if shutil.which(tool) is None:
@@ -68,25 +69,26 @@ def fetch(
         if wait_s is None or not _MID_SYNC.search(" ".join(said)):
             break
         sleep(wait_s)
-    text = " ".join(said)
+    text, kind = " ".join(said), UserlandError
     if "No space left" in text or "enough free space" in text:
         do = "Make room on that disk, or name another with EDGEKIT_STATE_DIR"
     elif _MID_SYNC.search(text):
+        kind = MirrorUpdatingError
         do = "The mirror is being updated: try again in some minutes"
     elif "Unable to locate package" in text and not re.search(r"resolv|connect|Failed to fetch", text):
         do = "That release of Debian does not have it"
     else:
         do = f"Look at the network and at this host's apt sources, or set {SOURCES} to a file of others"
     shown = "; ".join(said[:3])
-    raise UserlandError(f"Debian's packages cannot be had: {shown}", where=f"{image}: {' '.join(packages)}", do=do)
+    raise kind(f"Debian's packages cannot be had: {shown}", where=f"{image}: {' '.join(packages)}", do=do)
 
 
 def sources(suite: str, *, environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> tuple[str, str]:
-    """This host's Debian sources, or those of EDGEKIT_APT_SOURCES, for another release: (`list` or `sources`, the
-    text).
+    """This host's Debian sources, or those of EDGEKIT_APT_SOURCES, for another release.
 
-    root: where /etc is, for tests. Raises UserlandError where there are none.
+    Returns (`list` or `sources`, the text). root: where /etc is, for tests. Raises UserlandError where there are none.
     """
+    line = re.compile(rf"^(deb\s+(?:\[[^\]]*\]\s+)?\S+\s+){_DEBIAN}((?:[-/]\S+)?\s.*)$")
     named = (os.environ if environ is None else environ).get(SOURCES)
     wanted = [Path(named)] if named else [root / "etc/apt/sources.list.d/debian.sources", root / "etc/apt/sources.list"]
     for path in wanted:
@@ -94,8 +96,14 @@ def sources(suite: str, *, environ: Mapping[str, str] | None = None, root: Path 
             text = path.read_text(encoding="utf-8")
         except OSError:
             continue
-        kind = "sources" if re.search(r"^Types:", text, re.MULTILINE) else "list"
-        moved = _deb822(text, suite) if kind == "sources" else _one_line(text, suite)
+        lines = [line.sub(rf"\g<1>{suite}\g<2>", each) for each in text.splitlines() if line.match(each)]
+        kind, moved = "list", "".join(f"{each}\n" for each in lines)
+        if re.search(r"^Types:", text, re.MULTILINE):
+            kind, moved = "sources", ""
+            for stanza in re.split(r"\n\s*\n", text):  # those of other distributions are left out
+                if found := re.search(rf"^Suites:.*\b{_DEBIAN}\b.*$", stanza, re.MULTILINE):
+                    suites = re.sub(rf"\b{_DEBIAN}\b", suite, found[0])
+                    moved += f"{stanza.replace(found[0], suites).strip()}\n\n"
         if moved:
             return kind, moved
     raise UserlandError(
@@ -105,24 +113,6 @@ def sources(suite: str, *, environ: Mapping[str, str] | None = None, root: Path 
     )
 
 
-def _deb822(text: str, suite: str) -> str:
-    """Stanzas of other distributions are left out."""
-    stanzas = [
-        stanza for stanza in re.split(r"\n\s*\n", text) if re.search(rf"^Suites:.*\b{_DEBIAN}\b", stanza, re.MULTILINE)
-    ]
-    moved = [
-        re.sub(r"^Suites:.*$", lambda line: re.sub(rf"\b{_DEBIAN}\b", suite, line[0]), stanza, flags=re.MULTILINE)
-        for stanza in stanzas
-    ]
-    return "".join(f"{stanza.strip()}\n\n" for stanza in moved)
-
-
-def _one_line(text: str, suite: str) -> str:
-    line = re.compile(rf"^(deb\s+(?:\[[^\]]*\]\s+)?\S+\s+){_DEBIAN}((?:[-/]\S+)?\s.*)$")
-    moved = [line.sub(rf"\g<1>{suite}\g<2>", each) for each in text.splitlines() if line.match(each)]
-    return "".join(f"{each}\n" for each in moved)
-
-
 def _state(image: Image, folder: Path) -> Path:
     """apt's folders and its configuration, whose path is returned."""
     for name in ("state/lists/partial", "cache/archives/partial", "sources.d", "conf.d"):
@@ -130,8 +120,10 @@ def _state(image: Image, folder: Path) -> Path:
     kind, text = sources(image.suite)
     (folder / "sources.d" / f"debian.{kind}").write_text(text)
     (folder / "status").write_text("")
+    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False, timeout=60).stdout
     lines = [
-        *_transport(),
+        # How this host reaches its mirror: proxies and certificates
+        *(line for line in dump.splitlines() if re.match(r"Acquire::(https?|ftp)::", line)),
         f'APT::Architecture "{image.architecture}";',
         f'APT::Architectures {{ "{image.architecture}"; }};',
         'APT::Sandbox::User "";',
@@ -149,12 +141,6 @@ def _state(image: Image, folder: Path) -> Path:
     config = folder / "apt.conf"
     config.write_text("".join(f"{line}\n" for line in lines))
     return config
-
-
-def _transport() -> list[str]:
-    """How this host reaches its mirror: proxies and certificates."""
-    done = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False, timeout=60)
-    return [line for line in done.stdout.splitlines() if re.match(r"Acquire::(https?|ftp)::", line)]
 
 
 def _apt(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -186,11 +172,12 @@ def _complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def cache_root(folder: Path | None = None) -> Path:
-    """Where emulated boards are kept: the given folder, or `emulation` in the state folder. Absolute."""
+    """Where emulated boards are kept: the given folder, or `emulation` in the state folder.
+    Absolute."""
     return (folder or state_dir() / "emulation").absolute()
 
 
-def kept(root: Path, name: str, make: Callable[[Path], None]) -> Path:
+def make_folder(root: Path, name: str, make: Callable[[Path], None]) -> Path:
     """The folder of that name below the root, made where it is missing.
 
     Raises what `make` raises, and UserlandError where the disk refuses.
@@ -201,29 +188,22 @@ def kept(root: Path, name: str, make: Callable[[Path], None]) -> Path:
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         with _alone(final.with_name(f".{final.name}.lock")):
-            if not final.is_dir():
-                _made(final, make)
+            if final.is_dir():
+                return final
+            for left in final.parent.glob(f".{final.name}.*.draft"):  # of a process that is gone: we hold the lock
+                shutil.rmtree(left, ignore_errors=True)
+            draft = final.with_name(f".{final.name}.{os.getpid()}.draft")
+            draft.mkdir()
+            try:
+                make(draft)
+                draft.rename(final)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        do = (
-            "Make room there, or name another folder with EDGEKIT_STATE_DIR"
-            if full
-            else "Name another folder with EDGEKIT_STATE_DIR"
-        )
+        do = f"{'Make room there, or name' if full else 'Name'} another folder with EDGEKIT_STATE_DIR"
         raise UserlandError(f"cannot be written: {error.strerror or error}", where=str(final), do=do) from error
     return final
-
-
-def _made(final: Path, make: Callable[[Path], None]) -> None:
-    for left in final.parent.glob(f".{final.name}.*.draft"):  # of a process that is gone: nobody else has the lock
-        shutil.rmtree(left, ignore_errors=True)
-    draft = final.with_name(f".{final.name}.{os.getpid()}.draft")
-    draft.mkdir()
-    try:
-        make(draft)
-        draft.rename(final)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -256,7 +236,7 @@ class Deb:
 
 
 @dataclass(frozen=True)
-class _Record:
+class _UserlandRecord:
     """What userland.json keeps."""
 
     image: str
@@ -284,8 +264,8 @@ def userland(image: Image, packages: Sequence[str] = (), *, cache_dir: Path | No
     wanted = sorted(set(packages))
     digest = hashlib.sha256(json.dumps([_LAYOUT, wanted]).encode()).hexdigest()[:12]
     name = f"userlands/{image.suite}-{image.architecture}-{digest}"
-    root = kept(cache_root(cache_dir), name, lambda draft: _make(image, wanted, draft))
-    record = read_json(_Record, (root / "userland.json").read_bytes(), "userland.json")
+    root = make_folder(cache_root(cache_dir), name, lambda draft: _make(image, wanted, draft))
+    record = read_json(_UserlandRecord, (root / "userland.json").read_bytes(), "userland.json")
     return Userland(image, root, record.debs)
 
 
@@ -294,7 +274,8 @@ def _make(image: Image, packages: Sequence[str], root: Path) -> None:
     base = (f"python{version}-minimal", f"libpython{version}-stdlib", "libstdc++6", "base-files")
     apt = root / ".apt"
     apt.mkdir()
-    debs = [deb for deb in fetch(image, (*base, *packages), apt) if _is_needed(deb.name.split("_")[0], packages)]
+    names = {deb: deb.name.split("_")[0] for deb in fetch(image, (*base, *packages), apt)}
+    debs = [deb for deb, name in names.items() if name in packages or not _LEFT_OUT.fullmatch(name)]
     (root / "usr/lib").mkdir(parents=True)
     for name in ("bin", "lib", "sbin"):  # merged /usr, as every Debian system has it
         (root / "usr" / name).mkdir(exist_ok=True)
@@ -323,16 +304,10 @@ def _make(image: Image, packages: Sequence[str], root: Path) -> None:
     (root / "etc").mkdir(exist_ok=True)
     (root / "etc/ld.so.cache").write_bytes(b"")  # or the host's own would be read
     (root / "tmp").mkdir(exist_ok=True)
-    record = _Record(str(image), tuple(packages), tuple(map(_described, debs)))
+    unpacked = []
+    for deb in debs:
+        package, deb_version, _ = deb.name.removesuffix(".deb").split("_")
+        unpacked.append(Deb(package, unquote(deb_version), hashlib.sha256(deb.read_bytes()).hexdigest()))
+    record = _UserlandRecord(str(image), tuple(packages), tuple(unpacked))
     (root / "userland.json").write_text(json_text(record), encoding="utf-8")
     shutil.rmtree(apt)
-
-
-def _is_needed(package: str, asked: Sequence[str]) -> bool:
-    return package in asked or not _LEFT_OUT.fullmatch(package)
-
-
-def _described(deb: Path) -> Deb:
-    package, version, _ = deb.name.removesuffix(".deb").split("_")
-    digest = hashlib.sha256(deb.read_bytes()).hexdigest()
-    return Deb(package, unquote(version), digest)

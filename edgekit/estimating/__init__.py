@@ -7,16 +7,16 @@ anchoring   MobileNetV1 timed: on a board with every engine, on a workstation be
 
 from __future__ import annotations
 
-from edgekit.estimating.anchoring import Plan, can_time_here, measure_anchors, time_here
-from edgekit.estimating.answer import Answer, Given, LayerTime, answer, measured_by
-from edgekit.estimating.subject import Subject, open_subjects
+from edgekit.estimating.anchoring import MeasurePlan, can_time_here, measure_anchors, time_here
+from edgekit.estimating.answer import EstimateOptions, EstimateResult, LayerTime, answer, measured_by
+from edgekit.estimating.subject import EstimateSubject, open_subjects
 
 __all__ = [
-    "Answer",
-    "Given",
+    "EstimateOptions",
+    "EstimateResult",
+    "EstimateSubject",
     "LayerTime",
-    "Plan",
-    "Subject",
+    "MeasurePlan",
     "answer",
     "can_time_here",
     "measure_anchors",

@@ -1,6 +1,6 @@
 """MobileNetV1 timed: on a board with every engine, on a workstation beside an artifact.
 
-    found = measure_anchors(Path("anchors"), Plan(threads=(4,)))
+    found = measure_anchors(Path("anchors"), MeasurePlan(threads=(4,)))
     found["times"][0]["p50_ms"], found["steady"]            # what an anchor file holds
     time_here([("tflite", data, "int8")])[0].ratio          # 1.8: with the board's MobileNetV1, what it will take there
 
@@ -11,7 +11,7 @@ Rules:
   down, or changed its mode, or shared its cores, says so, and the workstation then refuses the file;
 - on a workstation both are timed in turn, one thread each, and the least counts, because what else the machine does
   makes any other figure larger; the clock is the thread's own processor time;
-- rounds go on until the two best of each agree; where they never do, the machine is too busy, and nothing is told;
+- rounds continue until the two best of each agree; if they never do, the machine is too busy, and there is no result;
 - only what was tested is offered there: x86-64, LiteRT, float32 and int8.
 """
 
@@ -32,15 +32,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.bench.conditions import Observed, conditions
+from edgekit.bench.conditions import MachineObserver, conditions
 from edgekit_converters.zoo.mobilenet_v1 import ANCHOR_SIDE, anchor_model, anchor_name
 from edgekit_profiles import AnchorError, CannotEstimateError, HostTimes
 from edgekit_profiles.anchors import ANCHOR_MODEL, FORMAT
 from edgekit_runtime.engines import ENGINES, Engine, available, load_engine
-from edgekit_runtime.errors import EdgekitError, MissingExtraError
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.engines.registry import on_gpu
+from edgekit_runtime.errors import EdgekitError, MissingExtraError, install_command
 
-__all__ = ["Plan", "can_time_here", "changed", "measure_anchors", "power_mode", "time_here"]
+__all__ = ["MeasurePlan", "can_time_here", "measure_anchors", "power_mode", "time_here", "unsteady_reasons"]
 
 WARM_UP, RUNS, LEAST_RUNS, ENOUGH_S = 3, 30, 5, 3.0
 OTHERS = 0.2
@@ -52,10 +52,8 @@ _MODES = ("etc/nvpmodel/nvp_status", "var/lib/nvpmodel/status")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """threads: numbers of threads to time, each. profile: the board's name, empty where nobody knows it. root: for
-    tests.
-    """
+class MeasurePlan:
+    """threads: numbers of threads to time, each. profile: the board's name, empty if not known. root: for tests."""
 
     threads: tuple[int, ...]
     profile: str = ""
@@ -64,23 +62,26 @@ class Plan:
     clock: Callable[[], float] = perf_counter
 
 
-def measure_anchors(folder: Path | None, plan: Plan, told: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """What an anchor file holds. folder: the network's files; None to make them here, where what writes them is
-    installed.
+def measure_anchors(
+    folder: Path | None, plan: MeasurePlan, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """What an anchor file holds. Raises AnchorError where no engine can be timed.
 
-    Raises AnchorError where no engine can be timed.
+    folder: the network's files; None to make them here, where what writes them is installed.
     """
-    engines = available()
+    from edgekit_profiles.facts import read_facts
+
+    engines = [name for name in available() if not on_gpu(name)]
     if not engines:
         raise MissingExtraError("litert", "timing MobileNetV1")
     before = _state(plan.root)
     times: list[dict[str, Any]] = []
     failed: list[str] = []
-    with Observed(plan.root) as observed:
+    with MachineObserver(plan.root) as observed:
         for engine in engines:
             for precision in ("float32", "int8"):
                 for threads in plan.threads:
-                    told(f"{engine} {precision}, {threads} thread{'s' * (threads > 1)}")
+                    say(f"{engine} {precision}, {threads} thread{'s' * (threads > 1)}")
                     try:
                         times.append(_timed(folder, (engine, precision, threads), plan.clock))
                     except EdgekitError as error:
@@ -97,12 +98,13 @@ def measure_anchors(folder: Path | None, plan: Plan, told: Callable[[str], None]
     # What the cores ran at: the most that was seen, since idle cores are in every mean; the limit where none was
     seen = (during.get("frequency_mhz") or {}).get("max") or before.get("limit_mhz")
     clock_ghz = round(seen / 1000, 3) if seen else None
-    reasons = changed(before, after, during)
+    reasons = unsteady_reasons(before, after, during)
+    machine = read_facts().machine or platform.machine()  # a 32-bit user land on a 64-bit kernel is 32-bit
     return {
         "edgekit_anchor": FORMAT,
         "network": ANCHOR_MODEL,
         "measured_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "board": {"profile": plan.profile or None, "model": plan.model, "machine": _machine()},
+        "board": {"profile": plan.profile or None, "model": plan.model, "machine": machine},
         "times": [{**one, "clock_ghz": clock_ghz} for one in times],
         "failed": failed,
         "steady": not reasons,
@@ -111,8 +113,9 @@ def measure_anchors(folder: Path | None, plan: Plan, told: Callable[[str], None]
     }
 
 
-def changed(before: Mapping[str, Any], after: Mapping[str, Any], during: Mapping[str, Any]) -> list[str]:
-    """Why the run is not what the board can do steadily, in words; empty where nothing says so. Pure."""
+def unsteady_reasons(before: Mapping[str, Any], after: Mapping[str, Any], during: Mapping[str, Any]) -> list[str]:
+    """Why the run is not what the board can do steadily, in words; empty where nothing says so.
+    Pure."""
     found = [f"slowed down: {', '.join(during['throttled_by'])}"] if during.get("throttled") else []
     for name, words in (
         ("governor", "the governor"),
@@ -122,7 +125,9 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any], during: Mapping
         if before.get(name) != after.get(name):
             found.append(f"{words} went from {before.get(name)} to {after.get(name)}")
     clock = during.get("frequency_mhz")
-    if clock and clock["max"] and (clock["max"] - clock["min"]) / clock["max"] > HELD and not _sleeps(before):
+    # With these governors the clock falls by itself when a core is idle, so that a slow reading means nothing.
+    idles = before.get("governor") in ("ondemand", "schedutil", "interactive", "conservative", "powersave")
+    if clock and clock["max"] and (clock["max"] - clock["min"]) / clock["max"] > HELD and not idles:
         found.append(f"the clock varied between {clock['min']} and {clock['max']} MHz")
     others = during.get("others_cpu")
     if others is not None and others > OTHERS:
@@ -137,11 +142,6 @@ def power_mode(root: Path = Path("/")) -> str | None:
         if text:
             return text.splitlines()[0].strip()
     return None
-
-
-def _sleeps(before: Mapping[str, Any]) -> bool:
-    """Whether the clock falls by itself when a core has nothing to do, so that a slow reading means nothing."""
-    return before.get("governor") in ("ondemand", "schedutil", "interactive", "conservative", "powersave")
 
 
 def _state(root: Path) -> dict[str, Any]:
@@ -163,9 +163,20 @@ def _state(root: Path) -> dict[str, Any]:
 def _timed(folder: Path | None, what: tuple[str, str, int], clock: Callable[[], float]) -> dict[str, Any]:
     name, precision, threads = what
     form = ENGINES[name].formats[0]
-    data = _model(folder, form, precision)
+    if folder is None:
+        data = anchor_model(form, precision)
+    else:
+        path = folder / anchor_name(form, precision)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise AnchorError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
     with load_engine(form, data, threads=threads, engine=name) as engine:
-        item = _item(form, precision)
+        shape = (1, ANCHOR_SIDE, ANCHOR_SIDE, 3) if form == "tflite" else (1, 3, ANCHOR_SIDE, ANCHOR_SIDE)
+        random = np.random.default_rng(0)
+        item: NDArray[Any] = (random.random(shape) * 2 - 1).astype(np.float32)
+        if form == "tflite" and precision == "int8":
+            item = random.integers(-128, 128, shape, dtype=np.int8)
         for _ in range(WARM_UP):
             engine.run([item])
         seconds: list[float] = []
@@ -189,31 +200,6 @@ def _timed(folder: Path | None, what: tuple[str, str, int], clock: Callable[[], 
     }
 
 
-def _model(folder: Path | None, form: str, precision: str) -> bytes:
-    if folder is None:
-        return anchor_model(form, precision)
-    path = folder / anchor_name(form, precision)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise AnchorError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
-
-
-def _item(form: str, precision: str) -> np.ndarray[Any, Any]:
-    shape = (1, ANCHOR_SIDE, ANCHOR_SIDE, 3) if form == "tflite" else (1, 3, ANCHOR_SIDE, ANCHOR_SIDE)
-    random = np.random.default_rng(0)
-    if form == "tflite" and precision == "int8":
-        return random.integers(-128, 128, shape, dtype=np.int8)
-    return (random.random(shape) * 2 - 1).astype(np.float32)
-
-
-def _machine() -> str:
-    """Of this user land: a 32-bit one on a 64-bit kernel is 32-bit."""
-    from edgekit_profiles.facts import read_facts
-
-    return read_facts().machine or platform.machine()
-
-
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
@@ -234,7 +220,7 @@ _LEAST_ROUNDS, _MOST_ROUNDS = 3, 8
 _AGREE, _AT_ALL = 1.05, 1.2
 """By how much the two best rounds may differ to be done, and to count after the last round."""
 
-Asked = tuple[str, bytes, str]
+TimedArtifact = tuple[str, bytes, str]
 """format, bytes, precision"""
 
 
@@ -245,23 +231,26 @@ def can_time_here(format: str, precision: str) -> str:  # noqa: A002
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return f"ratios were tested on x86-64 only, and this is {platform.machine()}"
     if ENGINE not in available():
-        return "LiteRT is not installed here: pip install 'edgekit-deploy[litert]'"
+        return f"LiteRT is not installed here: {install_command('litert')}"
     return ""
 
 
 def time_here(
-    asked: Sequence[Asked], clock: Callable[[], float] = time.thread_time, engine: str = ENGINE
+    artifacts: Sequence[TimedArtifact], clock: Callable[[], float] = time.thread_time, engine: str = ENGINE
 ) -> list[HostTimes]:
-    """Of each artifact, in their order; about a third of a second for each and for each precision's MobileNetV1, more
-    for what takes longer than that. Raises CannotEstimateError where an input's size is free or this machine is too
-    busy, EngineError for a file that the engine refuses."""
+    """The times of each artifact, in their order.
+
+    It takes about a third of a second for each and for each precision's MobileNetV1, more for slower ones. Raises
+    CannotEstimateError where an input's size is free or this machine is too busy, EngineError for a file that the
+    engine refuses.
+    """
     from edgekit_converters.zoo.mobilenet_v1 import anchor_model
 
-    precisions = sorted({precision for _, _, precision in asked})
+    precisions = sorted({precision for _, _, precision in artifacts})
     references = [("tflite", anchor_model("tflite", precision), precision) for precision in precisions]
     with ExitStack() as stack:
         engines = [
-            stack.enter_context(load_engine(form, data, engine=engine)) for form, data, _ in (*references, *asked)
+            stack.enter_context(load_engine(form, data, engine=engine)) for form, data, _ in (*references, *artifacts)
         ]
         least = _least_ms([_runner(one) for one in engines], clock)
         version = engines[0].info.version
@@ -269,7 +258,7 @@ def time_here(
     machine = f"{platform.node()} ({platform.machine()})"
     return [
         HostTimes(round(ms, 4), round(reference[precision], 4), engine, version, machine)
-        for (_, _, precision), ms in zip(asked, least[len(references) :], strict=True)
+        for (_, _, precision), ms in zip(artifacts, least[len(references) :], strict=True)
     ]
 
 
@@ -301,19 +290,18 @@ def _agree(found: Sequence[float], within: float) -> bool:
 
 
 def _runner(engine: Engine) -> Callable[[], object]:
+    """Runs one item of noise; zeros for whole numbers, which may be places in a table."""
     random = np.random.default_rng(0)
-    inputs = [_made_up(spec, random) for spec in engine.inputs]
+    inputs: list[NDArray[Any]] = []
+    for spec in engine.inputs:
+        shape = (1, *spec.shape[1:]) if spec.free_batch else spec.shape
+        if any(side < 1 for side in shape):
+            what = f"the size of its input '{spec.name}' is free, {list(spec.shape)}"
+            raise CannotEstimateError(what, do="Fix it when the model is built: edgekit build --shape")
+        if spec.dtype.startswith("float"):
+            inputs.append((random.random(shape) * 2 - 1).astype(spec.dtype))
+        elif spec.dtype in ("int8", "uint8"):
+            inputs.append(random.integers(0, 127, shape).astype(spec.dtype))
+        else:
+            inputs.append(np.zeros(shape, spec.dtype))
     return lambda: engine.run(inputs)
-
-
-def _made_up(spec: TensorSpec, random: np.random.Generator) -> NDArray[Any]:
-    """Noise, of one item; nothing for whole numbers, which may be places in a table."""
-    shape = (1, *spec.shape[1:]) if spec.free_batch else spec.shape
-    if any(side < 1 for side in shape):
-        what = f"the size of its input '{spec.name}' is free, {list(spec.shape)}"
-        raise CannotEstimateError(what, do="Fix it when the model is built: edgekit build --shape")
-    if spec.dtype.startswith("float"):
-        return (random.random(shape) * 2 - 1).astype(spec.dtype)
-    if spec.dtype in ("int8", "uint8"):
-        return random.integers(0, 127, shape).astype(spec.dtype)
-    return np.zeros(shape, spec.dtype)

@@ -1,13 +1,13 @@
 """The estimate of one artifact for one board, with its layers; or a bench record instead.
 
-    told = answer(subject, load("raspberry-pi-4"), Given())
-    told.estimate.high_ms if told.estimate else told.refused
+    answered = answer(subject, load("raspberry-pi-4"), EstimateOptions())
+    answered.estimate.high_ms if answered.estimate else answered.refused
     record = open_record(Path("pi.json"))               # refused where its figures are no measurement
 
 Rules:
 - a record of `edgekit bench` of this very artifact, taken on that board, is `measured` and goes before everything else;
 - a record proves its board by what that board says of itself (`conditions.board`), never by the bundle's profile; one
-  that does not tell is refused, and so is one in which more than one request in ten failed;
+  without that is refused, and so is one in which more than one request in ten failed;
 - a record that fits nothing that was asked for is an error, never silence;
 - the engine is the one that the board would have, unless another is asked for;
 - a layer's time is its part of the roofline, scaled so that the layers add up to the estimate's middle: which layer
@@ -18,35 +18,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgekit.bench import RecordError, facts_of, read_record
 from edgekit.bench.conditions import board as described
-from edgekit.estimating.subject import Subject
+from edgekit.estimating.subject import EstimateSubject
 from edgekit_profiles import (
     CannotEstimateError,
     Estimate,
+    EstimateEvidence,
     HostTimes,
-    Known,
     Profile,
     estimate,
     installable,
     layer_terms,
-    measured,
+    measured_estimate,
 )
 from edgekit_profiles.anchors import AnchorFile, anchors_for
 from edgekit_profiles.catalogue import Catalogue, built_in
 from edgekit_profiles.detect import stands_for
 from edgekit_profiles.errors import AnchorError
 from edgekit_profiles.estimate import DOMINATED
-from edgekit_profiles.facts import Facts
+from edgekit_profiles.facts import BoardFacts
 from edgekit_runtime.engines import ENGINES
 
 __all__ = [
-    "Answer",
-    "Given",
+    "EstimateOptions",
+    "EstimateResult",
     "LayerTime",
     "answer",
     "board_of",
@@ -60,45 +60,42 @@ __all__ = [
     "unused_threads",
 ]
 
+_FEW = 5
 _FAILED = 0.1
 _OTHERS = 0.2
-"""The share of the cores that other processes may take before a reader is told."""
+"""The share of the cores that other processes may take before a note says so."""
 _AGAIN = "Measure again on the board: edgekit bench BUNDLE -o RECORD.json"
 
 
 def open_record(path: Path) -> dict[str, Any]:
     """Raises RecordError for what is no record, and for one whose figures are no measurement."""
     record = read_record(path)
-    if why := _unsound(record):
+    figures = [record.get(name) for name in ("min_ms", "p50_ms", "p95_ms")]
+    times = [float(ms) for ms in figures if isinstance(ms, (int, float)) and not isinstance(ms, bool)]
+    n, requests, errors = record.get("n"), record.get("asked"), record.get("errors") or {}
+    why = ""
+    if type(n) is not int or n < 1 or len(times) < 3:
+        why = "holds no time: none of its requests was answered"
+    else:
+        counts = list(errors.values()) if isinstance(errors, dict) else []
+        sound = isinstance(errors, dict) and all(type(count) is int and count >= 0 for count in counts)
+        failed = sum(counts) if sound else n
+        least, middle, high = times
+        if failed > _FAILED * max(n + failed, requests if type(requests) is int else 0):
+            why = f"is mostly errors: {failed} of {n + failed} requests failed"
+        elif not (0 < least <= middle <= high and math.isfinite(high)):
+            why = f"holds times that cannot be: least {least:g}, median {middle:g}, 95th percentile {high:g} ms"
+    if why:
         raise RecordError(why, where=str(path), do=_AGAIN)
     return record
 
 
-def _unsound(record: Mapping[str, Any]) -> str:
-    """Pure; empty for a sound one."""
-    times = [record.get(name) for name in ("min_ms", "p50_ms", "p95_ms")]
-    n, asked, errors = record.get("n"), record.get("asked"), record.get("errors") or {}
-    if type(n) is not int or n < 1 or any(type(ms) not in (int, float) for ms in times):
-        return "holds no time: none of its requests was answered"
-    failed = sum(errors.values()) if isinstance(errors, dict) and all(map(_count, errors.values())) else n
-    if failed > _FAILED * max(n + failed, asked if type(asked) is int else 0):
-        return f"is mostly errors: {failed} of {n + failed} requests failed"
-    least, middle, high = (float(ms) for ms in times if isinstance(ms, (int, float)))
-    if not (0 < least <= middle <= high and math.isfinite(high)):
-        return f"holds times that cannot be: least {least:g}, median {middle:g}, 95th percentile {high:g} ms"
-    return ""
-
-
-def _count(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-def board_of(record: Mapping[str, Any]) -> Facts | None:
-    """What the board said of itself; None where the record does not tell."""
+def board_of(record: Mapping[str, Any]) -> BoardFacts | None:
+    """What the board said of itself; None where the record does not say."""
     return facts_of((record.get("conditions") or {}).get("board"))
 
 
-def is_of(board: Facts | None, profile: Profile, catalogue: Catalogue | None = None) -> bool:
+def is_of(board: BoardFacts | None, profile: Profile, catalogue: Catalogue | None = None) -> bool:
     """By its own words; a profile that is measured where it is built is of this machine alone."""
     if board is None:
         return False
@@ -108,7 +105,7 @@ def is_of(board: Facts | None, profile: Profile, catalogue: Catalogue | None = N
     return stands_for(profile, board, catalogue or built_in())
 
 
-def _without_clocks(board: Facts) -> tuple[Any, ...]:
+def _without_clocks(board: BoardFacts) -> tuple[Any, ...]:
     cores = tuple((cluster.type, cluster.count) for cluster in board.clusters)
     return board.model, board.compatible, board.machine, cores
 
@@ -130,9 +127,7 @@ def cautions(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 class Misfit(NamedTuple):
-    """why: a record is not one of what was asked for. do: what to do about it. apart: the larger, the further from a
-    fit.
-    """
+    """why: a record is not one of what was asked for. do: what to do about it. apart: how far it is from a fit."""
 
     apart: int
     why: str
@@ -140,22 +135,28 @@ class Misfit(NamedTuple):
 
 
 def unfit(
-    record: Mapping[str, Any], subject: Subject, told: Answer, profile: Profile, catalogue: Catalogue | None
+    record: Mapping[str, Any],
+    subject: EstimateSubject,
+    result: EstimateResult,
+    profile: Profile,
+    catalogue: Catalogue | None,
 ) -> Misfit | None:
     """Why a record is not one of this artifact, run so, on that board; None where it is."""
     if record.get("artifact_sha256") not in (subject.sha256, subject.blob or subject.sha256):
         of = f"{record.get('recipe') or 'unnamed'} of {Path(str(record.get('bundle'))).name}"
         return Misfit(3, f"is of another artifact ({of})", "Pass the bundle that it was taken with")
-    if (record.get("engine"), record.get("threads")) != (told.engine, told.threads):
-        ran, asked = _run(record.get("engine"), record.get("threads")), _run(told.engine, told.threads)
+    if (record.get("engine"), record.get("threads")) != (result.engine, result.threads):
+        ran, wanted = _run(record.get("engine"), record.get("threads")), _run(result.engine, result.threads)
         do = "Ask for what was run: --runtime ENGINE --threads N"
-        return Misfit(2, f"was taken with {ran}, and what is asked for is {asked}", do)
+        return Misfit(2, f"was taken with {ran}, and what is asked for is {wanted}", do)
     board = board_of(record)
     if board is None:
         return Misfit(1, "does not say on which board it was taken", f"It is of an earlier edgekit. {_AGAIN}")
     if not is_of(board, profile, catalogue):
         do = "Leave it out, or ask for its board: --profile NAME"
-        return Misfit(0, f"was taken on {_called(board)}, which is not {profile.name}", do)
+        cores = f"a machine with {board.clusters[0].type} cores" if board.clusters else "an unnamed machine"
+        name = f"{board.model or cores}{f' ({board.machine})' if board.machine else ''}"
+        return Misfit(0, f"was taken on {name}, which is not {profile.name}", do)
     return None
 
 
@@ -163,30 +164,26 @@ def _run(engine: object, threads: object) -> str:
     return f"{engine} and {threads} thread{'' if threads == 1 else 's'}"
 
 
-def _called(board: Facts) -> str:
-    cores = f"a machine with {board.clusters[0].type} cores" if board.clusters else "an unnamed machine"
-    name = board.model or cores
-    return f"{name} ({board.machine})" if board.machine else name
-
-
 def refuse_unused(
     records: Sequence[tuple[Path, Mapping[str, Any]]],
-    asked: Sequence[tuple[Subject, Answer, Profile]],
+    asked: Sequence[tuple[EstimateSubject, EstimateResult, Profile]],
     catalogue: Catalogue | None = None,
 ) -> None:
     """Raises RecordError, with the reason that is nearest to a fit, for a record that none of the answers is from."""
     for path, record in records:
-        misfits = [unfit(record, subject, told, profile, catalogue) for subject, told, profile in asked]
+        misfits = [unfit(record, subject, result, profile, catalogue) for subject, result, profile in asked]
         found = [misfit for misfit in misfits if misfit is not None]
         if found and len(found) == len(misfits):
             nearest = min(found)
             raise RecordError(nearest.why, where=str(path), do=nearest.do)
 
 
-def refuse_unused_anchors(files: Sequence[AnchorFile], asked: Sequence[tuple[Subject, Answer, Profile]]) -> None:
+def refuse_unused_anchors(
+    files: Sequence[AnchorFile], asked: Sequence[tuple[EstimateSubject, EstimateResult, Profile]]
+) -> None:
     """Raises AnchorError for a file without a time of any engine and precision that was asked for. Other threads are a
     note of the answer."""
-    wanted = list(dict.fromkeys((told.engine, subject.precision) for subject, told, _ in asked))
+    wanted = list(dict.fromkeys((result.engine, subject.precision) for subject, result, _ in asked))
     for file in files:
         held = list(dict.fromkeys((one.engine, one.precision) for one in file.times))
         if wanted and not set(wanted) & set(held):
@@ -223,7 +220,7 @@ class LayerTime:
 
 
 @dataclass(frozen=True)
-class Answer:
+class EstimateResult:
     """estimate: None where there is none, and refused says why. layers: in the file's order, empty where unknown."""
 
     subject: str
@@ -234,6 +231,21 @@ class Answer:
     layers: tuple[LayerTime, ...] = ()
     refused: CannotEstimateError | None = None
 
+    def shown(self, every: bool) -> Sequence[LayerTime]:
+        """All layers in the file's order, or those that take longest, the longest first."""
+        return self.layers if every else sorted(self.layers, key=lambda layer: -layer.ms)[:_FEW]
+
+    def as_json(self, every_layer: bool) -> dict[str, Any]:
+        return {
+            "subject": self.subject,
+            "profile": self.profile,
+            "engine": self.engine or None,
+            "threads": self.threads,
+            "estimate": asdict(self.estimate) if self.estimate else None,
+            "layers": [asdict(layer) for layer in self.shown(every_layer)],
+            "refused": self.refused.as_json() if self.refused else None,
+        }
+
 
 _KINDS = {
     "pw": "1x1 convolution", "c3": "3x3 convolution", "cx": "convolution", "dw": "depthwise", "fc": "dense",
@@ -242,8 +254,8 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Given:
-    """What the person gave. engine, threads: None for the board's. host: taken now, before what the bundle tells.
+class EstimateOptions:
+    """What the person gave. engine, threads: None for the board's. host: taken now, before what the bundle says.
     records: of `edgekit bench`, with the files they are from. catalogue: of the profiles that a record's board may be;
     None for those that come with edgekit."""
 
@@ -255,11 +267,12 @@ class Given:
     catalogue: Catalogue | None = None
 
 
-def answer(subject: Subject, profile: Profile, given: Given) -> Answer:
+def answer(subject: EstimateSubject, profile: Profile, given: EstimateOptions) -> EstimateResult:
     """Never raises for what cannot be estimated: that is an answer."""
     threads = profile.threads if given.threads is None else given.threads
-    engine = given.engine or _engine(profile, subject.format)
-    asked = Answer(subject.name, profile.name, engine or "", threads, None)
+    installed = next((s.engine for s in installable(profile) if s.ok and s.format == subject.format), None)
+    engine = given.engine or installed
+    result = EstimateResult(subject.name, profile.name, engine or "", threads, None)
     try:
         if engine is None:
             reasons = dict.fromkeys(s.reason for s in installable(profile) if s.format == subject.format)
@@ -267,54 +280,35 @@ def answer(subject: Subject, profile: Profile, given: Given) -> Answer:
             such = next(name for name, kind in ENGINES.items() if subject.format in kind.formats)
             do = f"Where you have one there all the same, as in a container, name it: --runtime {such}"
             raise CannotEstimateError(what, where=subject.name, do=do)
-        found = _measured(subject, profile, asked, given)
-        if found is None:
-            known = Known(given.host or subject.host, anchors_for(profile, given.anchors))
+        fitting = ((p, r) for p, r in given.records if not unfit(r, subject, result, profile, given.catalogue))
+        measured_there = next(fitting, None)
+        if measured_there is not None:
+            found = measured_by(measured_there[1], measured_there[0].name)
+        else:
+            known = EstimateEvidence(given.host or subject.host, anchors_for(profile, given.anchors))
             found = estimate(profile, subject.workload, engine, threads=threads, known=known)
             notes = tuple(unused_threads(given.anchors, profile, (engine, subject.precision, threads)))
             found = replace(found, notes=(*found.notes, *notes))
-        return replace(asked, estimate=found, layers=_layers(subject, profile, engine, threads, found))
     except CannotEstimateError as error:
-        return replace(asked, refused=error)
-
-
-def measured_by(record: Mapping[str, Any], source: str) -> Estimate:
-    """Of one record of `edgekit bench`: the whole request as an application sees it, which is never less than the
-    engine.
-    """
-    stage = (record.get("stages_ms") or {}).get("engine")
-    of_it = f"; the engine alone {stage:.3g} ms" if isinstance(stage, (int, float)) else ""
-    least, middle, high = (float(record[name]) for name in ("min_ms", "p50_ms", "p95_ms"))
-    told = f"{record['n']} requests with {record['engine']} {record['engine_version']}, {source}{of_it}"
-    return replace(measured(middle, high, min_ms=least, source=told), notes=tuple(cautions(record)))
-
-
-def _engine(profile: Profile, format: str) -> str | None:  # noqa: A002
-    return next((s.engine for s in installable(profile) if s.ok and s.format == format), None)
-
-
-def _measured(subject: Subject, profile: Profile, asked: Answer, given: Given) -> Estimate | None:
-    for path, record in given.records:
-        if not unfit(record, subject, asked, profile, given.catalogue):
-            return measured_by(record, path.name)
-    return None
-
-
-def _layers(subject: Subject, profile: Profile, engine: str, threads: int, found: Estimate) -> tuple[LayerTime, ...]:
+        return replace(result, refused=error)
     try:
         work = subject.workload
         parts = layer_terms(profile, work, engine, threads)
     except CannotEstimateError:  # a measured time of what the roofline does not know
-        return ()
-    total = sum(sum(part.values()) for part in parts)
-    return tuple(
-        LayerTime(
-            op.name or f"operation {place}",
-            _KINDS[op.kind],
-            op.macs,
-            found.mid_ms * sum(part.values()) / total,
-            sum(part.values()) / total,
-            DOMINATED[max(part, key=lambda term, part=part: part[term])],  # type: ignore[misc]
-        )
-        for place, (op, part) in enumerate(zip(work.ops, parts, strict=True))
-    )
+        return replace(result, estimate=found)
+    total, layers = sum(sum(part.values()) for part in parts), []
+    for place, (op, part) in enumerate(zip(work.ops, parts, strict=True)):
+        cost = sum(part.values())
+        bound_by = DOMINATED[max(part, key=lambda term, part=part: part[term])]  # type: ignore[misc]
+        name = op.name or f"operation {place}"
+        layers.append(LayerTime(name, _KINDS[op.kind], op.macs, found.mid_ms * cost / total, cost / total, bound_by))
+    return replace(result, estimate=found, layers=tuple(layers))
+
+
+def measured_by(record: Mapping[str, Any], source: str) -> Estimate:
+    """Of one record of `edgekit bench`: the whole request as an application sees it, never less than the engine."""
+    stage = (record.get("stages_ms") or {}).get("engine")
+    of_it = f"; the engine alone {stage:.3g} ms" if isinstance(stage, (int, float)) else ""
+    least, middle, high = (float(record[name]) for name in ("min_ms", "p50_ms", "p95_ms"))
+    basis = f"{record['n']} requests with {record['engine']} {record['engine_version']}, {source}{of_it}"
+    return replace(measured_estimate(middle, high, min_ms=least, source=basis), notes=tuple(cautions(record)))

@@ -3,67 +3,30 @@
     subject, *others = open_subjects(Path("net-raspberry-pi-4.ekb"))
     subject.workload.macs, subject.host          # the times that the build took on its workstation, of its report
 
-Rules: a bundle itself holds no time of a workstation, so that a build can be repeated; the report beside it has them.
-It belongs to the bundle where it is of the same source model, and a time to an artifact by the SHA-256 of its file.
-Whatever else lies there, or was damaged, is no report: an estimate without the times is wider, not wrong.
+Rule: times of the build's workstation come from the report beside a bundle, where it is there.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
 from edgekit.model_file import form_of, read_model
+from edgekit.report_beside import times_beside
 from edgekit_converters import workload
 from edgekit_converters.errors import ConversionError
 from edgekit_profiles import CannotEstimateError, HostTimes, Precision, Workload
 
-if TYPE_CHECKING:
-    from edgekit_runtime.bundle import Bundle
-
-__all__ = ["Subject", "open_subjects", "times_beside"]
-
-_MOST_BYTES = 64 << 20
-
-
-def times_beside(bundle: Bundle) -> dict[str, HostTimes]:
-    """Of every artifact of the report that was timed."""
-    manifest = bundle.manifest
-    try:
-        with bundle.path.with_name(f"{manifest.name}-build.json").open("rb") as file:
-            report = json.loads(file.read(_MOST_BYTES))
-        if report["model"]["sha256"] != manifest.model_id:
-            return {}
-        files = {made["recipe"]: made["sha256"] for made in report["candidates"]}
-        found = {}
-        for board in report["bundles"]:
-            for seen in board["candidates"]:
-                times = _times(seen.get("estimate") or {})
-                if times is not None and seen["recipe"] in files:
-                    found[files[seen["recipe"]]] = times
-        return found
-    except (OSError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        return {}
-
-
-def _times(estimate: Mapping[str, Any]) -> HostTimes | None:
-    told = estimate.get("host")
-    if not isinstance(told, dict):
-        return None
-    times = HostTimes(**told)
-    return times if times.ms > 0 and times.reference_ms > 0 else None
-
+__all__ = ["EstimateSubject", "open_subjects"]
 
 ESTIMATED = ("float32", "int8", "dynamic")
 
 
 @dataclass(frozen=True)
-class Subject:
+class EstimateSubject:
     """One artifact. name: its recipe in a bundle, its file name otherwise. precision: what it computes in. profile: the
     bundle's board, empty for a file. host: times of the build's workstation, None where it took none. blob: what its
     bundle calls it, empty for a file; of an encrypted one another name than the SHA-256 of its bytes."""
@@ -91,8 +54,9 @@ class Subject:
 _MEASURE = "Measure it on the board instead: edgekit bench BUNDLE -o RECORD.json there"
 
 
-def open_subjects(path: Path, secret: str | None = None) -> list[Subject]:
-    """A bundle's primary and alternate artifacts, or the one model file. Raises BundleError and ConversionError."""
+def open_subjects(path: Path, secret: str | None = None) -> list[EstimateSubject]:
+    """A bundle's primary and alternate artifacts, or the one model file.
+    Raises BundleError and ConversionError."""
     form = form_of(path)
     if form == "bundle":
         from edgekit_runtime.bundle import read_bundle
@@ -101,13 +65,15 @@ def open_subjects(path: Path, secret: str | None = None) -> list[Subject]:
         bundle = read_bundle(path, secret=find_secret if secret is None else secret)
         times, profile = times_beside(bundle), bundle.manifest.target.profile
         subjects = [
-            Subject(entry.recipe, entry.format, bundle.blob(entry.blob), entry.precision, profile, blob=entry.blob)
+            EstimateSubject(
+                entry.recipe, entry.format, bundle.blob(entry.blob), entry.precision, profile, blob=entry.blob
+            )
             for entry in bundle.manifest.artifacts
             if entry.role in ("primary", "alternate")
         ]
         return [replace(one, host=times.get(one.sha256)) for one in subjects]
     data = read_model(path)
     try:
-        return [Subject(path.name, form, data, workload.precision_of(form, data))]
+        return [EstimateSubject(path.name, form, data, workload.precision_of(form, data))]
     except ConversionError as error:
         raise ConversionError(error.what, where=str(path), do=error.do) from error

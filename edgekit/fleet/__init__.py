@@ -9,19 +9,35 @@ from __future__ import annotations
 from edgekit.fleet.errors import FleetError, StoreError
 from edgekit.fleet.ingest import Ingest, Pace
 from edgekit.fleet.sqlite import SqliteStore
-from edgekit.fleet.store import Arrival, Birth, Change, Device, Event, Mark, Quarter, State, Store, Totals, parse_state
+from edgekit.fleet.store import (
+    Arrival,
+    Birth,
+    Change,
+    Count,
+    Device,
+    Event,
+    Mark,
+    Query,
+    Rollup,
+    State,
+    Store,
+    Totals,
+    parse_state,
+)
 
 __all__ = [
     "Arrival",
     "Birth",
     "Change",
+    "Count",
     "Device",
     "Event",
     "FleetError",
     "Ingest",
     "Mark",
     "Pace",
-    "Quarter",
+    "Query",
+    "Rollup",
     "SqliteStore",
     "State",
     "Store",

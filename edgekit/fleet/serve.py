@@ -10,6 +10,7 @@ MQTT 3.1.1, keeps nothing on disk and lets anybody in who can reach it. For a fl
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import socket
 import threading
@@ -18,8 +19,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from edgekit.fleet.alert_tables import AlertTables
+from edgekit.fleet.alerts import Rules
 from edgekit.fleet.errors import FleetError
 from edgekit.fleet.ingest import Ingest, Pace
+from edgekit.fleet.pages.access import Access
+from edgekit.fleet.postgres import PostgresStore
+from edgekit.fleet.rolling import Rolling, RollingPace
+from edgekit.fleet.rollout_tables import RolloutTables
+from edgekit.fleet.sql import SqlStore
 from edgekit.fleet.sqlite import SqliteStore
 from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.telemetry import Broker
@@ -61,16 +69,13 @@ class EmbeddedBroker:
 
         if self._loop is None or not self._thread.is_alive():
             return
-        done = asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
+        done = asyncio.run_coroutine_threadsafe(self._broker.shutdown(), self._loop)
         try:
             done.result(5)
         except Exception:
             logging.getLogger("edgekit.fleet").debug("the embedded broker did not stop cleanly", exc_info=True)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
-
-    async def _stop(self) -> None:
-        await self._broker.shutdown()
 
     def __enter__(self) -> EmbeddedBroker:
         self.start()
@@ -101,7 +106,7 @@ class EmbeddedBroker:
 
         try:
             self._loop.run_until_complete(begin())
-        except BaseException as error:  # noqa: BLE001 - it is told in `start`
+        except BaseException as error:  # noqa: BLE001 - `start` raises it
             self._failure = error
             self._ready.set()
             return
@@ -125,9 +130,12 @@ def _free(port: int) -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """broker: its URL, None for an embedded one on `broker_port` (0 for a free one). store: sqlite:///PATH.
+    """broker: its URL, None for an embedded one on `broker_port` (0 for a free one). store: sqlite:///PATH or postgresql://.
 
-    listen: host:port of the pages; port 0 for a free one.
+    listen: host:port of the pages; port 0 for a free one. names: further ones that browsers may call the server by.
+    bundles: where the bundles of roll-outs are; None for a folder beside the store. rules: of the alerts.
+    access: who may look; None lets everybody in, on loopback alone. request_s: how long a browser may take to send one.
+    share: the group of ingestors that take in what boards send; None for this one alone.
     """
 
     broker: str | None = None
@@ -136,17 +144,28 @@ class Settings:
     listen: str = "127.0.0.1:8787"
     pace: Pace = field(default_factory=Pace)
     every_s: float = 1.0
+    bundles: Path | None = None
+    rolling: RollingPace = field(default_factory=RollingPace)
+    rules: Rules = field(default_factory=Rules)
+    names: tuple[str, ...] = ()
+    access: Access | None = None
+    request_s: float = 10.0
+    most_connections: int = 256
+    most_a_peer: int = 64
+    share: str | None = None
 
 
 class FleetServer:
-    """url: of the pages. broker_url: to report to, without a password."""
+    """url: of the pages. broker_url: to report to, without a password. exposed: whether other machines reach them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._ends = contextlib.ExitStack()
         self.url = self.broker_url = ""
+        self.exposed = False
         self.ingest: Ingest
-        self.store: SqliteStore
+        self.rolling: Rolling
+        self.store: SqlStore
 
     def start(self) -> None:
         """Raises FleetError, StoreError, TelemetryError, MissingExtraError; and then nothing is left running."""
@@ -156,7 +175,7 @@ class FleetServer:
 
     def _start(self, ends: contextlib.ExitStack) -> None:
         settings = self._settings
-        pages = _listening(settings.listen)
+        pages = _listening(settings)
         ends.callback(pages.close)
         if settings.broker is None:
             embedded = ends.enter_context(EmbeddedBroker(settings.broker_port))
@@ -164,18 +183,23 @@ class FleetServer:
         else:
             broker = Broker.parse(settings.broker)
         self.broker_url = str(broker)
-        path = store_path(settings.store)
-        self.store = SqliteStore.open(path)
+        self.store = open_store(settings.store)
         ends.callback(self.store.close)
-        reader = SqliteStore.open(path)
+        reader = open_store(settings.store)
         ends.callback(reader.close)
-        self.ingest = Ingest(broker, self.store, settings.pace)
-        server = _Pages(reader, self, pages, settings.every_s)
+        steps = open_store(settings.store)
+        ends.callback(steps.close)
+        self.ingest = Ingest(broker, self.store, settings.pace, share=settings.share)
+        self.rolling = Rolling(broker, steps, settings.rolling, settings.rules)
+        server = _Pages(reader, self, pages, settings)
         self.ingest.start()
         ends.callback(self.ingest.close)
+        self.rolling.start()
+        ends.callback(self.rolling.close)
         server.start()
         ends.callback(server.close)
         self.url = server.url
+        self.exposed = not _is_loopback(pages)
 
     def health(self) -> dict[str, Any]:
         """For /healthz."""
@@ -198,19 +222,36 @@ class FleetServer:
 class _Pages:
     """uvicorn in a thread of its own, on a socket that is already bound."""
 
-    def __init__(self, store: SqliteStore, server: FleetServer, bound: socket.socket, every_s: float) -> None:
+    def __init__(self, store: SqlStore, server: FleetServer, bound: socket.socket, settings: Settings) -> None:
         try:
             import uvicorn
 
+            from edgekit.fleet.bundle_files import BundleFiles, bundle_route, bundles_beside
+            from edgekit.fleet.listening import MOST_HEAD_BYTES, bounded
             from edgekit.fleet.pages.app import Facts, make_app
+            from edgekit.fleet.pages.guard import Names
         except ImportError as error:
             raise MissingExtraError("fleet", "serving the fleet's pages") from error
-        facts = Facts(lambda: server.ingest.refused, server.health, server.broker_url, every_s)
+        facts = Facts(lambda: server.ingest.refused, server.health, server.broker_url, settings.every_s)
+        names = Names.of(settings.listen.rpartition(":")[0].strip("[]"), settings.names)
+        files = BundleFiles(settings.bundles or bundles_beside(settings.store))
+        tables = RolloutTables(store)
+        app = make_app(
+            store, facts, settings.access, names, (bundle_route(files, tables.knows),), tables, AlertTables(store)
+        )
+        proxies = settings.access.proxies if settings.access else ()
+        http = bounded(
+            request_s=settings.request_s,
+            most=settings.most_connections,
+            most_a_peer=settings.most_a_peer,
+            exempt=proxies,
+        )
         config = uvicorn.Config(
-            make_app(store, facts), log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
+            app, http=http, loop="asyncio", h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+            proxy_headers=False, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
             timeout_graceful_shutdown=1,
         )  # fmt: skip
-        self._server = uvicorn.Server(config)
+        self._server, self._live = uvicorn.Server(config), app.state.live
         self._bound = bound
         host, port = bound.getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
@@ -220,27 +261,53 @@ class _Pages:
         self._thread.start()
 
     def close(self) -> None:
+        self._live.close()
         self._server.should_exit = True
         self._thread.join(5)
 
 
-def store_path(url: str) -> Path:
-    """sqlite:///relative.db or sqlite:////absolute.db -> the path. Raises FleetError."""
-    scheme, found, path = url.partition(":///")
-    if scheme == "sqlite" and found and path and "?" not in path:
-        return Path(path)
-    raise FleetError("that is no store", where=url.split("@")[-1], do="Write it as sqlite:///fleet.db")
+def open_store(url: str, *, make: bool = True) -> SqlStore:
+    """sqlite:///relative.db, sqlite:////absolute.db or postgresql://.... make: also where there is no such file.
+
+    Raises FleetError, StoreError.
+    """
+    scheme, found, path = url.partition("://")
+    if scheme == "sqlite" and path[:1] == "/" and path[1:] and "?" not in path:
+        if not make and not Path(path[1:]).exists():
+            raise FleetError(
+                "there is no such store", where=path[1:], do="Pass what `edgekit fleet serve --store` uses"
+            )
+        return SqliteStore.open(Path(path[1:]))
+    if scheme in ("postgresql", "postgres") and found and path:
+        return PostgresStore.open(url)
+    raise FleetError(
+        "that is no store", where=url.split("@")[-1], do="Write it as sqlite:///fleet.db or postgresql://user@host/name"
+    )
 
 
-def _listening(listen: str) -> socket.socket:
+def _is_loopback(bound: socket.socket) -> bool:
+    return ipaddress.ip_address(bound.getsockname()[0]).is_loopback
+
+
+def _listening(settings: Settings) -> socket.socket:
+    """Raises FleetError; also where it would show the fleet to a network without asking who looks."""
+    listen = settings.listen
     host, found, port = listen.rpartition(":")
     if not found or not port.isdecimal() or int(port) > 65535:
         raise FleetError("that is no address", where=listen, do="Write it as 127.0.0.1:8787")
     host = host.strip("[]")
     try:
-        return socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        bound = socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         what = error.strerror or str(error)
         raise FleetError(
             f"cannot listen there ({what.lower()})", where=listen, do="Pass another address with --listen"
         ) from error
+    if not _is_loopback(bound) and (settings.access is None or not settings.access.restricted):
+        bound.close()
+        raise FleetError(
+            "beyond this machine the pages need a sign-in",
+            where=listen,
+            do="Pass --password file:PATH, or --proxy-user-header with --proxy; or listen on 127.0.0.1",
+        )
+    return bound

@@ -1,4 +1,4 @@
-"""Boards that are not there: the code that real boards run, fed with made-up latencies. For the demo, tests and
+"""Simulated boards: the code that real boards run, fed with made-up latencies. For the demo, tests and
 benchmarks.
 
 Everything from the meter to MQTT is the real thing, spool on disk included; only the inferences are invented.
@@ -105,14 +105,12 @@ class SimulatedBoards:
         while not self._stop.wait(_TICK_S):
             for meter, habits, _ in self._boards.values():
                 for _ in range(int(habits.per_s * _TICK_S + draw.random())):
-                    self._ask(meter, habits)
-
-    def _ask(self, meter: Meter, habits: Habits) -> None:
-        """One request: from the cache, from a host, or from the device with a slow one in a hundred."""
-        draw, kind = self._draw, self._draw.random()
-        if kind < habits.cached:
-            meter.record("cache", draw.uniform(0.01, 0.05), True)
-            return
-        latency = draw.lognormvariate(0.0, habits.spread) * habits.median_ms * (3.0 if draw.random() < 0.01 else 1.0)
-        source = "host" if kind < habits.cached + habits.hosted else "device"
-        meter.record(source, latency, latency <= habits.budget_ms)
+                    # from the cache, from a host, or from the device with a slow one in a hundred
+                    kind = draw.random()
+                    if kind < habits.cached:
+                        meter.record("cache", draw.uniform(0.01, 0.05), True)
+                        continue
+                    slow = 3.0 if draw.random() < 0.01 else 1.0
+                    latency = draw.lognormvariate(0.0, habits.spread) * habits.median_ms * slow
+                    source = "host" if kind < habits.cached + habits.hosted else "device"
+                    meter.record(source, latency, latency <= habits.budget_ms)

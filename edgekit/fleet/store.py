@@ -16,22 +16,29 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from edgekit.fleet import packed
 from edgekit_runtime.errors import WindowError
-from edgekit_runtime.strict_json import load_json
-from edgekit_runtime.telemetry import Histogram, Window
-from edgekit_runtime.telemetry.window import is_text
+from edgekit_runtime.telemetry import BoardEvent, Histogram, Window
+from edgekit_runtime.telemetry.window import is_text, read_object
 
 __all__ = [
     "QUARTER_MS",
+    "SORTS",
+    "STATES",
     "Arrival",
     "Birth",
     "Change",
+    "Count",
     "Device",
     "Event",
+    "GroupBy",
     "Mark",
     "Quarter",
+    "Query",
+    "Resolution",
+    "Rollup",
     "State",
     "Store",
     "Totals",
@@ -42,6 +49,19 @@ __all__ = [
 ]
 
 QUARTER_MS = 15 * 60 * 1000
+Resolution = Literal["5m", "15m", "1h"]
+GroupBy = Literal["model", "profile", "site", "group"]
+STATES = ("online", "offline", "late", "hot", "drifting", "lagging", "failing", "losing")
+"""Conditions of a board, each a filter and a count. late: p99 above the budget. hot: throttled now, or 80 °C and more.
+
+drifting: psi above 0.2. lagging: more than an hour waits on the board. failing: more than 5 % of its requests got no
+answer. losing: it gave up windows.
+"""
+SORTS = (
+    "id", "online", "seen_ms", "model", "version", "profile", "site", "group", "p50", "p95", "p99", "budget_ms", "n",
+    "rate", "hits", "host", "over", "errors", "temp", "cpu", "mem", "waiting", "lost", "refused", "psi",
+)  # fmt: skip
+"""Fields of Device that a list can be sorted by. None comes last, whichever way; ties are by id."""
 _MOST_AGE_MS = 30 * 24 * 3600 * 1000
 _MOST_AHEAD_MS = 5 * 60 * 1000
 
@@ -52,29 +72,11 @@ def quantiles(latency: Mapping[str, Histogram], wanted: Sequence[float]) -> list
     Buckets of different scales are laid side by side and not joined, so a coarse cache costs a fine device no
     precision.
     """
-    pieces: list[tuple[float, int]] = []
-    for histogram in latency.values():
-        per_octave = 2.0**histogram.scale
-        if histogram.zeros:
-            pieces.append((0.0, histogram.zeros))
-        for index, n in histogram.buckets.items():
-            lower, upper = 2.0 ** (index / per_octave), 2.0 ** ((index + 1) / per_octave)
-            pieces.append((2.0 * lower * upper / (lower + upper), n))
-    total = sum(n for _, n in pieces)
-    if not total:
-        return [None] * len(wanted)
-    pieces.sort()
-    found: list[float | None] = []
-    seen, place = 0, 0
-    for q in wanted:
-        while place < len(pieces) - 1 and seen + pieces[place][1] < q * total:
-            seen += pieces[place][1]
-            place += 1
-        found.append(pieces[place][0])
-    return found
+    bins = {source: (h.scale, h.zeros, h.buckets) for source, h in latency.items()}
+    return packed.quantiles([bins], wanted)
 
 
-def moment_of(window: Window, received_ms: int) -> int:
+def moment_of(window: Window | BoardEvent, received_ms: int) -> int:
     """When the window ended, milliseconds since 1970: by the board's clock where that is to be believed, else now."""
     ended = window.t0_ms + window.dur_ms
     if window.clock_ok and received_ms - _MOST_AGE_MS <= ended <= received_ms + _MOST_AHEAD_MS:
@@ -103,6 +105,8 @@ class Birth:
     hardware: str
     budget_ms: float | None
     window_s: float
+    site: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,13 +124,8 @@ class State:
 
 def parse_state(payload: bytes) -> State:
     """Raises WindowError with one word: size, json or shape."""
-    if len(payload) > _MOST_BYTES:
-        raise WindowError("size", f"{len(payload):,} bytes are more than {_MOST_BYTES:,}")
-    try:
-        value = load_json(payload)
-    except ValueError as error:
-        raise WindowError("json", "it is not JSON") from error
-    if not isinstance(value, dict) or type(value.get("on")) is not int or value["on"] not in (0, 1):
+    value = read_object(payload, _MOST_BYTES)
+    if type(value.get("on")) is not int or value["on"] not in (0, 1):
         raise WindowError("shape", "a state has 'on' 0 or 1")
     epoch, boot = value.get("epoch"), value.get("boot")
     if not isinstance(epoch, str) or not _EPOCH.match(epoch):
@@ -147,6 +146,8 @@ def _birth(value: Mapping[str, Any]) -> Birth:
         hardware=_text(value, "hw"),
         budget_ms=None if budget is None else _number(value, "sla"),
         window_s=_number(value, "win"),
+        site=_text(value, "site") if "site" in value else "",
+        group=_text(value, "group") if "group" in value else "",
     )
 
 
@@ -165,8 +166,24 @@ def _number(value: Mapping[str, Any], name: str) -> float:
 
 
 @dataclass(frozen=True)
+class Event:
+    """kind: online, offline, model, boot, epoch, lost, refused, or one of a board's own: install, rollback, trial,
+    throttling, spool. text: one short sentence. id: grows with time; 0 before it is stored.
+    """
+
+    at_ms: int
+    device: str
+    kind: str
+    text: str
+    id: int = 0
+
+
+@dataclass(frozen=True)
 class Arrival:
-    """A payload as it came in. window: None when it was refused, with the word in `refused`."""
+    """A payload as it came in: a window, an event of the board's, or one that was refused, with the word in `refused`.
+
+    dropped: windows that the board gave up since its epoch began, as it says.
+    """
 
     device: str
     epoch: str
@@ -176,6 +193,8 @@ class Arrival:
     payload: bytes
     window: Window | None
     refused: str = ""
+    event: Event | None = None
+    dropped: int = 0
 
 
 @dataclass(frozen=True)
@@ -190,19 +209,27 @@ class Change:
 
 @dataclass(frozen=True)
 class Mark:
-    """Everything of this epoch up to hwm is stored, or known to be lost."""
+    """Everything of this epoch up to hwm is stored, or known to be lost.
+
+    known: the store has the birth of the boot that sent this; without it the board sends its birth again. held: windows
+    above hwm that are stored, too.
+    """
 
     device: str
     epoch: str
     hwm: int
+    known: bool = True
+    held: int = 0
 
 
 @dataclass(frozen=True)
 class Device:
     """One row of the fleet. Times are the host's, milliseconds since 1970.
 
-    p50 to over: of the present quarter of an hour and the one before. rate: answers a second. recent: the last windows,
-    oldest first, as [moment_ms, p50, p95, p99, rate, temp]. lost: windows that a board gave up. changed: grows with
+    p50 to psi: of the present quarter of an hour and the one before; None and 0 once the board has been silent for half
+    an hour. rate: answers a second. blocked: requests refused by budget. compared, differed: host's answers that the
+    device gave, too, and those that differ. clipped: of `values` input values. recent: the last windows, oldest first,
+    as [moment_ms, p50, p95, p99, rate, temp]. lost: windows that a board gave up. stored: windows. changed: grows with
     every commit that touched the row.
     """
 
@@ -218,6 +245,8 @@ class Device:
     sha: str = ""
     profile: str = ""
     hardware: str = ""
+    site: str = ""
+    group: str = ""
     budget_ms: float | None = None
     window_s: float = 60.0
     p50: float | None = None
@@ -230,12 +259,19 @@ class Device:
     host: int = 0
     over: int = 0
     errors: int = 0
+    blocked: int = 0
+    compared: int = 0
+    differed: int = 0
+    clipped: int = 0
+    values: int = 0
+    psi: float | None = None
     temp: float | None = None
     cpu: float | None = None
     mem: float | None = None
     throttled: int | None = None
     disk: int | None = None
     waiting: int = 0
+    stored: int = 0
     lost: int = 0
     refused: int = 0
     recent: list[list[Any]] = field(default_factory=list)
@@ -243,45 +279,120 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Quarter:
-    """A quarter of an hour of one model on one device, milliseconds since 1970 at its start."""
+class Query:
+    """A list of boards. text: part of id, model, version, profile, site or group. state: one of STATES, or "".
 
-    start_ms: int
+    site to profile: None for any. sort: one of SORTS. lag_s: how much waits on a board in state
+    `lagging`.
+    """
+
+    text: str = ""
+    state: str = ""
+    site: str | None = None
+    group: str | None = None
+    model: str | None = None
+    version: str | None = None
+    profile: str | None = None
+    sort: str = "id"
+    descending: bool = False
+    offset: int = 0
+    limit: int = 100
+    lag_s: float = 3600.0
+
+
+@dataclass(frozen=True)
+class BuildBoards:
+    """What the boards that run a build say of themselves. budget_ms: what most of them say, the larger of two that as
+    many do. psi: of each that has one, ascending.
+    """
+
     model: str
     version: str
+    profile: str
+    budget_ms: float | None
+    psi: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many boards are in each of STATES. key: (), (model, version), (profile,), (site,) or (group,)."""
+
+    key: tuple[str, ...]
+    devices: int
+    states: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Rollup:
+    """What a model did on a board, or on all boards of a profile, in 5 or 15 minutes or an hour from start_ms.
+
+    boards: how many reported, on average. rate: answers a second and board. temp, cpu, mem, psi: the largest of a
+    window. p50 to p99 are over all sources.
+    """
+
+    start_ms: int
+    length_ms: int
+    model: str
+    version: str
+    profile: str
     windows: int
+    dur_ms: int
     n: int
     errors: int
     hits: int
     misses: int
     host: int
     over: int
-    rate: float
-    p50: float | None
-    p95: float | None
-    p99: float | None
-    temp: float | None
-    cpu: float | None
-    mem: float | None
+    blocked: int = 0
+    compared: int = 0
+    differed: int = 0
+    clipped: int = 0
+    values: int = 0
+    temp: float | None = None
+    cpu: float | None = None
+    mem: float | None = None
+    psi: float | None = None
+    error_codes: Mapping[str, int] = field(default_factory=dict)
+    latency: Mapping[str, Histogram] = field(default_factory=dict)
+    stages: Mapping[str, Histogram] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        return 1000.0 * self.n / max(self.dur_ms, 1)
+
+    @property
+    def boards(self) -> float:
+        return self.dur_ms / self.length_ms
+
+    def quantiles(self, *wanted: float) -> list[float | None]:
+        return quantiles(self.latency, wanted)
+
+    @property
+    def p50(self) -> float | None:
+        return self.quantiles(0.5)[0]
+
+    @property
+    def p95(self) -> float | None:
+        return self.quantiles(0.95)[0]
+
+    @property
+    def p99(self) -> float | None:
+        return self.quantiles(0.99)[0]
 
 
-@dataclass(frozen=True)
-class Event:
-    """kind: online, offline, model, boot, epoch, lost, refused. text: one short sentence."""
-
-    at_ms: int
-    device: str
-    kind: str
-    text: str
+Quarter = Rollup
 
 
 @dataclass(frozen=True)
 class Totals:
+    """Of the whole fleet. changed: the latest of any board."""
+
     devices: int
     online: int
     windows: int
     lost: int
     refused: int
+    changed: int = 0
 
 
 class Store(Protocol):
@@ -294,21 +405,57 @@ class Store(Protocol):
         ...
 
     def prune(self, now_ms: int) -> None:
-        """Forget what is older than its time, and the oldest raw windows when they take too much."""
+        """Forget what is older than its time, and the oldest of what takes too much."""
+        ...
+
+    def forget(self, name: str) -> bool:
+        """Remove a board and all that is known of it. False if there is none."""
+        ...
+
+    def devices(self, query: Query) -> tuple[list[Device], int]:
+        """One page of a list, and how many boards the whole list has."""
+        ...
+
+    def counts(self, group_by: GroupBy | None = None, query: Query | None = None) -> list[Count]:
+        """Boards by state, of the fleet or of each group; the largest group first. `query` narrows them."""
+        ...
+
+    def builds(self, model: str | None = None) -> list[BuildBoards]:
+        """Of each build that runs on a board now; of one model, or of all."""
+        ...
+
+    def changed(self, after: int, ids: Sequence[str]) -> list[Device]:
+        """Those of these boards that changed after that, by id."""
         ...
 
     def fleet(self, changed_after: int = -1) -> list[Device]:
-        """Device rows that changed after that, by id."""
+        """All boards that changed after that, by id."""
         ...
 
     def device(self, name: str) -> Device | None: ...
 
-    def quarters(self, name: str, since_ms: int) -> list[Quarter]: ...
+    def device_history(self, name: str, since_ms: int, resolution: Resolution = "15m") -> list[Rollup]:
+        """Of one board, the oldest first. 5m reaches back an hour, 15m 14 days, 1h 400."""
+        ...
 
-    def events(self, name: str | None, limit: int) -> list[Event]:
-        """The latest first."""
+    def history(
+        self, model: str | None, version: str | None, profile: str | None, since_ms: int, resolution: Resolution
+    ) -> list[Rollup]:
+        """Of all boards by (model, version, profile), the oldest first; None: any. 5m reaches back 2 days."""
+        ...
+
+    def quarters(self, name: str, since_ms: int) -> list[Rollup]:
+        """device_history at 15 minutes."""
+        ...
+
+    def events(self, name: str | None, limit: int, kinds: Sequence[str] = (), before: int | None = None) -> list[Event]:
+        """The latest first; before: those with a smaller id."""
         ...
 
     def totals(self) -> Totals: ...
+
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Rows and bytes of each table that grows."""
+        ...
 
     def close(self) -> None: ...

@@ -6,23 +6,27 @@ with bind("127.0.0.1", 8000) as sock, Repository.open(["digits-host-cpu.ekb"]) a
 
 from __future__ import annotations
 
-from edgekit.host.api import Api, Request
+from edgekit.host.api import Api, InferenceRequest
 from edgekit.host.connection import Patience
-from edgekit.host.errors import RequestError, ServeError
+from edgekit.host.errors import ExportError, RequestError, ServeError
 from edgekit.host.http1 import Limits
 from edgekit.host.models import Repository, Served
-from edgekit.host.server import Server, bind, serve
+from edgekit.host.server import Protection, Server, bind, check_exposure, protected, serve
 
 __all__ = [
     "Api",
+    "ExportError",
+    "InferenceRequest",
     "Limits",
     "Patience",
+    "Protection",
     "Repository",
-    "Request",
     "RequestError",
     "ServeError",
     "Served",
     "Server",
     "bind",
+    "check_exposure",
+    "protected",
     "serve",
 ]

@@ -1,13 +1,21 @@
-"""Whether a request can still make it: what is ahead of it, what an inference takes, how much of its time is left.
+"""Admission control: queue and inference time against the time that a request has left.
 
-    service = Service()
-    service.add(4.1)                                        # an inference took 4.1 ms
-    expected_ms(ahead=3, items=1, max_batch=1, service=service)
+    admission = Admission(max_batch=1)
+    needed_ms = admission.needed_ms(items=1)                # None with nothing ahead: let in
+    ticket = admission.enter(deadline)
+    ...the engine runs it..., admission.ran(4.1)
+    admission.leave(ticket)
 
 Rules:
-- who cannot make it is told at once, so that the device can do something else with the time;
-- a request with nothing ahead of it is let in, whatever was learnt: who refuses everybody learns nothing newer;
-- only what was seen lately counts, and never as slower than the latest inference: one good one outweighs a stall.
+- a request that cannot be in time is refused at once, so that the device can use the time that is left;
+- a request with nothing ahead of it, or with an idle engine, is let in, whatever was learnt: a server that refuses all
+  of them learns nothing;
+- the expected time is the median of the last inferences: one stall moves nothing, and one inference that takes less
+  than half of the median makes the server forget all slower ones;
+- a run that lasts longer than expected is expected to last as long again as it is late by;
+- the margin is what 95 % of the last answers were late by at most, against what was expected when they were let in;
+  of those that waited at the same time one counts, so that a stall counts once;
+- a tenth of a request's time is kept for its way back, which the server does not see.
 """
 
 from __future__ import annotations
@@ -16,41 +24,114 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
 
-__all__ = ["Service", "expected_ms"]
+__all__ = ["Admission", "Ticket"]
 
-
-class Service:
-    """The last inferences of one model. window: how many; recent_s: how long they count."""
-
-    def __init__(self, window: int = 64, recent_s: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._last: deque[tuple[float, float]] = deque(maxlen=window)
-        self._recent_s = recent_s
-        self._clock = clock
-
-    def add(self, took_ms: float) -> None:
-        self._last.append((self._clock(), took_ms))
-
-    def quantiles(self) -> tuple[float, float] | None:
-        """(p50, p95) in milliseconds, neither above the latest inference; None without a recent one."""
-        since = self._clock() - self._recent_s
-        recent = sorted(ms for at, ms in self._last if at >= since)
-        if not recent:
-            return None
-        latest = self._last[-1][1]
-        p50, p95 = (recent[math.ceil(q * len(recent)) - 1] for q in (0.50, 0.95))
-        return min(p50, latest), min(p95, latest)
+_WINDOW = 15
+_OUTDATED = 0.5
+_ANSWERS, _SHARE = 64, 0.95
+"""The margin is this quantile of so many answers."""
+_WAY_BACK = 0.1
 
 
-def expected_ms(ahead: int, items: int, max_batch: int, service: Service) -> float | None:
-    """Milliseconds until the last of `items` is answered, with `ahead` items before it.
+@dataclass(eq=False)
+class Ticket:
+    """One item that was let in. deadline: on the clock of its admission, None for no limit.
 
-    None, for no estimate to refuse by, with nothing ahead and where nothing is known. Everything but the last inference
-    is reckoned at its median, the last at its 95th percentile.
+    expected: when it should be answered; None before the first inference.
     """
-    known = service.quantiles()
-    if known is None or ahead == 0:
-        return None
-    p50, p95 = known
-    runs = math.ceil(ahead / max_batch) + math.ceil(items / max_batch)
-    return (runs - 1) * p50 + p95
+
+    came: float
+    deadline: float | None
+    expected: float | None
+
+
+class Admission:
+    """One model's. max_batch: items that share an inference at most. clock: monotonic seconds. Not thread-safe.
+
+    engines: that run side by side. ahead: items that were let in and have not left.
+    """
+
+    def __init__(self, max_batch: int, clock: Callable[[], float] = time.monotonic, engines: int = 1) -> None:
+        self._max_batch, self._engines = max_batch, engines
+        self._clock = clock
+        self._last: deque[float] = deque(maxlen=_WINDOW)
+        self._typical_ms: float | None = None
+        self._late_ms: deque[float] = deque([0.0], maxlen=_ANSWERS)
+        self._margin_ms = 0.0
+        self._busy_since = self._learnt = -math.inf
+        self.ahead = 0
+
+    @property
+    def typical_ms(self) -> float | None:
+        """What an inference takes lately; None before the first."""
+        return self._typical_ms
+
+    @property
+    def margin_ms(self) -> float:
+        """What 95 % of the last answers were late by at most, against what was expected of them."""
+        return self._margin_ms
+
+    def needed_ms(self, items: int = 1) -> float | None:
+        """Milliseconds that `items` that come now must have left, margin and way back included.
+
+        None, for nothing to refuse by, where an engine is idle or nothing was learnt.
+        """
+        if self.ahead < self._engines or self._typical_ms is None:
+            return None
+        return (self.expected_ms(self.ahead, items) + self.margin_ms) / (1 - _WAY_BACK)
+
+    def expected_ms(self, ahead: int, items: int) -> float:
+        """Milliseconds from now until `items` are answered with so many before them, of which each engine runs some."""
+        if self._typical_ms is None:
+            return 0.0
+        together = self._max_batch * self._engines
+        before = math.ceil(max(0, ahead - self._engines + 1) / together)
+        runs = before + math.ceil(items / together)
+        if before == 0:
+            return runs * self._typical_ms
+        elapsed_ms = (self._clock() - self._busy_since) * 1e3
+        return (runs - 1) * self._typical_ms + abs(self._typical_ms - elapsed_ms)
+
+    def can_start(self, ticket: Ticket, running: int) -> bool:
+        """Whether an item whose turn has come can be in time, behind so many that its engine has.
+
+        One that finds an idle engine can, whatever was learnt, as long as its time is not over.
+        """
+        if ticket.deadline is None:
+            return True
+        if self.ahead <= self._engines:
+            return self._clock() <= ticket.deadline
+        way_back = _WAY_BACK * (ticket.deadline - ticket.came)
+        return self._clock() + self.expected_ms(running * self._engines, 1) / 1e3 <= ticket.deadline - way_back
+
+    def enter(self, deadline: float | None) -> Ticket:
+        """Let one item in."""
+        now = self._clock()
+        if self.ahead == 0:
+            self._busy_since = now
+        expected = None if self._typical_ms is None else now + self.expected_ms(self.ahead, 1) / 1e3
+        self.ahead += 1
+        return Ticket(now, deadline, expected)
+
+    def ran(self, took_ms: float) -> None:
+        """An inference took this long."""
+        if self._typical_ms is not None and took_ms < _OUTDATED * self._typical_ms:
+            kept = [ms for ms in self._last if ms <= took_ms / _OUTDATED]
+            self._last.clear()
+            self._last.extend(kept)
+        self._last.append(took_ms)
+        self._typical_ms = median(self._last)
+
+    def leave(self, ticket: Ticket, *, answered: bool = True) -> None:
+        """The item is gone. answered: False where it got none, which teaches nothing."""
+        self.ahead -= 1
+        if not answered:
+            return
+        now = self._busy_since = self._clock()
+        if ticket.expected is not None and ticket.came >= self._learnt:
+            self._learnt = now
+            self._late_ms.append(max(0.0, now - ticket.expected) * 1e3)
+            self._margin_ms = sorted(self._late_ms)[int(_SHARE * (len(self._late_ms) - 1))]

@@ -1,7 +1,7 @@
 """The Open Inference Protocol's resources: a request that was read in, a response out. No socket is known here.
 
     api = Api(repository)
-    response = await api.handle(Request(head, body, arrived=clock()))
+    response = await api.handle(InferenceRequest(head, body, arrived=clock()))
 
 Every failure is a status and `{"error": "..."}`; what is an edgekit error has a word for the client, anything else is a
 500 without details, and goes to the log.
@@ -15,16 +15,20 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from edgekit import __version__
+from edgekit.host.access import Client, Tokens
 from edgekit.host.errors import RequestError
 from edgekit.host.http1 import Head, Response
 from edgekit.host.lane import Lane
+from edgekit.host.loading import Loader
+from edgekit.host.metrics import host_metrics
 from edgekit.host.models import Repository, Served
+from edgekit.version import __version__
 from edgekit_runtime import EdgekitError
 from edgekit_runtime.errors import ClosedError, InputError, WireError
+from edgekit_runtime.metrics import CONTENT_TYPE, metrics_text
 from edgekit_runtime.remote.oip import (
     BINARY_EXTENSION,
     HEADER_LENGTH,
@@ -33,41 +37,83 @@ from edgekit_runtime.remote.oip import (
     Wire,
     decode_request,
     encode_response,
+    parse_json,
+    peek_request,
 )
 from edgekit_runtime.strict_json import MOST_VALUES
 
-__all__ = ["Api", "Request", "refusal"]
+__all__ = ["LONG_JSON", "Api", "InferenceRequest", "refusal"]
 
-_LONG_JSON = 32 * 2**10
+LONG_JSON = 32 * 2**10
 """Bytes of JSON that are parsed or written on the event loop. More is done beside it, one body at a time: so the memory
 that parsing takes is that of one body, whatever the number of connections."""
+
+_OPEN = (("v2", "health", "live"), ("v2", "health", "ready"))
+"""What a probe may ask without a token."""
 
 _LOG = logging.getLogger("edgekit.host")
 
 
 @dataclass(frozen=True)
-class Request:
+class InferenceRequest:
     """arrived: when its first byte came, on the api's clock. reserve: memory for the answer, before it is worked out;
-    raises RequestError where there is none left."""
+    raises RequestError where there is none left. client: who sends it; None where no token is needed."""
 
     head: Head
     body: bytearray
     arrived: float
     reserve: Callable[[int], None] = lambda _: None
+    client: Client | None = None
 
 
 class Api:
-    """Belongs to one event loop. counts: responses by status, since the start."""
+    """Belongs to one event loop. tokens: who may ask; None for everybody. counts: responses by status, since the
+    start."""
 
-    def __init__(self, repository: Repository, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, repository: Repository, clock: Callable[[], float] = time.monotonic, tokens: Tokens | None = None
+    ) -> None:
         self._repository = repository
         self._clock = clock
-        self._lanes = {id(one): Lane(one.model, clock) for one in repository.all()}
+        self._lanes = {id(one): Lane(one.models, clock) for one in repository.all()}
+        self._loader = Loader(repository, self._lanes, lambda served: Lane(served.models, clock))
         self._long_json = asyncio.Semaphore(1)
+        self.tokens = tokens
         self.draining = False
         self.counts: Counter[int] = Counter()
 
-    async def handle(self, request: Request) -> Response:
+    def admit(self, head: Head) -> Client | None:
+        """Who sends a request, by its head alone. Raises RequestError(401 or 429)."""
+        if self.tokens is None or head.segments in _OPEN:
+            return None
+        match head.segments:
+            case ("v2", "models", _, "ready") | ("v2", "models", _, "versions", _, "ready"):
+                return self.tokens.admit(head.headers, self._clock(), counts=False)
+        return self.tokens.admit(head.headers, self._clock())
+
+    def refuse_early(self, head: Head, text: bytearray, arrived: float) -> Response | None:
+        """503 by the JSON of an inference, before its tensors came; None to go on, also for what does not add up."""
+        match head.segments:
+            case ("v2", "models", name, "infer"):
+                version = None
+            case ("v2", "models", name, "versions", version, "infer"):
+                pass
+            case _:
+                return None
+        try:
+            items, timeout_us = peek_request(text)
+            lane = self._lanes[id(self._repository.find(name, version))]
+            lane.admit(items, None if timeout_us is None else arrived + timeout_us / 1e6)
+        except WireError:
+            return None
+        except RequestError as error:
+            if error.status != 503:
+                return None
+            self.counts[503] += 1
+            return refusal(error)
+        return None
+
+    async def handle(self, request: InferenceRequest) -> Response:
         """Never raises but for cancellation."""
         try:
             response = await self._route(request)
@@ -76,30 +122,62 @@ class Api:
         self.counts[response.status] += 1
         return response
 
-    async def _route(self, request: Request) -> Response:
+    async def _route(self, request: InferenceRequest) -> Response:
         method, segments = request.head.method, request.head.segments
         match segments:
             case ("v2",):
-                return _get(method, {"name": "edgekit", "version": __version__, "extensions": [BINARY_EXTENSION]})
+                own = [BINARY_EXTENSION] + ["model_repository"] * (self._repository.folder is not None)
+                return _get(method, {"name": "edgekit", "version": __version__, "extensions": own})
             case ("v2", "health", "live"):
                 return _get(method, {"live": True})
             case ("v2", "health", "ready"):
                 return _get(method, {"ready": True}) if not self.draining else _unready()
             case ("v2", "repository", "index"):
-                return self._index(method)
+                _allow(method, "POST")
+                asked = parse_json(request.body, "the body") if request.body else {}
+                return _json(await self._loader.index(ready=asked.get("ready") is True))
+            case ("v2", "repository", "models", name, "load" | "unload" as what):
+                return await self._change(request, name, what)
             case ("v2", "models", name, "versions", version, *rest):
-                return await self._model(request, self._repository.find(name, version), rest)
+                return await self._model(request, name, version, rest)
             case ("v2", "models", name, *rest):
-                return await self._model(request, self._repository.find(name), rest)
+                return await self._model(request, name, None, rest)
+            case ("metrics",):
+                _allow(method, "GET")
+                served = [one for one in self._repository.all() if id(one) in self._lanes]
+                of_host = host_metrics(self.counts, [(one, self._lanes[id(one)].admission) for one in served])
+                of_models = await asyncio.to_thread(
+                    lambda: metrics_text([model.measured() for one in served for model in one.models])
+                )
+                return Response(200, ((of_models + of_host).encode(),), {"Content-Type": CONTENT_TYPE})
         raise RequestError(404, "there is nothing here; the protocol starts at /v2")
 
-    def _index(self, method: str) -> Response:
-        _allow(method, "POST")
-        models = [(one.manifest.name, one.manifest.version) for one in self._repository.all()]
-        return _json([{"name": name, "version": version, "state": "READY", "reason": ""} for name, version in models])
+    async def _change(self, request: InferenceRequest, name: str, what: str) -> Response:
+        """Load or unload a model."""
+        _allow(request.head.method, "POST")
+        if self._repository.folder is None:
+            raise RequestError(404, "this server was started without a folder to load models from")
+        if request.client is None or not request.client.admin:
+            raise RequestError(403, "the token may not load or unload models")
+        if self.draining:
+            return _unready()
+        parameters = (parse_json(request.body, "the body") if request.body else {}).get("parameters")
+        version = parameters.get("version") if isinstance(parameters, dict) else None
+        if not (version is None or isinstance(version, str)):
+            raise RequestError(400, "parameters.version is no text")
+        _LOG.info("%s asks to %s '%.100s'", request.client.name, what, name)
+        await (self._loader.load if what == "load" else self._loader.unload)(name, version)
+        return _json({})
 
-    async def _model(self, request: Request, served: Served, rest: list[str]) -> Response:
-        method, name = request.head.method, served.manifest.name
+    async def _model(self, request: InferenceRequest, name: str, version: str | None, rest: list[str]) -> Response:
+        method = request.head.method
+        try:
+            served = self._repository.find(name, version)
+        except RequestError:
+            if self._loader.loading(name, version):
+                raise RequestError(503, f"'{name}' is being loaded") from None
+            raise
+        name = served.manifest.name
         match rest:
             case []:
                 return _get(method, served.metadata(self._repository.versions(name)))
@@ -110,14 +188,16 @@ class Api:
                 return await self._infer(request, served)
         raise RequestError(404, "a model has /ready and /infer")
 
-    async def _infer(self, request: Request, served: Served) -> Response:
-        read = self._clock()
+    async def _infer(self, request: InferenceRequest, served: Served) -> Response:
+        read, lane = self._clock(), self._lanes[id(served)]
         asked = await self._decode(request)
         self._check_identity(asked, served)
         deadline = None if asked.timeout_us is None else request.arrived + asked.timeout_us / 1e6
         items = served.items(asked.inputs)
+        if request.client is not None:
+            request.client.charge(len(items) - 1)
         request.reserve(len(items) * served.answer_bytes)
-        answered = await self._lanes[id(served)].run(items, deadline)
+        answered = await lane.run(items, deadline)
         outputs = served.outputs([one.answer for one in answered], asked.outputs)
         own = {"edgekit_artifact": served.artifact.blob}
         answer = InferResponse(outputs, served.manifest.name, served.manifest.version, asked.id, own)
@@ -136,10 +216,10 @@ class Api:
             if theirs is not None and theirs != ours:
                 raise RequestError(409, f"'{manifest.name}' is served with another {kind} than the one asked for")
 
-    async def _decode(self, request: Request) -> InferRequest:
+    async def _decode(self, request: InferenceRequest) -> InferRequest:
         length = request.head.headers.get(HEADER_LENGTH.lower())
-        binary = length is not None and length.isdigit() and len(length) < 6 and int(length) <= _LONG_JSON
-        if binary or len(request.body) <= _LONG_JSON:
+        as_json = request.head.json_bytes
+        if min(len(request.body), len(request.body) if as_json is None else as_json) <= LONG_JSON:
             return decode_request(request.body, length)
         async with self._long_json:
             return await asyncio.to_thread(decode_request, request.body, length)
@@ -147,7 +227,7 @@ class Api:
     async def _encode(self, answer: InferResponse, binary: list[str]) -> Wire:
         as_json = sum(array.size for name, array in answer.outputs.items() if name not in binary)
         try:
-            if as_json * 16 <= _LONG_JSON:
+            if as_json * 16 <= LONG_JSON:
                 return encode_response(answer, binary=binary)
             if as_json > MOST_VALUES:
                 raise WireError(
@@ -162,18 +242,19 @@ class Api:
 def refusal(error: Exception) -> Response:
     """The response for what was raised."""
     if isinstance(error, RequestError):
-        response = _json({"error": error.what}, error.status, close=error.close)
-        return replace(response, headers={**response.headers, "Allow": error.allow}) if error.allow else response
+        later = {"Retry-After": "1"} if error.status == 503 else {}
+        return _json({"error": error.what}, error.status, close=error.close, headers={**later, **error.headers})
     if isinstance(error, (WireError, InputError)):
         return _json({"error": str(error)}, 400)
     if isinstance(error, ClosedError):
-        return _json({"error": "the server is shutting down"}, 503)
+        return _json({"error": "the model was unloaded, or the server is shutting down"}, 503)
     _LOG.error("a request failed", exc_info=error)
     return _json({"error": error.what if isinstance(error, EdgekitError) else "internal error"}, 500)
 
 
-def _json(value: Any, status: int = 200, *, close: bool = False) -> Response:
-    return Response(status, (json.dumps(value).encode(),), {"Content-Type": "application/json"}, close)
+def _json(value: Any, status: int = 200, *, close: bool = False, headers: Mapping[str, str] | None = None) -> Response:
+    own = {"Content-Type": "application/json", **(headers or {})}
+    return Response(status, (json.dumps(value).encode(),), own, close)
 
 
 def _get(method: str, value: Mapping[str, Any]) -> Response:
@@ -187,4 +268,4 @@ def _unready() -> Response:
 
 def _allow(method: str, allowed: str) -> None:
     if method != allowed:
-        raise RequestError(405, f"{method} is not taken here; use {allowed}", allow=allowed)
+        raise RequestError(405, f"{method} is not taken here; use {allowed}", headers={"Allow": allowed})

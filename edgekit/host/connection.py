@@ -1,8 +1,12 @@
 """One client's connection: bytes in, a request at a time to the api, its response out.
 
-idle -> head -> body -> busy -> idle ...       lingering: said no, waits for the client to hear it
+idle -> head -> body -> busy -> idle ...       skipping: refused by its JSON, the tensors are read and thrown away
+                                               lingering: refused, waits until the client has read it
 
 Rules:
+- a client without a token, where one is needed, and one beyond its rate are refused by the head alone;
+- an inference that would be too late is refused by its JSON, before its tensors have come; up to a bound they are
+  thrown away, and the connection serves the next request;
 - a body is received where it will be decoded; memory is taken for it only after its length was accepted, and for an
   answer only after its size was; both count until they are gone;
 - every state but `busy` has a time after which the connection is ended, so that slow clients hold nothing for long;
@@ -17,14 +21,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, cast
 
-from edgekit.host.api import Api, Request, refusal
+from edgekit.host.access import Client
+from edgekit.host.api import LONG_JSON, Api, InferenceRequest, refusal
 from edgekit.host.errors import RequestError
 from edgekit.host.http1 import END_OF_HEAD, Head, Limits, Response, body_length, parse_head, response_head
 
 __all__ = ["Connection", "Keeper", "Patience", "State", "overdue"]
 
-State = Literal["idle", "head", "body", "busy", "writing", "lingering"]
-_SCRATCH = 64 * 2**10
+State = Literal["idle", "head", "body", "busy", "skipping", "writing", "lingering"]
+_MOST_SKIPPED = 2**20
+"""A body with more left to come is not read to its end: a new connection costs the client less."""
+_SCRATCH = 8 * 2**10
+"""Bytes of a first read: a head and the JSON fit, and the tensors behind them are received where they are decoded."""
+_WASTE = bytearray(256 * 2**10)
+"""What is thrown away is received here, by all connections: it is never read."""
 _JOIN = 64 * 2**10
 """Responses up to this size are sent in one piece: a copy costs less than a second system call."""
 
@@ -36,6 +46,7 @@ class Patience:
     idle: float = 75.0
     head: float = 10.0
     body: float = 60.0
+    skipping: float = 10.0
     writing: float = 30.0
     lingering: float = 2.0
 
@@ -64,6 +75,9 @@ class Keeper(Protocol):
         ...
 
     def release(self, size: int) -> None: ...
+    def came(self) -> float:
+        """When bytes that are read now came, at the earliest."""
+        ...
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -76,8 +90,12 @@ class Connection(asyncio.BufferedProtocol):
         self._scratch = bytearray(_SCRATCH)
         self._received = bytearray()  # what has come of a head, and what came behind a request
         self._head: Head | None = None
+        self._last_head: tuple[bytes, Head] | None = None
+        self._client: Client | None = None
         self._body = bytearray()
         self._got = 0
+        self._peek_at: int | None = None  # of the body: where its JSON ends, until that was looked at
+        self._skip = 0
         self._answer_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
@@ -94,16 +112,21 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._state == "body":
             return memoryview(self._body)[self._got :]
+        if self._state in ("skipping", "lingering"):
+            return memoryview(_WASTE)[: self._skip if self._state == "skipping" else None]
         return memoryview(self._scratch)
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._state == "body":
             self._got += nbytes
-            if self._got == len(self._body):
-                self._start()
+            self._read_body()
+        elif self._state == "skipping":
+            self._skip -= nbytes
+            if not self._skip:
+                self._finish()
         elif self._state != "lingering":
             if not self._received:
-                self._first_byte = self._server.clock()
+                self._first_byte = self._server.came()
             self._received += memoryview(self._scratch)[:nbytes]
             if self._state in ("idle", "head"):
                 self._read_head()
@@ -133,8 +156,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request was accepted and its response is not out yet."""
-        return self._state in ("body", "busy", "writing")
+        """Whether a request was accepted and its response is not out yet, or not read to its end."""
+        return self._state in ("body", "busy", "skipping", "writing")
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since its last response, or since it was made; 0 while it has something to do."""
+        return self._server.clock() - self._since if self._state == "idle" else 0.0
 
     def check(self, now: float) -> None:
         """End the connection if it has been in its state for too long."""
@@ -173,47 +201,90 @@ class Connection(asyncio.BufferedProtocol):
                 if len(self._received) >= limits.head_bytes:
                     raise RequestError(431, f"the headers take more than {limits.head_bytes} bytes", close=True)
                 return
-            head = parse_head(bytes(self._received[:end]), limits)
+            data = bytes(self._received[:end])
+            if self._last_head is None or self._last_head[0] != data:  # a client that asks again sends the same head
+                self._last_head = data, parse_head(data, limits)
+            head = self._last_head[1]
+            self._client = self._server.api.admit(head)
             length = body_length(head, limits)
+            del self._received[: end + len(END_OF_HEAD)]
+            got = min(length, len(self._received))
+            self._peek_at = head.json_bytes if (head.json_bytes or 0) <= LONG_JSON else None
+            if (refused := self._too_late(head, self._received, got)) is not None:
+                del self._received[:got]
+                self._turn_away(head, refused, left=length - got)
+                return
             self._server.reserve(length)
         except RequestError as error:
             self._refuse(error)
             return
-        del self._received[: end + len(END_OF_HEAD)]
-        self._head, self._body, self._got = head, bytearray(length), min(length, len(self._received))
-        self._body[: self._got] = self._received[: self._got]
-        del self._received[: self._got]
-        if self._got == length:
-            self._start()
-            return
+        self._head, self._body, self._got = head, bytearray(length), got
+        self._body[:got] = self._received[:got]
+        del self._received[:got]
         self._enter("body")
-        if head.expects_continue:
+        self._read_body()
+        if head.expects_continue and self._state == "body":
             self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _start(self) -> None:
+    def _read_body(self) -> None:
+        """Go on with what has come of the body."""
         assert self._head is not None
-        self._enter("busy")
-        self._task = asyncio.get_running_loop().create_task(self._answer(self._head))
+        if (refused := self._too_late(self._head, self._body, self._got)) is not None:
+            head, left = self._head, len(self._body) - self._got
+            self._forget_body()
+            self._turn_away(head, refused, left)
+            return
+        if self._got == len(self._body):
+            self._enter("busy")
+            self._task = asyncio.get_running_loop().create_task(self._answer(self._head))
+
+    def _too_late(self, head: Head, body: bytearray, got: int) -> Response | None:
+        """The refusal by the JSON of an inference, once, as soon as it is there; None to go on."""
+        if self._peek_at is None or got < self._peek_at:
+            return None
+        at, self._peek_at = self._peek_at, None
+        return self._server.api.refuse_early(head, body[:at], self._first_byte)
+
+    def _turn_away(self, head: Head, refused: Response, left: int) -> None:
+        """Refuse a request of whose body so much has not come yet; the connection stays where that costs little."""
+        self._skip = left
+        if self._skip > _MOST_SKIPPED or not head.keep_alive or self._server.draining:
+            self._say_last(refused)
+            return
+        self._send(refused)
+        if self._skip:
+            self._enter("skipping")
+        else:
+            self._enter("busy")  # not from here: what is received may be many such requests
+            asyncio.get_running_loop().call_soon(self._finish)
 
     async def _answer(self, head: Head) -> None:
-        response = await self._server.api.handle(Request(head, self._body, self._first_byte, self._reserve))
+        request = InferenceRequest(head, self._body, self._first_byte, self._reserve, self._client)
+        response = await self._server.api.handle(request)
         self._task = None
         self._forget_body()
-        self._first_byte = self._server.clock()
         close = response.close or not head.keep_alive or self._server.draining
         self._send(Response(response.status, response.parts, response.headers, close))
         if close:
             self._wire.close()
             self._enter("writing")
             return
-        if self._blocked:
-            self._enter("writing")
-        else:
-            self._next()
+        self._finish()
 
     def _reserve(self, size: int) -> None:
         self._server.reserve(size)
         self._answer_bytes += size
+
+    def _finish(self) -> None:
+        """A response was written: the next request, once the client has read it."""
+        self._first_byte = self._server.clock()
+        if self._blocked:
+            self._enter("writing")
+        elif not self._wire.is_closing():
+            if self._server.draining:
+                self._wire.close()
+            else:
+                self._next()
 
     def _next(self) -> None:
         self._forget_answer()
@@ -225,11 +296,15 @@ class Connection(asyncio.BufferedProtocol):
             self._wire.resume_reading()
 
     def _refuse(self, error: RequestError) -> None:
-        """Say no and let the client hear it: a socket closed over unread bytes may take the response with it."""
+        """Refuse, and let the client read it: a socket closed over unread bytes may take the response with it."""
         self._forget_body()
-        self._received.clear()
         response = refusal(error)
         self._server.api.counts[response.status] += 1
+        self._say_last(response)
+
+    def _say_last(self, response: Response) -> None:
+        """Send a response and end the connection once the client has heard it."""
+        self._received.clear()
         self._send(Response(response.status, response.parts, response.headers, close=True))
         self._enter("lingering")
         if self._wire.can_write_eof():

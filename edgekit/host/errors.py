@@ -1,26 +1,43 @@
-"""What the server says no to: a request, with the status that goes on the wire, or the way it was started."""
+"""What the server refuses: a request, with the status of its response, or the way it was started."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["RequestError", "ServeError"]
+__all__ = ["ExportError", "RequestError", "ServeError"]
 
 
 class ServeError(EdgekitError):
     """The server cannot start: the port is taken, two bundles have one name."""
 
     code = "serve"
+    reasons: ClassVar[dict[str, str]] = {
+        "serve-certificate": "a certificate, its key or the clients' authority cannot be used for TLS",
+        "serve-tokens": "the file of tokens cannot be read or does not add up",
+        "serve-unencrypted": "the address is beyond loopback, and there is no TLS",
+    }
+
+
+class ExportError(EdgekitError):
+    """A bundle that another server cannot have: no fitting artifact, a state, or a folder that is taken."""
+
+    code = "export"
 
 
 class RequestError(EdgekitError):
-    """One request that gets no answer. status: of HTTP. close: nothing more can be read from this connection. allow:
-    the method that would have been taken."""
+    """One request that gets no answer. status: of HTTP. close: nothing more can be read from this connection.
+
+    headers: of the response."""
 
     code = "request"
 
-    def __init__(self, status: int, what: str, *, close: bool = False, allow: str = "") -> None:
+    def __init__(
+        self, status: int, what: str, *, close: bool = False, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(what)
         self.status = status
         self.close = close
-        self.allow = allow
+        self.headers = dict(headers or {})

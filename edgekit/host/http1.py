@@ -53,6 +53,12 @@ class Head:
     keep_alive: bool
 
     @property
+    def json_bytes(self) -> int | None:
+        """Bytes of JSON in front of the binary tensors; None where the header is missing or no number."""
+        text = self.headers.get(HEADER_LENGTH.lower(), "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
+
+    @property
     def expects_continue(self) -> bool:
         return self.headers.get("expect", "").lower() == "100-continue"
 
@@ -89,7 +95,10 @@ def parse_head(data: bytes, limits: Limits) -> Head:
         raise RequestError(400, "the header host is missing", close=True)
     options = {option.strip().lower() for option in headers.get("connection", "").split(",")}
     keep_alive = "close" not in options if modern else "keep-alive" in options
-    return Head(matched[1].decode("ascii").upper(), _segments(matched[2].decode("ascii")), headers, keep_alive)
+    # the target is `/v2/models/a%2Fb?x` or `http://host/v2/...`; quoted slashes belong to a name
+    path = re.sub(r"^https?://[^/?]*", "", matched[2].decode("ascii"), flags=re.IGNORECASE).split("?", 1)[0]
+    segments = tuple(unquote(segment) for segment in path.split("/") if segment)
+    return Head(matched[1].decode("ascii").upper(), segments, headers, keep_alive)
 
 
 def body_length(head: Head, limits: Limits) -> int:
@@ -119,9 +128,3 @@ def response_head(response: Response) -> bytes:
     if response.close:
         lines.append("Connection: close")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-
-
-def _segments(target: str) -> tuple[str, ...]:
-    """Of `/v2/models/a%2Fb?x` or `http://host/v2/...`. Quoted slashes belong to a name."""
-    path = re.sub(r"^https?://[^/?]*", "", target, flags=re.IGNORECASE).split("?", 1)[0]
-    return tuple(unquote(segment) for segment in path.split("/") if segment)

@@ -1,11 +1,12 @@
-"""The way of one model's items to its Runtime: in order of arrival, no further than the engine can use, none too late.
+"""The way of one model's items to its Runtime: in order of arrival, no further than an engine can use, none too late.
 
-    lane = Lane(model)
+    lane = Lane([model])
     answers = await lane.run([{"image": pixels}], deadline=loop.time() + 0.05)
 
 Rules:
-- no more items are handed to the Runtime than keep its engine busy; the rest waits here, where it can still be dropped;
-- refused at once (503): a queue that is full, and whoever would be late by what is ahead of him;
+- no more items are handed to a Runtime than keep its engine busy; the rest waits here, where it can still be dropped;
+- of several copies of a model the one with the fewest items gets the next;
+- refused at once (503): a queue that is full, and a request that would be late because of those ahead of it;
 - dropped when its turn comes (503): an item whose time is over, or does not hold another inference while others run;
   one whose caller has gone is dropped silently;
 - an item that the engine has is never taken back, and keeps its place until the engine is done with it.
@@ -17,12 +18,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
-from edgekit.host.admission import Service, expected_ms
+from edgekit.host.admission import Admission, Ticket
 from edgekit.host.errors import RequestError
 from edgekit_runtime import Answer, Model
 
@@ -41,24 +43,24 @@ class Answered:
 
 
 class Lane:
-    """Belongs to one event loop. clock: that of the deadlines, seconds."""
+    """Belongs to one event loop. models: copies of one. clock: that of the deadlines, seconds."""
 
-    def __init__(self, model: Model, clock: Callable[[], float] = time.monotonic) -> None:
-        self._model = model
+    def __init__(self, models: Sequence[Model], clock: Callable[[], float] = time.monotonic) -> None:
+        self._models = tuple(models)
         self._clock = clock
-        self._max_batch = int(model.describe()["max_batch"])
-        self._places = asyncio.Semaphore(2 * self._max_batch)
-        self._service = Service(clock=clock)
-        self._ahead = self._running = 0
+        max_batch = int(models[0].describe()["max_batch"])
+        self._places = asyncio.Semaphore(2 * max_batch * len(models))
+        self.admission = Admission(max_batch, clock, engines=len(models))
+        self._running = [0] * len(models)
 
     @property
     def ahead(self) -> int:
         """Items that wait or run."""
-        return self._ahead
+        return self.admission.ahead
 
     async def run(self, items: Sequence[Item], deadline: float | None) -> list[Answered]:
         """One answer an item, in their order. Raises RequestError(503), and what the Runtime raises."""
-        self._admit(len(items), deadline)
+        self.admit(len(items), deadline)
         if len(items) == 1:
             return [await self._one(items[0], deadline)]
         tasks = [asyncio.ensure_future(self._one(item, deadline)) for item in items]
@@ -70,52 +72,64 @@ class Lane:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
-    def _admit(self, items: int, deadline: float | None) -> None:
-        if self._ahead + items > MAX_WAITING:
-            raise RequestError(503, f"{self._ahead} items are waiting, {MAX_WAITING} is the most")
+    def admit(self, items: int, deadline: float | None) -> None:
+        """Raises RequestError(503) where the queue is full, or they would be late."""
+        if self.ahead + items > MAX_WAITING:
+            raise RequestError(503, f"{self.ahead} items are waiting, {MAX_WAITING} is the most")
         if deadline is None:
             return
         left_ms = (deadline - self._clock()) * 1e3
-        needed_ms = expected_ms(self._ahead, items, self._max_batch, self._service) or 0.0
+        needed_ms = self.admission.needed_ms(items) or 0.0
         if left_ms <= needed_ms:
             raise RequestError(503, f"it would take {needed_ms:.3g} ms, {max(0.0, left_ms):.3g} ms are left")
 
     async def _one(self, item: Item, deadline: float | None) -> Answered:
         arrived = self._clock()
-        self._ahead += 1
+        ticket = self.admission.enter(deadline)
         try:
             await self._places.acquire()
         except BaseException:
-            self._ahead -= 1
+            self.admission.leave(ticket, answered=False)
             raise
-        self._running += 1
+        running = min(self._running)
+        engine = self._running.index(running)
+        self._running[engine] += 1
         try:
             waited_ms = (self._clock() - arrived) * 1e3
-            self._still_in_time(deadline)
-            future = self._model.submit(item)
+            if not self.admission.can_start(ticket, running):
+                raise RequestError(503, "its time ran out while it waited")
+            future = self._models[engine].submit(item)
         except BaseException:
-            self._free()
+            self._free(ticket, engine)
             raise
         loop = asyncio.get_running_loop()
+        answered: asyncio.Future[Answer] = loop.create_future()
 
         def done(_: object) -> None:
+            """Once, because each call interrupts the engine's thread."""
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._free)
+                loop.call_soon_threadsafe(self._finish, ticket, engine, future, answered)
 
         future.add_done_callback(done)
-        answer = await asyncio.shield(asyncio.wrap_future(future))
-        if "engine" in answer.timings:
-            self._service.add(answer.timings["engine"])
+        answer = await answered  # a caller that leaves cancels this, and not what the engine has
         return Answered(answer, waited_ms + answer.timings.get("queue", 0.0))
 
-    def _still_in_time(self, deadline: float | None) -> None:
-        if deadline is None:
+    def _finish(self, ticket: Ticket, engine: int, future: Future[Answer], answered: asyncio.Future[Answer]) -> None:
+        self._free(ticket, engine, future)
+        if answered.cancelled():
             return
-        known = self._service.quantiles() if self._running > 1 else None  # an idle engine takes one whatever was learnt
-        if self._clock() + (known[0] / 1e3 if known else 0.0) > deadline:
-            raise RequestError(503, "its time ran out while it waited")
+        if future.cancelled():
+            answered.cancel()
+        elif (error := future.exception()) is not None:
+            answered.set_exception(error)
+        else:
+            answered.set_result(future.result())
 
-    def _free(self) -> None:
-        self._ahead -= 1
-        self._running -= 1
+    def _free(self, ticket: Ticket, engine: int, future: Future[Answer] | None = None) -> None:
+        """The item left the engine, or never came to it."""
+        self._running[engine] -= 1
         self._places.release()
+        answered = future is not None and not future.cancelled() and future.exception() is None
+        if answered and future is not None and "engine" in future.result().timings:
+            self.admission.ran(future.result().timings["engine"])
+        self.admission.leave(ticket, answered=answered)

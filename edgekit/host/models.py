@@ -4,7 +4,7 @@
     repository.find("digits").metadata()
 
 Rules:
-- two bundles of one name need two versions; without a version the one given last answers;
+- two bundles of one name need two versions; without a version the one given or loaded last answers;
 - an image input takes the canonical tensor (UINT8, height by width by channels) or what the original model took
   (floats), and nothing that was made ready for one artifact;
 - a request of N items is N items: each is answered as if it had come alone.
@@ -15,8 +15,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -24,11 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.host.errors import RequestError, ServeError
+from edgekit.host.folder import Folder
 from edgekit_runtime import Answer, CacheOptions, Model, open_bundle
-from edgekit_runtime.bundle import ArtifactEntry, Manifest, read_vouched
-from edgekit_runtime.bundle.secrets import Given
+from edgekit_runtime.bundle import ArtifactEntry, Manifest
+from edgekit_runtime.bundle.secrets import SecretArgument
 from edgekit_runtime.contract import Contract, InputContract
 from edgekit_runtime.contract.kinds import kind_of
+from edgekit_runtime.options import EngineName
 from edgekit_runtime.remote.datatypes import datatype_of
 
 __all__ = ["MAX_ITEMS", "Repository", "Served"]
@@ -41,10 +45,19 @@ Item = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Served:
-    """One bundle, open."""
+    """One bundle, open. copies: of the model, each with an engine of its own that runs beside it."""
 
     manifest: Manifest
     model: Model
+    copies: tuple[Model, ...] = ()
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        return (self.model, *self.copies)
+
+    def close(self) -> None:
+        for model in self.models:
+            model.close()
 
     @cached_property
     def artifact(self) -> ArtifactEntry:
@@ -126,66 +139,110 @@ class Served:
         raise RequestError(400, f"input '{spec.name}' is {datatype_of(array.dtype)}; {takes} is taken")
 
 
-def _check_stateless(manifest: Manifest, where: str) -> None:
-    """A request belongs to no session: a state has nowhere to be between two of them."""
-    if manifest.contract.state != "none":
-        raise ServeError(
-            "the model keeps a state from frame to frame, and requests to a host belong to no session",
-            where=where,
-            do="Ask it where it runs: model.session()",
-        )
-
-
 class Repository:
-    """name -> version -> what is served."""
+    """name -> version -> what is served. folder: of bundles that can be loaded later. opener: opens one of them."""
 
-    def __init__(self, served: Sequence[Served]) -> None:
+    def __init__(
+        self,
+        served: Sequence[Served],
+        folder: Folder | None = None,
+        opener: Callable[[Path], Served] | None = None,
+    ) -> None:
+        self.folder, self._opener = folder, opener
         self._models: dict[str, dict[str, Served]] = {}
         for one in served:
-            versions = self._models.setdefault(one.manifest.name, {})
-            if one.manifest.version in versions:
+            if one.manifest.version in self._models.get(one.manifest.name, {}):
                 raise ServeError(
                     f"two bundles are '{one.manifest.name}' version {one.manifest.version}",
                     do="Serve one of them, or build with another --name or --version",
                 )
-            versions[one.manifest.version] = one
+            self.add(one)
 
     @classmethod
     def open(
         cls,
         paths: Sequence[str | os.PathLike[str]],
         *,
+        folder: Path | None = None,
         trust: Sequence[str | os.PathLike[str]] = (),
         allow_unsigned: bool = False,
-        secret: Given = None,
+        secret: SecretArgument = None,
         threads: int | None = None,
+        engine: EngineName | None = None,
         cache: CacheOptions | bool = True,
+        instances: int = 1,
         opening: Callable[[str], None] = lambda _: None,
     ) -> Repository:
-        """Open every bundle, or none. secret: of encrypted ones, see `open_bundle`. Raises what `open_bundle` raises,
-        and ServeError.
+        """Open every bundle, or none. secret: of encrypted ones, engine: "gpu" for no other; see `open_bundle`.
+
+        instances: engines of each bundle that run side by side, each with threads and a cache of its own.
+        Raises what `open_bundle` raises, and ServeError.
         """
+        model_of = partial(
+            open_bundle, trust=trust, allow_unsigned=allow_unsigned, secret=secret, engine=engine, threads=threads,
+            cache=cache,
+        )  # fmt: skip
+
+        def opened(path: str | os.PathLike[str]) -> Served:
+            opening(str(path))
+            with ExitStack() as stack:
+                models = [stack.enter_context(model_of(path))]
+                manifest = models[0].manifest
+                if manifest.contract.state != "none":  # a request belongs to no session that could keep it
+                    raise ServeError(
+                        "the model keeps a state from frame to frame, and requests to a host belong to no session",
+                        where=str(path),
+                        do="Ask it where it runs: model.session()",
+                    )
+                models += [stack.enter_context(model_of(path)) for _ in range(instances - 1)]
+                if len({model.describe()["artifact"] for model in models}) > 1:
+                    raise ServeError(
+                        "its instances run different artifacts, and would answer differently",
+                        where=str(path),
+                        do="Serve it again; where it repeats, set EDGEKIT_STATE_DIR to a folder that can be written",
+                    )
+                stack.pop_all()
+            return Served(manifest, models[0], tuple(models[1:]))
+
+        kept = Folder(folder) if folder is not None else None
         served: list[Served] = []
         try:
             for path in paths:
-                opening(str(path))
-                manifest = read_vouched(path, trust, allow_unsigned=allow_unsigned).manifest
-                _check_stateless(manifest, str(path))
-                model = open_bundle(
-                    path, trust=trust, allow_unsigned=allow_unsigned, secret=secret, threads=threads, cache=cache
-                )
-                served.append(Served(manifest, model))
-            return cls(served)
+                served.append(opened(path))
+            return cls(served, kept, opened)
         except BaseException:
-            for one in served:
-                one.model.close()
+            for each in served:
+                each.close()
             raise
+
+    def open_one(self, path: Path) -> Served:
+        """Open a bundle of the folder as the others were, without serving it. Raises as `open` does."""
+        assert self._opener is not None
+        return self._opener(path)
+
+    def add(self, served: Served) -> Served | None:
+        """Serve it from now on, as its name's default version; returns what it replaces."""
+        versions = self._models.setdefault(served.manifest.name, {})
+        before = versions.pop(served.manifest.version, None)
+        versions[served.manifest.version] = served
+        return before
+
+    def remove(self, name: str, version: str | None = None) -> list[Served]:
+        """Serve one version, or all, no more; returns them, still open. Raises RequestError(404)."""
+        gone = [self.find(name, version)] if version is not None else list(self._models.get(name, {}).values())
+        if not gone:
+            self.find(name)
+        for one in gone:
+            del self._models[name][one.manifest.version]
+        if not self._models[name]:
+            del self._models[name]
+        return gone
 
     def find(self, name: str, version: str | None = None) -> Served:
         """Raises RequestError(404)."""
         versions = self._models.get(name)
         if versions is None:
-            raise RequestError(404, f"there is no model '{name[:100]}'; models: {', '.join(self._models)}")
+            raise RequestError(404, f"there is no model '{name[:100]}'; models: {', '.join(self._models) or 'none'}")
         if version is None:
             return list(versions.values())[-1]
         if version not in versions:
@@ -200,7 +257,7 @@ class Repository:
 
     def close(self) -> None:
         for one in self.all():
-            one.model.close()
+            one.close()
 
     def __enter__(self) -> Repository:
         return self

@@ -5,31 +5,50 @@
     ...
     await server.stop()
 
-One event loop, one thread; each Runtime's engine has its own. It speaks HTTP/1.1 in the clear and knows no passwords:
-on anything but a trusted network it stands behind a proxy.
+One event loop, one thread; each Runtime's engine has its own. It speaks HTTP/1.1, beyond loopback over TLS, or in the
+clear where its owner says so. Certificates and tokens are read again when their files change.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
+import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from edgekit.host.access import Tokens
 from edgekit.host.api import Api
 from edgekit.host.connection import Connection, Patience
 from edgekit.host.errors import RequestError, ServeError
 from edgekit.host.http1 import Limits
 from edgekit.host.models import Repository
+from edgekit.host.reread import Reread
+from edgekit.host.tls import load_certificate, tls_context
 
-__all__ = ["Server", "bind", "serve"]
+__all__ = ["Protection", "Server", "bind", "check_exposure", "protected", "serve"]
 
 DRAIN_S = 10.0
 _SWEEP_S = 1.0
+_PAUSE_S = 0.1
+_SPARE_S = 1.0
+"""A connection that has been idle for less belongs to a client that is asking."""
+_BACKLOG = 128
+_REFUSED_AT_ONCE = 64
+"""Connections beyond the limit, which get a response before they are closed."""
+_SWITCH_S = 0.0005
+"""How long the event loop and an engine's thread may keep each other from the interpreter. With Python's 5 ms a server
+at ten times its capacity took more than twice as long to refuse."""
+
+_LOG = logging.getLogger("edgekit.host")
 
 
 class Server:
@@ -41,30 +60,40 @@ class Server:
         limits: Limits | None = None,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
+        tls: ssl.SSLContext | None = None,
+        rereads: Sequence[Reread] = (),
     ) -> None:
         self.api = api
         self.limits = limits or Limits()
         self.patience = patience or Patience()
         self.clock = clock
         self.draining = False
+        self._tls, self._rereads = tls, rereads
         self._connections: set[Connection] = set()
         self._reserved = 0
+        self._turning = self._read = False
+        self._came = self._next_turn = 0.0
         self._gone = asyncio.Event()
-        self._listening: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
+        self._opening: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, sock: socket.socket) -> None:
         """Listen on a bound socket. Raises ServeError."""
         loop = asyncio.get_running_loop()
         try:
-            self._listening = await loop.create_server(lambda: Connection(self), sock=sock, backlog=128)
+            sock.listen(_BACKLOG)
         except OSError as error:  # bound by two, listened to by another
             raise _cannot_listen("{}:{}".format(*sock.getsockname()[:2]), error) from error
-        self._sweeper = loop.create_task(self._sweep())
+        sock.setblocking(False)
+        self._listening = sock
+        self._accepting, self._sweeper = loop.create_task(self._accept(sock)), loop.create_task(self._sweep())
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:
         """Take no new connection, answer what was asked, then close everything; after drain_s without waiting."""
         self.draining = self.api.draining = True
+        await _cancelled(self._accepting, *self._opening)
         if self._listening is not None:
             self._listening.close()
         for connection in list(self._connections):
@@ -76,16 +105,24 @@ class Server:
                 await asyncio.wait_for(self._gone.wait(), drain_s)
         for connection in list(self._connections):
             connection.end()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        await _cancelled(self._sweeper)
         await asyncio.sleep(0)  # lets what was just ended say goodbye
 
     # What connections call.
 
     def welcome(self, connection: Connection) -> bool:
-        """Whether there is room for one more. It is counted either way, until its goodbye."""
+        """Whether there is room for one more: where it is full, the one that was idle the longest makes room.
+
+        It is counted either way, until its goodbye.
+        """
+        full = len(self._connections) >= self.limits.connections
+        idle = [one for one in self._connections if one.idle_s >= _SPARE_S] if full else []
         self._connections.add(connection)
-        return len(self._connections) <= self.limits.connections
+        if idle:
+            longest = max(idle, key=lambda one: one.idle_s)
+            longest.end()
+            self._connections.discard(longest)
+        return not full or bool(idle)
 
     def goodbye(self, connection: Connection) -> None:
         self._connections.discard(connection)
@@ -101,15 +138,69 @@ class Server:
     def release(self, size: int) -> None:
         self._reserved -= size
 
+    def came(self) -> float:
+        """When bytes that are read now came, at the earliest: the loop may have been busy since."""
+        if not self._turning:
+            self._turning, self._came = True, self.clock()
+            self._next_turn = self._came
+            asyncio.get_running_loop().call_soon(self._turn)
+        self._read = True
+        return self._came
+
+    def _turn(self) -> None:
+        """The loop begins another turn; without anything read in the last one it was idle."""
+        self._turning, self._read = self._read, False
+        if self._turning:
+            self._came, self._next_turn = self._next_turn, self.clock()
+            asyncio.get_running_loop().call_soon(self._turn)
+
     def check(self, now: float) -> None:
         """End every connection that has kept still for too long."""
         for connection in list(self._connections):
             connection.check(now)
 
+    async def _accept(self, sock: socket.socket) -> None:
+        """Take connections. Those that have not spoken TLS yet count, too: a client needs no certificate for them."""
+        loop, silent = asyncio.get_running_loop(), True
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(sock)
+                silent = True
+            except OSError as error:  # no file descriptor is left, or the client has gone
+                if silent and not isinstance(error, ConnectionError):
+                    _LOG.error("no connection can be taken: %s", error.strerror)
+                    silent = False
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if len(self._connections) + len(self._opening) < self.limits.connections + _REFUSED_AT_ONCE:
+                task = loop.create_task(self._open(accepted))
+                self._opening.add(task)
+                task.add_done_callback(self._opening.discard)
+            else:
+                accepted.close()
+            await asyncio.sleep(0)  # a flood of connections leaves the others their turns
+
+    async def _open(self, accepted: socket.socket) -> None:
+        patience_s = None if self._tls is None else self.patience.head
+        with contextlib.suppress(OSError):  # it went, or speaks no TLS
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: Connection(self), accepted, ssl=self._tls, ssl_handshake_timeout=patience_s
+            )
+
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_S)
             self.check(self.clock())
+            for reread in self._rereads:
+                reread.check()
+
+
+async def _cancelled(*tasks: asyncio.Task[None] | None) -> None:
+    """Return once they have ended."""
+    for task in tasks:
+        if task is not None:
+            task.cancel()
+    await asyncio.gather(*filter(None, tasks), return_exceptions=True)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -142,17 +233,66 @@ def _cannot_listen(where: str, error: OSError) -> ServeError:
     )
 
 
-def serve(repository: Repository, sock: socket.socket, ready: Callable[[], None]) -> tuple[int, str]:
+@dataclass(frozen=True)
+class Protection:
+    """How a server is protected; all None on loopback. certificate, key, client_ca: PEM. tokens: see `Tokens`."""
+
+    certificate: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+    tokens: Path | None = None
+
+    def check(self) -> None:
+        """Read every file once. Raises ServeError: better now than after the bundles were opened."""
+        if self.certificate is not None:
+            tls_context(self.certificate, self.key, self.client_ca)
+        if self.tokens is not None:
+            Tokens.read(self.tokens)
+
+
+def check_exposure(sock: socket.socket, *, encrypted: bool) -> None:
+    """Raises ServeError (serve-unencrypted) for an address beyond loopback without TLS."""
+    address = sock.getsockname()[0]
+    if not encrypted and not ipaddress.ip_address(address.split("%")[0]).is_loopback:
+        raise ServeError(
+            "other machines reach this address, and could read requests, answers and tokens: there is no TLS",
+            where=address,
+            do="Pass --certificate, listen on 127.0.0.1, or pass --unencrypted where the network is trusted",
+            code="serve-unencrypted",
+        )
+
+
+def serve(
+    repository: Repository, sock: socket.socket, ready: Callable[[], None], protection: Protection | None = None
+) -> tuple[int, str]:
     """Serve until SIGINT or SIGTERM. ready: called once requests are answered.
 
     Returns the exit code (130 after SIGINT, else 0) and a line on what was done. A second signal ends the draining.
+    Raises ServeError.
     """
-    return asyncio.run(_serve(repository, sock, ready))
+    sys.setswitchinterval(_SWITCH_S)
+    return asyncio.run(_serve(repository, sock, ready, protection or Protection()))
 
 
-async def _serve(repository: Repository, sock: socket.socket, ready: Callable[[], None]) -> tuple[int, str]:
+def protected(api: Api, protection: Protection) -> Server:
+    """A server of the api, protected so; its files are read again when they change. Raises ServeError."""
+    rereads, tls, path = [], None, protection.tokens
+    if path is not None:
+        api.tokens = Tokens.read(path)
+        rereads.append(Reread((path,), lambda: setattr(api, "tokens", Tokens.read(path, api.tokens))))
+    certificate, key = protection.certificate, protection.key
+    if certificate is not None:
+        tls = context = tls_context(certificate, key, protection.client_ca)
+        files = (certificate,) if key is None else (certificate, key)
+        rereads.append(Reread(files, lambda: load_certificate(context, certificate, key)))
+    return Server(api, tls=tls, rereads=rereads)
+
+
+async def _serve(
+    repository: Repository, sock: socket.socket, ready: Callable[[], None], protection: Protection
+) -> tuple[int, str]:
     api = Api(repository)
-    server = Server(api)
+    server = protected(api, protection)
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -162,7 +302,7 @@ async def _serve(repository: Repository, sock: socket.socket, ready: Callable[[]
             signal.signal(number, lambda received, _: loop.call_soon_threadsafe(signals.put_nowait, received))
     await server.start(sock)
     ready()
-    told = await signals.get()
+    received = await signals.get()
     stopping = asyncio.ensure_future(server.stop())
     again = asyncio.ensure_future(signals.get())
     await asyncio.wait([stopping, again], return_when=asyncio.FIRST_COMPLETED)
@@ -171,7 +311,7 @@ async def _serve(repository: Repository, sock: socket.socket, ready: Callable[[]
         await asyncio.gather(stopping, return_exceptions=True)
         await server.stop(drain_s=0)
     again.cancel()
-    return (130 if told == signal.SIGINT else 0), _summary(api.counts)
+    return (130 if received == signal.SIGINT else 0), _summary(api.counts)
 
 
 def _summary(counts: Mapping[int, int]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from edgekit.inputs.arrivals import Arrivals
-from edgekit.inputs.files import InputsError, expanded, listed, load
-from edgekit.inputs.frames import frames
+from edgekit.inputs.files import InputsError, expand, frames, list_files, load
 
-__all__ = ["Arrivals", "InputsError", "expanded", "frames", "listed", "load"]
+__all__ = ["Arrivals", "InputsError", "expand", "frames", "list_files", "load"]

@@ -6,8 +6,8 @@
 
 Rules:
 - what lies there when it begins is not new; a file that is written again is;
-- a file is told once it has stopped changing: size, time and inode were the same for SETTLED_S. One that is moved in
-  whole settles as fast; one whose writer pauses for longer is told as it is, and again when it has grown;
+- a file is reported once it has stopped changing: size, time and inode were the same for SETTLED_S. One that is moved
+  in whole settles as fast; one whose writer pauses for longer is reported as it is, and again when it has grown;
 - empty files, hidden files and what is neither a picture nor an array are left alone; folders are not entered;
 - looking takes at most a twentieth of the time, however many files there are.
 
@@ -16,6 +16,7 @@ There is no system call in the standard library that waits for a file, so the fo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import threading
@@ -25,21 +26,23 @@ from time import monotonic
 
 from edgekit.inputs.files import InputsError, is_input
 
-__all__ = ["SETTLED_S", "Arrivals", "Sign", "arrived"]
+__all__ = ["SETTLED_S", "Arrivals", "Sign", "settled_names"]
 
 EVERY_S = 0.1
 SETTLED_S = 0.25
 
 Sign = tuple[int, int, int]
-"""Size, time of the last change in nanoseconds, inode: what tells a file that changed from one that did not."""
+"""Size, time of the last change in nanoseconds, inode: another one means that the file changed."""
 
 
-def arrived(
-    seen: Mapping[str, tuple[Sign, float]], told: Mapping[str, Sign], now_s: float, settled_s: float = SETTLED_S
+def settled_names(
+    seen: Mapping[str, tuple[Sign, float]], reported: Mapping[str, Sign], now_s: float, settled_s: float = SETTLED_S
 ) -> list[str]:
     """Names that are due, in the order in which they settled. seen: sign, and since when the file has had it."""
     due = [
-        (since, name) for name, (sign, since) in seen.items() if told.get(name) != sign and now_s - since >= settled_s
+        (since, name)
+        for name, (sign, since) in seen.items()
+        if reported.get(name) != sign and now_s - since >= settled_s
     ]
     return [name for _, name in sorted(due)]
 
@@ -54,19 +57,19 @@ class Arrivals:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._folder, self._look, self._clock = folder, look or signs, clock
-        self._told = self._look(folder)
+        self._reported = self._look(folder)
         self._seen: dict[str, tuple[Sign, float]] = {}
 
     def next(self) -> list[Path]:
         """What has arrived since the last call. Raises InputsError when the folder is gone."""
         now, lies = self._clock(), self._look(self._folder)
-        self._told = {name: sign for name, sign in self._told.items() if name in lies}
+        self._reported = {name: sign for name, sign in self._reported.items() if name in lies}
         self._seen = {
             name: (sign, self._seen[name][1] if name in self._seen and self._seen[name][0] == sign else now)
             for name, sign in lies.items()
         }
-        names = arrived(self._seen, self._told, now)
-        self._told |= {name: lies[name] for name in names}
+        names = settled_names(self._seen, self._reported, now)
+        self._reported |= {name: lies[name] for name in names}
         return [self._folder / name for name in names]
 
     def until(self, ended: threading.Event) -> Iterator[Path]:
@@ -87,16 +90,12 @@ def signs(folder: Path) -> dict[str, Sign]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if is_input(entry.name) and (sign := _sign(entry)) is not None:
-                    found[entry.name] = sign
+                if is_input(entry.name):
+                    with contextlib.suppress(OSError):  # gone again
+                        now = entry.stat()
+                        if stat.S_ISREG(now.st_mode) and now.st_size:
+                            found[entry.name] = (now.st_size, now.st_mtime_ns, now.st_ino)
     except OSError as error:
-        raise InputsError(f"cannot be watched: {error.strerror or error}", where=str(folder)) from error
+        do = "Pass a folder that exists and may be read, to which your files are copied"
+        raise InputsError(f"cannot be watched: {error.strerror or error}", where=str(folder), do=do) from error
     return found
-
-
-def _sign(entry: os.DirEntry[str]) -> Sign | None:
-    try:
-        told = entry.stat()
-    except OSError:  # gone again
-        return None
-    return (told.st_size, told.st_mtime_ns, told.st_ino) if stat.S_ISREG(told.st_mode) and told.st_size else None

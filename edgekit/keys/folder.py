@@ -38,8 +38,10 @@ _PRIVATE, _PUBLIC = ".pem", ".pub.pem"
 
 @dataclass(frozen=True)
 class KeyEntry:
-    """private: None where only the public half is there. raw: the 32 bytes of the public key. encrypted: a passphrase
-    is asked for. open_to_others: somebody else could read the private half, or write it."""
+    """private: None where only the public half is there. raw: the 32 bytes of the public key.
+
+    encrypted: it needs a passphrase. open_to_others: another user could read the private half, or write it.
+    """
 
     name: str
     keyid: str
@@ -67,15 +69,25 @@ class KeyFolder:
     path: Path
 
     def create(self, name: str, passphrase: bytes | None = None) -> KeyEntry:
-        """A new Ed25519 pair. Raises KeysError where the name is taken, makes no file's name, or the folder is open to
-        others.
+        """A new Ed25519 pair.
+
+        Raises KeysError where the name is taken, makes no file's name, or the folder is open to others.
         """
+        from cryptography.hazmat.primitives import serialization as pem
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+
         _check_name(name)
         if passphrase == b"":
             raise KeysError("the passphrase is empty", do="Give one, or leave the option out")
         private, public = self.path / f"{name}{_PRIVATE}", self.path / f"{name}{_PUBLIC}"
         self._make()
-        secret_pem, public_pem, raw = _pair(passphrase)
+        pair = ed25519.Ed25519PrivateKey.generate()
+        locked: pem.KeySerializationEncryption = pem.NoEncryption()
+        if passphrase is not None:
+            locked = pem.BestAvailableEncryption(passphrase)
+        secret_pem = pair.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, locked)
+        public_pem = pair.public_key().public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo)
+        raw = raw_key(pair.public_key())
         for there in (private, public):
             if os.path.lexists(there):
                 raise KeysError(f"there is a key '{name}' already", where=str(there), do="Choose another name")
@@ -115,8 +127,8 @@ class KeyFolder:
         return self._file(named, _PRIVATE)
 
     def public(self, named: str) -> KeyEntry:
-        """The key that `named`, a name or the path of a public key, stands for. Raises KeysError, TrustError or
-        SignatureError.
+        """The key that `named`, a name or the path of a public key, stands for.
+        Raises KeysError, TrustError or SignatureError.
         """
         path = self._file(named, _PUBLIC)
         refuse_unsafe(path)
@@ -181,21 +193,6 @@ def _check_name(name: str) -> None:
         raise KeysError(f"{name!r:.70} is no name for a key", do="Use letters, digits, '.', '_' and '-', at most 64")
 
 
-def _pair(passphrase: bytes | None) -> tuple[bytes, bytes, bytes]:
-    """PEM of the private key, PEM of the public one, and its raw bytes."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ed25519
-
-    private = ed25519.Ed25519PrivateKey.generate()
-    locked: serialization.KeySerializationEncryption = serialization.NoEncryption()
-    if passphrase is not None:
-        locked = serialization.BestAvailableEncryption(passphrase)
-    secret = private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
-    public = private.public_key()
-    pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return secret, pem, raw_key(public)
-
-
 def _write_new(path: Path, data: bytes, mode: int) -> None:
     """Created with `mode`, never opened where something of that name is there, on the disk when this returns."""
     try:
@@ -226,7 +223,7 @@ class SecretEntry:
 def create_secret(folder: KeyFolder, name: str) -> SecretEntry:
     """A new key. Raises KeysError where the name is taken, makes no file's name, or the folder is open to others."""
     secret = Secret([os.urandom(KEY_BYTES)])
-    (key,) = secret.handed()
+    (key,) = secret.to_pipe()
     text = f"# edgekit: key {secret.id} of encrypted bundles. Who has it can read them.\n{key}\n"
     path = folder.add(f"{name}{ENDING}", name, text.encode())
     return SecretEntry(name, path, secret.id)

@@ -1,6 +1,6 @@
 """A signature beside a bundle in OpenSSF's format of Model Signing, for tools that ask.
 
-    signer = open_elliptic("release.pem", Signing(), KeyFolder(default_folder()))      # P-256, P-384 or P-521
+    signer = open_elliptic("release.pem", SigningOptions(), KeyFolder(default_folder()))      # P-256, P-384 or P-521
     text = model_signature("net.ekb", data, signer)                                    # to net.ekb.sig
 
 The format, by its specification 1.0 (github.com/ossf/model-signing-spec): a Sigstore bundle of media type v0.3 that
@@ -9,7 +9,7 @@ were signed.
 
 Rules:
 - the one file that is listed is the bundle, under its own name. That is the specification's form of a single file and
-  of a folder that holds it alike. (The reference verifier lists a lone file as "."; it verifies this one by the
+  of a folder that holds it alike. (The reference verifier lists a single file as "."; it verifies this one by the
   folder.)
 - the hash is SHA-256, SHA-384 or SHA-512, by the curve's size (FIPS 186-5, section 6.1.1); a key of another kind is
   refused with the command that makes a good one;
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from edgekit.errors import KeysError
 from edgekit.keys.folder import KeyFolder
-from edgekit.keys.signers import SignatureForm, Signing, is_public, not_by, signature_from, warn_where_open
+from edgekit.keys.signers import SignatureForm, SigningOptions, is_public, not_by, signature_from, warn_where_open
 from edgekit.packaging.signing import load_private_key
 from edgekit_runtime.trust.signature import MAX_KEY_FILE_BYTES, pae
 
@@ -50,7 +50,7 @@ class EllipticSigner:
     sign: Callable[[bytes], bytes]
 
 
-def open_elliptic(key: str, signing: Signing, folder: KeyFolder) -> EllipticSigner:
+def open_elliptic(key: str, signing: SigningOptions, folder: KeyFolder) -> EllipticSigner:
     """key: a name in `folder` or a PEM file; a public one signs by `signing`'s command.
 
     Raises KeysError or PackagingError naming the key that cannot sign."""
@@ -87,28 +87,26 @@ def _external(path: Path, command: str | None) -> EllipticSigner:
             where=str(path),
             do="Name the private one, or pass --signer with the command that signs for it",
         )
-    return EllipticSigner(pem, functools.partial(_asked, command, public, path.name))
+    return EllipticSigner(pem, functools.partial(_sign_by_command, command, public, path.name))
 
 
-def _asked(command: str, public: EllipticCurvePublicKey, name: str, message: bytes) -> bytes:
+def _sign_by_command(command: str, public: EllipticCurvePublicKey, name: str, message: bytes) -> bytes:
     from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-    signature = signature_from(command, message, SignatureForm("an ECDSA signature in DER", _is_der))
+    def is_der(signature: bytes) -> bool:
+        try:
+            decode_dss_signature(signature)
+        except ValueError:
+            return False
+        return True
+
+    signature = signature_from(command, message, SignatureForm("an ECDSA signature in DER", is_der))
     try:
         public.verify(signature, message, _algorithm(public))
     except InvalidSignature:
         raise not_by(command, name) from None
     return signature
-
-
-def _is_der(signature: bytes) -> bool:
-    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-
-    try:
-        decode_dss_signature(signature)
-    except ValueError:
-        return False
-    return True
 
 
 def _algorithm(public: EllipticCurvePublicKey) -> ECDSA:
@@ -143,7 +141,18 @@ _PREDICATE_TYPE = "https://model_signing/signature/v1.0"
 
 def model_signature(name: str, data: bytes, signer: EllipticSigner) -> str:
     """The signature file's text. name: the bundle's file name, without a folder. data: its bytes."""
-    statement = json.dumps(_statement(name, hashlib.sha256(data))).encode()
+    digest = hashlib.sha256(data)
+    fields = {
+        "_type": _STATEMENT_TYPE,
+        # The SHA-256 of all digests that are listed, one after another
+        "subject": [{"name": name, "digest": {"sha256": hashlib.sha256(digest.digest()).hexdigest()}}],
+        "predicateType": _PREDICATE_TYPE,
+        "predicate": {
+            "serialization": {"method": "files", "hash_type": "sha256", "allow_symlinks": False},
+            "resources": [{"name": name, "algorithm": "sha256", "digest": digest.hexdigest()}],
+        },
+    }
+    statement = json.dumps(fields).encode()
     signature = signer.sign(pae(statement, _PAYLOAD_TYPE))
     return json.dumps(
         {
@@ -159,16 +168,3 @@ def model_signature(name: str, data: bytes, signer: EllipticSigner) -> str:
             },
         }
     )
-
-
-def _statement(name: str, digest: hashlib._Hash) -> dict[str, object]:
-    """Its subject is the SHA-256 of all digests that are listed, one after another."""
-    return {
-        "_type": _STATEMENT_TYPE,
-        "subject": [{"name": name, "digest": {"sha256": hashlib.sha256(digest.digest()).hexdigest()}}],
-        "predicateType": _PREDICATE_TYPE,
-        "predicate": {
-            "serialization": {"method": "files", "hash_type": "sha256", "allow_symlinks": False},
-            "resources": [{"name": name, "algorithm": "sha256", "digest": digest.hexdigest()}],
-        },
-    }

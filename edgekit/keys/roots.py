@@ -1,7 +1,7 @@
 """root.json: its next version, its signatures, its file; and a machine that takes it over.
 
     signed = first_root([Member("alice", raw)], [Member("builds", raw_2)], Dates(issued_s, expires_s))
-    signed = revoked(signed, keyid, "laptop stolen", Dates(...))         # a pure function of the version before
+    signed = revoke(signed, keyid, "laptop stolen", Dates(...))         # a pure function of the version before
     written = write_root(Path("trust/root.json"), signed, signers)      # trust/root-4.json; root.json once it is signed
     taken = take_over([Path("root-4.json"), Path("root-5.json")], Path("/etc/edgekit/trust/root.json"))
 
@@ -28,14 +28,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgekit.errors import KeysError
-from edgekit.packaging.signing import Signer, merged, signed_by
+from edgekit.packaging.signing import Signer, merge_signatures, signed_by
 from edgekit.packaging.writer import write_whole
 from edgekit_runtime.errors import TrustError
 from edgekit_runtime.strict_json import canonical_bytes
 from edgekit_runtime.trust import (
     ROOT_PAYLOAD_TYPE,
-    Moment,
     TrustStore,
+    TrustTime,
     follow,
     judge,
     parse_root,
@@ -51,15 +51,15 @@ __all__ = [
     "Dates",
     "Member",
     "RoleName",
-    "Taken",
-    "Written",
+    "RootUpdate",
+    "WrittenRoot",
     "add_signatures",
     "first_root",
     "is_root",
     "read_signed",
-    "renewed",
-    "revoked",
-    "rotated",
+    "renew",
+    "revoke",
+    "rotate",
     "take_over",
     "with_keys",
     "write_root",
@@ -67,9 +67,11 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Written:
-    """path: the file of this version. root: root.json where it is this version now, else None. missing: why not, as
-    names of keys of which more must sign. store: what the version says, for showing it; nobody is asked to trust it."""
+class WrittenRoot:
+    """path: the file of this version. root: root.json where it is this version now, else None.
+
+    missing: why not, as names of keys of which more must sign. store: what the version says, to show it, not to trust.
+    """
 
     path: Path
     version: int
@@ -95,19 +97,20 @@ def read_signed(path: Path) -> dict[str, Any]:
     return signed_part(data, str(path))[0]
 
 
-def write_root(root: Path, signed: dict[str, Any], signers: Sequence[Signer]) -> Written:
-    """A new version beside `root`, and as `root` itself where enough have signed. Raises KeysError, OutputError."""
+def write_root(root: Path, signed: dict[str, Any], signers: Sequence[Signer]) -> WrittenRoot:
+    """A new version beside `root`, and as `root` itself where enough have signed.
+    Raises KeysError, OutputError."""
     path = root.with_name(f"root-{signed['version']}.json")
     if path.exists():
         raise KeysError(
             f"there is a version {signed['version']} already, which waits for signatures or was given away",
             where=str(path),
-            do=f"Finish it: edgekit keys sign {path} --sign KEY; or delete it if nobody has it",
+            do=f"Finish it: edgekit keys sign {path} --sign KEY; or delete it if it was never handed out",
         )
     return _settle(path, root, signed, [], signers)
 
 
-def add_signatures(path: Path, signers: Sequence[Signer]) -> Written:
+def add_signatures(path: Path, signers: Sequence[Signer]) -> WrittenRoot:
     """Sign a version of a root.json. Raises TrustError, KeysError, OutputError."""
     signed, signatures = signed_part(read_trusted(path), str(path))
     return _settle(path, path.with_name("root.json"), signed, signatures, signers)
@@ -115,7 +118,7 @@ def add_signatures(path: Path, signers: Sequence[Signer]) -> Written:
 
 def _settle(
     path: Path, root: Path, signed: dict[str, Any], there: Iterable[Signature], signers: Sequence[Signer]
-) -> Written:
+) -> WrittenRoot:
     before = parse_root(read_trusted(root), str(root)) if root.exists() and root != path else None
     body = canonical_bytes(signed)
     allowed = set(signed["roles"]["root"]["keyids"]) | set(before.root.keyids if before and before.root else ())
@@ -127,7 +130,7 @@ def _settle(
                 do="Name a key with --sign that has it (edgekit keys list shows them)",
             )
     signatures = [*there, *(signed_by(signer, body, ROOT_PAYLOAD_TYPE) for signer in signers)]
-    document = {"signed": signed, "signatures": merged(signatures)}
+    document = {"signed": signed, "signatures": merge_signatures(signatures)}
     data = (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
     # The names of keys of which more must sign; empty where it is enough
     store = _unsigned_store(signed)
@@ -139,21 +142,20 @@ def _settle(
         if len(good) < by.root.threshold:
             found |= {by.keys[name].name: None for name in by.root.keyids if name not in good}
     missing = tuple(found)
-    complete = not missing and _follows(before, data, path)
+    complete = not missing
+    if complete and before is None:
+        parse_root(data, str(path))
+    elif complete and before is not None:
+        follow(before, data, str(path))  # raises TrustError where machines that have `before` would never take it over
     write_whole(path, data, "the root")
     if complete and root != path:
         write_whole(root, data, "the root")
-    signers_now = tuple(_name(signed, before, keyid) for keyid in sorted(dict(signatures)))
-    return Written(path, signed["version"], root if complete else None, missing, signers_now, _unsigned_store(signed))
-
-
-def _follows(before: TrustStore | None, data: bytes, path: Path) -> bool:
-    """Whether machines that have `before` take it over. Raises TrustError where they never would."""
-    if before is None:
-        parse_root(data, str(path))
-    else:
-        follow(before, data, str(path))
-    return True
+    names = {keyid: key.name for keyid, key in before.keys.items()} if before is not None else {}
+    names |= {keyid: str(key["name"]) for keyid, key in signed["keys"].items()}
+    signers_now = tuple(names.get(keyid, keyid[:8]) for keyid in sorted(dict(signatures)))
+    return WrittenRoot(
+        path, signed["version"], root if complete else None, missing, signers_now, _unsigned_store(signed)
+    )
 
 
 def _unsigned_store(signed: dict[str, Any]) -> TrustStore:
@@ -163,12 +165,6 @@ def _unsigned_store(signed: dict[str, Any]) -> TrustStore:
         return parse_unsigned(signed, "the new root")
     except TrustError as error:
         raise KeysError(error.what, do="Check the options") from error
-
-
-def _name(signed: dict[str, Any], before: TrustStore | None, keyid: str) -> str:
-    if keyid in signed["keys"]:
-        return str(signed["keys"][keyid]["name"])
-    return before.keys[keyid].name if before is not None and keyid in before.keys else keyid[:8]
 
 
 RoleName = Literal["bundle", "root"]
@@ -225,12 +221,12 @@ def with_keys(
     return _next(new, dates)
 
 
-def renewed(signed: Signed, dates: Dates) -> Signed:
+def renew(signed: Signed, dates: Dates) -> Signed:
     """The same keys, another date."""
     return _next(copy.deepcopy(signed), dates)
 
 
-def rotated(signed: Signed, keyid: str, member: Member, dates: Dates, until_s: float) -> Signed:
+def rotate(signed: Signed, keyid: str, member: Member, dates: Dates, until_s: float) -> Signed:
     """`member` wherever `keyid` was; what the old key signs is accepted until `until_s`, seconds since 1970."""
     old = _known(signed, keyid)
     new = copy.deepcopy(signed)
@@ -246,7 +242,7 @@ def rotated(signed: Signed, keyid: str, member: Member, dates: Dates, until_s: f
     return _next(new, dates)
 
 
-def revoked(signed: Signed, keyid: str, why: str, dates: Dates, threshold: int | None = None) -> Signed:
+def revoke(signed: Signed, keyid: str, why: str, dates: Dates, threshold: int | None = None) -> Signed:
     """Without `keyid`, for good. threshold: of the role bundle from now on, where too few keys are left for the old
     one.
     """
@@ -312,7 +308,7 @@ def _known(signed: Signed, keyid: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Taken:
+class RootUpdate:
     """store: what is in force now. before: the version that was, None for the first."""
 
     store: TrustStore
@@ -320,14 +316,17 @@ class Taken:
     path: Path
 
 
-def take_over(files: Sequence[Path], to: Path, *, expect: str | None = None, now: Moment | None = None) -> Taken:
+def take_over(
+    files: Sequence[Path], to: Path, *, expect: str | None = None, now: TrustTime | None = None
+) -> RootUpdate:
     """expect: the fingerprint that the first root must have. Raises TrustError, TrustError (root-rollback,
     root-expired), KeysError, OutputError; what is in force stays as it is then."""
     candidates = sorted(
         ((parse_root(data, str(path)), data) for path, data in [(path, read_root(path)) for path in files]),
         key=lambda one: one[0].version or 0,
     )
-    current = load_in_force(to, _relied_on) if os.path.exists(to) else None  # noqa: PTH110 - False, too, where it may not be looked at
+    there = os.path.exists(to)  # noqa: PTH110 - False, too, where it may not be looked at
+    current = load_in_force(to, lambda path: parse_root(read_trusted(path), str(path))) if there else None
     before = current.version if current is not None else None
     store, data = current, b""
     for candidate, content in candidates:
@@ -347,8 +346,4 @@ def take_over(files: Sequence[Path], to: Path, *, expect: str | None = None, now
     store.check_date(now or judge(issued_s=store.issued_s))
     if data:
         write_whole(to, data, "the root")
-    return Taken(replace(store, where=str(to)), before, to)
-
-
-def _relied_on(path: Path) -> TrustStore:
-    return parse_root(read_trusted(path), str(path))
+    return RootUpdate(replace(store, where=str(to)), before, to)

@@ -1,6 +1,6 @@
 """Who signs: private keys, or commands that sign; and a bundle that is signed once more.
 
-    signing = Signing(("alice", "token.pub.pem"), signer="pkcs11-sign --key 3", passphrase=ask)
+    signing = SigningOptions(("alice", "token.pub.pem"), signer="pkcs11-sign --key 3", passphrase=ask)
     signers = open_signers(signing, KeyFolder(default_folder()))
     endorsed = endorse(Path("net-raspberry-pi-4.ekb"), signers)      # two people sign at two desks
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import re
 import shlex
@@ -33,15 +34,15 @@ from edgekit.errors import KeysError
 from edgekit.keys.folder import KeyFolder, default_folder, open_to_others
 from edgekit.packaging.signing import Signer, load_signing_key, signature_block
 from edgekit.packaging.writer import write_whole
-from edgekit_runtime.bundle import MAGIC, Manifest, aligned, read_bundle
+from edgekit_runtime.bundle import MAGIC, Manifest, align_up, read_bundle
 from edgekit_runtime.bundle.header import read_header
 from edgekit_runtime.trust.signature import MAX_KEY_FILE_BYTES, keyid_of, parse_public_key, raw_key
 
 __all__ = [
-    "Endorsed",
     "ExternalSigner",
     "SignatureForm",
-    "Signing",
+    "SigningOptions",
+    "SigningResult",
     "endorse",
     "is_public",
     "not_by",
@@ -55,9 +56,7 @@ _HEX = re.compile(rb"(?:[0-9a-fA-F]{2})+")
 
 @dataclass(frozen=True)
 class ExternalSigner:
-    """command: a line. public: the raw 32 bytes of the key it signs with. timeout_s: a person may have to touch
-    something.
-    """
+    """command: a line. public: the raw 32 bytes of its key. timeout_s: a person may have to touch a token."""
 
     command: str
     public: bytes
@@ -82,9 +81,9 @@ class ExternalSigner:
 
 @dataclass(frozen=True)
 class SignatureForm:
-    """What a signer should print. told: in words. fits: whether bytes have that form."""
+    """What a signer should print. described: in words. fits: whether bytes have that form."""
 
-    told: str
+    described: str
     fits: Callable[[bytes], bool]
 
 
@@ -114,15 +113,19 @@ def signature_from(command: str, message: bytes, form: SignatureForm, timeout_s:
             raise KeysError(f"the signer did not answer within {timeout_s:g} s", where=command) from error
     if done.returncode != 0:
         raise KeysError(f"the signer ended with {done.returncode}", where=command, do="Its own words are above")
-    printed = done.stdout
-    for decode in (bytes, _hex, _base64):
-        signature = decode(printed)
+    printed, text = done.stdout, b"".join(done.stdout.split())
+    decoded = [printed]
+    if _HEX.fullmatch(text):
+        decoded.append(bytes.fromhex(text.decode()))
+    with contextlib.suppress(binascii.Error):
+        decoded.append(base64.b64decode(text, validate=True))
+    for signature in decoded:
         if form.fits(signature):
             return signature
     raise KeysError(
         f"the signer printed {len(printed)} bytes that are no signature",
         where=command,
-        do=f"It should print {form.told}, raw, as base64 or as hex, and nothing else",
+        do=f"It should print {form.described}, raw, as base64 or as hex, and nothing else",
     )
 
 
@@ -135,20 +138,8 @@ def not_by(command: str, key: str) -> KeysError:
     )
 
 
-def _base64(printed: bytes) -> bytes:
-    try:
-        return base64.b64decode(b"".join(printed.split()), validate=True)
-    except binascii.Error:
-        return b""
-
-
-def _hex(printed: bytes) -> bytes:
-    text = b"".join(printed.split())
-    return bytes.fromhex(text.decode()) if _HEX.fullmatch(text) else b""
-
-
 @dataclass(frozen=True)
-class Signing:
+class SigningOptions:
     """keys: names or PEM files. signer: a command for those of them that are public. passphrase: asked for a key that
     is encrypted, given its file. warn: called with the file of a private key that other users could read or write."""
 
@@ -158,7 +149,7 @@ class Signing:
     warn: Callable[[Path], None] | None = None
 
 
-def open_signers(signing: Signing, folder: KeyFolder | None = None) -> list[Signer]:
+def open_signers(signing: SigningOptions, folder: KeyFolder | None = None) -> list[Signer]:
     """folder: where names are looked up, None for the user's own.
 
     Raises KeysError, PackagingError or SignatureError naming the key that cannot sign."""
@@ -190,7 +181,7 @@ def open_signers(signing: Signing, folder: KeyFolder | None = None) -> list[Sign
     return list(found.values())
 
 
-def warn_where_open(path: Path, signing: Signing) -> None:
+def warn_where_open(path: Path, signing: SigningOptions) -> None:
     """Tell who signs that the private key at `path` is not theirs alone."""
     try:
         mode = path.stat().st_mode
@@ -212,7 +203,7 @@ def is_public(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Endorsed:
+class SigningResult:
     """added: keyids that signed now; signed_by: all that have. digest: of the manifest, the name of what was signed."""
 
     path: Path
@@ -222,7 +213,7 @@ class Endorsed:
     signed_by: tuple[str, ...]
 
 
-def endorse(path: Path, signers: Sequence[Signer], output: Path | None = None) -> Endorsed:
+def endorse(path: Path, signers: Sequence[Signer], output: Path | None = None) -> SigningResult:
     """Sign the bundle at `path`; output: where the result goes, None for the same file.
 
     Raises BundleError, IntegrityError, KeysError, PackagingError, OutputError.
@@ -237,7 +228,7 @@ def endorse(path: Path, signers: Sequence[Signer], output: Path | None = None) -
     head = MAGIC + struct.pack("<I", len(header.manifest_bytes)) + header.manifest_bytes
     head += struct.pack("<I", len(block)) + block
     head += hashlib.sha256(head).digest()
-    head += bytes(aligned(len(head)) - len(head))
+    head += bytes(align_up(len(head)) - len(head))
     write_whole(output or path, head + data[header.blobs_at :], "the bundle")
     added = tuple(name for name in map(keyid_of, (signer.public for signer in signers)) if name not in there)
-    return Endorsed(output or path, checked.manifest, checked.digest, added, tuple(sorted({*there, *added})))
+    return SigningResult(output or path, checked.manifest, checked.digest, added, tuple(sorted({*there, *added})))

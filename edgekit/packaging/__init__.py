@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from edgekit.packaging.assemble import Content, Shipped, Terms, assemble, refuse_past, terms_of
+from edgekit.packaging.assemble import BundleArtifact, BundleContent, BundleTerms, assemble, refuse_past, terms_of
 from edgekit.packaging.signing import Signer, SigningKey, load_signing_key
 from edgekit.packaging.writer import BundleDraft, check_tools, write_bundle, write_whole
 
 __all__ = [
+    "BundleArtifact",
+    "BundleContent",
     "BundleDraft",
-    "Content",
-    "Shipped",
+    "BundleTerms",
     "Signer",
     "SigningKey",
-    "Terms",
     "assemble",
     "check_tools",
     "load_signing_key",

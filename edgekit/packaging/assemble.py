@@ -21,7 +21,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from edgekit_converters.targets.artifact import Artifact
 from edgekit_runtime.bundle import (
     FORMAT_VERSION,
     ArtifactEntry,
-    Golden,
+    GoldenExample,
     GoldenOutputs,
     Manifest,
     Promise,
@@ -41,7 +41,7 @@ from edgekit_runtime.bundle import (
 )
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.bundle.limits import MAX_TEXT
-from edgekit_runtime.bundle.manifest import ENCRYPTED
+from edgekit_runtime.bundle.manifest import ENCRYPTED, Role
 from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.contract.finish import dequantize
 from edgekit_runtime.contract.spec import Contract
@@ -52,13 +52,23 @@ from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.strict_json import MAX_NUMBER
 from edgekit_runtime.trust.store import moment_of, seconds_of
 
-__all__ = ["Content", "Shipped", "Terms", "answered", "assemble", "leeway", "refuse_past", "terms_of", "tolerance"]
+__all__ = [
+    "BundleArtifact",
+    "BundleContent",
+    "BundleTerms",
+    "assemble",
+    "golden_outputs",
+    "leeway",
+    "refuse_past",
+    "terms_of",
+    "tolerance",
+]
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclass(frozen=True)
-class Terms:
+class BundleTerms:
     """As in `Manifest`. compatible: profiles beside the one that the bundle is built for."""
 
     licence: str | None = None
@@ -79,9 +89,10 @@ def terms_of(
     not_before: str | None = None,
     expires: str | None = None,
     compatible: Sequence[str] = (),
-) -> Terms:
-    """Checked. not_before, expires: a day, or a second as "2027-01-31T12:00:00Z". Raises PackagingError naming the
-    option.
+) -> BundleTerms:
+    """Checked terms. Raises PackagingError naming the option.
+
+    not_before, expires: a day, or a second as "2027-01-31T12:00:00Z".
     """
     if licence is not None and not (licence.strip() and len(licence) <= MAX_TEXT and licence.isprintable()):
         raise PackagingError(
@@ -96,12 +107,14 @@ def terms_of(
     first, last = _moment(not_before, "--not-before"), _moment(expires, "--expires")
     if first is not None and last is not None and last <= first:
         raise PackagingError(f"{last} is not after --not-before {first}", where="--expires", do="Name a later day")
-    return Terms(licence.strip() if licence else None, rollout_seq, first, last, tuple(compatible))
+    return BundleTerms(licence.strip() if licence else None, rollout_seq, first, last, tuple(compatible))
 
 
-def refuse_past(terms: Terms, now_s: float | None = None) -> None:
-    """now_s: seconds since 1970, None for this machine's clock. Raises PackagingError where no board could install the
-    bundle any more."""
+def refuse_past(terms: BundleTerms, now_s: float | None = None) -> None:
+    """Raises PackagingError where no board could install the bundle any more.
+
+    now_s: seconds since 1970, None for this machine's clock.
+    """
     now = time.time() if now_s is None else now_s
     last = None if terms.expires is None else seconds_of(terms.expires)
     if last is not None and last <= now:
@@ -129,7 +142,7 @@ _FLOAT_STEP = 1e-4  # of the largest golden value, as a bundle's tolerance count
 _MOST = 100_000  # a chaotic network: only the cosine says something then
 
 
-def answered(contract: Contract, artifact: Artifact, engine: Engine, item: Item) -> list[NDArray[Any]]:
+def golden_outputs(contract: Contract, artifact: Artifact, engine: Engine, item: Item) -> list[NDArray[Any]]:
     """[frames, ...] of each of the artifact's outputs. The engine is fresh before and after."""
     stepper = Stepper(contract, artifact.inputs, artifact.outputs, engine)
     count = len(next(iter(item.values())))
@@ -140,11 +153,11 @@ def answered(contract: Contract, artifact: Artifact, engine: Engine, item: Item)
 
 def leeway(contract: Contract, artifact: Artifact, engine: Engine, item: Item, golden: Sequence[NDArray[Any]]) -> int:
     """Steps to allow beside an artifact's own tolerance."""
-    told = {spec.name for spec in contract.caller_outputs}
-    moved = answered(contract, artifact, _Nudged(engine), item)
+    shown = {spec.name for spec in contract.caller_outputs}
+    moved = golden_outputs(contract, artifact, _PerturbedEngine(engine), item)
     furthest = 0.0
     for spec, first, second in zip(artifact.outputs, golden, moved, strict=True):
-        if spec.name in told:
+        if spec.name in shown:
             a, b = (dequantize(value, spec, np.dtype(np.float32)).astype(np.float64) for value in (first, second))
             largest = float(np.abs(a).max(initial=0))
             step = spec.quantization.scale if spec.quantization else max(_FLOAT_STEP * largest, 1e-12)
@@ -152,15 +165,25 @@ def leeway(contract: Contract, artifact: Artifact, engine: Engine, item: Item, g
     return min(math.ceil(2 * furthest), _MOST) if math.isfinite(furthest) else _MOST
 
 
-class _Nudged(Engine):
-    """Another engine, whose inputs are moved a little before each run. Seeded: the same bundle each time."""
+class _PerturbedEngine(Engine):
+    """Another engine, whose inputs are moved a little before each run.
+    Seeded: the same bundle each time."""
 
     def __init__(self, engine: Engine) -> None:
         self.info, self.inputs, self.outputs = engine.info, engine.inputs, engine.outputs
         self._engine, self._random = engine, np.random.default_rng(0)
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        return self._engine.run([self._moved(array) for array in inputs])
+        moved: list[NDArray[Any]] = []
+        for array in inputs:
+            sign = self._random.choice((-1, 1), array.shape)
+            if array.dtype.kind == "f":
+                array = (array + sign * _FLOAT_NUDGE * np.abs(array).max(initial=0)).astype(array.dtype)
+            elif array.dtype.itemsize == 1 and array.dtype.kind != "b":  # wider ones are indexes; flags stay
+                limits = np.iinfo(array.dtype)
+                array = np.clip(array.astype(np.int16) + sign, limits.min, limits.max).astype(array.dtype)
+            moved.append(array)
+        return self._engine.run(moved)
 
     def reset(self) -> None:
         self._engine.reset()
@@ -168,38 +191,31 @@ class _Nudged(Engine):
     def close(self) -> None:
         """The engine is not this one's to close."""
 
-    def _moved(self, array: NDArray[Any]) -> NDArray[Any]:
-        sign = self._random.choice((-1, 1), array.shape)
-        moved: NDArray[Any] = array
-        if array.dtype.kind == "f":
-            moved = (array + sign * _FLOAT_NUDGE * np.abs(array).max(initial=0)).astype(array.dtype)
-        elif (
-            array.dtype.itemsize == 1 and array.dtype.kind != "b"
-        ):  # wider ones are indexes, and flags are what they are
-            limits = np.iinfo(array.dtype)
-            moved = np.clip(array.astype(np.int16) + sign, limits.min, limits.max).astype(array.dtype)
-        return moved
-
 
 Item = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Shipped:
-    """One artifact of a bundle. fidelity, estimate: reports as `--json` prints them."""
+class BundleArtifact:
+    """One artifact of a bundle. fidelity, estimate: reports as `--json` prints them. settings: the recipe as data, None
+    for the artifact's own. top_scores: as in `ArtifactEntry`.
+    """
 
     artifact: Artifact
     fidelity: dict[str, Any] | None = None
     estimate: dict[str, Any] | None = None
+    settings: dict[str, Any] | None = None
+    top_scores: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
-class Content:
+class BundleContent:
     """What goes into one bundle.
 
-    artifact: the primary one, with its fidelity and estimate. alternates: others that keep the same limits, for tuning
-    on the board. batches: the primary artifact for several items at once, where its file has a fixed batch. golden:
-    canonical items (contract name -> array, no batch axis); every artifact answers each of them. Of a stateful model:
+    artifact: the primary one, with its fidelity, estimate and top_scores. alternates: others that keep the same limits,
+    for tuning on the board. batches: the primary artifact for several items at once, where its file has a fixed batch.
+    degraded: answers what would be late, None for none. golden: canonical items (contract name -> array, no batch
+    axis); every artifact answers each of them. Of a stateful model:
     sequences, [frames, ...] of what a caller passes, each answered from a fresh state.
     engine: the engine whose answers become golden; None for the one `pick` chooses. terms: where and when it may be
     installed. promise: what the board is held to. secret: encrypts every blob with its first key, None to leave them
@@ -215,26 +231,40 @@ class Content:
     golden: Sequence[Item]
     fidelity: dict[str, Any] | None = None
     estimate: dict[str, Any] | None = None
+    top_scores: tuple[int, ...] | None = None
     tools: dict[str, str] = field(default_factory=dict)
     engine: str | None = None
-    alternates: Sequence[Shipped] = ()
-    batches: Sequence[Shipped] = ()
-    terms: Terms = field(default_factory=Terms)
+    alternates: Sequence[BundleArtifact] = ()
+    batches: Sequence[BundleArtifact] = ()
+    degraded: BundleArtifact | None = None
+    terms: BundleTerms = field(default_factory=BundleTerms)
     promise: Promise | None = None
     secret: Secret | None = None
 
 
-def assemble(content: Content) -> tuple[BundleDraft, Manifest]:
+def assemble(content: BundleContent) -> tuple[BundleDraft, Manifest]:
     """The draft with every blob, and the manifest that names them."""
     draft = BundleDraft(Encryption(content.secret, content.model_id) if content.secret is not None else None)
-    shipped = (Shipped(content.artifact, content.fidelity, content.estimate), *content.alternates)
+    primary = BundleArtifact(content.artifact, content.fidelity, content.estimate, top_scores=content.top_scores)
+    shipped = (primary, *content.alternates)
     entries = tuple(_entry(draft, one, "alternate" if index else "primary") for index, one in enumerate(shipped))
+    if content.degraded is not None:
+        shipped += (content.degraded,)
+        entries += (_entry(draft, content.degraded, "degraded"),)
     entries += tuple(_entry(draft, one, "batch") for one in content.batches)
-    answers = [_answers(draft, content, one.artifact) for one in shipped]
-    golden = tuple(
-        _golden(draft, item, each, content.contract.state != "none")
-        for item, *each in zip(content.golden, *answers, strict=True)
-    )
+    answers = []
+    for artifact in (one.artifact for one in shipped):
+        name = content.engine if artifact is content.artifact else None
+        kernels: Kernels = ENGINES[name].portable if name in ENGINES else "default"
+        with load_engine(artifact.recipe.format, artifact.data, threads=1, engine=name, kernels=kernels) as engine:
+            answers.append([_answer(draft, content.contract, artifact, engine, item) for item in content.golden])
+    golden = []
+    for item, *each in zip(content.golden, *answers, strict=True):
+        arrays = {name: np.ascontiguousarray(array) for name, array in item.items()}
+        inputs = {name: draft.add(array.tobytes()) for name, array in arrays.items()}
+        dtypes = {name: array.dtype.name for name, array in arrays.items()}
+        steps = len(next(iter(item.values()))) if content.contract.state != "none" else None
+        golden.append(GoldenExample(inputs=inputs, dtypes=dtypes, answers=tuple(each), steps=steps))
     manifest = Manifest(
         format=FORMAT_VERSION,
         name=content.name,
@@ -244,7 +274,7 @@ def assemble(content: Content) -> tuple[BundleDraft, Manifest]:
         contract_digest=hashlib.sha256(canonical_json(to_json(content.contract))).hexdigest(),
         target=content.target,
         artifacts=entries,
-        golden=golden,
+        golden=tuple(golden),
         blobs=(),
         tools=content.tools,
         licence=content.terms.licence,
@@ -272,40 +302,13 @@ def tolerance(artifact: Artifact) -> Tolerance:
     return Tolerance(steps=500, cosine=0.95)
 
 
-def _entry(draft: BundleDraft, shipped: Shipped, role: Literal["primary", "alternate", "batch"]) -> ArtifactEntry:
-    artifact = shipped.artifact
-    return ArtifactEntry(
-        role=role,
-        recipe=artifact.recipe.name,
-        format=artifact.recipe.format,
-        precision=artifact.recipe.precision,
-        blob=draft.add(artifact.data, "model"),
-        bytes=len(artifact.data),
-        inputs=artifact.inputs,
-        outputs=artifact.outputs,
-        tools=artifact.tools,
-        fidelity=shipped.fidelity,
-        estimate=shipped.estimate,
-        ops=_operators(artifact),
-        settings=_settings(artifact),
-    )
-
-
-def _operators(artifact: Artifact) -> tuple[str, ...]:
-    """What the file uses, which is all that it may use from now on.
-
-    Raises PackagingError for a file that is no model.
-    """
-    try:
-        return check_model(artifact.recipe.format, artifact.data).ops
+def _entry(draft: BundleDraft, shipped: BundleArtifact, role: Role) -> ArtifactEntry:
+    artifact, recipe, plan = shipped.artifact, shipped.artifact.recipe, shipped.artifact.plan
+    try:  # what the file uses is all that it may use from now on
+        operators = check_model(recipe.format, artifact.data).ops
     except ModelFileError as error:
-        raise PackagingError(error.what, where=f"the model file of {artifact.recipe.name}", do=error.do) from error
-
-
-def _settings(artifact: Artifact) -> dict[str, Any]:
-    """The recipe as data: with it, and the tools, the artifact can be made again."""
-    recipe, plan = artifact.recipe, artifact.plan
-    return {
+        raise PackagingError(error.what, where=f"the model file of {recipe.name}", do=error.do) from error
+    settings = {  # the recipe as data: with it, and the tools, the artifact can be made again
         "mixed": recipe.mixed,
         "symmetric": recipe.symmetric,
         "per_tensor": recipe.per_tensor,
@@ -316,14 +319,22 @@ def _settings(artifact: Artifact) -> dict[str, Any]:
         "float_layers": sorted(plan.float_layers),
         "steps": list(plan.steps),
     }
-
-
-def _answers(draft: BundleDraft, content: Content, artifact: Artifact) -> list[GoldenOutputs]:
-    """What one artifact answers to each golden item."""
-    name = content.engine if artifact is content.artifact else None
-    kernels: Kernels = ENGINES[name].portable if name in ENGINES else "default"
-    with load_engine(artifact.recipe.format, artifact.data, threads=1, engine=name, kernels=kernels) as engine:
-        return [_answer(draft, content.contract, artifact, engine, item) for item in content.golden]
+    return ArtifactEntry(
+        role=role,
+        recipe=recipe.name,
+        format=recipe.format,
+        precision=recipe.precision,
+        blob=draft.add(artifact.data, "model"),
+        bytes=len(artifact.data),
+        inputs=artifact.inputs,
+        outputs=artifact.outputs,
+        tools=artifact.tools,
+        fidelity=shipped.fidelity,
+        estimate=shipped.estimate,
+        ops=operators,
+        top_scores=shipped.top_scores,
+        settings=settings if shipped.settings is None else shipped.settings,
+    )
 
 
 def _answer(draft: BundleDraft, contract: Contract, artifact: Artifact, engine: Engine, item: Item) -> GoldenOutputs:
@@ -331,11 +342,11 @@ def _answer(draft: BundleDraft, contract: Contract, artifact: Artifact, engine: 
     if contract.state == "none":
         raw = [value[0] for value in Stepper(contract, artifact.inputs, artifact.outputs, engine).raw(item)]
     else:
-        raw = answered(contract, artifact, engine, item)
+        raw = golden_outputs(contract, artifact, engine, item)
         allowed = replace(allowed, steps=allowed.steps + leeway(contract, artifact, engine, item, raw))
-    told = {spec.name for spec in contract.caller_outputs}
+    shown = {spec.name for spec in contract.caller_outputs}
     for spec, value in zip(artifact.outputs, raw, strict=True):
-        if spec.name in told and not np.isfinite(value).all():
+        if spec.name in shown and not np.isfinite(value).all():
             raise PackagingError(
                 f"'{spec.name}' of {artifact.recipe.name} answers NaN or infinity to an example: nothing could be "
                 "compared with that on a board",
@@ -349,17 +360,7 @@ def _answer(draft: BundleDraft, contract: Contract, artifact: Artifact, engine: 
         outputs={
             spec.name: draft.add(np.ascontiguousarray(value).tobytes())
             for spec, value in zip(artifact.outputs, raw, strict=True)
-            if spec.name in told
+            if spec.name in shown
         },
         tolerance=allowed,
-    )
-
-
-def _golden(draft: BundleDraft, item: Item, answers: Sequence[GoldenOutputs], stateful: bool) -> Golden:
-    arrays = {name: np.ascontiguousarray(array) for name, array in item.items()}
-    return Golden(
-        inputs={name: draft.add(array.tobytes()) for name, array in arrays.items()},
-        dtypes={name: array.dtype.name for name, array in arrays.items()},
-        answers=tuple(answers),
-        steps=len(next(iter(item.values()))) if stateful else None,
     )

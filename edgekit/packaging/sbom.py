@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from edgekit_runtime.engines import ENGINES
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import ArtifactEntry, Bundle, Manifest
+    from edgekit_runtime.bundle import ArtifactEntry, Bundle
 
 __all__ = ["sbom"]
 
@@ -27,14 +27,25 @@ _EXPRESSION = re.compile(rf"\(?{_SPDX.pattern}\)?( (AND|OR|WITH) \(?{_SPDX.patte
 
 def sbom(bundle: Bundle) -> dict[str, Any]:
     """The document as JSON values."""
-    manifest = bundle.manifest
-    root, tools = _ref(bundle.digest), dict(_tools(manifest))
+    manifest, root = bundle.manifest, _ref(bundle.digest)
+    tools = {tool for entry in manifest.artifacts for tool in entry.tools.items()}
+    for engine, version in {(one.engine, one.engine_version) for each in manifest.golden for one in each.answers}:
+        tools.add((ENGINES[engine].distribution if engine in ENGINES else engine, version))
+    licences: dict[str, Any] = {}
+    if manifest.licence is not None:
+        # An SPDX expression as such; anything else, an identifier too, by its name: no list of licences travels along
+        expression = _EXPRESSION.fullmatch(manifest.licence)
+        named = {"expression": manifest.licence} if expression else {"license": {"name": manifest.licence}}
+        licences["licenses"] = [named]
+    # A UUID of version 8, of the first 122 bits of the digest
+    number = int(bundle.digest[:32], 16) & ~(0xF << 76) | 8 << 76
+    serial = uuid.UUID(int=number & ~(0x3 << 62) | 2 << 62)
     parts = [_artifact(entry) for entry in manifest.artifacts]
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{_uuid(bundle.digest)}",
+        "serialNumber": f"urn:uuid:{serial}",
         "version": 1,
         "metadata": {
             "tools": {"components": [_library(name, version) for name, version in sorted(manifest.tools.items())]},
@@ -44,7 +55,7 @@ def sbom(bundle: Bundle) -> dict[str, Any]:
                 "name": manifest.name,
                 "version": manifest.version,
                 "hashes": [{"alg": "SHA-256", "content": bundle.digest}],
-                **_licences(manifest.licence),
+                **licences,
                 "properties": [
                     *_properties(
                         {
@@ -93,22 +104,6 @@ def _artifact(entry: ArtifactEntry) -> dict[str, Any]:
     }
 
 
-def _tools(manifest: Manifest) -> Iterator[tuple[tuple[str, str], None]]:
-    """Every (distribution, version) that had a hand in it, the engines that answered the golden examples included."""
-    for entry in manifest.artifacts:
-        for tool in entry.tools.items():
-            yield tool, None
-    for golden in manifest.golden:
-        for answer in golden.answers:
-            yield (
-                (
-                    ENGINES[answer.engine].distribution if answer.engine in ENGINES else answer.engine,
-                    answer.engine_version,
-                ),
-                None,
-            )
-
-
 def _library(name: str, version: str) -> dict[str, Any]:
     purl = _purl(name, version)
     return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
@@ -121,15 +116,6 @@ def _purl(name: str, version: str) -> str:
     return f"pkg:pypi/{quote(re.sub(r'[-_.]+', '-', name).lower())}@{quote(version)}"
 
 
-def _licences(licence: str | None) -> dict[str, Any]:
-    """An SPDX expression as such; anything else, an identifier too, by its name: no list of licences travels along."""
-    if licence is None:
-        return {}
-    if _EXPRESSION.fullmatch(licence):
-        return {"licenses": [{"expression": licence}]}
-    return {"licenses": [{"license": {"name": licence}}]}
-
-
 def _properties(values: dict[str, object]) -> Iterator[dict[str, str]]:
     for name, value in values.items():
         if value is not None:
@@ -138,11 +124,3 @@ def _properties(values: dict[str, object]) -> Iterator[dict[str, str]]:
 
 def _ref(sha256: str) -> str:
     return f"sha256:{sha256}"
-
-
-def _uuid(digest: str) -> uuid.UUID:
-    """Version 8: of the first 122 bits of the digest."""
-    number = int(digest[:32], 16)
-    number = number & ~(0xF << 76) | 8 << 76
-    number = number & ~(0x3 << 62) | 2 << 62
-    return uuid.UUID(int=number)

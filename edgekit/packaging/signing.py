@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
-__all__ = ["Signer", "SigningKey", "load_private_key", "load_signing_key", "merged", "signature_block", "signed_by"]
+__all__ = [
+    "Signer",
+    "SigningKey",
+    "load_private_key",
+    "load_signing_key",
+    "merge_signatures",
+    "signature_block",
+    "signed_by",
+]
 
 
 class Signer(Protocol):
@@ -63,9 +71,11 @@ def signed_by(signer: Signer, body: bytes, payload_type: str = PAYLOAD_TYPE) -> 
     return keyid_of(signer.public), signer.sign(pae(body, payload_type))
 
 
-def merged(signatures: Iterable[Signature]) -> list[dict[str, str]]:
-    """Entries of a signature block: each key once, the last that is given, in the order of the keyids, so that who
-    signed first does not show."""
+def merge_signatures(signatures: Iterable[Signature]) -> list[dict[str, str]]:
+    """Entries of a signature block: each key once, the last that is given, in the order of the keyids.
+
+    So the order in which keys signed does not show.
+    """
     return [
         {"keyid": name, "sig": base64.b64encode(signature).decode()}
         for name, signature in sorted(dict(signatures).items())
@@ -74,7 +84,7 @@ def merged(signatures: Iterable[Signature]) -> list[dict[str, str]]:
 
 def signature_block(body: bytes, signers: Sequence[Signer], others: Iterable[Signature] = ()) -> bytes:
     """The block over a manifest's bytes. others: signatures that are there already."""
-    return canonical_bytes(merged([*others, *(signed_by(signer, body) for signer in signers)]))
+    return canonical_bytes(merge_signatures([*others, *(signed_by(signer, body) for signer in signers)]))
 
 
 def load_signing_key(path: Path, passphrase: Callable[[Path], bytes | None] | None = None) -> SigningKey:
@@ -99,7 +109,8 @@ def load_private_key(path: Path, passphrase: Callable[[Path], bytes | None] | No
     from cryptography.hazmat.primitives import serialization
 
     data = _read(path, make)
-    secret = passphrase(path) if passphrase is not None and _encrypted(data) else None
+    encrypted = b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in data or b"Proc-Type: 4,ENCRYPTED" in data
+    secret = passphrase(path) if passphrase is not None and encrypted else None
     try:
         return serialization.load_pem_private_key(data, password=secret)
     except TypeError as error:
@@ -129,7 +140,3 @@ def _read(path: Path, make: str) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
         why = getattr(error, "strerror", None) or error
         raise PackagingError(f"the key cannot be read: {why}", where=str(path), do=make) from error
-
-
-def _encrypted(data: bytes) -> bool:
-    return b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in data or b"Proc-Type: 4,ENCRYPTED" in data

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from edgekit.errors import OutputError, PackagingError
 from edgekit.packaging.signing import Signer, signature_block
-from edgekit_runtime.bundle import MAGIC, BlobEntry, Cipher, Manifest, aligned, parse_manifest
+from edgekit_runtime.bundle import MAGIC, BlobEntry, Cipher, Manifest, align_up, parse_manifest
 from edgekit_runtime.bundle.checks import check_answers
 from edgekit_runtime.bundle.cipher import SCHEME, Kind, bound_to, encrypt
 from edgekit_runtime.bundle.header import MAX_MANIFEST_BYTES
@@ -42,7 +42,15 @@ def write_whole(path: Path, data: bytes, what: str) -> None:
     Raises OutputError when the folder cannot be written, the disk is full, or something that is no ordinary file has
     that name; nothing is left behind then.
     """
-    _refuse_what_is_no_file(path, what)
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # nothing is there; or what keeps it from being seen keeps it from being written, which fails then
+        mode = stat.S_IFREG
+    if not stat.S_ISREG(mode):
+        found = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
+        raise OutputError(
+            f"{what} cannot be written: {found} has that name", where=str(path), do="Name a file that may be replaced"
+        )
     try:
         write_durably(path, data)
     except OSError as error:
@@ -51,18 +59,6 @@ def write_whole(path: Path, data: bytes, what: str) -> None:
             where=str(path),
             do="Make room there, or choose another folder",
         ) from error
-
-
-def _refuse_what_is_no_file(path: Path, what: str) -> None:
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return  # nothing is there; or what keeps it from being seen keeps it from being written, and is told then
-    if not stat.S_ISREG(mode):
-        found = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
-        raise OutputError(
-            f"{what} cannot be written: {found} has that name", where=str(path), do="Name a file that may be replaced"
-        )
 
 
 @dataclass(frozen=True)
@@ -113,12 +109,12 @@ class BundleDraft:
         entries, cursor = [], 0
         for digest, data in self._blobs.items():
             entries.append(BlobEntry(digest, cursor, len(data), self._ciphers.get(digest)))
-            cursor = aligned(cursor + len(data))
+            cursor = align_up(cursor + len(data))
         return tuple(entries)
 
     def encode(self, manifest: Manifest, keys: Sequence[Signer] = ()) -> bytes:
-        """The whole file. The manifest's `blobs` are filled in here. Raises PackagingError for what no reader would
-        open.
+        """The whole file.
+        The manifest's `blobs` are filled in here. Raises PackagingError for what no reader would open.
         """
         body = canonical_json(replace(manifest, blobs=self.entries()).as_json())
         # The reader's own checks: what it refuses is not written in the first place. blobs: those that are not
@@ -169,4 +165,4 @@ def write_bundle(path: Path, draft: BundleDraft, manifest: Manifest, keys: Seque
 
 
 def _padded(data: bytes) -> bytes:
-    return data + bytes(aligned(len(data)) - len(data))
+    return data + bytes(align_up(len(data)) - len(data))

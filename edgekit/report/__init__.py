@@ -1,6 +1,6 @@
 """The HTML report of a build: one file that a person who did not build it can read, offline.
 
-    write_html(report, Path("bundles/net-build.html"))          # report: what `edgekit build --json` prints
+    page = html(report)          # report: what `edgekit build --json` prints
 
 Rules:
 - everything on the page comes out of the report's own JSON: nothing is computed again, nothing is fetched;
@@ -10,6 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-from edgekit.report.html import html, write_html
+from edgekit.report.html import html
 
-__all__ = ["html", "write_html"]
+__all__ = ["html"]

@@ -1,7 +1,7 @@
 """The report's charts, as plotly's own JSON: data, layout, axes and labels.
 
     tradeoff(board, report)["data"]        # one trace a group of candidates
-    frame = Frame.of([(0.25, 0.58), (0.6, 1.4)], Marks([0.998, 1.0], share=True))
+    frame = Axes.of([(0.25, 0.58), (0.6, 1.4)], AxisMarks([0.998, 1.0], share=True))
     frame.x_axis, frame.y_axis, frame.places([Dot("tflite-int8", 0.33, 0.998, 20.0)])
 
 Rules: an axis has two ticks at least, whatever little it shows; a share has none above 1; a name stands where it covers
@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from edgekit import scores
 from edgekit.report import words
-from edgekit.report.view import Board, Candidate, Histogram, Report
+from edgekit.report.view import BoardView, CandidateView, HistogramView, ReportView
 
-__all__ = ["Dot", "Frame", "Marks", "decades", "error_by_layer", "histogram", "tradeoff"]
+__all__ = ["Axes", "AxisMarks", "Dot", "decades", "error_by_layer", "histogram", "tradeoff"]
 
 _WIDTH, _HEIGHT = 900.0, 300.0  # of the drawing, in pixels, on a screen of ordinary width
+_NARROW = 280.0  # on a phone
 _LETTER, _LINE = 7.0, 16.0
 _STRUCK = 200.0  # the bar of a latency's range strikes through a name at a dot's side
 _PLACES = {
@@ -50,33 +51,43 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Marks:
-    """What the vertical axis shows. share: of 1. turned: less is better, and stands higher. least: the least height of
-    the axis.
+class AxisMarks:
+    """What the vertical axis shows.
+
+    share: of 1. inverted: less is better, and stands higher. least: the least height of the axis.
     """
 
     values: Sequence[float]
     share: bool = False
-    turned: bool = False
+    inverted: bool = False
     least: float = 0.0
 
 
 @dataclass(frozen=True)
-class Frame:
-    """x: ends of the horizontal axis, in powers of ten. y: of the vertical one, the lower end first."""
+class Axes:
+    """x: ends of the horizontal axis, in powers of ten. y: of the vertical one, the lower end first. width: of the
+    drawing, pixels.
+    """
 
     x: tuple[float, float]
     y: tuple[float, float]
-    marks: Marks
+    marks: AxisMarks
+    width: float = _WIDTH
 
     @classmethod
-    def of(cls, spans: Sequence[tuple[float, float]], marks: Marks) -> Frame:
+    def of(cls, spans: Sequence[tuple[float, float]], marks: AxisMarks) -> Axes:
         """spans: the (low, high) of each latency, ms."""
         lows, highs = ([max(span[end], 1e-9) for span in spans] for end in (0, 1))
         start, end = math.log10(min(lows)) - 0.15, math.log10(max(highs)) + 0.15
         while len(_one_two_five(start, end)) < 2:
             start, end = start - 0.1, end + 0.1
-        return cls((start, end), _heights(marks), marks)
+        low, high = min(marks.values), max(marks.values)
+        least = marks.least if marks.share else 0.05 * max(abs(low), abs(high)) or 1.0
+        room = max(0.25 * (high - low), least / 2)
+        low, high = low - room, high + room
+        if marks.share:  # room for a name above 100 %, and no more
+            high = min(high, 1.0 + 0.2 * max(1.0 - low, least))
+        return cls((start, end), (high, low) if marks.inverted else (low, high), marks)
 
     @property
     def x_axis(self) -> dict[str, Any]:
@@ -91,8 +102,16 @@ class Frame:
 
     @property
     def y_axis(self) -> dict[str, Any]:
+        """Three to seven round values."""
         low, high = sorted(self.y)
-        ticks, places = _ticks(low, min(high, 1.0) if self.marks.share else high)
+        high = min(high, 1.0) if self.marks.share else high
+        rough = max(high - low, 1e-12) / 5
+        power = math.floor(math.log10(rough))
+        step = next(factor * 10.0**power for factor in (1, 2, 5, 10) if factor * 10.0**power >= rough * (1 - 1e-9))
+        places = max(0, -math.floor(math.log10(step) + 1e-9))
+        first = math.ceil(low / step - 1e-9)
+        count = int((high / step + 1e-9) - first) + 1
+        ticks = [round((first + i) * step, places + 2) for i in range(max(count, 1))]
         texts = [f"{100 * t:.{max(0, places - 2)}f} %" if self.marks.share else scores.number(t) for t in ticks]
         return {"range": list(self.y), "tickvals": ticks, "ticktext": texts}
 
@@ -101,34 +120,28 @@ class Frame:
         boxes = [self._box(dot, dot.diameter, dot.diameter) for dot in dots]
         found: dict[str, str] = {}
         for dot in sorted(dots, key=lambda dot: (dot.x, dot.y)):
-            options = {place: self._label(dot, toward) for place, toward in _PLACES.items()}
             own = self._box(dot, dot.diameter, dot.diameter)
             others = [box for box in boxes if box != own]
-            costs = {
-                place: self._cost(box, others) + _STRUCK * place.startswith("middle") for place, box in options.items()
-            }
-            found[dot.name] = min(options, key=lambda place: costs[place])
-            boxes.append(options[found[dot.name]])
+            (x, y), width, gap = self._at(dot), _LETTER * len(dot.name), dot.diameter / 2 + 2
+            costs: dict[str, tuple[float, Box]] = {}
+            for place, (right, up) in _PLACES.items():
+                left, bottom = x + right * (gap + width / 2) - width / 2, y + up * (gap + _LINE / 2) - _LINE / 2
+                box = (left, bottom, left + width, bottom + _LINE)
+                outside = _area(box) - _common(box, (0.0, 0.0, self.width, _HEIGHT))
+                covered = sum(_common(box, other) for other in others)
+                costs[place] = (covered + outside + _STRUCK * place.startswith("middle"), box)
+            found[dot.name] = min(costs, key=lambda place: costs[place][0])
+            boxes.append(costs[found[dot.name]][1])
         return found
 
     def _at(self, dot: Dot) -> tuple[float, float]:
         across = (math.log10(max(dot.x, 1e-9)) - self.x[0]) / (self.x[1] - self.x[0])
         up = (dot.y - self.y[0]) / (self.y[1] - self.y[0])
-        return across * _WIDTH, up * _HEIGHT
+        return across * self.width, up * _HEIGHT
 
     def _box(self, dot: Dot, width: float, height: float) -> Box:
         x, y = self._at(dot)
         return x - width / 2, y - height / 2, x + width / 2, y + height / 2
-
-    def _label(self, dot: Dot, toward: tuple[float, float]) -> Box:
-        x, y = self._at(dot)
-        width, gap = _LETTER * len(dot.name), dot.diameter / 2 + 2
-        x, y = x + toward[0] * (gap + width / 2), y + toward[1] * (gap + _LINE / 2)
-        return x - width / 2, y - _LINE / 2, x + width / 2, y + _LINE / 2
-
-    def _cost(self, box: Box, others: Sequence[Box]) -> float:
-        inside = _common(box, (0.0, 0.0, _WIDTH, _HEIGHT))
-        return sum(_common(box, other) for other in others) + (_area(box) - inside)
 
 
 def decades(traces: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -136,16 +149,6 @@ def decades(traces: Sequence[Mapping[str, Any]]) -> list[float]:
     shown = [value for trace in traces for value in trace["y"] if value]
     low, high = (math.floor(math.log10(min(shown))), math.ceil(math.log10(max(shown)))) if shown else (-1, 0)
     return [10.0**power for power in range(high, low - 1, -max(1, math.ceil((high - low) / 5)))]
-
-
-def _heights(marks: Marks) -> tuple[float, float]:
-    low, high = min(marks.values), max(marks.values)
-    least = marks.least if marks.share else 0.05 * max(abs(low), abs(high)) or 1.0
-    room = max(0.25 * (high - low), least / 2)
-    low, high = low - room, high + room
-    if marks.share:  # room for a name above 100 %, and no more
-        high = min(high, 1.0 + 0.2 * max(1.0 - low, least))
-    return (high, low) if marks.turned else (low, high)
 
 
 def _one_two_five(start: float, end: float) -> list[float]:
@@ -159,17 +162,6 @@ def _one_two_five(start: float, end: float) -> list[float]:
     ]
 
 
-def _ticks(low: float, high: float) -> tuple[list[float], int]:
-    """Three to seven round values, and their decimal places."""
-    rough = max(high - low, 1e-12) / 5
-    power = math.floor(math.log10(rough))
-    step = next(factor * 10.0**power for factor in (1, 2, 5, 10) if factor * 10.0**power >= rough * (1 - 1e-9))
-    places = max(0, -math.floor(math.log10(step) + 1e-9))
-    first = math.ceil(low / step - 1e-9)
-    count = int((high / step + 1e-9) - first) + 1
-    return [round((first + i) * step, places + 2) for i in range(max(count, 1))], places
-
-
 def _area(box: Box) -> float:
     return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
 
@@ -180,7 +172,8 @@ def _common(one: Box, other: Box) -> float:
 
 Figure = dict[str, Any]
 
-_CHOSEN, _BESIDE, _OTHER, _REFUSED = "#2f6f5e", "#5b6fae", "#8aa39b", "#c98a7c"
+_CHOSEN, _BESIDE, _OTHER, _REFUSED, _THEIRS = "#2f6f5e", "#5b6fae", "#8aa39b", "#c98a7c", "#b3872e"
+_ANOTHER_TOOL = "another tool's, not in the bundle"
 _LINES = ("#2f6f5e", "#b3672e", "#5b6fae", "#8a4f8f", "#6b6b2f", "#3a8a9e")
 
 
@@ -189,7 +182,7 @@ _CLEAN_DB = 80.0
 _SMALLEST, _LARGEST = 6.0, 40.0
 
 
-def tradeoff(board: Board, report: Report) -> Figure | None:
+def tradeoff(board: BoardView, report: ReportView) -> Figure | None:
     """Latency against quality on one board, a marker's area showing the file's size.
 
     None where nothing has a latency.
@@ -198,16 +191,19 @@ def tradeoff(board: Board, report: Report) -> Figure | None:
     shown = [c for c in report.candidates if c.recipe in estimates and c.quality is not None]
     if not shown:
         return None
-    frame = Frame.of(
-        [(estimates[c.recipe]["low_ms"], estimates[c.recipe]["high_ms"]) for c in shown], _marks(shown, report)
-    )
+    # the vertical axis: a share that ends at 1, or a metric in its own unit, inverted where less is better
+    qualities = [float(c.quality) for c in shown if c.quality is not None]
+    marks = AxisMarks(qualities, inverted=any(c.counts_errors for c in shown))
+    if report.in_points:
+        marks = AxisMarks(qualities, share=True, least=0.002 if report.metric is None else 0.02)
+    frame = Axes.of([(estimates[c.recipe]["low_ms"], estimates[c.recipe]["high_ms"]) for c in shown], marks)
     # Recipe -> a dot whose area is in proportion to the file's size, the largest file's the largest that has room
     largest = max((c.bytes or 0 for c in shown), default=0) or 1
     diameters = {c.recipe: max(_SMALLEST, _LARGEST * ((c.bytes or 0) / largest) ** 0.5) for c in shown}
     dots = [
         Dot(c.recipe, float(estimates[c.recipe]["mid_ms"]), float(c.quality or 0.0), diameters[c.recipe]) for c in shown
     ]
-    places = frame.places(dots)
+    places, on_a_phone = frame.places(dots), replace(frame, width=_NARROW).places(dots)
     refused = {r["recipe"]: r for r in board.json.get("refused") or ()}
     traces = []
     for title, colour, members in (
@@ -215,33 +211,30 @@ def tradeoff(board: Board, report: Report) -> Figure | None:
         ("kept beside it", _BESIDE, [c for c in shown if c.recipe in board.alternates]),
         ("acceptable", _OTHER, [c for c in shown if _code(refused, c) == "not-preferred"]),
         ("refused", _REFUSED, [c for c in shown if _code(refused, c) not in (None, "not-preferred")]),
+        (_ANOTHER_TOOL, _THEIRS, [c for c in shown if c.file is not None]),
     ):
         if members:
             traces.append(_points(title, colour, members, estimates))
             traces[-1]["textposition"] = [places[c.recipe] for c in members]
+            traces[-1]["meta"] = {"narrow": [on_a_phone[c.recipe] for c in members]}
             traces[-1]["marker"]["size"] = [diameters[c.recipe] for c in members]
-    layout = _layout("latency, ms (the range that was predicted or measured)", _quality_title(report))
+            traces[-1]["marker"]["symbol"] = "diamond" if title == _ANOTHER_TOOL else "circle"
+    inverted = any(c.counts_errors for c in report.candidates)
+    title = words.metric(report.metric) + (", less of it higher up" if inverted else "")
+    if report.metric is None and all(c.fidelity.get("agreement") is None for c in report.candidates):
+        title = "1 less what was lost, by the measure that decides"
+    layout = _layout("latency on the board, ms", title)
     layout["xaxis"] |= frame.x_axis
     layout["yaxis"] |= frame.y_axis
     return {"data": traces, "layout": layout}
 
 
-def _marks(shown: Sequence[Candidate], report: Report) -> Marks:
-    """What the vertical axis is of: a share that ends at 1, or a metric in its own unit, turned where less of it is
-    better.
-    """
-    found = [float(c.quality) for c in shown if c.quality is not None]
-    if not report.in_points:
-        return Marks(found, turned=any(c.counts_errors for c in shown))
-    return Marks(found, share=True, least=0.002 if report.metric is None else 0.02)
-
-
-def _code(refused: dict[str, Any], candidate: Candidate) -> str | None:
+def _code(refused: dict[str, Any], candidate: CandidateView) -> str | None:
     found = refused.get(candidate.recipe)
     return None if found is None else str(found["code"])
 
 
-def _points(title: str, colour: str, members: Sequence[Candidate], estimates: dict[str, Any]) -> Figure:
+def _points(title: str, colour: str, members: Sequence[CandidateView], estimates: dict[str, Any]) -> Figure:
     of = [estimates[c.recipe] for c in members]
     return {
         "type": "scatter",
@@ -268,14 +261,7 @@ def _points(title: str, colour: str, members: Sequence[Candidate], estimates: di
     }
 
 
-def _quality_title(report: Report) -> str:
-    if report.metric is None and all(c.fidelity.get("agreement") is None for c in report.candidates):
-        return "1 less what was lost, by the measure that decides"
-    turned = any(c.counts_errors for c in report.candidates)
-    return words.metric(report.metric) + (", less of it higher up" if turned else "")
-
-
-def error_by_layer(candidates: Sequence[Candidate]) -> Figure | None:
+def error_by_layer(candidates: Sequence[CandidateView]) -> Figure | None:
     """SQNR down the graph, one line an artifact: where it falls, the damage was done. None without layers."""
     traces = []
     for colour, candidate in zip(_LINES * 4, (c for c in candidates if c.layers), strict=False):
@@ -302,15 +288,13 @@ def error_by_layer(candidates: Sequence[Candidate]) -> Figure | None:
         )
     if not traces:
         return None
-    layout = _layout("depth: first layer to last", "signal to quantization noise, dB (higher is closer to float)")
+    layout = _layout("depth: first layer to last", "signal to noise, dB")
     layout["xaxis"] |= {"tickformat": ".0%", "range": [-0.02, 1.02]}
     return {"data": traces, "layout": layout}
 
 
-def histogram(item: Histogram) -> Figure:
-    """A layer's values in float and as the artifact holds them, as shares on a logarithmic axis: tails are what
-    matters.
-    """
+def histogram(item: HistogramView) -> Figure:
+    """A layer's values in float and as the artifact holds them; on a logarithmic axis, because tails matter."""
     edges = list(item.json["edges"])
     middles = [(a + b) / 2 for a, b in pairwise(edges)]
     traces = [

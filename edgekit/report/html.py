@@ -13,18 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgekit.packaging import write_whole
 from edgekit.report import words
 from edgekit.report.figures import error_by_layer, histogram, tradeoff
-from edgekit.report.view import Report
+from edgekit.report.view import ReportView
 from edgekit_runtime.errors import MissingExtraError, visible
 
-__all__ = ["html", "write_html"]
-
-
-def write_html(report: Mapping[str, Any], path: Path) -> None:
-    """Write the page; it is there whole or not at all. Raises MissingExtraError, OutputError."""
-    write_whole(path, html(report).encode(), "the HTML report")
+__all__ = ["html", "plotly_script"]
 
 
 def html(report: Mapping[str, Any]) -> str:
@@ -41,7 +35,7 @@ def html(report: Mapping[str, Any]) -> str:
         finalize=_visible,
     )
     environment.filters.update(words.FILTERS)
-    view = Report(report)
+    view = ReportView(report)
     return environment.get_template("build.html").render(
         report=view,
         tradeoffs=[(board, _json(tradeoff(board, view))) for board in view.boards],
@@ -49,7 +43,7 @@ def html(report: Mapping[str, Any]) -> str:
         histograms=[_json(histogram(item)) for item in view.histograms],
         style=_template("build.css"),
         script=_template("build.js"),
-        plotly=_plotly_script(),
+        plotly=plotly_script(),
     )
 
 
@@ -74,7 +68,7 @@ def _json(figure: Mapping[str, Any] | None) -> str | None:
     return None if figure is None else json.dumps(_visible(figure)).replace("<", "\\u003c")
 
 
-def _plotly_script() -> str:
+def plotly_script() -> str:
     """Found, not imported: the package takes a second to import, and the page needs its script alone."""
     spec = importlib.util.find_spec("plotly")
     if spec is None or not spec.submodule_search_locations:

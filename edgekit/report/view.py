@@ -1,6 +1,6 @@
 """What the page shows, out of a build's JSON: rows and sentences, no markup.
 
-    rows = grouped(story)                      # a repair's attempts
+    rows = group_variants(story)                      # a repair's attempts
     [row.remedy for row in rows if row.kept]
 
 Rules: a way that was measured for its noise first and compared afterwards is one row; of the same remedy with several
@@ -10,21 +10,31 @@ compared, the reason is given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from edgekit import scores
 from edgekit.report import words
+from edgekit.report.decision import Decision, sentences_of
 
-__all__ = ["Board", "Candidate", "Damage", "Histogram", "Report", "Row", "grouped"]
+__all__ = [
+    "BoardView",
+    "CandidateView",
+    "Damage",
+    "HistogramView",
+    "RefusalRow",
+    "ReportView",
+    "VariantRow",
+    "group_variants",
+]
 
 _SAME = 1e-12
 
 
 @dataclass(frozen=True)
-class Row:
+class VariantRow:
     """noise_db: the best of the variants, None where there is none. drop: the least, as the limit counts it; None where
     it was not compared, and then `why` says why not. kept: what the search ended with."""
 
@@ -39,51 +49,39 @@ class Row:
     kept: bool
 
 
-def grouped(story: Mapping[str, Any]) -> list[Row]:
+def group_variants(story: Mapping[str, Any]) -> list[VariantRow]:
     """story: `repair` of a candidate in the build's JSON."""
     groups: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
     for attempt in story.get("tried") or ():
         name = (str(attempt["remedy"]), str(attempt["recipe"]), int(attempt["float_layers"]))
         groups.setdefault(name, []).append(attempt)
-    rows = [_row(name, attempts) for name, attempts in groups.items()]
-    kept = _kept(story, rows)
+    rows = []
+    for (remedy, recipe, count), attempts in groups.items():
+        noises = [float(attempt["noise_db"]) for attempt in attempts if attempt.get("noise_db") is not None]
+        drops = [float(attempt["drop"]) for attempt in attempts if attempt.get("drop") is not None]
+        failed = next((str(attempt["failed"]) for attempt in attempts if attempt.get("failed")), "")
+        start = remedy == "as it is"
+        why = "" if drops else failed or ("the start" if start else "not compared: noisier than the best so far")
+        row = VariantRow(
+            remedy=remedy,
+            recipe=recipe,
+            float_layers=count,
+            float_macs=float(attempts[0].get("float_macs") or 0.0),
+            noise_db=noises[0] if start and noises else max(noises, default=None),  # the start is measured again later
+            drop=min(drops, default=None),
+            variants=1 if start else len(set(noises)) or 1,
+            why=why,
+            kept=False,
+        )
+        rows.append(row)
+    # Kept is the last row with the recipe, the number of float layers and the drop that the story ends with.
+    layers, drop = len((story.get("plan") or {}).get("float_layers") or ()), story.get("drop")
+    kept = None
+    for index, row in enumerate(rows):
+        same = drop is not None and row.drop is not None and abs(row.drop - float(drop)) <= _SAME
+        if same and row.recipe == story.get("recipe") and (row.float_layers == layers or not layers):
+            kept = index
     return [replace(row, kept=index == kept) for index, row in enumerate(rows)]
-
-
-def _row(name: tuple[str, str, int], attempts: list[Mapping[str, Any]]) -> Row:
-    remedy, recipe, layers = name
-    noises = [float(attempt["noise_db"]) for attempt in attempts if attempt.get("noise_db") is not None]
-    drops = [float(attempt["drop"]) for attempt in attempts if attempt.get("drop") is not None]
-    failed = next((str(attempt["failed"]) for attempt in attempts if attempt.get("failed")), "")
-    start = remedy == "as it is"
-    why = "" if drops else failed or ("the start" if start else "not compared: noisier than the best so far")
-    return Row(
-        remedy=remedy,
-        recipe=recipe,
-        float_layers=layers,
-        float_macs=float(attempts[0].get("float_macs") or 0.0),
-        noise_db=noises[0] if start and noises else max(noises, default=None),  # measured again after what came later
-        drop=min(drops, default=None),
-        variants=1 if start else len(set(noises)) or 1,
-        why=why,
-        kept=False,
-    )
-
-
-def _kept(story: Mapping[str, Any], rows: list[Row]) -> int | None:
-    """The last row with the recipe, the number of float layers and the drop that the story ends with."""
-    layers = len((story.get("plan") or {}).get("float_layers") or ())
-    drop = story.get("drop")
-    found = [
-        index
-        for index, row in enumerate(rows)
-        if row.recipe == story.get("recipe")
-        and row.drop is not None
-        and drop is not None
-        and abs(row.drop - float(drop)) <= _SAME
-        and (row.float_layers == layers or not layers)
-    ]
-    return found[-1] if found else None
 
 
 Json = Mapping[str, Any]
@@ -107,8 +105,8 @@ class Damage:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One artifact, whoever took it. reference_bytes: of the largest float32 artifact."""
+class CandidateView:
+    """One artifact. reference_bytes: of the largest float32 artifact. taken_by: profiles whose bundle has it."""
 
     json: Json
     reference_bytes: int | None
@@ -117,6 +115,11 @@ class Candidate:
     @property
     def recipe(self) -> str:
         return str(self.json["recipe"])
+
+    @property
+    def file(self) -> str | None:
+        """Where it came from, of a file that another tool made; None for what edgekit made."""
+        return self.json.get("file")
 
     @property
     def fidelity(self) -> Json:
@@ -188,9 +191,9 @@ class Candidate:
         return story if story is not None and story["recipe"] == self.recipe else None
 
     @property
-    def attempts(self) -> list[Row]:
+    def attempts(self) -> list[VariantRow]:
         """What that search tried."""
-        return grouped(self.repair or {})
+        return group_variants(self.repair or {})
 
     @property
     def rest(self) -> str:
@@ -229,7 +232,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Board:
+class BoardView:
     """One profile's outcome."""
 
     json: Json
@@ -249,10 +252,16 @@ class Board:
     @property
     def estimates(self) -> dict[str, Json]:
         """Recipe -> estimate, of every candidate that has one on this board."""
-        found = {str(entry["recipe"]): entry["estimate"] for entry in self.json.get("candidates") or ()}
+        seen = (*(self.json.get("candidates") or ()), *self.compared)
+        found = {str(entry["recipe"]): entry["estimate"] for entry in seen}
         if self.chosen and self.estimate:
             found.setdefault(self.chosen, self.estimate)
         return {recipe: estimate for recipe, estimate in found.items() if estimate}
+
+    @property
+    def compared(self) -> list[Json]:
+        """Files of other tools, as this board sees them."""
+        return list(self.json.get("compared") or ())
 
     @property
     def alternates(self) -> list[str]:
@@ -299,18 +308,30 @@ def _of(fidelity: Json) -> str:
 
 
 def _value(fidelity: Json, key: str) -> str:
-    return words.scored(fidelity[key], fidelity.get("metric"))
+    return words.format_score(fidelity[key], fidelity.get("metric"))
 
 
 @dataclass(frozen=True)
-class Histogram:
+class HistogramView:
     """A layer's values in float and in the artifact, in the same bins."""
 
     recipe: str
     json: Json
 
 
-class Report:
+@dataclass(frozen=True)
+class RefusalRow:
+    """One reason. figures: what it says of each recipe on each board, where that differs."""
+
+    code: str
+    reason: str
+    do: str
+    recipes: list[str]
+    boards: list[str]
+    figures: list[str]
+
+
+class ReportView:
     """report: the object of `edgekit build --json`."""
 
     def __init__(self, report: Json) -> None:
@@ -325,22 +346,28 @@ class Report:
         return dict(self.json["model"])
 
     @cached_property
-    def boards(self) -> list[Board]:
-        return [Board(bundle) for bundle in self.json["bundles"]]
+    def boards(self) -> list[BoardView]:
+        return [BoardView(bundle) for bundle in self.json["bundles"]]
 
     @cached_property
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[CandidateView]:
         sizes = [entry["bytes"] for entry in self.json["candidates"] if entry["recipe"].endswith("-f32")]
-        return [Candidate(c, max(sizes, default=None), self._taken_by(c["recipe"])) for c in self.json["candidates"]]
+        taken: dict[str, list[str]] = {}
+        for board in self.boards:
+            taken.setdefault(board.chosen or "", []).append(board.profile)
+        largest = max(sizes, default=None)
+        return [CandidateView(c, largest, tuple(taken.get(c["recipe"], ()))) for c in self.json["candidates"]]
+
+    @property
+    def compared(self) -> list[CandidateView]:
+        """What another tool made."""
+        return [candidate for candidate in self.candidates if candidate.file is not None]
 
     @property
     def layers_from(self) -> str:
         """Which items layers were compared on."""
         found = next((c.json["layers_from"] for c in self.candidates if c.json.get("layers_from")), None)
         return "items" if found is None else f"{found['items']} items of the {found['set']} set"
-
-    def _taken_by(self, recipe: str) -> tuple[str, ...]:
-        return tuple(board.profile for board in self.boards if board.chosen == recipe)
 
     @property
     def items(self) -> int | None:
@@ -352,11 +379,11 @@ class Report:
 
     @property
     def latencies(self) -> list[tuple[str, str]]:
-        """(a word, what it means), of the words that the boards' latencies are told with."""
-        told = [found for board in self.boards for found in board.estimates.values()]
-        grades = {str(found.get("grade")) for found in told}
+        """(a word, what it means), of the words that describe the boards' latencies."""
+        estimates = [found for board in self.boards for found in board.estimates.values()]
+        grades = {str(found.get("grade")) for found in estimates}
         words_ = [(grade, meaning) for grade, meaning in words.GRADES.items() if grade in grades]
-        reasons = {str(found["dominated_by"]) for found in told if found.get("dominated_by")}
+        reasons = {str(found["dominated_by"]) for found in estimates if found.get("dominated_by")}
         return [
             *words_,
             *([("dominated by", "names the work that takes the most of that time")] if reasons else []),
@@ -373,26 +400,26 @@ class Report:
         return next((c.fidelity["original"] for c in self.candidates if c.fidelity.get("metric")), None)
 
     @property
-    def damaged(self) -> list[Candidate]:
+    def damaged(self) -> list[CandidateView]:
         """Those with something to say of where they broke."""
         return [candidate for candidate in self.candidates if candidate.damage]
 
     @property
-    def measured(self) -> list[Candidate]:
+    def measured(self) -> list[CandidateView]:
         """Those with more to say of their outputs than the table of candidates does."""
         return [candidate for candidate in self.candidates if candidate.outputs]
 
     @property
-    def repairs(self) -> list[Candidate]:
+    def repairs(self) -> list[CandidateView]:
         return [candidate for candidate in self.candidates if candidate.repair]
 
     @cached_property
-    def histograms(self) -> list[Histogram]:
-        found = [Histogram(c.recipe, h) for c in self.candidates for h in c.json.get("histograms") or ()]
+    def histograms(self) -> list[HistogramView]:
+        found = [HistogramView(c.recipe, h) for c in self.candidates for h in c.json.get("histograms") or ()]
         return found[:_WORST_LAYERS]
 
     @property
-    def disagreeing(self) -> list[Candidate]:
+    def disagreeing(self) -> list[CandidateView]:
         return [candidate for candidate in self.candidates if candidate.disagreements]
 
     @property
@@ -425,8 +452,23 @@ class Report:
             found.update(candidate.get("tools") or {})
         return dict(sorted(found.items()))
 
-    def refusals(self) -> Iterator[tuple[str, Json]]:
-        """(profile, refusal), for the table of what was refused and why."""
+    @property
+    def decisions(self) -> list[tuple[Decision, str]]:
+        """Whether to ship it, with the sentence that says so."""
+        return list(sentences_of(self.json))
+
+    @property
+    def refusals(self) -> list[RefusalRow]:
+        """What was refused and why: one row a reason, whatever the number of recipes and boards."""
+        rows: dict[tuple[str, str, str], RefusalRow] = {}
         for board in self.boards:
             for refusal in board.json.get("refused") or ():
-                yield board.profile, refusal
+                reason = str(refusal["reason"])
+                key = (str(refusal["code"]), str(refusal.get("rule") or reason), str(refusal.get("do") or ""))
+                row = rows.setdefault(key, RefusalRow(*key, recipes=[], boards=[], figures=[]))
+                for found, value in ((row.recipes, str(refusal["recipe"])), (row.boards, board.profile)):
+                    if value not in found:
+                        found.append(value)
+                if refusal.get("rule"):
+                    row.figures.append(f"{board.profile}, {refusal['recipe']}: {reason}")
+        return list(rows.values())

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgekit import scores
 from edgekit_profiles import milliseconds
-from edgekit_runtime.errors import shortened
+from edgekit_runtime.errors import shorten
 
 __all__ = [
     "DASH",
@@ -19,6 +19,7 @@ __all__ = [
     "brief",
     "cause",
     "decibels",
+    "format_score",
     "layer",
     "lost",
     "measure",
@@ -26,7 +27,6 @@ __all__ = [
     "number",
     "percent",
     "points",
-    "scored",
     "share",
     "size",
     "span",
@@ -99,14 +99,9 @@ def brief(text: str) -> str:
     """A reason with its long names shortened: of TensorFlow's, joined by `;`, the first stands for all, and a path
     of scopes is cut at its beginning. The JSON has them in full. Advice is no part of a reason, so that it is never
     cut."""
-    text = _JOINED.sub(lambda found: _joined(found[0]), text)
+    text = _JOINED.sub(lambda found: f"{found[0].split(';')[0][-_NAME:]} and {found[0].count(';')} more", text)
     text = _QUOTED.sub(lambda found: f"'...{found[1][-_NAME:]}'", text)
-    return shortened(text, _REASON)
-
-
-def _joined(names: str) -> str:
-    first, *others = names.split(";")
-    return f"{first[-_NAME:]} and {len(others)} more"
+    return shorten(text, _REASON)
 
 
 def number(value: float | None) -> str:
@@ -170,7 +165,7 @@ def measure(name: str | None) -> str:
     return _MEASURES.get(name or "", name or DASH)
 
 
-def scored(value: float | None, metric: str | None) -> str:
+def format_score(value: float | None, metric: str | None) -> str:
     """A metric's value in its own unit."""
     if value is None:
         return DASH
@@ -180,19 +175,16 @@ def scored(value: float | None, metric: str | None) -> str:
 def lost(found: Mapping[str, Any], drop: float | None = None) -> str:
     """A drop in points, or in the metric's unit, and of an error also the share by which it grows. drop: None for that
     of `found`, a fidelity or a score; else one end of its interval."""
-    told = found.get("drop") if drop is None else drop
-    if told is None:
+    loss = found.get("drop") if drop is None else drop
+    if loss is None:
         return DASH
     metric, original = found.get("metric"), found.get("original")
     if scores.is_share(metric):
-        return points(told)
-    text = scores.change(metric, told, original or 0.0)
-    return text + scores.growth(told, original or 0.0) if drop is None and _is_error(found) else text
-
-
-def _is_error(found: Mapping[str, Any]) -> bool:
-    own = (score for score in found.get("scores") or (found,) if score.get("metric") == found.get("metric"))
-    return found.get("metric") == "mae" or any(not score.get("higher_is_better", True) for score in own)
+        return points(loss)
+    text = scores.change(metric, loss, original or 0.0)
+    own = (score for score in found.get("scores") or (found,) if score.get("metric") == metric)
+    is_error = metric == "mae" or any(not score.get("higher_is_better", True) for score in own)
+    return text + scores.growth(loss, original or 0.0) if drop is None and is_error else text
 
 
 def metric(name: str | None) -> str:
@@ -209,7 +201,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     "percent": percent,
     "share": share,
     "points": points,
-    "scored": scored,
+    "scored": format_score,
     "decibels": decibels,
     "size": size,
     "span": span,

@@ -10,29 +10,36 @@ push         the same over ssh, with a self-test and a timing there; a second ti
 from __future__ import annotations
 
 from edgekit.shipping.deb import pack_deb
-from edgekit.shipping.errors import BoardRefusedError, DebError, DownloadError, NoWheelError, ShippingError, SshError
-from edgekit.shipping.package import PackageRequest, Packed, pack
-from edgekit.shipping.push import Pushed, PushRequest, bench_on, push
-from edgekit.shipping.resolve import Target
-from edgekit.shipping.ssh import Address, Connection, RemoteBoard, probe
+from edgekit.shipping.errors import (
+    BoardRefusedError,
+    DebError,
+    NoWheelError,
+    ShippingError,
+    SshError,
+    WheelDownloadError,
+)
+from edgekit.shipping.package import PackageRequest, PackageResult, pack
+from edgekit.shipping.push import PushRequest, PushResult, bench_on, push
+from edgekit.shipping.resolve import WheelTarget
+from edgekit.shipping.ssh import Address, RemoteBoard, SshConnection, probe
 from edgekit.shipping.wheelhouse import WheelFile, Wheelhouse, collect
 
 __all__ = [
     "Address",
     "BoardRefusedError",
-    "Connection",
     "DebError",
-    "DownloadError",
     "NoWheelError",
     "PackageRequest",
-    "Packed",
+    "PackageResult",
     "PushRequest",
-    "Pushed",
+    "PushResult",
     "RemoteBoard",
     "ShippingError",
+    "SshConnection",
     "SshError",
-    "Target",
+    "WheelDownloadError",
     "WheelFile",
+    "WheelTarget",
     "Wheelhouse",
     "bench_on",
     "collect",

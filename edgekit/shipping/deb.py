@@ -19,7 +19,6 @@ import os
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -27,9 +26,9 @@ from edgekit.errors import OutputError
 from edgekit.shipping import package
 from edgekit.shipping.errors import DebError
 from edgekit.shipping.folder import draft
-from edgekit.shipping.package import PackageRequest, Packed, pack
+from edgekit.shipping.package import PackageRequest, PackageResult, pack
 from edgekit.shipping.plan import user_name
-from edgekit.shipping.resolve import Target
+from edgekit.shipping.resolve import WheelTarget
 
 __all__ = ["pack_deb", "unpack_wheel"]
 
@@ -38,8 +37,9 @@ _LIBRARIES = ("libstdc++6", "libgcc-s1")  # what every manylinux wheel with C++ 
 _START = "#!/opt/edgekit/{name}/env/bin/python3\nimport sys\n\nfrom edgekit.cli import main\n\nsys.exit(main())\n"
 
 
-def pack_deb(request: PackageRequest) -> Packed:
-    """`output` is the folder that the .deb is written to, which is made. Raises what `pack` raises, and DebError."""
+def pack_deb(request: PackageRequest) -> PackageResult:
+    """`output` is the folder that the .deb is written to, which is made.
+    Raises what `pack` raises, and DebError."""
     tool = shutil.which("dpkg-deb")
     if tool is None:
         raise DebError(
@@ -50,11 +50,17 @@ def pack_deb(request: PackageRequest) -> Packed:
     try:
         output.mkdir(parents=True, exist_ok=True)
         with draft(output) as folder:
-            packed = _packed(request, folder / "package", output)
+            package_folder = folder / "package"
+            try:
+                packed = pack(replace(request, output=package_folder))
+            except OutputError as error:  # it does not speak of a draft: a person knows the folder that they named
+                if error.where == os.path.realpath(package_folder):
+                    raise OutputError(error.what, where=str(output), do=error.do) from error
+                raise
             tree = folder / "tree"
-            _fill(tree, packed, Target.of(request.profile))
+            _fill(tree, packed, WheelTarget.of(request.profile))
             made = _built(tool, tree, folder / "made.deb")
-            path = output / f"{_package(packed)}_{packed.version}_{Target.of(request.profile).debian_arch}.deb"
+            path = output / f"{_package(packed)}_{packed.version}_{WheelTarget.of(request.profile).debian_arch}.deb"
             size = made.stat().st_size
             made.replace(path)
     except OSError as error:
@@ -62,24 +68,22 @@ def pack_deb(request: PackageRequest) -> Packed:
     return replace(packed, path=path, bytes=size, files=1)
 
 
-def _packed(request: PackageRequest, draft: Path, output: Path) -> Packed:
-    """In a draft, of which an error does not speak: its reader knows the folder that was asked for."""
-    try:
-        return pack(replace(request, output=draft))
-    except OutputError as error:
-        if error.where != os.path.realpath(draft):
-            raise
-        raise OutputError(error.what, where=str(output), do=error.do) from error
-
-
 def unpack_wheel(wheel: Path, site: Path) -> None:
-    """A wheel's modules into `site`, as an installer lays them. Programs, headers and compiled modules are left out:
-    those are made where they are used, and are not dpkg's to check."""
+    """A wheel's modules into `site`, as an installer lays them.
+
+    Programs, headers and compiled modules are left out: they are made where they are used, and not dpkg's to check.
+    """
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
-            name = _installed_name(entry.filename)
-            if name is None or entry.is_dir():
+            name, parts = entry.filename, PurePosixPath(entry.filename).parts
+            if name.endswith(".pyc") or entry.is_dir():
                 continue
+            if ".." in parts or name.startswith("/"):
+                raise DebError("a wheel names a file outside itself", where=name)
+            if parts[0].endswith(".data"):
+                if parts[1] not in ("purelib", "platlib"):
+                    continue
+                name = "/".join(parts[2:])
             place = site / name
             place.parent.mkdir(parents=True, exist_ok=True)
             with archive.open(entry) as source, place.open("wb") as sink:
@@ -87,18 +91,7 @@ def unpack_wheel(wheel: Path, site: Path) -> None:
             place.chmod(0o755 if entry.external_attr >> 16 & 0o111 else 0o644)
 
 
-def _installed_name(name: str) -> str | None:
-    parts = PurePosixPath(name).parts
-    if name.endswith(".pyc"):
-        return None
-    if ".." in parts or name.startswith("/"):
-        raise DebError("a wheel names a file outside itself", where=name)
-    if not parts[0].endswith(".data"):
-        return name
-    return "/".join(parts[2:]) if parts[1] in ("purelib", "platlib") else None
-
-
-def _fill(tree: Path, packed: Packed, target: Target) -> None:
+def _fill(tree: Path, packed: PackageResult, target: WheelTarget) -> None:
     home = tree / "opt" / "edgekit" / packed.name
     env = home / "env"
     site = env / "lib" / f"python{target.python}" / "site-packages"
@@ -138,11 +131,21 @@ def _fill(tree: Path, packed: Packed, target: Target) -> None:
             path.chmod(0o755)
 
 
-def _control(tree: Path, packed: Packed, target: Target) -> None:
+def _control(tree: Path, packed: PackageResult, target: WheelTarget) -> None:
     folder = tree / "DEBIAN"
     size = sum(path.lstat().st_size for path in tree.rglob("*") if path.is_file()) // 1024 + 1
     folder.mkdir()
-    (folder / "control").write_text("".join(_fields(packed, target, size)), encoding="utf-8")
+    python = [f"python{target.python}", f"libc6 (>= {target.glibc})"]
+    depends = [*python, *_LIBRARIES, *(["passwd"] if packed.service else []), *packed.debian]
+    fields = (
+        f"Package: {_package(packed)}\nVersion: {packed.version}\nArchitecture: {target.debian_arch}\n"
+        "Maintainer: none <root@localhost>\nSection: misc\nPriority: optional\n"
+        f"Installed-Size: {size}\nDepends: {', '.join(depends)}\n"
+        f"Description: the model {packed.name} for {packed.profile}, with all that answers with it\n"
+        f" {packed.engine} {packed.engine_version} and edgekit's runtime stand in /opt/edgekit/{packed.name}/env,\n"
+        f" and applications open /opt/edgekit/{packed.name}/model.\n"
+    )
+    (folder / "control").write_text(fields, encoding="utf-8")
     filled = {"@NAME@": packed.name, "@PACKAGE@": _package(packed), "@SERVICE@": packed.service}
     filled |= {"@USER@": user_name(packed.name), "@TRUST@": " ".join(packed.trust)}
     filled |= {"@ALLOW_UNSIGNED@": "--allow-unsigned" if packed.allow_unsigned else ""}
@@ -154,23 +157,11 @@ def _control(tree: Path, packed: Packed, target: Target) -> None:
         (folder / script).chmod(0o755)
 
 
-def _fields(packed: Packed, target: Target, size_kb: int) -> Iterator[str]:
-    python = [f"python{target.python}", f"libc6 (>= {target.glibc})"]
-    yield f"Package: {_package(packed)}\nVersion: {packed.version}\nArchitecture: {target.debian_arch}\n"
-    yield "Maintainer: nobody in particular <root@localhost>\nSection: misc\nPriority: optional\n"
-    yield (
-        f"Installed-Size: {size_kb}\nDepends: "
-        f"{', '.join([*python, *_LIBRARIES, *(['passwd'] if packed.service else []), *packed.debian])}\n"
-    )
-    yield f"Description: the model {packed.name} for {packed.profile}, with all that answers with it\n"
-    yield f" {packed.engine} {packed.engine_version} and edgekit's runtime stand in /opt/edgekit/{packed.name}/env,\n"
-    yield f" and applications open /opt/edgekit/{packed.name}/model.\n"
-
-
 def _built(tool: str, tree: Path, path: Path) -> Path:
-    """Compressed by zstd, which every release with a Python for edgekit unpacks; by xz where this dpkg-deb has no zstd.
-    One
-    thread: how many there are would show in the bytes."""
+    """Pack by zstd, which every release with a Python for edgekit unpacks, or by xz if this dpkg-deb has no zstd.
+
+    One thread: how many there are would show in the bytes.
+    """
     environment = os.environ | {"SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", _EPOCH)}
     for options in (["-Zzstd", "-z9", "--threads-max=1"], ["-Zxz", "-z1"]):
         command = [tool, "--root-owner-group", *options, "--build", str(tree), str(path)]
@@ -180,5 +171,5 @@ def _built(tool: str, tree: Path, path: Path) -> Path:
     raise DebError(f"dpkg-deb failed: {' '.join(done.stderr.split())}", where=str(path))
 
 
-def _package(packed: Packed) -> str:
+def _package(packed: PackageResult) -> str:
     return f"edgekit-{packed.name}"

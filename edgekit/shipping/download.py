@@ -1,9 +1,11 @@
-"""Wheel files from an index into a folder, once: kept by their SHA-256, gone on with where it was interrupted.
+"""Wheel files from an index into a folder, once: cached by their SHA-256, resumed after an interruption.
 
-Rules: bytes are believed only when their SHA-256 is the one that the resolution named, and no more of them are read
-than the index promised, or 4 GiB where it promised nothing; a file is there whole or not at all; what has been fetched
-before is not asked for again, so that a second package needs no network for it; two processes that fetch the same file
-write to two drafts.
+Rules:
+- bytes are trusted only when their SHA-256 is the one that the resolution named; no more of them are read than the
+  index promised, or 4 GiB where it promised nothing;
+- a file is there whole or not at all;
+- what has been fetched before is not requested again, so that a second package needs no network for it;
+- two processes that fetch the same file write to two drafts.
 
     fetch(locked.wheel, Path("usb/wheels"), kept=state_dir() / "wheels")
 """
@@ -23,11 +25,11 @@ from functools import partial
 from pathlib import Path
 
 from edgekit.errors import OutputError
-from edgekit.shipping.errors import DownloadError
+from edgekit.shipping.errors import WheelDownloadError
 from edgekit.shipping.resolve import RemoteWheel
 from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install.fetch import Stream, source_of
-from edgekit_runtime.install.http import Limits, get
+from edgekit_runtime.install.fetch import source_of
+from edgekit_runtime.install.http import DownloadLimits, get
 from edgekit_runtime.whole_file import take, write_cache
 
 __all__ = ["fetch", "sha256_of"]
@@ -39,8 +41,9 @@ _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
 def fetch(wheel: RemoteWheel, folder: Path, *, kept: Path) -> Path:
-    """The file in `folder`, under its own name. Raises DownloadError, and then what came so far is kept for the next
-    try, and OutputError where `kept` cannot be written."""
+    """The file in `folder`, under its own name.
+    Raises DownloadError, and then what came so far is kept for the next try, and OutputError where `kept` cannot be
+    written."""
     folder.mkdir(parents=True, exist_ok=True)
     place, store = folder / wheel.name, kept / wheel.sha256
     if place.is_file() and sha256_of(place) == wheel.sha256:
@@ -68,7 +71,7 @@ def _download(wheel: RemoteWheel, part: Path, store: Path) -> None:
         except (OSError, EdgekitError) as error:
             if getattr(error, "errno", None) in _OF_THE_DISK:
                 raise
-            raise DownloadError(
+            raise WheelDownloadError(
                 f"{wheel.name}: {error.what}"
                 if isinstance(error, EdgekitError)
                 else f"{wheel.name} cannot be fetched: {error}",
@@ -77,7 +80,7 @@ def _download(wheel: RemoteWheel, part: Path, store: Path) -> None:
             ) from error
         if sha256_of(draft) != wheel.sha256:
             draft.unlink()
-            raise DownloadError(
+            raise WheelDownloadError(
                 f"{wheel.name} is not the file that the index promised: its SHA-256 is another",
                 where=wheel.url,
                 do="Run it again; if that does not help, something between here and the index changes files",
@@ -87,12 +90,14 @@ def _download(wheel: RemoteWheel, part: Path, store: Path) -> None:
 
 @contextlib.contextmanager
 def _draft(part: Path) -> Iterator[Path]:
-    """`part`, locked, to go on with what came before; where another is at it, a file of this one's own, gone at the
-    end.
-    """
+    """`part`, locked, to resume; if another process writes it, a file of this process's own, removed at the end."""
     handle = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if _is_ours(handle, part):
+        try:  # still the file of that name: another process may have finished with it just now
+            ours = take(handle) is True and os.path.samestat(os.fstat(handle), part.stat())
+        except OSError:
+            ours = False
+        if ours:
             yield part
             return
     finally:
@@ -105,25 +110,17 @@ def _draft(part: Path) -> Iterator[Path]:
         Path(name).unlink(missing_ok=True)
 
 
-def _is_ours(handle: int, part: Path) -> bool:
-    """Whether nobody else writes it, and it is still the file of that name.
-
-    Another may have finished with it just now.
-    """
-    try:
-        return take(handle) is True and os.path.samestat(os.fstat(handle), part.stat())
-    except OSError:
-        return False
-
-
 def _append(wheel: RemoteWheel, part: Path) -> None:
     have = part.stat().st_size if part.is_file() else 0
     if wheel.bytes is not None and have >= wheel.bytes:
         if have == wheel.bytes:
             return
         have = 0
-    url, limits = _with_credentials(wheel.url), Limits(silence_s=_TIMEOUT_S)
-    with contextlib.closing(_opened(url, have, limits)) as stream:
+    url, limits = _with_credentials(wheel.url), DownloadLimits(silence_s=_TIMEOUT_S)
+    # An index may be a folder of this machine, which is read from its first byte.
+    local = url.startswith("file:")
+    opened = source_of(url).opens(0, "") if local else get(url, start=have, limits=limits, by_digest=True)
+    with contextlib.closing(opened) as stream:
         left = (_MOST_BYTES if wheel.bytes is None else wheel.bytes) - stream.start
         short = 0 if stream.total is None else stream.total - stream.start
         with part.open("ab" if stream.start else "wb") as file:
@@ -137,29 +134,14 @@ def _append(wheel: RemoteWheel, part: Path) -> None:
             raise ConnectionError("the connection broke off")
 
 
-def _opened(url: str, start: int, limits: Limits) -> Stream:
-    """From that byte on, or from the first. An index may be a folder of this machine (file:)."""
-    if url.startswith("file:"):
-        return source_of(url).opens(0, "")
-    return get(url, start=start, limits=limits, by_digest=True)
-
-
 def _with_credentials(url: str) -> str:
-    """With user and password of a private index, where ~/.netrc has them."""
-    parts, told = urllib.parse.urlsplit(url), _credentials(url)
-    if told is None:
+    """With user and password of a private index, if ~/.netrc has them; they are never printed and never stored."""
+    parts = urllib.parse.urlsplit(url)
+    found = None
+    if parts.hostname:
+        with contextlib.suppress(OSError, netrc.NetrcParseError):
+            found = netrc.netrc().authenticators(parts.hostname)
+    if not found:
         return url
-    user, password = (urllib.parse.quote(part, safe="") for part in told)
+    user, password = (urllib.parse.quote(part, safe="") for part in (found[0], found[2]))
     return parts._replace(netloc=f"{user}:{password}@{parts.netloc.rpartition('@')[2]}").geturl()
-
-
-def _credentials(url: str) -> tuple[str, str] | None:
-    """User and password for a private index, from ~/.netrc as other clients have it; never printed, never stored."""
-    host = urllib.parse.urlsplit(url).hostname
-    if not host:
-        return None
-    with contextlib.suppress(OSError, netrc.NetrcParseError):
-        found = netrc.netrc().authenticators(host)
-        if found:
-            return found[0], found[2]
-    return None

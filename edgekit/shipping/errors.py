@@ -1,10 +1,10 @@
-"""The shipping room's error tree. Each code is a refusal that a script may act upon."""
+"""The error tree of shipping. Each code is a refusal that a script may act upon."""
 
 from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["BoardRefusedError", "DebError", "DownloadError", "NoWheelError", "ShippingError", "SshError"]
+__all__ = ["BoardRefusedError", "DebError", "NoWheelError", "ShippingError", "SshError", "WheelDownloadError"]
 
 
 class ShippingError(EdgekitError):
@@ -21,7 +21,7 @@ class NoWheelError(ShippingError):
     code = "no-wheel"
 
 
-class DownloadError(ShippingError):
+class WheelDownloadError(ShippingError):
     """The package index cannot be reached, or gave bytes that are not those it promised."""
 
     code = "download"

@@ -1,10 +1,8 @@
 """The folder that a package is put into: a new one, an empty one such as a USB stick, or that of an earlier package.
 
 Rules:
-- what the earlier package's SHA256SUMS does not list is somebody's: the folder is refused, and nothing in it is
-  touched;
-- a folder that is there is filled where it is (it may be a mount point), SHA256SUMS last: until then no installer takes
-  it;
+- a file that the earlier package's SHA256SUMS does not list belongs to someone else: the folder is refused, untouched;
+- an existing folder is filled in place (it may be a mount point), SHA256SUMS last: until then no installer takes it;
 - a draft is locked as long as its process lives; the next one removes those that a killed process has left.
 
     with draft(output) as folder:
@@ -41,16 +39,34 @@ _TRASH = ".Trash-"
 
 
 def check_free(output: Path) -> None:
-    """Whether a package may go there. Raises OutputError, which names the first files that no package has put there."""
+    """Check that a package may go there.
+    Raises OutputError, which names the first files that no package put there."""
     if not output.exists():
         return
     if not output.is_dir():
         raise OutputError("is a file", where=str(output), do="Name a folder")
-    foreign = sorted(_foreign(output))
+    listed: set[str] = set()  # by the earlier package; nothing if its lists are not a package's
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        lines = (output / SUMS).read_text(encoding="utf-8").splitlines()
+        names = {line.partition("  ")[2] for line in lines} - {""}
+        if RECORD in names and (output / RECORD).is_file():
+            listed = names | {SUMS}
+    folders = {parent.as_posix() for name in listed for parent in Path(name).parents}
+    waiting = [entry for entry in output.iterdir() if not _passed_over(entry.name)]
+    foreign = []
+    while waiting:
+        entry = waiting.pop()
+        name = entry.relative_to(output).as_posix()
+        if entry.is_symlink() or not entry.is_dir():
+            foreign += [name] if name not in listed else []
+        elif name in folders:
+            waiting.extend(entry.iterdir())
+        else:
+            foreign.append(f"{name}/")
     if foreign:
         more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
         raise OutputError(
-            f"the folder holds something else: {', '.join(foreign[:_NAMED])}{more}",
+            f"the folder holds something else: {', '.join(sorted(foreign)[:_NAMED])}{more}",
             where=str(output),
             do="Name a folder that does not exist yet, or move these away",
         )
@@ -58,8 +74,9 @@ def check_free(output: Path) -> None:
 
 @contextlib.contextmanager
 def draft(output: Path) -> Iterator[Path]:
-    """A folder on the same file system, gone at the end: in `output` where it is there, whose parent may not be
-    writable.
+    """A folder on the same file system, removed at the end.
+
+    It is in `output` if that exists, because its parent may not be writable.
     """
     place = output if output.is_dir() else output.parent
     place.mkdir(parents=True, exist_ok=True)
@@ -68,7 +85,13 @@ def draft(output: Path) -> Iterator[Path]:
         if handle is not None:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(handle)
-    folder, handle = _locked(place)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=place))
+        handle = _lock(folder, wait=True)
+        if folder.is_dir():  # else another that started just now removed it as one that was left
+            break
+        if handle is not None:
+            os.close(handle)
     try:
         yield folder
     finally:
@@ -104,42 +127,6 @@ def put(made: Path, output: Path) -> None:
 def _passed_over(name: str) -> bool:
     """What a system or a draft of ours puts into a folder; it stays."""
     return name in _OF_SYSTEMS or name.startswith((_TRASH, _DRAFT))
-
-
-def _foreign(output: Path) -> Iterator[str]:
-    listed = _listed(output)
-    folders = {parent.as_posix() for name in listed for parent in Path(name).parents}
-    waiting = [entry for entry in output.iterdir() if not _passed_over(entry.name)]
-    while waiting:
-        entry = waiting.pop()
-        name = entry.relative_to(output).as_posix()
-        if entry.is_symlink() or not entry.is_dir():
-            if name not in listed:
-                yield name
-        elif name in folders:
-            waiting.extend(entry.iterdir())
-        else:
-            yield f"{name}/"
-
-
-def _listed(output: Path) -> set[str]:
-    """What the earlier package has put there; nothing where its lists are not those of a package."""
-    try:
-        lines = (output / SUMS).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return set()
-    names = {line.partition("  ")[2] for line in lines} - {""}
-    return names | {SUMS} if RECORD in names and (output / RECORD).is_file() else set()
-
-
-def _locked(place: Path) -> tuple[Path, int | None]:
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=place))
-        handle = _lock(folder, wait=True)
-        if folder.is_dir():  # another that started just now may have taken it for one that was left
-            return folder, handle
-        if handle is not None:
-            os.close(handle)
 
 
 def _lock(folder: Path, *, wait: bool) -> int | None:

@@ -6,7 +6,7 @@
 Rules:
 - everything is in the folder, and the SHA-256 of every file in `SHA256SUMS`;
 - the same bundle, wheels and profile give the same bytes: nothing in it says when or where it was made;
-- an installer takes the folder whole or not at all, and nothing that somebody else put into it is ever lost;
+- an installer takes the folder whole or not at all, and no file that another put into it is ever lost;
 - the board's side is two short shell scripts; they say what they do, and the second undoes the first;
 - the licences that wheels declare are listed, not judged, with every text that the wheels carry. Texts of Debian's
   packages are on the board already, in /usr/share/doc.
@@ -14,7 +14,6 @@ Rules:
 
 from __future__ import annotations
 
-import email.message
 import hashlib
 import importlib.resources
 import json
@@ -23,7 +22,7 @@ import re
 import shlex
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ from edgekit.errors import OutputError
 from edgekit.shipping.download import sha256_of
 from edgekit.shipping.errors import NoWheelError, ShippingError
 from edgekit.shipping.folder import RECORD, SUMS, check_free, draft, put
-from edgekit.shipping.plan import Plan, planned, unit, user_name
+from edgekit.shipping.plan import DeployPlan, plan_deploy, unit, user_name
 from edgekit.shipping.wheelhouse import WheelFile, Wheelhouse, collect
 from edgekit_runtime.engines.registry import ENGINES
 
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from edgekit_profiles import Profile
     from edgekit_runtime.bundle import Bundle
 
-__all__ = ["LIST", "RECORD", "Licence", "PackageRequest", "Packed", "of_wheel", "pack", "packed_files", "write"]
+__all__ = ["LIST", "RECORD", "Licence", "PackageRequest", "PackageResult", "of_wheel", "pack", "packed_files", "write"]
 
 LIST = "LICENCES.txt"
 _TEXT = re.compile(r"(^|/)(licen[cs]es?/|[^/]*(licen[cs]e|copying|notice|authors)[^/]*$)", re.IGNORECASE)
@@ -78,48 +77,34 @@ def of_wheel(wheel: Path) -> Licence:
         metadata = email.parser.BytesParser().parsebytes(archive.read(info))
         inside = sorted(n for n in archive.namelist() if n.startswith(folder) and not n.endswith("/"))
         texts = {n.removeprefix(folder): archive.read(n) for n in inside if _TEXT.search(n.removeprefix(folder))}
-    return Licence(metadata["Name"], metadata["Version"], _said(metadata), _home(metadata), texts)
+    classifiers = [c for c in metadata.get_all("Classifier", []) if c.startswith("License ::")]
+    short = (metadata["License"] or "").strip().splitlines()
+    says = "; ".join(c.rpartition(" :: ")[2] for c in classifiers) or "it does not say"
+    if short and len(short[0]) <= 80 and short[0].upper() != "UNKNOWN":
+        says = short[0]
+    says = str(metadata["License-Expression"] or says)
+    links = [metadata["Home-page"], *(url.partition(",")[2].strip() for url in metadata.get_all("Project-URL", []))]
+    home = next((link for link in links if link), "")
+    return Licence(metadata["Name"], metadata["Version"], says, home, texts)
 
 
 def write(folder: Path, wheels: Sequence[Path], debian: Sequence[str], model: str) -> list[Licence]:
-    """Fill `folder`, which is made, with the list and the texts. model: the bundle's line. Returns what it found."""
+    """Fill `folder`, which is made, with the list and the texts. model: the bundle's line.
+    Returns what it found."""
     folder.mkdir(parents=True, exist_ok=True)
     found = sorted((of_wheel(wheel) for wheel in wheels), key=lambda one: one.name.lower())
+    lines = [_HEAD, f"model   {model}"]
     for one in found:
+        names = {name: f"{one.name}-{one.version}/{name.replace('/', '_')}" for name in one.texts}
         for name, text in one.texts.items():
-            place = folder / f"{one.name}-{one.version}" / name.replace("/", "_")
-            place.parent.mkdir(exist_ok=True)
-            place.write_bytes(text)
-    lines = [_HEAD, f"model   {model}", *(line for one in found for line in _lines(one)), *map(_debian_line, debian)]
+            (folder / names[name]).parent.mkdir(exist_ok=True)
+            (folder / names[name]).write_bytes(text)
+        lines.append(f"\n{one.name} {one.version}: {one.says}")
+        lines += [f"    {one.home}"] if one.home else []
+        lines.append(f"    {', '.join(names.values()) or 'its wheel carries no text'}")
+    lines += [f"\n{name}: from Debian, see /usr/share/doc/{name}/copyright on the board" for name in debian]
     (folder / LIST).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return found
-
-
-def _lines(one: Licence) -> Iterator[str]:
-    yield f"\n{one.name} {one.version}: {one.says}"
-    if one.home:
-        yield f"    {one.home}"
-    files = [f"{one.name}-{one.version}/{name.replace('/', '_')}" for name in one.texts]
-    yield f"    {', '.join(files) or 'its wheel carries no text'}"
-
-
-def _debian_line(package: str) -> str:
-    return f"\n{package}: from Debian, see /usr/share/doc/{package}/copyright on the board"
-
-
-def _said(metadata: email.message.Message) -> str:
-    if expression := metadata["License-Expression"]:
-        return str(expression)
-    classifiers = [c for c in metadata.get_all("Classifier", []) if c.startswith("License ::")]
-    short = (metadata["License"] or "").strip().splitlines()
-    if short and len(short[0]) <= 80 and short[0].upper() != "UNKNOWN":
-        return short[0]
-    return "; ".join(c.rpartition(" :: ")[2] for c in classifiers) or "it does not say"
-
-
-def _home(metadata: email.message.Message) -> str:
-    links = [metadata["Home-page"], *(url.partition(",")[2].strip() for url in metadata.get_all("Project-URL", []))]
-    return next((link for link in links if link), "")
 
 
 _SHORT = 12
@@ -172,7 +157,7 @@ class PackageRequest:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackageResult:
     """path: the folder. release: what names this very content on a board. bytes: of all files."""
 
     path: Path
@@ -198,14 +183,14 @@ class Packed:
         return asdict(self) | {"path": str(self.path), "wheels": [asdict(wheel) for wheel in self.wheels]}
 
 
-def pack(request: PackageRequest) -> Packed:
-    """Make the folder. Raises BundleError, NoWheelError, DownloadError, MissingExtraError, ShippingError and
-    OutputError.
+def pack(request: PackageRequest) -> PackageResult:
+    """Make the folder.
+    Raises BundleError, NoWheelError, DownloadError, MissingExtraError, ShippingError and OutputError.
     """
     from edgekit_runtime.bundle import read_bundle
 
     bundle = read_bundle(request.bundle)
-    plan = planned(bundle, request.profile, request.engine, request.extras)
+    plan = plan_deploy(bundle, request.profile, request.engine, request.extras)
     service = unit(plan.name, plan.title, request.service) if request.service else ""
     output = Path(os.path.realpath(request.output))  # a link to a folder stays one
     try:
@@ -225,7 +210,7 @@ def packed_files(folder: Path) -> dict[str, str]:
     return listed | {SUMS: sha256_of(folder / SUMS)}
 
 
-def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, service: str) -> Packed:
+def _fill(folder: Path, request: PackageRequest, plan: DeployPlan, bundle: Bundle, service: str) -> PackageResult:
     house, more = _wheels(request, plan, folder / "wheels")
     if request.approve is not None:
         request.approve(request.bundle, request.profile, plan.engine, house.engine_version)
@@ -250,9 +235,9 @@ def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, ser
         (folder / script).write_text(text, encoding="utf-8")
         (folder / script).chmod(0o755)
     environment = _digest(house.requirements.read_bytes(), " ".join(house.debian).encode())
-    vouching = " ".join([*(sha256_of(folder / "trust" / name) for name in trust), str(request.allow_unsigned)])
-    release = _digest(digest.encode(), environment.encode(), service.encode(), vouching.encode())
-    packed = Packed(
+    trusted = " ".join([*(sha256_of(folder / "trust" / name) for name in trust), str(request.allow_unsigned)])
+    release = _digest(digest.encode(), environment.encode(), service.encode(), trusted.encode())
+    packed = PackageResult(
         path=folder,
         name=plan.name,
         version=plan.version,
@@ -270,8 +255,7 @@ def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, ser
         trust=trust,
         allow_unsigned=request.allow_unsigned,
     )
-    (folder / "package.conf").write_text(_conf(packed, plan, house, file, environment), encoding="utf-8")
-    (folder / "README.txt").write_text(_readme(packed, plan, house, file), encoding="utf-8")
+    _write_texts(packed, plan, house, environment)
     record = {key: value for key, value in packed.as_json().items() if key not in ("path", "files", "bytes")}
     (folder / RECORD).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
@@ -282,15 +266,15 @@ def _fill(folder: Path, request: PackageRequest, plan: Plan, bundle: Bundle, ser
 
 
 def _trust(request: PackageRequest, bundle: Bundle, folder: Path) -> tuple[str, ...]:
-    """The files' names in the package. Raises ShippingError, and SignatureError for a bundle that the board would
-    refuse.
+    """The files' names in the package.
+    Raises ShippingError, and SignatureError for a bundle that the board would refuse.
     """
-    from edgekit_runtime.bundle import read_vouched
+    from edgekit_runtime.bundle import read_verified
 
     if not request.trust:
         return ()
     if bundle.manifest.encrypted_with is None:
-        read_vouched(request.bundle, request.trust, allow_unsigned=request.allow_unsigned)
+        read_verified(request.bundle, request.trust, allow_unsigned=request.allow_unsigned)
     roots = [path for path in request.trust if path.suffix == ".json"]
     if len(roots) > 1:
         raise ShippingError("a package holds one root.json", where="--trust", do="Name the newest one")
@@ -302,7 +286,7 @@ def _trust(request: PackageRequest, bundle: Bundle, folder: Path) -> tuple[str, 
     return tuple(named)
 
 
-def _wheels(request: PackageRequest, plan: Plan, folder: Path) -> tuple[Wheelhouse, list[str]]:
+def _wheels(request: PackageRequest, plan: DeployPlan, folder: Path) -> tuple[Wheelhouse, list[str]]:
     """With the engine's version that made the golden answers; where the board cannot have that one, the newest."""
     profile = request.profile
     if plan.proven is None or plan.engine in profile.pins:
@@ -318,14 +302,16 @@ def _wheels(request: PackageRequest, plan: Plan, folder: Path) -> tuple[Wheelhou
     return house, [f"{note}: they are compared by likeness there, not step by step"]
 
 
-def _conf(packed: Packed, plan: Plan, house: Wheelhouse, bundle: str, environment: str) -> str:
+def _write_texts(packed: PackageResult, plan: DeployPlan, house: Wheelhouse, environment: str) -> None:
+    """package.conf, which the shell scripts read, and README.txt."""
+    bundle, target = f"{plan.name}.ekb", house.target
     values = {
         "NAME": packed.name,
         "TITLE": plan.title,
         "PROFILE": packed.profile,
-        "ARCH": house.target.arch,
-        "PYTHON": house.target.python,
-        "GLIBC": house.target.glibc,
+        "ARCH": target.arch,
+        "PYTHON": target.python,
+        "GLIBC": target.glibc,
         "DEBIAN": " ".join(packed.debian),
         "BUNDLE": bundle,
         "ENV": environment,
@@ -336,22 +322,21 @@ def _conf(packed: Packed, plan: Plan, house: Wheelhouse, bundle: str, environmen
         "SERVICE": packed.service,
         "USER_NAME": user_name(packed.name),
     }
-    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
-
-
-def _readme(packed: Packed, plan: Plan, house: Wheelhouse, bundle: str) -> str:
-    return _README.format(
+    conf = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+    (packed.path / "package.conf").write_text(conf, encoding="utf-8")
+    readme = _README.format(
         title=plan.title,
         profile=packed.profile,
-        arch=house.target.arch,
-        python=house.target.python,
-        glibc=house.target.glibc,
+        arch=target.arch,
+        python=target.python,
+        glibc=target.glibc,
         bundle=bundle,
         engine=packed.engine,
         engine_version=packed.engine_version,
         debian=", ".join(packed.debian) or "nothing but Python itself",
         list=LIST,
     )
+    (packed.path / "README.txt").write_text(readme, encoding="utf-8")
 
 
 def _digest(*parts: bytes) -> str:

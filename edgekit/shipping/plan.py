@@ -1,6 +1,6 @@
 """What a package for a board consists of, decided before anything is fetched or written.
 
-    plan = planned(read_bundle("digits.ekb"), load("raspberry-pi-4"), None)
+    plan = plan_deploy(read_bundle("digits.ekb"), load("raspberry-pi-4"), None)
     plan.name, plan.engine, plan.extras              # "digits", "litert", ("image",)
     unit("digits", "digits version 2", "python3 /home/pi/app.py {bundle}")
 
@@ -28,11 +28,11 @@ from edgekit_runtime.bundle import Bundle, Manifest
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.engines.registry import ENGINES
 
-__all__ = ["Plan", "package_name", "planned", "unit", "user_name"]
+__all__ = ["DeployPlan", "package_name", "plan_deploy", "unit", "user_name"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class DeployPlan:
     """name: of files and folders on the board. version: Debian's. extras: of edgekit, beside the engine's.
 
     proven: the engine's version that made the golden answers, None where another engine made them.
@@ -48,30 +48,34 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-def planned(bundle: Bundle, profile: Profile, engine: str | None, extras: tuple[str, ...] = ()) -> Plan:
+def plan_deploy(bundle: Bundle, profile: Profile, engine: str | None, extras: tuple[str, ...] = ()) -> DeployPlan:
     """engine: None to choose. extras: more than the bundle itself needs. Raises NoWheelError."""
     manifest = bundle.manifest
     chosen = _engine(manifest, profile, engine)
     kinds = {extra for spec in manifest.contract.caller_inputs for extra in kind_of(spec).extras}
-    return Plan(
+    version = re.sub(r"[^A-Za-z0-9.+~]+", "+", manifest.version).strip("+.~") or "0"
+    recipes = [artifact.recipe for artifact in manifest.artifacts if artifact.format in ENGINES[chosen].formats]
+    made = [a for golden in manifest.golden for a in golden.answers if a.engine == chosen and a.recipe in recipes]
+    notes = []
+    if manifest.target.profile != profile.name:
+        note = f"the bundle was built for {manifest.target.profile}: its latencies were not judged for {profile.name}"
+        if profile.name not in manifest.compatible:
+            note += f", and a board that is known as one refuses it: build it with --compatible {profile.name}"
+        notes.append(note)
+    return DeployPlan(
         name=package_name(manifest.name),
         title=f"{manifest.name} version {manifest.version} for {profile.name}",
-        version=_debian_version(manifest.version),
+        version=version if version[0].isdigit() else f"0~{version}",
         engine=chosen,
         extras=tuple(sorted({*kinds, *extras})),
-        proven=_proven(manifest, chosen),
-        notes=tuple(_notes(manifest, profile)),
+        proven=made[0].engine_version if made else None,
+        notes=tuple(notes),
     )
 
 
 def package_name(name: str) -> str:
     """Lower case, and of a-z, 0-9, '.' and '-' only, beginning with a letter or digit: what Debian and systemd take."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "model"
-
-
-def _debian_version(version: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9.+~]+", "+", version).strip("+.~") or "0"
-    return plain if plain[0].isdigit() else f"0~{plain}"
 
 
 def _engine(manifest: Manifest, profile: Profile, asked: str | None) -> str:
@@ -94,21 +98,6 @@ def _engine(manifest: Manifest, profile: Profile, asked: str | None) -> str:
         where=profile.name,
         do="`edgekit profiles show` lists what installs there; build for another image, or for the other format",
     )
-
-
-def _proven(manifest: Manifest, engine: str) -> str | None:
-    recipes = [artifact.recipe for artifact in manifest.artifacts if artifact.format in ENGINES[engine].formats]
-    made = [a for golden in manifest.golden for a in golden.answers if a.engine == engine and a.recipe in recipes]
-    return made[0].engine_version if made else None
-
-
-def _notes(manifest: Manifest, profile: Profile) -> list[str]:
-    if manifest.target.profile == profile.name:
-        return []
-    note = f"the bundle was built for {manifest.target.profile}: its latencies were not judged for {profile.name}"
-    if profile.name not in manifest.compatible:
-        note += f", and a board that is known as one refuses it: build it with --compatible {profile.name}"
-    return [note]
 
 
 _PLACES = {"bundle": "@PREFIX@/model", "python": "@PREFIX@/env/bin/python", "prefix": "@PREFIX@"}
@@ -172,8 +161,8 @@ def user_name(name: str) -> str:
 
 
 def unit(name: str, title: str, command: str) -> str:
-    """The unit's text, with @PREFIX@ and @USER@ for the installer to fill in. Raises ShippingError for what is no
-    command.
+    """The unit's text, with @PREFIX@ and @USER@ for the installer to fill in.
+    Raises ShippingError for what is no command.
     """
     try:
         words = shlex.split(command)

@@ -1,10 +1,10 @@
 """A bundle onto a board over ssh: copied, installed, self-tested and timed; a second time only what changed.
 
 Rules:
-- what is there is asked for before anything is sent, and a board that cannot take it is refused then;
-- files are sent into the prefix and nowhere else: its parent may belong to somebody else;
-- the board keeps files by their SHA-256: what it has is not sent again, what came in part is gone on with, and what
-  came is believed only when its SHA-256 is right;
+- the board is probed before anything is sent, and one that cannot take the bundle is refused then;
+- files are sent into the prefix and nowhere else: its parent may belong to another user;
+- the board keeps files by their SHA-256: what it has is not sent again, a partial file is resumed, and a file is
+  trusted only when its SHA-256 is right;
 - `edgekit install` of the board decides whether the bundle becomes active, as for every install.
 
     pushed = push(PushRequest(Path("digits.ekb"), Address("pi@board")), open_catalogue())
@@ -23,23 +23,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit.shipping.errors import BoardRefusedError, ShippingError
-from edgekit.shipping.package import Approve, PackageRequest, Packed, pack, packed_files
+from edgekit.shipping.package import Approve, PackageRequest, PackageResult, pack, packed_files
 from edgekit.shipping.plan import package_name
-from edgekit.shipping.ssh import Address, Connection, Done, RemoteBoard, probe, script, suited
+from edgekit.shipping.ssh import Address, CommandResult, RemoteBoard, SshConnection, probe, profile_for, script
 from edgekit_runtime.bundle.codec import read_json
 
 if TYPE_CHECKING:
     from edgekit_profiles import Catalogue, Profile
 
-__all__ = ["PushRequest", "Pushed", "bench_on", "push"]
+__all__ = ["PushRequest", "PushResult", "bench_on", "push", "send"]
 
 _SMALL = 1 << 20
 _UNPACKED = 3.5  # an environment's size on the disk against that of its wheels, rounded up
 _INSTALL_S, _BENCH_S = 3600.0, 3600.0
-_AS_BEFORE = "What was installed there before goes on as it was"
+_AS_BEFORE = "The active bundle there stays active"
 _NO_KEY = (
     "A key is never sent: put it there yourself, into /etc/edgekit/secret or that login's ~/.config/edgekit/secret, "
-    "of mode 600, and deploy again. What was installed there before goes on as it was"
+    "of mode 600, and deploy again. The active bundle there stays active"
 )
 Say = Callable[[str], None]
 
@@ -68,11 +68,11 @@ class PushRequest:
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushResult:
     """prefix: where it is on the board. sent, kept: files. bench: the record of `edgekit bench`, anchors: what
     an anchor file holds; None where not asked for."""
 
-    packed: Packed
+    packed: PackageResult
     board: RemoteBoard
     prefix: str
     sent: int
@@ -84,18 +84,18 @@ class Pushed:
     anchors: dict[str, Any] | None = None
 
 
-def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) -> Pushed:
-    """say: told what happens, a sentence a step. Raises SshError, BoardRefusedError, and what `pack` raises."""
+def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) -> PushResult:
+    """say: called with a sentence at each step. Raises SshError, BoardRefusedError, and what `pack` raises."""
     from edgekit_runtime.bundle import read_bundle
 
     manifest = read_bundle(request.bundle).manifest
     name = package_name(manifest.name)
-    with Connection(request.address) as connection, tempfile.TemporaryDirectory(prefix="edgekit-push-") as folder:
+    with SshConnection(request.address) as connection, tempfile.TemporaryDirectory(prefix="edgekit-push-") as folder:
         board = probe(connection, catalogue, request.prefix)
-        profile = suited(board, request.profile, request.address.to)
+        profile = profile_for(board, request.profile, request.address.to)
         say(f"{request.address.to} is {profile.name} ({board.detected.sure}: {board.detected.why})")
-        prefix = _prefix(board, name, request.prefix)
-        asked = PackageRequest(
+        prefix = _place(board.root, board.home, name, request.prefix)
+        wanted = PackageRequest(
             bundle=request.bundle,
             profile=profile,
             output=Path(folder) / "package",
@@ -108,19 +108,24 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
             trust=request.trust,
             allow_unsigned=request.allow_unsigned,
         )
-        packed = pack(asked)
+        packed = pack(wanted)
         say(
             f"packed {packed.bytes / 1e6:,.1f} MB for Python {packed.python} with {packed.engine} "
             f"{packed.engine_version}"
         )
-        _check_room(board, packed, request.address.to)
-        sent, kept, size = _send(connection, packed, prefix, say)
+        needed = packed.bytes / 1e6 * (1 + _UNPACKED)
+        if board.free_mb and board.free_mb < needed:
+            raise BoardRefusedError(
+                f"it has {board.free_mb:,.0f} MB free, and copying and installing takes up to {needed:,.0f}",
+                where=request.address.to,
+                do="Make room there, or name another place with --prefix",
+            )
+        sent, kept, size = send(connection, packed, prefix, say)
         say(f"installing into {prefix}")
         lines = _install(connection, packed, prefix, manifest.encrypted_with)
         waiver = ("--allow-unsigned",) if request.allow_unsigned else ()
-        verify = _there(prefix, "verify", f"{prefix}/model", "--replay", "--json", *waiver)
-        told = connection.run(verify, timeout_s=_INSTALL_S)
-        selftest = _record(told, request.address.to)
+        verify = _on_board(prefix, "verify", f"{prefix}/model", "--replay", "--json", *waiver)
+        selftest = _record(connection.run(verify, timeout_s=_INSTALL_S), request.address.to)
         record = None
         if request.bench is not None:
             say("timing it there")
@@ -128,9 +133,9 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
         anchors = None
         if request.measure:
             say("timing MobileNetV1 there")
-            told = connection.run(_there(prefix, "profiles", "measure", "--anchors", f"{prefix}/anchors", "--json"))
-            anchors = _record(told, request.address.to)
-    return Pushed(packed, board, prefix, sent, kept, size, lines, selftest, record, anchors)
+            measure = _on_board(prefix, "profiles", "measure", "--anchors", f"{prefix}/anchors", "--json")
+            anchors = _record(connection.run(measure), request.address.to)
+    return PushResult(packed, board, prefix, sent, kept, size, lines, selftest, record, anchors)
 
 
 def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
@@ -142,7 +147,7 @@ def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix:
     from edgekit_runtime.bundle import read_bundle
 
     name = package_name(read_bundle(bundle).manifest.name)
-    with Connection(address) as connection:
+    with SshConnection(address) as connection:
         home = connection.check('printf "%s\\n%s\\n" "$(id -u)" "${XDG_DATA_HOME:-$HOME/.local/share}"').splitlines()
         place = _place(home[0] == "0", home[1], name, prefix)
         there = connection.run('sha256sum <"$1/model/current/bundle.ekb"', place)
@@ -154,31 +159,17 @@ def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix:
 
 
 def _place(root: bool, home: str, name: str, prefix: str) -> str:
+    """prefix: of --prefix, "" for the usual place. Raises ShippingError for one that is no folder's absolute path."""
+    if prefix and not prefix.startswith("/"):
+        raise ShippingError(f"{prefix!r:.80} is no absolute path", where="--prefix", do="Begin it with /")
+    if prefix and not prefix.strip("/"):
+        raise ShippingError("/ itself is no place for it", where="--prefix", do="Name a folder below it")
     return prefix.rstrip("/") or f"{'/opt' if root else home}/edgekit/{name}"
 
 
-def _prefix(board: RemoteBoard, name: str, asked: str) -> str:
-    if asked and not asked.startswith("/"):
-        raise ShippingError(f"{asked!r:.80} is no absolute path", where="--prefix", do="Begin it with /")
-    if asked and not asked.strip("/"):
-        raise ShippingError("/ itself is no place for it", where="--prefix", do="Name a folder below it")
-    return _place(board.root, board.home, name, asked)
-
-
-def _check_room(board: RemoteBoard, packed: Packed, where: str) -> None:
-    needed = packed.bytes / 1e6 * (1 + _UNPACKED)
-    if board.free_mb and board.free_mb < needed:
-        raise BoardRefusedError(
-            f"it has {board.free_mb:,.0f} MB free, and copying and installing takes up to {needed:,.0f}",
-            where=where,
-            do="Make room there, or name another place with --prefix",
-        )
-
-
-def _send(connection: Connection, packed: Packed, prefix: str, say: Say) -> tuple[int, int, int]:
-    """(files sent, files that were there, bytes sent). Two rounds: what arrived damaged is sent once more, from its
-    start.
-    """
+def send(connection: SshConnection, packed: PackageResult, prefix: str, say: Say) -> tuple[int, int, int]:
+    """(files sent, files that were there, bytes sent).
+    A file that arrived damaged is sent once more, as a whole."""
     files = packed_files(packed.path)
     places = {digest: packed.path / name for name, digest in files.items()}
     sent, size = 0, 0
@@ -198,21 +189,27 @@ def _send(connection: Connection, packed: Packed, prefix: str, say: Say) -> tupl
     return sent, max(len(places) - sent, 0), size
 
 
-def _wanted(connection: Connection, prefix: str, places: dict[str, Path]) -> dict[str, int]:
+def _wanted(connection: SshConnection, prefix: str, places: dict[str, Path]) -> dict[str, int]:
     """What the board lacks: SHA-256 -> bytes that came of it in an earlier try."""
     asked = "".join(f"{digest} {path.stat().st_size}\n" for digest, path in sorted(places.items())).encode()
     lines = [line.split() for line in _store(connection, prefix, "wanted", given=asked).splitlines()]
     return {digest: int(have) for digest, have in lines if digest in places}
 
 
-def _send_files(connection: Connection, prefix: str, places: dict[str, Path], wanted: dict[str, int]) -> int:
+def _send_files(connection: SshConnection, prefix: str, places: dict[str, Path], wanted: dict[str, int]) -> int:
     """Small files in one go, large ones one by one from where they stopped. Returns bytes sent."""
     small = [digest for digest in wanted if places[digest].stat().st_size < _SMALL]
     size = 0
     if small:
-        stream = _tar({digest: places[digest] for digest in small})
-        size += len(stream)
-        _store(connection, prefix, "unpack", given=stream)
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+            for digest in small:
+                entry = tarfile.TarInfo(digest)
+                entry.size, entry.mode = places[digest].stat().st_size, 0o644
+                with places[digest].open("rb") as source:
+                    archive.addfile(entry, source)
+        size += len(stream.getvalue())
+        _store(connection, prefix, "unpack", given=stream.getvalue())
         _store(connection, prefix, "keep", *small)
     for digest in sorted(set(wanted) - set(small), key=lambda one: places[one].stat().st_size):
         with places[digest].open("rb") as source:
@@ -223,18 +220,7 @@ def _send_files(connection: Connection, prefix: str, places: dict[str, Path], wa
     return size
 
 
-def _tar(files: dict[str, Path]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for digest, path in files.items():
-            entry = tarfile.TarInfo(digest)
-            entry.size, entry.mode = path.stat().st_size, 0o644
-            with path.open("rb") as source:
-                archive.addfile(entry, source)
-    return buffer.getvalue()
-
-
-def _install(connection: Connection, packed: Packed, prefix: str, key: str | None) -> tuple[str, ...]:
+def _install(connection: SshConnection, packed: PackageResult, prefix: str, key: str | None) -> tuple[str, ...]:
     """key: the id of the key that its blobs are encrypted with, which is never sent; None where they are not."""
     installer = f"{prefix}/pushed/{packed.release}/install.sh"
     done = connection.run('sh "$@" 2>&1', installer, "--prefix", prefix, timeout_s=_INSTALL_S)
@@ -251,33 +237,33 @@ def _install(connection: Connection, packed: Packed, prefix: str, key: str | Non
     return lines
 
 
-def _bench(connection: Connection, prefix: str, arguments: tuple[str, ...], bundle: Path) -> dict[str, Any]:
+def _bench(connection: SshConnection, prefix: str, arguments: tuple[str, ...], bundle: Path) -> dict[str, Any]:
     """The board's record, but for the bundle's name, which is the one that it has here."""
-    command = _there(prefix, "bench", f"{prefix}/model", "--json", *arguments)
+    command = _on_board(prefix, "bench", f"{prefix}/model", "--json", *arguments)
     record = _record(connection.run(command, timeout_s=_BENCH_S), connection.address.to)
     return record | {"bundle": str(bundle), "on": connection.address.to}
 
 
-def _record(told: Done, where: str) -> dict[str, Any]:
+def _record(done: CommandResult, where: str) -> dict[str, Any]:
     """The one object that a command there printed.
 
     Raises ShippingError, with what it says of itself, where it failed.
     """
     try:
-        record = read_json(dict[str, Any], told.out, "its answer")
+        record = read_json(dict[str, Any], done.out, "its answer")
     except ValueError as error:
-        last = (told.err.strip().splitlines() or ["it said nothing"])[-1]
+        last = (done.err.strip().splitlines() or ["it said nothing"])[-1]
         raise ShippingError(f"it gave no result: {last}", where=where) from error
     if "error" in record:
         raise ShippingError(record["error"]["what"], where=where, do=record["error"]["do"])
     return record
 
 
-def _there(prefix: str, *words: str) -> str:
+def _on_board(prefix: str, *words: str) -> str:
     state = shlex.quote(f"{prefix}/state")
     return f"EDGEKIT_STATE_DIR={state} {shlex.join([f'{prefix}/env/bin/edgekit', *words])}"
 
 
-def _store(connection: Connection, prefix: str, task: str, *names: str, given: Any = None) -> str:
+def _store(connection: SshConnection, prefix: str, task: str, *names: str, given: Any = None) -> str:
     again = "What was copied is kept: run it again"
     return connection.check(script("store"), prefix, task, *names, given=given, timeout_s=_INSTALL_S, do=again)

@@ -1,6 +1,6 @@
 """Exact versions for a board, resolved by uv on this machine, and the wheels that fit it.
 
-    target = Target.of(load("raspberry-pi-4"))
+    target = WheelTarget.of(load("raspberry-pi-4"))
     target.uv_platform, target.debian_arch           # "aarch64-manylinux_2_36", "arm64"
     resolve(target, ["ai-edge-litert>=2.1.3", "pillow"])[0].version
 
@@ -20,12 +20,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgekit.shipping.errors import DownloadError, NoWheelError
+from edgekit.shipping.errors import NoWheelError, WheelDownloadError
 from edgekit_profiles.schema import parse_toml
 from edgekit_runtime.errors import MissingExtraError
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from edgekit_profiles import Profile
 
-__all__ = ["Locked", "RemoteWheel", "Target", "resolve", "uv_binary"]
+__all__ = ["LockedDistribution", "RemoteWheel", "WheelTarget", "resolve", "uv_binary"]
 
 DEBIAN_ARCH = {"aarch64": "arm64", "armv7l": "armhf", "x86_64": "amd64"}
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}  # by glibc's minor version: PEP 600
@@ -43,7 +43,7 @@ _UV_GLIBC = (17, 28, *range(31, 41))  # the platforms that uv knows, by glibc's 
 
 
 @dataclass(frozen=True)
-class Target:
+class WheelTarget:
     """profile: its name, for messages. arch: as `uname -m` prints it. python: "3.11". glibc: "2.36"."""
 
     profile: str
@@ -52,7 +52,7 @@ class Target:
     glibc: str
 
     @classmethod
-    def of(cls, profile: Profile) -> Target:
+    def of(cls, profile: Profile) -> WheelTarget:
         """Raises NoWheelError for a system without Python or glibc, such as a phone's."""
         if not (profile.os.python and profile.os.glibc):
             raise NoWheelError(
@@ -87,7 +87,12 @@ class Target:
         """The tags of wheels that install there, best first."""
         from packaging.tags import compatible_tags, cpython_tags
 
-        platforms, interpreter = list(self._platforms()), f"cp{''.join(map(str, self.version))}"
+        platforms = []
+        for minor in range(self._glibc_minor, _FIRST_GLIBC.get(self.arch, 17) - 1, -1):
+            platforms.append(f"manylinux_2_{minor}_{self.arch}")
+            platforms += [f"{_LEGACY[minor]}_{self.arch}"] if minor in _LEGACY else []
+        platforms.append(f"linux_{self.arch}")
+        interpreter = f"cp{''.join(map(str, self.version))}"
         native = cpython_tags(self.version, abis=[interpreter], platforms=platforms)
         return [*native, *compatible_tags(self.version, interpreter, platforms)]
 
@@ -114,13 +119,6 @@ class Target:
     def _glibc_minor(self) -> int:
         return int(self.glibc.split(".")[1])
 
-    def _platforms(self) -> Iterable[str]:
-        for minor in range(self._glibc_minor, _FIRST_GLIBC.get(self.arch, 17) - 1, -1):
-            yield f"manylinux_2_{minor}_{self.arch}"
-            if minor in _LEGACY:
-                yield f"{_LEGACY[minor]}_{self.arch}"
-        yield f"linux_{self.arch}"
-
 
 _TIMEOUT_S = 300.0
 _UNREACHED = re.compile(
@@ -140,7 +138,7 @@ class RemoteWheel:
 
 
 @dataclass(frozen=True)
-class Locked:
+class LockedDistribution:
     """One distribution at one version. wheel: the best file for the board, None where no wheel fits it.
 
     pure: that file runs on any machine.
@@ -156,25 +154,33 @@ class Locked:
 
 
 def resolve(
-    target: Target, requirements: Sequence[str], excluded: Sequence[str] = (), *, run: Run = subprocess.run
-) -> tuple[Locked, ...]:
+    target: WheelTarget, requirements: Sequence[str], excluded: Sequence[str] = (), *, run: Run = subprocess.run
+) -> tuple[LockedDistribution, ...]:
     """The whole closure of `requirements` on the board, sorted by name.
 
     excluded: distributions that something else brings; neither they nor what only they need are in the answer.
-    Raises NoWheelError where nothing satisfies the requirements, DownloadError where the index cannot be asked,
+    Raises NoWheelError where nothing satisfies the requirements, DownloadError where the index cannot be reached,
     MissingExtraError without uv.
     """
+    from packaging.markers import Marker
+
     with tempfile.TemporaryDirectory(prefix="edgekit-ship-") as folder:
         left_out = Path(folder) / "excluded.txt"
         left_out.write_text("".join(f"{name}\n" for name in excluded), encoding="utf-8")
         lines = "".join(f"{line}\n" for line in requirements)
         where = ["--python-platform", target.uv_platform] if target.uv_platform else ["--universal"]
         fixed = ["--only-binary", ":all:", "--format", "pylock.toml", "--quiet", "--no-header", "--no-sources"]
-        asked = ["--python", sys.executable, "--python-version", target.python, "--excludes", str(left_out)]
-        done = _asked(run, [str(uv_binary()), "pip", "compile", "-", *where, *fixed, *asked], lines, folder)
-    if done.returncode != 0:
-        raise _refused(target, done.stderr)
-    return _read(target, parse_toml(done.stdout))
+        python = ["--python", sys.executable, "--python-version", target.python, "--excludes", str(left_out)]
+        command = [str(uv_binary()), "pip", "compile", "-", *where, *fixed, *python]
+        lock = parse_toml(_compiled(target, run, command, lines, folder))
+    order = {tag: rank for rank, tag in enumerate(target.tags())}
+    locked = []
+    for package in lock.get("packages", []):
+        marker = package.get("marker")
+        if "wheels" not in package or (marker and not Marker(marker).evaluate(target.markers())):
+            continue  # without wheels: a file that was handed over by its path
+        locked.append(LockedDistribution(package["name"], package["version"], _best(package["wheels"], order)))
+    return tuple(sorted(locked, key=lambda one: one.name))
 
 
 def uv_binary() -> Path:
@@ -186,51 +192,29 @@ def uv_binary() -> Path:
     return Path(found)
 
 
-def _asked(run: Run, command: list[str], lines: str, folder: str) -> subprocess.CompletedProcess[str]:
+def _compiled(target: WheelTarget, run: Run, command: list[str], lines: str, folder: str) -> str:
+    """What uv printed. Raises NoWheelError, or DownloadError where it did not reach the index."""
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _TIMEOUT_S, "check": False}
     environment = os.environ | {"UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"}
     try:
-        return run(
-            command,
-            input=lines,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-            cwd=folder,
-            env=environment,
-        )
+        done = run(command, input=lines, cwd=folder, env=environment, **options)
     except subprocess.TimeoutExpired as error:
-        raise DownloadError(
-            f"uv did not end within {_TIMEOUT_S:.0f} s", do="Is the package index slow? Try again"
-        ) from error
-
-
-def _refused(target: Target, stderr: str) -> NoWheelError | DownloadError:
-    told = " ".join(re.sub(r"[×│╰├─▶]+", " ", stderr).split()).removeprefix("error: ")
-    if _UNREACHED.search(told) and "No solution" not in told:
-        return DownloadError(
-            f"the package index cannot be asked: {told}",
+        what = f"uv did not end within {_TIMEOUT_S:.0f} s"
+        raise WheelDownloadError(what, do="Is the package index slow? Try again") from error
+    if done.returncode == 0:
+        return done.stdout
+    why = " ".join(re.sub(r"[×│╰├─▶]+", " ", done.stderr).split()).removeprefix("error: ")
+    if _UNREACHED.search(why) and "No solution" not in why:
+        raise WheelDownloadError(
+            f"the package index cannot be asked: {why}",
             do="Connect this machine, or name another index in UV_DEFAULT_INDEX, then run it again: what is here is "
             "kept",
         )
-    return NoWheelError(
-        f"no set of wheels fits {target}: {told}",
+    raise NoWheelError(
+        f"no set of wheels fits {target}: {why}",
         where=target.profile,
         do="Take another engine (--engine), or a system image with another Python",
     )
-
-
-def _read(target: Target, lock: dict[str, Any]) -> tuple[Locked, ...]:
-    from packaging.markers import Marker
-
-    order = {tag: rank for rank, tag in enumerate(target.tags())}
-    locked = []
-    for package in lock.get("packages", []):
-        marker = package.get("marker")
-        if "wheels" not in package or (marker and not Marker(marker).evaluate(target.markers())):
-            continue  # without wheels: a file that was handed over by its path
-        locked.append(Locked(package["name"], package["version"], _best(package["wheels"], order)))
-    return tuple(sorted(locked, key=lambda one: one.name))
 
 
 def _best(files: list[dict[str, Any]], order: dict[Any, int]) -> RemoteWheel | None:

@@ -1,6 +1,6 @@
 """A board over the system's own ssh: one connection, many commands, what board it is.
 
-    with Connection(Address("pi@board")) as connection:
+    with SshConnection(Address("pi@board")) as connection:
         connection.run("uname -m").out
         board = probe(connection, load_catalogue())
         board.detected.profile.name, board.pythons, board.free_mb
@@ -34,13 +34,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 from edgekit.shipping.errors import BoardRefusedError, SshError
 from edgekit_profiles import Catalogue, Profile, runtime_python
-from edgekit_runtime.errors import shortened
+from edgekit_runtime.errors import shorten
 
 if TYPE_CHECKING:
-    from edgekit_profiles.detect import Detected
-    from edgekit_profiles.facts import Facts
+    from edgekit_profiles.detect import DetectedBoard
+    from edgekit_profiles.facts import BoardFacts
 
-__all__ = ["Address", "Connection", "Done", "RemoteBoard", "probe", "script", "suited"]
+__all__ = ["Address", "CommandResult", "RemoteBoard", "SshConnection", "probe", "profile_for", "script"]
 
 _CONNECT_S = 20
 _SSH_FAILED = 255
@@ -67,7 +67,7 @@ _REASONS = (
         "there is no machine of that name",
         "Is it spelt as it should be, and on this network?",
     ),
-    (r"Connection refused", "nothing answers on that port", "Is sshd running there? Another port is --port"),
+    (r"Connection refused", "nothing listens on that port", "Is sshd running there? Another port is --port"),
     (r"timed out|No route to host|unreachable", "it does not answer", "Is it switched on, and on this network?"),
 )
 
@@ -97,12 +97,12 @@ class Address:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_.][^\s@]*(@[A-Za-z0-9_.:\[\]-]+)?", self.to) or "@-" in self.to:
             raise SshError(f"{self.to!r:.80} is no address", do="Write user@host, or a name of your ssh configuration")
-        if told := re.fullmatch(r"([^:]+):(\d+)", self.to):
-            raise SshError(f"{self.to!r:.80} is no address: it names a port", do=f"Write {told[1]} --port {told[2]}")
+        if match := re.fullmatch(r"([^:]+):(\d+)", self.to):
+            raise SshError(f"{self.to!r:.80} is no address: it names a port", do=f"Write {match[1]} --port {match[2]}")
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     """What a command on the board came back with."""
 
     code: int
@@ -110,8 +110,9 @@ class Done:
     err: str
 
 
-class Connection:
-    """One shared connection. Entering it connects, and raises SshError where that is not possible."""
+class SshConnection:
+    """One shared connection.
+    Entering it connects, and raises SshError where that is not possible."""
 
     def __init__(self, address: Address, *, ssh: str | None = None) -> None:
         self.address = address
@@ -119,18 +120,25 @@ class Connection:
         if found is None:
             raise SshError("there is no ssh on this machine", do="Run: sudo apt-get install openssh-client")
         if address.identity is not None:
-            _refuse_no_key(address.identity)
+            try:
+                address.identity.expanduser().open("rb").close()
+            except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: no such user's home; ValueError: a NUL
+                raise SshError(
+                    f"the key cannot be read: {getattr(error, 'strerror', None) or error}",
+                    where=f"--identity {address.identity}",
+                    do="Name the file of a private key, or leave --identity out for ssh's own choice",
+                ) from error
         self._ssh = found
         self._folder = Path()
         self._open = False
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> SshConnection:
         self._folder = Path(tempfile.mkdtemp(prefix="ek-"))  # a socket's path has 104 letters at most
         try:
             # A login may be let in and run nothing: nologin, false, or an account for files alone
             done = self.run("echo edgekit", timeout_s=_CONNECT_S + 10)
             if done.code != 0 or "edgekit" not in done.out:
-                said = shortened(" ".join((done.out + done.err).split()), 200) or "it said nothing"
+                said = shorten(" ".join((done.out + done.err).split()), 200) or "it said nothing"
                 raise self._failed(
                     f"the login there runs no commands: {said}", "Take a login that has a shell, such as sh"
                 )
@@ -147,8 +155,9 @@ class Connection:
 
     def run(
         self, script: str, *arguments: str, given: bytes | IO[bytes] | None = None, timeout_s: float | None = 600
-    ) -> Done:
-        """`script` by the board's sh, with its arguments. given: its stdin. A failure of ssh itself raises SshError."""
+    ) -> CommandResult:
+        """`script` by the board's sh, with its arguments. given: its stdin.
+        A failure of ssh itself raises SshError."""
         command = ["sh", "-c", script, "edgekit", *arguments]
         stdin: dict[str, Any] = {"input": given} if isinstance(given, bytes) else {"stdin": given or subprocess.DEVNULL}
         try:
@@ -163,10 +172,10 @@ class Connection:
             raise self._failed(
                 f"a command there did not end within {timeout_s:.0f} s", "Is the board very busy?"
             ) from error
-        out, err = (told.decode("utf-8", "replace") for told in (done.stdout, done.stderr))
+        out, err = (output.decode("utf-8", "replace") for output in (done.stdout, done.stderr))
         if done.returncode == _SSH_FAILED:
             raise self._why(err)
-        return Done(done.returncode, out, err)
+        return CommandResult(done.returncode, out, err)
 
     def check(
         self,
@@ -176,7 +185,8 @@ class Connection:
         timeout_s: float = 600,
         do: str = "Run it again",
     ) -> str:
-        """As `run`; what it printed. A command that fails raises SshError with the last line that it said, and `do`."""
+        """As `run`; what it printed.
+        A command that fails raises SshError with the last line that it said, and `do`."""
         done = self.run(script, *arguments, given=given, timeout_s=timeout_s)
         if done.code != 0:
             said = [line for line in done.err.splitlines() if line.strip()] or [f"exit code {done.code}"]
@@ -218,20 +228,6 @@ class Connection:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _refuse_no_key(path: Path) -> None:
-    """Raises SshError where ssh would find no key there."""
-    try:
-        with path.expanduser().open("rb"):
-            return
-    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: no such user's home; ValueError: a NUL
-        why = getattr(error, "strerror", None) or str(error)
-    raise SshError(
-        f"the key cannot be read: {why}",
-        where=f"--identity {path}",
-        do="Name the file of a private key, or leave --identity out for ssh's own choice",
-    )
-
-
 @dataclass(frozen=True)
 class RemoteBoard:
     """detected: as `edgekit profiles detect` would say there. pythons: every CPython, `3.11`. home: where data goes.
@@ -239,8 +235,8 @@ class RemoteBoard:
     free_mb: where the package would be installed. root: whether the login is root's.
     """
 
-    detected: Detected
-    facts: Facts
+    detected: DetectedBoard
+    facts: BoardFacts
     pythons: tuple[str, ...]
     free_mb: float
     home: str
@@ -252,7 +248,7 @@ def script(name: str) -> str:
     return (importlib.resources.files("edgekit.shipping") / "board" / f"{name}.sh").read_text(encoding="utf-8")
 
 
-def probe(connection: Connection, catalogue: Catalogue, folder: str = "") -> RemoteBoard:
+def probe(connection: SshConnection, catalogue: Catalogue, folder: str = "") -> RemoteBoard:
     """folder: where the package is to go, to learn how much room there is. Raises SshError."""
     from edgekit_profiles.detect import detect
     from edgekit_profiles.facts import read_facts
@@ -274,26 +270,24 @@ def probe(connection: Connection, catalogue: Catalogue, folder: str = "") -> Rem
             elif not place.exists():
                 place.write_bytes(bytes.fromhex(words[2]))
         facts = read_facts(Path(copied))
-    told = {words[0]: " ".join(words[1:]) for words in lines if words[0] in ("libc", "uid", "home", "free_kb")}
-    libc = told.get("libc", "").removeprefix("glibc ").strip()
+    named = {words[0]: " ".join(words[1:]) for words in lines if words[0] in ("libc", "uid", "home", "free_kb")}
+    libc = named.get("libc", "").removeprefix("glibc ").strip()
     pythons = tuple(dict.fromkeys(words[1] for words in lines if words[0] == "python" and len(words) > 1))
     facts = replace(facts, glibc=libc or facts.glibc, python=pythons[0] if pythons else facts.python)
-    free_kb = told.get("free_kb", "")
+    free_kb = named.get("free_kb", "")
     return RemoteBoard(
         detect(facts, catalogue),
         facts,
         pythons,
         int(free_kb) / 1024 if free_kb.isdecimal() else 0.0,
-        told.get("home", ""),
-        told.get("uid") == "0",
+        named.get("home", ""),
+        named.get("uid") == "0",
         tuple(words[1] for words in lines if words[0] == "lacks"),
     )
 
 
-def suited(board: RemoteBoard, asked: Profile | None, where: str) -> Profile:
-    """The profile to pack for: the one asked for where the board is such a one, else the detected, with its real user
-    land.
-
+def profile_for(board: RemoteBoard, asked: Profile | None, where: str) -> Profile:
+    """The profile to pack for: the named one if the board is one, else the detected, with its real user land.
     Raises BoardRefusedError: no profile stands for it, another machine, no Python that edgekit runs on, an older glibc.
     """
     facts = board.facts

@@ -31,26 +31,23 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from edgekit.shipping.download import fetch, sha256_of
 from edgekit.shipping.errors import NoWheelError, ShippingError
-from edgekit.shipping.resolve import Locked, Target, resolve, uv_binary
+from edgekit.shipping.resolve import LockedDistribution, WheelTarget, resolve, uv_binary
 from edgekit_profiles import Profile
 from edgekit_profiles.wheels import DebianPackage, debian_packages, wheels
 from edgekit_runtime.board import state_dir
 from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.errors import MissingExtraError
 
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-
-__all__ = ["DISTRIBUTION", "WheelFile", "Wheelhouse", "collect", "metadata_of", "own_wheel", "supplied"]
+__all__ = ["DISTRIBUTION", "WheelFile", "Wheelhouse", "collect", "image_packages", "metadata_of", "own_wheel"]
 
 
-def supplied(profile: Profile) -> dict[str, DebianPackage]:
+def image_packages(profile: Profile) -> dict[str, DebianPackage]:
     """Distribution -> Debian's package for it on this image; empty for machines whose wheels exist. Pure."""
     if profile.arch != "armv7l" or not profile.os.debian:
         return {}
@@ -69,34 +66,22 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip can name
 
 
 def own_wheel(folder: Path) -> Path:
-    """Writes the wheel into `folder`, which is made. Raises ShippingError, and OSError where there is no room."""
+    """Writes the wheel into `folder`, which is made.
+    Raises ShippingError, and OSError where there is no room."""
     folder.mkdir(parents=True, exist_ok=True)
-    tree = _source_tree()
-    return _built(tree, folder) if tree else _put_together(folder)
-
-
-def _source_tree() -> Path | None:
-    """Where this edgekit is developed, None where it is installed for good."""
-    told = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
-    value = json.loads(told) if told else {}
+    direct = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    value = json.loads(direct) if direct else {}
     if not value.get("dir_info", {}).get("editable"):
-        return None
-    return Path(url2pathname(urlsplit(value["url"]).path))
-
-
-def _built(tree: Path, folder: Path) -> Path:
+        return _repacked(folder)
+    tree = Path(url2pathname(urlsplit(value["url"]).path))
     with tempfile.TemporaryDirectory(prefix="edgekit-ship-", dir=folder) as made:
-        wheel = _built_in(tree, Path(made))
-        return wheel.replace(folder / wheel.name)
-
-
-def _built_in(tree: Path, folder: Path) -> Path:
-    here = importlib.util.find_spec("hatchling") is not None
-    hatch = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    command = hatch if here else [str(uv_binary()), "build", "--quiet", "--wheel", "--out-dir", str(folder), str(tree)]
-    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=300, check=False)
-    wheels = sorted(folder.glob("edgekit_deploy-*.whl"))
-    if done.returncode != 0 or not wheels:
+        command = [str(uv_binary()), "build", "--quiet", "--wheel", "--out-dir", made, str(tree)]
+        if importlib.util.find_spec("hatchling") is not None:
+            command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", made]
+        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=300, check=False)
+        wheels = sorted(Path(made).glob("edgekit_deploy-*.whl"))
+        if done.returncode == 0 and wheels:
+            return wheels[-1].replace(folder / wheels[-1].name)
         if shutil.disk_usage(folder).free < _ROOM:  # of which the builder says nothing
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip() and not line.startswith("hint:")]
@@ -104,10 +89,10 @@ def _built_in(tree: Path, folder: Path) -> Path:
         raise ShippingError(
             f"edgekit's own wheel cannot be built: {why}", where=str(tree), do="Run: pip install 'hatchling>=1.25'"
         )
-    return wheels[-1]
 
 
-def _put_together(folder: Path) -> Path:
+def _repacked(folder: Path) -> Path:
+    """The wheel put together again from the installed files."""
     distribution = importlib.metadata.distribution(DISTRIBUTION)
     info = f"edgekit_deploy-{distribution.version}.dist-info"
     content = {}
@@ -124,7 +109,10 @@ def _put_together(folder: Path) -> Path:
             "the installed edgekit does not list its files", do="Install edgekit-deploy again, from its wheel"
         )
     record = f"{info}/RECORD"
-    lines = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in sorted(content.items())]
+    lines = []
+    for name, data in sorted(content.items()):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        lines.append(f"{name},sha256={digest},{len(data)}")
     content[record] = "".join(f"{line}\n" for line in [*lines, f"{record},,"]).encode()
     wheel = folder / f"edgekit_deploy-{distribution.version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -133,10 +121,6 @@ def _put_together(folder: Path) -> Path:
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(entry, content[name])
     return wheel
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 REQUIREMENTS = "requirements.txt"
@@ -164,7 +148,7 @@ class Wheelhouse:
     """
 
     folder: Path
-    target: Target
+    target: WheelTarget
     engine: str
     engine_version: str
     wheels: tuple[WheelFile, ...]
@@ -192,18 +176,23 @@ def collect(
         import packaging.tags  # noqa: F401
     except ModuleNotFoundError as error:
         raise MissingExtraError("ship", "finding out which wheels a board takes") from error
-    target = Target.of(profile)
+    target = WheelTarget.of(profile)
     dest.mkdir(parents=True, exist_ok=True)
     ours = _ours(dest, wheel)
     wanted = _wanted(ours, target, engine, [ENGINES[engine].extra, *extras], profile.pins.get(engine))
-    files, from_debian = _fetched(target, wanted, supplied(profile), dest)
+    files, from_debian = _fetched(target, wanted, image_packages(profile), dest)
     _check_against_debian(target, [ours, *files], from_debian)
     wheels = tuple(sorted((_described(path) for path in (ours, *files)), key=lambda one: one.name))
     needed = {one.file for one in wheels}
     for path in dest.glob("*.whl"):
         if path.name not in needed:
             path.unlink()
-    version = _engine_version(target, engine, wheels, from_debian)
+    distribution = ENGINES[engine].distribution
+    versions = {one.name: one.version for one in wheels} | {name: one.version for name, one in from_debian.items()}
+    version = versions.get(distribution)
+    if version is None:
+        what = f"{distribution} has no wheel for {target}"
+        raise NoWheelError(what, where=target.profile, do="Take another engine")
     debian = tuple(sorted(one.package for one in from_debian.values()))
     house = Wheelhouse(dest, target, engine, version, wheels, debian)
     lines = [f"{one.name}=={one.version} --hash=sha256:{one.sha256}\n" for one in wheels if one.name != _PIP]
@@ -233,14 +222,18 @@ def _ours(dest: Path, wheel: Path | None) -> Path:
     return place
 
 
-def _wanted(ours: Path, target: Target, engine: str, extras: Sequence[str], pin: str | None) -> list[str]:
-    """What edgekit itself and these of its extras ask for on the board, the engine's pin, and pip."""
+def _wanted(ours: Path, target: WheelTarget, engine: str, extras: Sequence[str], pin: str | None) -> list[str]:
+    """What edgekit itself and these of its extras require on the board, the engine's pin, and pip."""
     from packaging.requirements import Requirement
 
     environments = [target.markers() | {"extra": extra} for extra in ("", *extras)]
-    asked = [Requirement(text) for text in metadata_of(ours).get_all("Requires-Dist", [])]
-    wanted = [one for one in asked if one.marker is None or any(one.marker.evaluate(e) for e in environments)]
-    lines = [f"{one.name}{_brackets(one)}{one.specifier}" for one in wanted if one.name != DISTRIBUTION]
+    needs = [Requirement(text) for text in metadata_of(ours).get_all("Requires-Dist", [])]
+    wanted = [one for one in needs if one.marker is None or any(one.marker.evaluate(e) for e in environments)]
+    lines = []
+    for one in wanted:
+        if one.name != DISTRIBUTION:
+            extra = f"[{','.join(sorted(one.extras))}]" if one.extras else ""
+            lines.append(f"{one.name}{extra}{one.specifier}")
     distribution = ENGINES[engine].distribution
     if not any(one.name == distribution for one in wanted):
         lines.append(
@@ -249,13 +242,9 @@ def _wanted(ours: Path, target: Target, engine: str, extras: Sequence[str], pin:
     return [*lines, *([f"{distribution}=={pin}"] if pin else []), _PIP]
 
 
-def _brackets(requirement: Requirement) -> str:
-    return f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-
-
 def _closure(
-    target: Target, wanted: list[str], known: dict[str, DebianPackage]
-) -> tuple[tuple[Locked, ...], dict[str, DebianPackage]]:
+    target: WheelTarget, wanted: list[str], known: dict[str, DebianPackage]
+) -> tuple[tuple[LockedDistribution, ...], dict[str, DebianPackage]]:
     """Wheels for all of it, and what Debian brings instead.
 
     Every step may show more that needs a package of Debian's.
@@ -281,28 +270,27 @@ def _closure(
 
 
 def _fetched(
-    target: Target, wanted: list[str], known: dict[str, DebianPackage], dest: Path
+    target: WheelTarget, wanted: list[str], known: dict[str, DebianPackage], dest: Path
 ) -> tuple[list[Path], dict[str, DebianPackage]]:
-    """The closure's wheels. uv heeds no upper bound of a wheel's Requires-Python, and pip on the board refuses by it:
-    a version that the board's Python is too new for is ruled out, as pip does."""
+    """The closure's wheels, without versions that the board's Python is too new for.
+
+    pip on the board refuses those by Requires-Python, of which uv ignores the upper bound.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    def takes(wheel: Path) -> bool:
+        return SpecifierSet(metadata_of(wheel).get("Requires-Python", "")).contains(f"{target.python}.0")
+
     while True:
         locked, from_debian = _closure(target, wanted, known)
         files = [fetch(one.wheel, dest, kept=state_dir() / "wheels") for one in locked if one.wheel is not None]
-        refused = [
-            f"{one.name}!={one.version}" for one in map(_described, files) if not _takes(dest / one.file, target)
-        ]
+        refused = [f"{one.name}!={one.version}" for one in map(_described, files) if not takes(dest / one.file)]
         if not refused:
             return files, from_debian
         wanted = [*wanted, *refused]
 
 
-def _takes(wheel: Path, target: Target) -> bool:
-    from packaging.specifiers import SpecifierSet
-
-    return SpecifierSet(metadata_of(wheel).get("Requires-Python", "")).contains(f"{target.python}.0")
-
-
-def _check_against_debian(target: Target, wheels: list[Path], from_debian: dict[str, DebianPackage]) -> None:
+def _check_against_debian(target: WheelTarget, wheels: list[Path], from_debian: dict[str, DebianPackage]) -> None:
     """Debian's versions against what every wheel says that it needs."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -318,16 +306,6 @@ def _check_against_debian(target: Target, wheels: list[Path], from_debian: dict[
                     where=target.profile,
                     do="Take a 64-bit system image, where wheels of it exist",
                 )
-
-
-def _engine_version(target: Target, engine: str, wheels: Sequence[WheelFile], debian: dict[str, DebianPackage]) -> str:
-    distribution = ENGINES[engine].distribution
-    if distribution in debian:
-        return debian[distribution].version
-    found = next((one.version for one in wheels if one.name == distribution), None)
-    if found is None:
-        raise NoWheelError(f"{distribution} has no wheel for {target}", where=target.profile, do="Take another engine")
-    return found
 
 
 def _described(path: Path) -> WheelFile:

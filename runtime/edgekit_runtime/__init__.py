@@ -1,4 +1,5 @@
-"""What a board installs: open a bundle, ask it, get an answer. NumPy, an engine, little else.
+"""What a board installs: open a bundle, ask it, get an answer.
+NumPy, an engine, little else.
 
 from edgekit_runtime import open_bundle
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.memory import MemoryBudget
     from edgekit_runtime.model import Model, Stats
     from edgekit_runtime.opening import open_bundle
-    from edgekit_runtime.options import CacheOptions, ModelLimits, OptionError
+    from edgekit_runtime.options import CacheOptions, Host, ModelLimits, OptionError
     from edgekit_runtime.session import Session
     from edgekit_runtime.telemetry import TelemetryOptions
     from edgekit_runtime.watchdog import Health
@@ -47,6 +48,7 @@ __all__ = [
     "EdgekitError",
     "Frame",
     "Health",
+    "Host",
     "MemoryBudget",
     "Model",
     "ModelLimits",
@@ -82,6 +84,7 @@ __getattr__ = lazily(
         "edgekit_runtime.opening": ("open_bundle",),
         "edgekit_runtime.options": (
             "CacheOptions",
+            "Host",
             "ModelLimits",
             "OptionError",
         ),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Source"]
 
-Source = Literal["cache", "similar", "device", "host", "stale"]
+Source = Literal["cache", "similar", "device", "host", "stale", "degraded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,19 @@ class Answer:
             ),
         )
 
+    @property
+    def degraded(self) -> bool:
+        """Whether it is less than was asked for: past its time, or of the bundle's degraded artifact."""
+        return self.source in ("stale", "degraded")
+
     def top(self, k: int = 5) -> list[Prediction]:
         """The k best classes, best first. Raises ContractError when the model is no classifier."""
         return top(self.outputs, self.contract, k)
 
     @property
     def boxes(self) -> list[Box]:
-        """What a detector found, the surest first, in pixels of the caller's picture. Worked out at each call.
+        """What a detector found, the surest first, in pixels of the caller's picture.
+        Worked out at each call.
 
         Raises ContractError when the model is no detector.
         """
@@ -76,7 +82,8 @@ class Answer:
 
     @property
     def vector(self) -> NDArray[np.float32]:
-        """The vector of a model that embeds, float32 [D], read-only. Raises ContractError when it is none."""
+        """The vector of a model that embeds, float32 [D], read-only.
+        Raises ContractError when it is none."""
         from edgekit_runtime.contract.finish import vector
 
         return vector(self.outputs, self.contract)

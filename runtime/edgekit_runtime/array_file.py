@@ -1,6 +1,6 @@
-"""NumPy files that nobody vouches for: what a file says that it holds is looked at before anything of it is unpacked.
+"""NumPy files from untrusted sources: what the header declares is checked before anything is unpacked.
 
-    declared(Path("x.npz"))          # {"x": Declared((40000000, 8, 8, 1), float32)}: 10 GB, told by a few bytes
+    read_headers(Path("x.npz"))  # {"x": ArrayHeader((40000000, 8, 8, 1), float32)}
 
 Rules: only regular files are opened, because a pipe or a device may never end; a header that promises more than its
 file holds is a damaged file; no more of a header is unpacked than NumPy would parse, because 1 MB of zeros packed may
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.errors import InputError
 
-__all__ = ["Declared", "declared", "in_bytes", "read_arrays", "refuse_irregular"]
+__all__ = ["ArrayHeader", "in_bytes", "read_arrays", "read_headers", "refuse_irregular"]
 
 _MOST_HEADER_BYTES = 12 + 4 * 10_000  # NumPy parses 10,000 characters of it, which are four bytes each at most
 _MOST_MEMBERS = 4096
@@ -35,7 +35,7 @@ _HEADERS: Mapping[int, Callable[[Any], tuple[tuple[int, ...], bool, np.dtype[Any
 
 
 @dataclass(frozen=True)
-class Declared:
+class ArrayHeader:
     """What the header of one array says, and whether its values lie in the file as they are."""
 
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class Declared:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def declared(path: Path) -> dict[str, Declared]:
+def read_headers(path: Path) -> dict[str, ArrayHeader]:
     """By name, "" for the one array of a .npy; a few hundred bytes are read an array.
 
     Raises whatever a damaged file makes NumPy and zipfile raise, and ValueError for a header that promises too much.
@@ -70,20 +70,20 @@ def declared(path: Path) -> dict[str, Declared]:
 
 
 def read_arrays(path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
-    """The arrays of a .npy or .npz, by name as in `declared`. Raises InputError: irregular, damaged, or together above
-    `most_bytes`."""
+    """The arrays of a .npy or .npz, by name as in `read_headers`.
+    Raises InputError: irregular, damaged, or above `most_bytes` together."""
     refuse_irregular(path)
     try:
-        told = declared(path).values()
-        for one in told:
+        arrays = read_headers(path).values()
+        for one in arrays:
             if one.nbytes > most_bytes:
                 what = (
                     f"holds an array of shape {list(one.shape)}, {in_bytes(one.nbytes)}, and the model takes far less"
                 )
                 raise InputError(what, where=str(path), do="Pass one item")
-        total = sum(one.nbytes for one in told)
+        total = sum(one.nbytes for one in arrays)
         if total > most_bytes:
-            what = f"holds {len(told)} arrays, {in_bytes(total)}, and the model takes far less"
+            what = f"holds {len(arrays)} arrays, {in_bytes(total)}, and the model takes far less"
             raise InputError(what, where=str(path), do="Pass one item: an array for each input")
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
@@ -117,12 +117,12 @@ def in_bytes(count: int) -> str:
     return f"{count / 1000:.1f} kB"
 
 
-def _header(file: IO[bytes], size: int, *, packed: bool = False) -> Declared:
+def _header(file: IO[bytes], size: int, *, packed: bool = False) -> ArrayHeader:
     """size: of the file or member in bytes, header and values."""
     head = io.BytesIO(file.read(_MOST_HEADER_BYTES))
     version = npy_format.read_magic(head)
     shape, _, dtype = _HEADERS.get(version[0], _HEADERS[2])(head)
-    found = Declared(shape, dtype, packed)
+    found = ArrayHeader(shape, dtype, packed)
     if not dtype.hasobject and found.nbytes > size:
         raise ValueError(f"its header promises {in_bytes(found.nbytes)}, and there are {in_bytes(size)}")
     return found

@@ -100,7 +100,7 @@ def state_dir() -> Path:
 
 
 def homeless() -> str:
-    """What to tell a user who has neither a home nor named a folder; empty where there is one."""
+    """The advice for a user who has neither a home nor named a folder; empty where there is one."""
     if any(os.environ.get(name) for name in ("EDGEKIT_STATE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA")):
         return ""
     try:
@@ -132,7 +132,7 @@ def _temporary_dir() -> Path:
 
 
 def resident_mb(pid: int | None = None) -> float | None:
-    """What a process, this one by default, has resident now, in MB (1e6 bytes); None where the system does not tell."""
+    """What a process, this one by default, has resident now, in MB (1e6 bytes); None where the system does not say."""
     try:
         pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
@@ -147,7 +147,7 @@ def private_mb() -> float | None:
 
 
 def peak_mb() -> float | None:
-    """The most that this process ever had resident, in MB (1e6 bytes); None where the system does not tell.
+    """The most that this process ever had resident, in MB (1e6 bytes); None where the system does not say.
 
     Not `ru_maxrss` where there is /proc: that begins with what the process that started this one had.
     """

@@ -1,32 +1,48 @@
-"""Where a request goes: a pure function of the budget and of what was learnt from the last requests.
+"""Where a request goes: pure functions of the budget and of what the last requests taught.
 
-    decide(left_ms=60.0, device=Prospect(80.0), hosts=(Prospect(12.0),))      # the host, 12 ms expected
+    device = DeviceOutlook(services_ms=(19.0, 20.0, 44.0), queue_ms=20.0)
+    host = HostOutlook(answers_ms=(11.0, 12.0, 15.0))
+    decide(left_ms=60.0, device=device, hosts=(host,)).destination      # the host: 3 of 3 against 2 of 3
 
 Rules, in this order:
 - without a budget the device answers;
-- the device answers where its 90th percentile fits what is left, and where nothing is known of it yet;
-- else the ready host with the lowest 90th percentile answers, where that fits; one that was never measured is not
-  asked;
-- else the device answers where what is expected of it fits: it may well be late, and is counted as such;
-- else nobody is asked and the caller hears so at once.
+- the device answers where its chance to be in time is at least SURE;
+- else the likelier one answers; both are asked where neither reaches SHARED and there is a token for it;
+- a request without hope on the device goes to a ready host all the same: it costs the device nothing and is a probe;
+- without a ready host the device answers where its median or its last inference fits; such an answer may well be late,
+  and is counted as such. Else the bundle's degraded artifact answers, where it is open and SURE to be in time; else
+  no one is asked and the caller gets an error at once.
 
-Every learnt estimate that can refuse keeps exploring. What is expected of the device is the smaller of its median and
-its last inference, so one good answer is enough to be asked again; where all are refused, `device` runs a copy twice a
-second.
+Every learnt estimate that can refuse keeps exploring. An inference below OUTDATED of the median makes the device forget
+the slower ones, for noise never makes a run faster; where all are refused, `device` runs a copy twice a second.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["JUDGED_FOR_S", "PRESETS_MS", "Decision", "Learned", "Prospect", "Use", "decide"]
+__all__ = [
+    "JUDGED_FOR_S",
+    "OUTDATED",
+    "PRESETS_MS",
+    "SHARED",
+    "SURE",
+    "DeviceOutlook",
+    "HedgeTokens",
+    "HostOutlook",
+    "InferenceHistory",
+    "OffloadDecision",
+    "Use",
+    "decide",
+]
 
-Destination = Literal["device", "host", "neither"]
+Destination = Literal["device", "host", "both", "degraded", "neither"]
 Use = Literal["voice", "video", "mobile", "search", "recommendation", "vehicle"]
 
 PRESETS_MS: dict[Use, float] = {
@@ -40,53 +56,186 @@ PRESETS_MS: dict[Use, float] = {
 """Use -> milliseconds that a person, or a car, is ready to wait."""
 
 JUDGED_FOR_S = 1e-3
-"""Quantiles this young are not worked out again: of thousands of answers a second, each would sort what they learnt."""
+"""What was learnt is sorted again no sooner: of thousands of answers a second, each would sort it."""
+SURE = 0.9
+"""The chance from which the device answers whatever the hosts' chances are."""
+SHARED = 0.7
+"""Where neither chance reaches it, both are asked."""
+OUTDATED = 0.6
+"""An inference below this share of the median shows that the slower ones are out of date."""
+FADES = 0.85
+"""An answer of a host weighs so much less than the next newer one: networks change faster than windows pass."""
+NEEDS = 0.9
+"""The share of a host's answers, or of the device's inferences, for which a late start leaves time."""
 
 
-@dataclass(frozen=True)
-class Prospect:
-    """What is expected of one destination. p90_ms: None before anything is known. ready: False while its breaker is
-    open.
+def _reached(ascending: Sequence[float]) -> float | None:
+    return ascending[math.ceil(NEEDS * len(ascending)) - 1] if ascending else None
 
-    expected_ms: what a request that came now would take, as far as it may be hoped; None for what p90_ms says.
+
+@dataclass(frozen=True, slots=True)
+class DeviceOutlook:
+    """What a request that came now would meet on the device.
+
+    services_ms: of the last inferences, ascending, at least one.
+    latest_ms: the last of them, None for their median. queue_ms: what is expected of the requests before it that wait.
+    elapsed_ms: of the inference that runs now, None where none does.
     """
 
-    p90_ms: float | None
+    services_ms: Sequence[float]
+    latest_ms: float | None = None
+    queue_ms: float = 0.0
+    elapsed_ms: float | None = None
+
+    @property
+    def expected_ms(self) -> float:
+        """The queue, and the smaller of the median and the last inference: noise never makes one faster."""
+        median_ms = self.services_ms[len(self.services_ms) // 2]
+        rest = self._rests_ms()
+        own_ms = median_ms if self.latest_ms is None else min(median_ms, self.latest_ms)
+        return self.queue_ms + rest[len(rest) // 2] + own_ms
+
+    @property
+    def p90_ms(self) -> float:
+        rest = self._rests_ms()
+        p90_ms = _reached(self.services_ms)
+        assert p90_ms is not None  # of at least one
+        return self.queue_ms + rest[len(rest) // 2] + p90_ms
+
+    def needs_ms(self, left_ms: float) -> float | None:
+        """The shortest time in which nine in ten inferences that fit were done; None where none fits."""
+        return _reached(self.services_ms[: bisect_right(self.services_ms, left_ms)])
+
+    def chance(self, left_ms: float) -> float:
+        """That a request that came now would be done in time: the share of pairs of a rest of the present inference and
+        an own inference that fit.
+        """
+        services, own_ms = self.services_ms, left_ms - self.queue_ms
+        if self.elapsed_ms is None:
+            return bisect_right(services, own_ms) / len(services)
+        rests = self._rests_ms()
+        if rests[-1] + services[-1] <= own_ms:
+            return 1.0
+        if rests[0] + services[0] > own_ms:
+            return 0.0
+        return sum(bisect_right(services, own_ms - rest) for rest in rests) / (len(rests) * len(services))
+
+    def finishes(self, left_ms: float) -> float:
+        """The chance that the present inference is done in time."""
+        rests = self._rests_ms()
+        return bisect_right(rests, left_ms) / len(rests)
+
+    def _rests_ms(self) -> Sequence[float]:
+        """What the present inference may still take, ascending.
+        One that lasts longer than all that are known is expected to last as long again."""
+        elapsed = self.elapsed_ms
+        if elapsed is None:
+            return (0.0,)
+        longer = self.services_ms[bisect_right(self.services_ms, elapsed) :]
+        return [ms - elapsed for ms in longer] or (elapsed,)
+
+
+@dataclass(frozen=True, slots=True)
+class HostOutlook:
+    """What is known of a host for a request of this size.
+
+    answers_ms: its last answers, the newest last; infinite for one that was lost or refused, or that is overdue on its
+    way.
+    ready: False while its breaker is open, and before it was measured.
+    """
+
+    answers_ms: Sequence[float] = ()
     ready: bool = True
-    expected_ms: float | None = None
+
+    def chance(self, left_ms: float) -> float:
+        """That an answer would come in time. 0 before anything is known."""
+        answers = self.answers_ms
+        if not answers:
+            return 0.0
+        weight, met, total = 1.0, 0.0, 0.0
+        for ms in reversed(answers):
+            total += weight
+            if ms <= left_ms:
+                met += weight
+            weight *= FADES
+        return met / total
+
+    def needs_ms(self, left_ms: float) -> float | None:
+        """The shortest time in which nine in ten answers that were in time came; None where there is none of them."""
+        return _reached(sorted(ms for ms in self.answers_ms if ms <= left_ms))
 
 
-@dataclass(frozen=True)
-class Decision:
-    """host: which one of those given, for `host`. predicted_ms: of the destination, or of the best one for `neither`.
+@dataclass(frozen=True, slots=True)
+class OffloadDecision:
+    """host: the likeliest ready one of those given, also where the device answers; None for none.
 
-    fits: whether that is within the budget; None where there is no budget or no prediction.
+    device_chance, host_chance: of being in time. predicted_ms: expected of the destination, of the device for `both`
+    and of the best one for `neither`. fits: whether the destination is likely to be in time; None where there is no
+    budget.
     """
 
     destination: Destination
     host: int | None
-    predicted_ms: float | None
+    predicted_ms: float
     fits: bool | None
+    device_chance: float = 1.0
+    host_chance: float = 0.0
 
 
-def decide(left_ms: float | None, device: Prospect, hosts: Sequence[Prospect] = ()) -> Decision:
-    """left_ms: what is left of the caller's budget, None for none."""
-    if left_ms is None or device.p90_ms is None:
-        return Decision("device", None, device.p90_ms, None)
-    if device.p90_ms <= left_ms:
-        return Decision("device", None, device.p90_ms, True)
-    ready = [(host.p90_ms, index) for index, host in enumerate(hosts) if host.ready and host.p90_ms is not None]
-    if ready and min(ready)[0] <= left_ms:
-        predicted_ms, index = min(ready)
-        return Decision("host", index, predicted_ms, True)
-    expected_ms = device.p90_ms if device.expected_ms is None else device.expected_ms
-    if expected_ms <= left_ms:
-        return Decision("device", None, device.p90_ms, False)
-    return Decision("neither", None, min([expected_ms, *(p90_ms for p90_ms, _ in ready)]), False)
+def decide(
+    left_ms: float | None,
+    device: DeviceOutlook,
+    hosts: Sequence[HostOutlook] = (),
+    *,
+    token: bool = False,
+    degraded: DeviceOutlook | None = None,
+) -> OffloadDecision:
+    """left_ms: what is left of the caller's budget, None for none. token: whether both may be asked. degraded: of the
+    bundle's degraded artifact, where it is open.
+    """
+    if left_ms is None:
+        return OffloadDecision("device", None, device.p90_ms, None)
+    chance = device.chance(left_ms)
+    best, likely = None, 0.0
+    for index, host in enumerate(hosts):
+        if host.ready and (best is None or host.chance(left_ms) > likely):
+            best, likely = index, host.chance(left_ms)
+    if chance >= SURE:
+        return OffloadDecision("device", best, device.p90_ms, True, chance, likely)
+    expected_ms = device.expected_ms
+    if best is None:
+        if expected_ms > left_ms and degraded is not None and degraded.chance(left_ms) >= SURE:
+            return OffloadDecision("degraded", None, degraded.p90_ms, True, chance)
+        destination: Destination = "device" if expected_ms <= left_ms else "neither"
+        return OffloadDecision(destination, None, expected_ms, False, chance)
+    if token and 0 < chance < SHARED and 0 < likely < SHARED:
+        return OffloadDecision("both", best, expected_ms, False, chance, likely)
+    if chance >= likely and chance > 0:
+        return OffloadDecision("device", best, expected_ms, False, chance, likely)
+    needs_ms = hosts[best].needs_ms(math.inf)
+    predicted_ms = math.inf if needs_ms is None else needs_ms
+    return OffloadDecision("host", best, predicted_ms, likely >= SHARED, chance, likely)
 
 
-class Learned:
-    """The last latencies of one destination. Thread-safe: each step on the deque is atomic.
+class HedgeTokens:
+    """How many requests may be asked twice: each request earns a share of one. Not thread-safe."""
+
+    def __init__(self, earned: float = 0.15, most: float = 20.0) -> None:
+        self._earned, self._most = earned, most
+        self.left = most
+
+    def earn(self) -> None:
+        self.left = min(self._most, self.left + self._earned)
+
+    def take(self) -> bool:
+        if self.left < 1:
+            return False
+        self.left -= 1
+        return True
+
+
+class InferenceHistory:
+    """The last inferences of the device. Thread-safe: each step on the deque is atomic.
 
     window: how many count. max_age_s: older ones count only while there is nothing newer, so that a device that was
     throttled a minute ago is not held to it.
@@ -94,11 +243,18 @@ class Learned:
 
     def __init__(self, window: int = 50, max_age_s: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._last: deque[tuple[float, float]] = deque(maxlen=window)
+        self.put = self._last.append  # put((seconds, latency_ms)): `add`, for a caller that has just read the clock
         self._max_age_s = max_age_s
         self._clock = clock
-        self._judged: tuple[float, float | None, float | None] = (-math.inf, None, None)
+        self._judged: tuple[float, Sequence[float]] = (-math.inf, ())
+        self.outdated_ms = 0.0  # what takes less makes `add` forget the slower ones
 
     def add(self, latency_ms: float) -> None:
+        if latency_ms < self.outdated_ms:
+            kept = [one for one in list(self._last) if one[1] * OUTDATED <= latency_ms]
+            self._last.clear()
+            self._last.extend(kept)
+            self._judged = -math.inf, ()
         self._last.append((self._clock(), latency_ms))
 
     @property
@@ -107,28 +263,21 @@ class Learned:
         return self._clock() - self._last[-1][0] if self._last else math.inf
 
     @property
-    def p90_ms(self) -> float | None:
-        """The smallest of the latencies that count which 90 % of them do not exceed; None before the first."""
-        return self.quantiles_ms()[1]
+    def latest_ms(self) -> float | None:
+        try:
+            return self._last[-1][1]
+        except IndexError:
+            return None
 
     @property
-    def expected_ms(self) -> float | None:
-        """The smaller of the median and the last one: noise makes an inference slow, but never fast. None before the
-        first.
-        """
-        median_ms, _ = self.quantiles_ms()
-        return None if median_ms is None else min(median_ms, self._last[-1][1])
-
-    def quantiles_ms(self) -> tuple[float | None, float | None]:
-        """Median (the upper of two) and 90th percentile of the latencies that count; None before the first."""
+    def ascending_ms(self) -> Sequence[float]:
+        """Those that count, sorted; empty before the first."""
         now = self._clock()
-        judged_at, median_ms, p90_ms = self._judged
-        if now - judged_at < JUDGED_FOR_S and median_ms is not None:
-            return median_ms, p90_ms
+        judged_at, values = self._judged
+        if now - judged_at < JUDGED_FOR_S and values:
+            return values
         last = list(self._last)
         values = sorted(ms for at, ms in last if at >= now - self._max_age_s) or [ms for _, ms in last[-1:]]
-        if not values:
-            return None, None
-        median_ms, p90_ms = values[len(values) // 2], values[math.ceil(0.9 * len(values)) - 1]
-        self._judged = now, median_ms, p90_ms
-        return median_ms, p90_ms
+        self._judged = now, values
+        self.outdated_ms = OUTDATED * values[len(values) // 2] if values else 0.0
+        return values

@@ -1,4 +1,4 @@
-"""Starting a Python of our own beside the application, for what may crash, hang or take memory; and what it may take.
+"""Child processes for work that may crash, hang or take memory, and their limits.
 
     done = run(python_module("edgekit_runtime.tuning.trial"), env=environment(), ...)        # `jobs.ask` does it
     limit_this_process(model_bytes=entry.bytes, threads=4)      # in the child, before it loads anything
@@ -7,10 +7,10 @@ Rules:
 - a fresh interpreter, never a fork: the application may have threads. It finds packages where this process does, and
   nothing in the folder the application happens to stand in; where none can be started (a frozen application, user-mode
   emulation) the caller does without;
-- a child that goes on telling something is not hung, however slow it is: what is bounded is its silence;
+- a child that keeps writing lines is not hung, however slow it is: what is bounded is its silence;
 - a crash is the fault of what ran in the child, and so is the end of its processor time; any other signal came from
-  outside, and tells nothing about it;
-- a child whose parent is gone has nobody to tell: it ends, wherever it is, and takes its own children with it (on
+  outside, and proves nothing against it;
+- a child whose parent is gone ends, wherever it is, and takes its own children with it (on
   Linux);
 - a variable that holds a secret is no child's: what one must know comes over its standard input, and what was encrypted
   gets on no disk by way of a child's core;
@@ -37,10 +37,10 @@ __all__ = [
     "MEMORY_BYTES",
     "PER_MODEL_BYTE",
     "allowed_bytes",
-    "crashed",
+    "crash_signal",
     "die_with_parent",
     "environment",
-    "interrupted",
+    "interrupt_signal",
     "leave_no_core",
     "limit_memory",
     "limit_processor_time",
@@ -104,7 +104,7 @@ def die_with_parent() -> None:
     engine.
 
     Only for children that their parent waits for in the thread that started them. Where the system cannot do that, the
-    limit of processor time is what ends a child that nobody waits for.
+    limit of processor time is what ends an abandoned child.
     """
     if sys.platform != "linux":
         return
@@ -137,17 +137,17 @@ def withhold(name: str) -> None:
     _withheld.add(name)
 
 
-def crashed(code: int) -> str:
+def crash_signal(code: int) -> str:
     """The signal that what ran in the child brought upon itself; empty for any other end."""
     name = _signal(code)
     return name if name in _OWN_FAULTS else ""
 
 
-def interrupted(code: int) -> str:
+def interrupt_signal(code: int) -> str:
     """The signal that came from outside: from a terminal, a supervisor, the kernel short of memory. Empty for any other
     end.
     """
-    return "" if crashed(code) else _signal(code)
+    return "" if crash_signal(code) else _signal(code)
 
 
 def _signal(code: int) -> str:
@@ -187,11 +187,15 @@ def run(command: list[str], *, timeout: float, **options: Any) -> subprocess.Com
             raise
 
 
-def limit_this_process(model_bytes: int, threads: int = 1) -> None:
-    """model_bytes: size of the file that will be loaded. Never raises: a limit is a second line of defence."""
+def limit_this_process(model_bytes: int, threads: int = 1, *, gpu: bool = False) -> None:
+    """model_bytes: size of the file that will be loaded. Never raises: a limit is a second line of defence.
+
+    gpu: CUDA's libraries and what they build are bounded by the machine's memory alone.
+    """
     _limit("RLIMIT_CORE", 0)
     limit_processor_time(threads)
-    limit_memory(allowed_bytes(model_bytes, machine_bytes()))
+    machine = machine_bytes()
+    limit_memory(machine if gpu and machine is not None else allowed_bytes(model_bytes, machine))
 
 
 def limit_memory(more_bytes: int) -> None:
@@ -218,13 +222,16 @@ def _limit(name: str, most: int) -> None:
 
 
 def allowed_bytes(model_bytes: int, machine: int | None, memory_bytes: int = MEMORY_BYTES) -> int:
-    """What may be taken beyond what the process has. machine: bytes of memory, None where it does not tell."""
+    """What may be taken beyond what the process has.
+
+    machine: bytes of memory, None where it does not say.
+    """
     most = memory_bytes + PER_MODEL_BYTE * model_bytes
     return most if machine is None else min(most, machine)
 
 
 def _data_bytes() -> int | None:
-    """What counts against RLIMIT_DATA now; None where the system does not tell.
+    """What counts against RLIMIT_DATA now; None where the system does not say.
 
     It is Linux that counts so, since 4.7.
     """
@@ -235,7 +242,7 @@ def _data_bytes() -> int | None:
 
 
 def machine_bytes() -> int | None:
-    """Memory of this machine; None where it does not tell."""
+    """Memory of this machine; None where it does not say."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None

@@ -1,6 +1,6 @@
-"""One point in time that a whole exchange must keep: connecting, sending, every single read; and a limit of its bytes.
+"""One deadline for a whole exchange (connecting, sending, every read), and a limit of its bytes.
 
-A socket's own timeout starts anew with each read, so a server that sends a byte now and then holds a caller for ever.
+A socket's own timeout restarts with each read, so a server that sends a byte now and then holds a caller for ever.
 Here each step gets what is left, and no more. A reader such as http.client consumes headers, chunk extensions and
 trailers on its
 own, without end: so time and bytes are limited here, below it.
@@ -29,14 +29,24 @@ class TooManyBytesError(OSError):
 
 
 class Deadline:
-    """timeout_s from now, on a monotonic clock. step_s: the longest single wait within it."""
+    """timeout_s from now, on a monotonic clock.
+
+    step_s: the longest single wait within it.
+    late_s: the last part of it, unknown to the other side: an answer in it is too late, and shows how late.
+    """
 
     def __init__(
-        self, timeout_s: float, clock: Callable[[], float] = time.monotonic, *, step_s: float = math.inf
+        self,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        step_s: float = math.inf,
+        late_s: float = 0.0,
     ) -> None:
         self._clock = clock
         self._step_s = step_s
         self._at = clock() + timeout_s
+        self._late_s = late_s
 
     def left(self) -> float:
         """Seconds that a single wait may take, more than 0. Raises TimeoutError when there are none."""
@@ -45,9 +55,14 @@ class Deadline:
             raise TimeoutError("the time given ran out")
         return min(left, self._step_s)
 
+    def wanted_us(self) -> int:
+        """Microseconds in which an answer is in time, at least 1.
+        Raises TimeoutError when no caller waits any more."""
+        return max(1, int((self.left() - self._late_s) * 1e6))
+
 
 class TimedSocket:
-    """A connected socket whose every operation ends by `deadline`, which the owner sets anew for each exchange.
+    """A connected socket whose every operation ends by `deadline`, which the owner sets for each exchange.
 
     received: bytes so far. most: how many `received` may become; the owner may raise it.
     """
@@ -88,7 +103,8 @@ class TimedSocket:
         return io.BufferedReader(_Reads(self))
 
     def close(self) -> None:
-        """Nothing: http.client closes a socket whose response it has yet to read. The owner calls `end`."""
+        """Nothing: http.client closes a socket whose response it has yet to read.
+        The owner calls `end`."""
 
     def end(self) -> None:
         self.sock.close()

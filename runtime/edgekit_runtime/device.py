@@ -6,8 +6,9 @@
 Rules:
 - inputs are adapted before anything waits, so the caller may reuse its frame;
 - what is expected of the device is the queue before a request and the last service times, never a guess;
-- while it answers nobody, because hosts do or because it is refused, it runs a copy of a request now and then: only so
-  is it known when it is fast again. One good inference is enough to be asked again.
+- while hosts answer, or it is refused, it runs a copy of a request now and then: only so
+  is it known when it is fast again. One good inference is enough to be asked again;
+- an inference that ends after its caller has gone is learnt from all the same.
 """
 
 from __future__ import annotations
@@ -20,31 +21,31 @@ from concurrent.futures import Future
 from itertools import count
 from time import perf_counter
 
-from edgekit_runtime.batching import Batcher, BatchStats, Costs, Served, hand_off_s
-from edgekit_runtime.budget import Learned, Prospect
+from edgekit_runtime.batching import Batcher, BatchResult, BatchStats, Costs, hand_off_s
+from edgekit_runtime.budget import DeviceOutlook, InferenceHistory
 from edgekit_runtime.contract.adapt import CLIP_EVERY, adapters
-from edgekit_runtime.contract.finish import Finisher
+from edgekit_runtime.contract.finish import Finisher, top_score
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import ClosedError, EngineHung, QueueFull
+from edgekit_runtime.offload import WATCH_EVERY_S
 from edgekit_runtime.options import check_number
-from edgekit_runtime.readiness import Prepared
+from edgekit_runtime.readiness import PreparedEngine
 from edgekit_runtime.request import Items, Outputs, Request, Tensors
 from edgekit_runtime.tensors import TensorSpec
-from edgekit_runtime.watchdog import Watched, limit_s, watch
+from edgekit_runtime.watchdog import WatchedEngine, limit_s, watch
 
 __all__ = ["Device"]
 
 INLINE_BELOW_S = 0.01
-"""An inference that takes less runs in its caller's own thread where nobody is before it. One that takes longer never
+"""An inference that takes less runs in its caller's own thread where the queue is empty. One that takes longer never
 does: what two hand-offs cost is nothing beside it, and a caller can then be freed from an engine that hangs."""
-WATCH_EVERY_S = 0.5
-"""How often the device is tried while it answers nobody."""
 
 
 class Device:
-    """Thread-safe. queue_limit: requests that wait at most. hang_s: the longest an inference may take, None to find
-    out.
+    """Thread-safe.
 
+    queue_limit: requests that wait at most.
+    hang_s: the longest an inference may take, None to find out.
     batcher: what runs the adapted tensors. clock: monotonic seconds, those of `Request.due`. ready: input tensors of
     the bundle's primary artifact, whose form callers may pass; None for the form of the artifact that runs.
     """
@@ -52,7 +53,7 @@ class Device:
     def __init__(
         self,
         contract: Contract,
-        prepared: Prepared,
+        prepared: PreparedEngine,
         *,
         ready: Sequence[TensorSpec] | None = None,
         queue_limit: int = 1024,
@@ -61,12 +62,12 @@ class Device:
     ) -> None:
         entry, self.engine = prepared.entry, prepared.engine
         self._adapters = adapters(contract, entry.inputs, entry.inputs if ready is None else ready)
-        self._adapted = count()
+        self._adapted, self._contract = count(), contract
         self._finisher = Finisher(contract, entry.outputs)
         self._prepared = prepared
-        self._learned = Learned(clock=clock)
-        self._watching = threading.Lock()
-        self._watch: Future[Served] | None = None
+        self._clock, self._learned = clock, InferenceHistory(clock=clock)
+        self._watching = threading.RLock()  # what is submitted while the interpreter ends runs in this very thread
+        self._watch: Future[BatchResult] | None = None
         self._throttle_s = 0.0
         free = all(tensor.free_batch for tensor in (*entry.inputs, *entry.outputs))
         self.costs = Costs(prepared.costs, fixed=not free, hand_off_s=hand_off_s())
@@ -81,7 +82,7 @@ class Device:
             run_one=self._run_one,
         )
         self._hang_s = hang_s
-        self._watched: Watched | None = None
+        self._watched: WatchedEngine | None = None
 
     @property
     def hung(self) -> EngineHung | None:
@@ -99,13 +100,12 @@ class Device:
         """Input -> how pixels travel to the engine."""
         return {name: adapter.way for name, adapter in self._adapters}
 
-    def prospect(self, priority: int = 0) -> Prospect:
-        """What a request that came now would have to expect: the queue before it, and the last inferences."""
-        queue_ms = max(0.0, self.batcher.expected_s(priority) - self.costs.seconds(1)) * 1e3
-        expected_ms, p90_ms = self._learned.expected_ms, self._learned.p90_ms
-        assert expected_ms is not None  # the warm-up was learnt from
-        assert p90_ms is not None
-        return Prospect(queue_ms + p90_ms, expected_ms=queue_ms + expected_ms)
+    def outlook(self, priority: int = 0, came: float | None = None) -> DeviceOutlook:
+        """What a request that came now, or then, would meet: the queue before it, and the last inferences."""
+        queue_s, elapsed_s = self.batcher.ahead(priority, came)
+        learned = self._learned
+        elapsed_ms = None if elapsed_s is None else elapsed_s * 1e3
+        return DeviceOutlook(learned.ascending_ms, learned.latest_ms, queue_s * 1e3, elapsed_ms)
 
     def adapt(self, request: Request, items: Items) -> Tensors:
         before = perf_counter()
@@ -114,23 +114,36 @@ class Device:
             tensors.append(adapter(items[name]))  # a comprehension is a call before Python 3.12
         sample, rest = divmod(next(self._adapted), CLIP_EVERY)
         if not rest:
+            request.clipped = 0, 0, None
             for (_, adapter), tensor in zip(self._adapters, tensors, strict=True):
                 clipped, seen = adapter.clipped(tensor, sample)
                 if seen:
-                    request.clipped = clipped, seen
+                    request.clipped = clipped, seen, None
         request.timings["adapt"] = (perf_counter() - before) * 1e3
         return tensors
 
-    def finish(self, request: Request, served: Served) -> Outputs:
+    def finish(self, request: Request, served: BatchResult) -> Outputs:
         """What the batcher gave as the contract's outputs; its times are noted and learnt from."""
-        before = perf_counter()
+        before = self._clock()
         outputs = self._finisher(served.result)
-        timings = request.timings
-        timings["queue"], timings["engine"] = served.queued_s * 1e3, served.ran_s * 1e3
-        timings["finish"] = (perf_counter() - before) * 1e3
+        now, ran_s, timings = self._clock(), served.ran_s, request.timings
+        timings["queue"], timings["engine"] = served.queued_s * 1e3, ran_s * 1e3
+        timings["finish"] = (now - before) * 1e3
+        if request.clipped is not None:
+            request.clipped = *request.clipped[:2], top_score(outputs, self._contract)
+        learned = self._learned
+        if ran_s * 1e3 < learned.outdated_ms:
+            learned.add(ran_s * 1e3)
+        else:
+            learned.put((now, ran_s * 1e3))
+        self._slowest_s = max(self._slowest_s, ran_s)
+        return outputs
+
+    def finish_late(self, served: BatchResult) -> Outputs:
+        """As `finish`, for a request whose caller has gone."""
         self._learned.add(served.ran_s * 1e3)
         self._slowest_s = max(self._slowest_s, served.ran_s)
-        return outputs
+        return self._finisher(served.result)
 
     def watch(self, items: Items) -> None:
         """Run a copy of a request that the device does not answer, where nothing was learnt of it lately."""
@@ -143,11 +156,29 @@ class Device:
                 return
         self._watch.add_done_callback(self._learn)
 
+    def run_beside(self, items: Items, done: Callable[[Outputs], None]) -> bool:
+        """Run a request that a host answered, where the device is idle; whether it is.
+
+        done: gets the outputs.
+        """
+        if self.batcher.queued or self.batcher.running_s is not None:
+            return False
+        try:
+            served = self.batcher.submit([adapter(items[name]) for name, adapter in self._adapters])
+        except (ClosedError, QueueFull):
+            return False
+        served.add_done_callback(
+            lambda ran: None if ran.cancelled() or ran.exception() else done(self.finish_late(ran.result()))
+        )
+        return True
+
     def throttle(self, delay_ms: float) -> None:
         check_number("delay_ms", delay_ms)
         if not 0 <= delay_ms < math.inf:
             raise ValueError(f"delay_ms must be 0 or more, not {delay_ms}")
-        self._throttle_s = delay_ms / 1e3
+        with self._watching:
+            self._throttle_s = delay_ms / 1e3
+            self.batcher.run_one = self._run_one
 
     def close(self, timeout_s: float) -> None:
         """Drain for at most timeout_s, fail the rest, and free the engine where nothing uses it any more."""
@@ -157,12 +188,9 @@ class Device:
         if idle:
             self._prepared.close()
 
-    def _learn(self, done: Future[Served]) -> None:
+    def _learn(self, done: Future[BatchResult]) -> None:
         if not done.cancelled() and done.exception() is None:
             self._learned.add(done.result().ran_s * 1e3)
-
-    def _longest_s(self, slowest_s: float) -> float:
-        return limit_s(slowest_s) if self._hang_s is None else self._hang_s
 
     def _run(self, batch: Sequence[Tensors]) -> Sequence[Tensors]:
         """One inference for the whole batch; the engine's outputs, a list an item."""
@@ -170,14 +198,20 @@ class Device:
         return [self.engine.run(batch[0])] if len(batch) == 1 else self.engine.run_batch(batch)
 
     def _run_one(self, tensors: Tensors) -> Tensors:
-        if self._throttle_s or self._watched is None:
-            self._before_run()
+        """The first item that runs alone, and each throttled one: the engine's own `run` takes the others."""
+        self._before_run()
+        with self._watching:
+            if not self._throttle_s:
+                self.batcher.run_one = self.engine.run
         return self.engine.run(tensors)
 
     def _before_run(self) -> None:
         if self._watched is None and not self._prepared.isolated:
             self._watched = watch(
-                lambda: self.batcher.running_s, lambda: self._slowest_s, self.batcher.abandon, self._longest_s
+                lambda: self.batcher.running_s,
+                lambda: self._slowest_s,
+                self.batcher.abandon,
+                lambda slowest_s: limit_s(slowest_s) if self._hang_s is None else self._hang_s,
             )
         if self._throttle_s:
             time.sleep(self._throttle_s)

@@ -50,8 +50,9 @@ __all__ = [
     "WireError",
     "errno_of",
     "from_json",
+    "install_command",
     "sentences",
-    "shortened",
+    "shorten",
     "visible",
 ]
 
@@ -62,7 +63,8 @@ _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 class EdgekitError(Exception):
-    """Anything edgekit refuses or cannot do. `str(error)` is the whole message in up to three sentences."""
+    """Anything edgekit refuses or cannot do.
+    `str(error)` is the whole message in up to three sentences."""
 
     code: str = "error"
     reasons: ClassVar[dict[str, str]] = {}
@@ -70,9 +72,9 @@ class EdgekitError(Exception):
     do_cli: str = ""
     """`do` with the flags of the command line; empty where `do` names no option of Python."""
     errno: int | None = None
-    """The system's number of what is behind it, where a child process told it."""
+    """The system's number of what is behind it, where a child process reported it."""
     mistakes: tuple[EdgekitError, ...] = ()
-    """Each mistake of a file as an error of its own, where `what` tells of several."""
+    """Each mistake of a file as an error of its own, where `what` names several."""
     of_the_caller: bool = False
     """What the caller asked for does not fit the bundle: installing another bundle mends nothing."""
 
@@ -92,7 +94,8 @@ class EdgekitError(Exception):
 
     def __str__(self) -> str:
         what, where, do = map(_one_line, (self.what, self.where, self.do))
-        return sentences(what if not where or _names(what, where) else f"{where}: {what}", do)
+        named = where in what and re.search(rf"(?<![\w/.-]){re.escape(where)}(?![\w/-])", what) is not None
+        return sentences(what if not where or named else f"{where}: {what}", do)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.where, self.do, self.code, self.do_cli))
@@ -135,7 +138,7 @@ def sentences(what: str, do: str = "") -> str:
     return f"{what}{stop} {do}"
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, most: int) -> str:
     """At most that many characters, cut at the end of a word."""
     if len(text) <= most:
         return text
@@ -144,12 +147,8 @@ def shortened(text: str, most: int) -> str:
     return (cut if space < 0 else cut[:space].rstrip(" ,;:")) + "..."
 
 
-def _names(what: str, where: str) -> bool:
-    return where in what and re.search(rf"(?<![\w/.-]){re.escape(where)}(?![\w/-])", what) is not None
-
-
 def _one_line(text: str) -> str:
-    text = shortened(text, MOST_TEXT)
+    text = shorten(text, MOST_TEXT)
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
@@ -260,7 +259,7 @@ class ClosedError(EdgekitError):
 
 
 class BudgetExceeded(EdgekitError):  # noqa: N818 - what happened, as the field says it
-    """Nobody that could answer is expected to make it within the budget; said at once, before anything was run."""
+    """No answer within the budget: raised at once where that is expected, else at its end."""
 
     code = "budget"
 
@@ -290,14 +289,16 @@ class SessionError(EdgekitError):
 
 
 class TelemetryError(EdgekitError):
-    """The broker's address, the device's name or the spool's file cannot be used. Network trouble is never an error."""
+    """The broker's address, the device's name or the spool's file cannot be used.
+    Network trouble is never an error."""
 
     code = "telemetry"
     reasons: ClassVar[dict[str, str]] = {"telemetry-spool": "the file is no spool of edgekit, or cannot be read"}
 
 
 class WindowError(EdgekitError):
-    """A telemetry payload that is not one. `word` is what is counted: json, size, version, shape, device."""
+    """A telemetry payload that is not one.
+    `word` is what is counted: json, size, version, shape, device."""
 
     code = "telemetry-payload"
 
@@ -375,6 +376,8 @@ class HostError(EdgekitError):
         "host-refused": "another 4xx, or the host serves another model or contract: a retry will not help",
         "host-late": "the time given ran out",
         "host-protocol": "a 5xx, bytes that are no HTTP, or tensors that do not add up",
+        "host-golden": "the host's answer to a golden example is not within tolerance, so it answers no request",
+        "host-secret": "a token, certificate or CA cannot be read, or a token would travel unencrypted",
     }
     status: int = 0
 
@@ -388,9 +391,25 @@ class MissingExtraError(EdgekitError):
         super().__init__(
             f"{why} needs the '{extra}' extra, which is not installed",
             where=where,
-            do=f"Run: pip install 'edgekit-deploy[{extra}]'",
+            do=f"Run: {install_command(extra)}",
         )
         self.extra = extra
+
+
+def install_command(extra: str) -> str:
+    """What adds an extra to this installation: from the clone, where that is what was installed."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote, urlsplit
+
+    clone = ""
+    try:
+        found = json.loads(distribution("edgekit-deploy").read_text("direct_url.json") or "{}")
+        if found.get("dir_info", {}).get("editable"):
+            clone = unquote(urlsplit(str(found["url"])).path)
+    except (PackageNotFoundError, ValueError, KeyError, AttributeError, OSError):
+        pass
+    return f"pip install -e '{clone}[{extra}]'" if clone else f"pip install 'edgekit-deploy[{extra}]'"
 
 
 def visible(text: str) -> str:

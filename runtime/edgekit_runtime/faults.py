@@ -1,4 +1,4 @@
-"""Faults of the parts that no answer needs: the cache, the meter, telemetry and metrics.
+"""Faults of the parts that an answer does not depend on: cache, meter, telemetry and metrics.
 
     faults = Faults("digits")
     stats = faults.shield("cache", cache.stats)         # None where it raised

@@ -1,7 +1,7 @@
-"""What a model that answers tells of itself: what it is, and what it counted.
+"""`describe()` and `stats()` of an open model.
 
-    described(journey)["engine"]           # {"name": "litert", "version": "2.3.0", "threads": 2, "arithmetic": "exact"}
-    measured(journey, healthy=True).queued
+    describe_model(journey)["engine"]      # {"name": "litert", "version": "2.3.0", "threads": 2, ...}
+    model_metrics(journey, healthy=True).queued
 
 Nothing is asked of the engine: all of it is known already.
 """
@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from edgekit_runtime.engines.registry import on_gpu
+
 if TYPE_CHECKING:
     from edgekit_runtime.journey import Journey
-    from edgekit_runtime.metrics import Measured
+    from edgekit_runtime.metrics import ModelMetrics
 
-__all__ = ["described", "measured"]
+__all__ = ["describe_model", "model_metrics"]
 
 
-def described(journey: Journey) -> dict[str, Any]:
+def describe_model(journey: Journey) -> dict[str, Any]:
     """What answers: bundle, artifact, engine, the way inputs travel, what the self-test found."""
     opened, device = journey.opened, journey.device
     prepared, manifest = opened.prepared, opened.bundle.manifest
@@ -30,7 +32,13 @@ def described(journey: Journey) -> dict[str, Any]:
         "role": prepared.entry.role,
         "why_alternate": opened.why_alternate,
         "artifact": prepared.entry.blob,
-        "engine": {"name": info.name, "version": info.version, "threads": info.threads, "arithmetic": info.arithmetic},
+        "engine": {
+            "name": info.name,
+            "version": info.version,
+            "threads": info.threads,
+            "arithmetic": info.arithmetic,
+            "device": "gpu" if on_gpu(info.name) else "cpu",
+        },
         **prepared.describe(),
         "inputs": device.ways(),
         "selftest": {
@@ -45,15 +53,18 @@ def described(journey: Journey) -> dict[str, Any]:
         "cache": journey.cache is not None,
         "signed": opened.bundle.trusted,
         "encrypted": manifest.encrypted_with is not None,
-        "trust": opened.bundle.vouched.told,
+        "trust": opened.bundle.trust_decision.text,
         "installed": opened.held.describe() if opened.held is not None else None,
+        "degraded_artifact": None
+        if opened.degraded is None
+        else {"recipe": opened.degraded.entry.recipe, "engine": opened.degraded_engine},
         "hosts": opened.hosts.describe() if opened.hosts is not None else [],
     }
 
 
-def measured(journey: Journey, *, healthy: bool) -> Measured:
+def model_metrics(journey: Journey, *, healthy: bool) -> ModelMetrics:
     """This model's part of a page for Prometheus."""
-    from edgekit_runtime.metrics import CacheFigures, Measured
+    from edgekit_runtime.metrics import CacheFigures, ModelMetrics
 
     prepared, cache = journey.opened.prepared, journey.cache
     manifest, info = journey.opened.bundle.manifest, prepared.engine.info
@@ -61,9 +72,11 @@ def measured(journey: Journey, *, healthy: bool) -> Measured:
     if cache is not None:
         kept = cache.stats()
         caches["memory"] = CacheFigures(kept.memory.hits, kept.memory.misses, kept.memory.entries, kept.memory.bytes)
+        if kept.shared is not None:
+            caches["shared"] = CacheFigures(kept.shared.hits, kept.shared.misses)
         if kept.disk is not None:
             caches["disk"] = CacheFigures(kept.disk.hits, kept.disk.misses, kept.disk.entries, kept.disk.bytes)
-    return Measured(
+    return ModelMetrics(
         manifest.name,
         manifest.version,
         journey.meter.counted(),

@@ -6,7 +6,7 @@
     sys.exit(serve(work))                # the child; work(job, say) returns the result
 
 Rules:
-- the job is one JSON object on standard input, the key of an encrypted bundle in it: a command line is everybody's to
+- the job is one JSON object on standard input, the key of an encrypted bundle in it: a command line is every user's to
   read;
 - the child writes JSON objects to standard output, a line each: facts while it works, then a "result" or an "error".
   Any other line is an engine's notice and is skipped;
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgekit_runtime.children import crashed, die_with_parent, environment, interrupted
+from edgekit_runtime.children import crash_signal, die_with_parent, environment, interrupt_signal
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.errors import BundleError, EdgekitError, MemoryExceeded, errno_of, from_json
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from edgekit_runtime.bundle import Bundle
 
-__all__ = ["Outcome", "Run", "Say", "ask", "bundle_job", "bundle_of", "serve"]
+__all__ = ["ChildOutcome", "Run", "Say", "ask", "bundle_job", "bundle_of", "serve"]
 
 Say = Callable[[dict[str, Any]], None]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -42,7 +42,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ChildOutcome:
     """What a child said, and how it ended.
 
     result: None where it came to none.
@@ -67,7 +67,7 @@ def ask(
     silence_s: float,
     otherwise: type[EdgekitError] = EdgekitError,
     run: Run = run_child,
-) -> Outcome:
+) -> ChildOutcome:
     """Start a child, give it the job, and wait as long as it is never silent for `silence_s`.
 
     otherwise: the type of an error whose code is none of the runtime's. Raises OSError where no child can be started.
@@ -77,23 +77,23 @@ def ask(
     try:
         done = run(command, input=json.dumps(job), capture_output=True, text=True, timeout=silence_s, env=environment())
     except TimeoutExpired as silence:
-        said = silence.stdout or ""
-        return Outcome(list(_objects(said.decode() if isinstance(said, bytes) else said)), silent=True)
-    facts, result, told = [], None, None
+        output = silence.stdout or ""
+        return ChildOutcome(list(_objects(output.decode() if isinstance(output, bytes) else output)), silent=True)
+    facts, result, refusal = [], None, None
     for one in _objects(done.stdout):
         if one.keys() == {"result"}:
             result = one["result"]
         elif one.keys() == {"error"}:
-            told = one["error"]
+            refusal = one["error"]
         else:
             facts.append(one)
     error = None
-    if told is not None:
-        error = from_json(told, otherwise)
-        error.errno = told.get("errno")
+    if refusal is not None:
+        error = from_json(refusal, otherwise)
+        error.errno = refusal.get("errno")
     last_words = (done.stderr.strip().splitlines() or [""])[-1]
     code = done.returncode
-    return Outcome(facts, result, error, crashed(code), interrupted(code), last_words=last_words)
+    return ChildOutcome(facts, result, error, crash_signal(code), interrupt_signal(code), last_words=last_words)
 
 
 def serve(work: Callable[[dict[str, Any], Say], dict[str, Any]]) -> int:
@@ -119,19 +119,22 @@ def serve(work: Callable[[dict[str, Any], Say], dict[str, Any]]) -> int:
 
 
 def bundle_job(bundle: Bundle, source: str | None = None) -> dict[str, Any]:
-    """The part of a job that names a bundle. source: what the child opens instead of its path, a descriptor for one."""
-    key = bundle.secret.handed() if bundle.secret is not None else None
+    """The part of a job that names a bundle.
+
+    source: what the child opens instead of its path, a descriptor for one.
+    """
+    key = bundle.secret.to_pipe() if bundle.secret is not None else None
     return {"path": source or str(bundle.path.absolute()), "digest": bundle.digest, "key": key}
 
 
 def bundle_of(job: dict[str, Any]) -> Bundle:
-    """In the child: the very bundle that the parent verified. Raises BundleError where another file has its name by
-    now.
+    """In the child: the very bundle that the parent verified.
+    Raises BundleError where another file has its name by now.
     """
     from edgekit_runtime.bundle import read_bundle
     from edgekit_runtime.bundle.secrets import Secret
 
-    bundle = read_bundle(Path(job["path"]), secret=Secret.received(job["key"]))
+    bundle = read_bundle(Path(job["path"]), secret=Secret.from_pipe(job["key"]))
     if bundle.digest != job["digest"]:
         raise BundleError("the file was replaced while it was opened", where=job["path"], do="Try it again")
     return bundle

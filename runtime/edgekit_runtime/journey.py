@@ -1,7 +1,7 @@
 """The journey of a request through one bundle, a stage a method.
 
     identify -> cache.lookup -> join an identical request in flight -> decode -> cache.similar -> budget.decide
-      -> device: adapt -> batcher -> engine     -> host: remote client     -> neither: BudgetExceeded at once
+      -> device: adapt -> batcher -> engine     -> with hosts: fallback     -> neither: BudgetExceeded at once
     -> finish -> cache.store -> meter.record -> Answer
 
     journey = Journey(opened, limits, meter)
@@ -13,7 +13,10 @@ Rules:
 - every request that was accepted is answered, with an Answer or an error, also when the journey is closed;
 - a fault of the cache or the meter takes no answer away: it is noted (`faults`), and the request continues without it;
 - a host's answer is kept under the host's artifact, and found only for a request that the device would not answer in
-  time.
+  time;
+- with hosts, or a degraded artifact, a request with a budget ends by its deadline, with an answer or an error; what
+  comes later is kept;
+- a degraded answer is never kept, and those that joined the request go their own way.
 """
 
 from __future__ import annotations
@@ -32,37 +35,28 @@ import numpy as np
 from edgekit_runtime.answer import Answer, Source
 from edgekit_runtime.budget import decide
 from edgekit_runtime.cache import Cache, Flights, identify, of_artifact
-from edgekit_runtime.contract.decode import kept
+from edgekit_runtime.contract.decode import copy_in
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.device import Device
 from edgekit_runtime.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, HostError
 from edgekit_runtime.faults import Faults
-from edgekit_runtime.forked import ForkGuard, promised
-from edgekit_runtime.intake import Intake, Named, own
-from edgekit_runtime.opened import Opened
+from edgekit_runtime.intake import IdentifiedInput, Intake, own
+from edgekit_runtime.opened import OpenedBundle
 from edgekit_runtime.request import Items, Outputs, Request, Tensors
 from edgekit_runtime.session import needs_session
-from edgekit_runtime.settling import Settling
 from edgekit_runtime.telemetry import Meter
+from edgekit_runtime.threads import ForkGuard, FutureRelay, fork_safe_future
 
 if TYPE_CHECKING:
     from edgekit_runtime.cache import Hit, Identity
+    from edgekit_runtime.fallback import Away, Fallback, Outcome
     from edgekit_runtime.options import ModelLimits
-    from edgekit_runtime.remote.hosts import Hosts
 
 __all__ = ["Journey"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Away:
-    """A request for a host: which one, and the canonical items."""
-
-    host: int
-    items: Items
-
-
-@dataclass(frozen=True, slots=True)
-class _Landed:
+class _SharedResult:
     """What those get that joined a request: its outputs, and where they came from."""
 
     outputs: Outputs
@@ -80,15 +74,16 @@ _LEADERS_OWN = (BudgetExceeded, _LeaderInterruptedError)
 
 
 class Journey:
-    """Thread-safe. After `close` every request fails with ClosedError. meter: counts what goes through this bundle
-    alone.
+    """Thread-safe.
 
+    After `close` every request fails with ClosedError.
+    meter: counts what goes through this bundle alone.
     cache: None where there is nothing to keep. faults: of the parts beside the answer.
     """
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedBundle,
         limits: ModelLimits,
         meter: Meter,
         cache: Cache | None = None,
@@ -103,15 +98,32 @@ class Journey:
         )
         self._intake = Intake(self.contract, ready)
         self._by = opened.prepared.entry.recipe, opened.engine
+        self.degraded: Device | None = None
+        self._by_degraded: tuple[str | None, str | None] = None, None
+        if opened.degraded is not None:
+            self.degraded = Device(
+                self.contract, opened.degraded, ready=ready, queue_limit=limits.queue, hang_s=limits.hang_s
+            )
+            self._by_degraded = opened.degraded.entry.recipe, opened.degraded_engine
         self.cache = cache
-        self._flights: Flights[_Landed] = Flights()
+        self._flights: Flights[_SharedResult] = Flights()
         self._namespace = opened.namespace
         self.meter = meter
-        self._settling = Settling()
+        self._relay = FutureRelay()
         self._counting = threading.Lock()
         self.guard = ForkGuard()
         self._closed = self._retired = False
         self.predicted_late = 0
+        self._fallback: Fallback | None = None
+        if opened.hosts is not None or self.degraded is not None:
+            from edgekit_runtime.comparison import Comparison
+            from edgekit_runtime.fallback import Fallback
+
+            def compared(differs: bool) -> None:
+                self.faults.shield("meter", lambda: self.meter.compared(differs=differs))
+
+            self._comparison = Comparison(self.contract, self.device.run_beside, compared)
+            self._fallback = Fallback(self.device, opened.hosts, self._late, self._comparison.answered, self.degraded)
 
     def predict(self, request: Request, inputs: Any) -> Answer:
         if self.guard.forked:
@@ -123,13 +135,13 @@ class Journey:
                     due = math.inf if request.budget_ms is None else request.due
                     served = self.device.batcher.call(pending, due=due, priority=request.priority)
                     outputs = self.device.finish(request, served)
-                    if request.key is None and request.look is None:  # nothing to keep, and nobody waits for it
+                    if request.key is None and request.look is None:  # nothing to keep, and no request joined it
                         return self._answer(request, outputs, "device")
                     return self._deliver(request, outputs)
                 if isinstance(pending, Answer):
                     return pending
-                if isinstance(pending, _Away):
-                    return self._ask_host(request, pending)
+                if not isinstance(pending, Future):
+                    return self._conclude(request, pending.wait(request.left_ms() / 1e3))
                 try:
                     return self._follow(request, pending.result())
                 except _LEADERS_OWN:
@@ -141,7 +153,7 @@ class Journey:
     def submit(self, request: Request, inputs: Any) -> Future[Answer]:
         if self.guard.forked:
             raise self.guard.error()
-        answer: Future[Answer] = promised()
+        answer: Future[Answer] = fork_safe_future()
         try:
             self._submit(answer, request, inputs)
         except BaseException as error:
@@ -155,12 +167,13 @@ class Journey:
             if answer.set_running_or_notify_cancel():
                 answer.set_result(pending)
         elif isinstance(pending, Future):
-            own = {name: kept(value) for name, value in self._intake.take(inputs).items()}
+            own = {name: copy_in(value) for name, value in self._intake.take(inputs).items()}
             self._settle_following(answer, request, own, pending)
-        elif isinstance(pending, _Away):
-            away = pending
-            asked = self._need_hosts().submit(lambda: self._ask_host(request, away))
-            self._settle(answer, request, asked, lambda made: made)
+        elif not isinstance(pending, list):
+            errand = pending.errand
+            if not request.leads:
+                answer.add_done_callback(lambda caller: errand.withdraw() if caller.cancelled() else None)
+            self._settle(answer, request, pending.outcome, lambda outcome: self._conclude(request, outcome))
         else:
             served = self.device.batcher.submit(pending, due=request.due, priority=request.priority)
             if not request.leads:
@@ -181,13 +194,17 @@ class Journey:
         if self.opened.hosts is not None:
             self.opened.hosts.close()
         self.device.close(timeout_s)
+        if self.degraded is not None:
+            self.degraded.close(timeout_s)
+        if self._fallback is not None:
+            self._fallback.close()
         if self.cache is not None:
             cache = self.cache
             self.faults.shield("cache", lambda: cache.close(timeout_s))
         if self.opened.held is not None:
             self.opened.held.close()
 
-    def _arrive(self, request: Request, inputs: Any, *, keep: bool) -> Answer | Future[_Landed] | _Away | Tensors:
+    def _arrive(self, request: Request, inputs: Any, *, keep: bool) -> Answer | Future[_SharedResult] | Away | Tensors:
         """identify, look up, join, decode, compare, decide, adapt: an answer, a flight to follow, or the tensors to
         run.
 
@@ -198,22 +215,17 @@ class Journey:
         if self.contract.state != "none":
             raise needs_session(self.contract)
         intake, cache = self._intake, self.cache
-        if type(inputs) is np.ndarray and inputs.shape == intake.only_shape:
-            named: Named = {intake.only: inputs}
-        else:
-            named = intake.take(inputs)
+        direct = type(inputs) is np.ndarray and inputs.shape == intake.only_shape
+        named: IdentifiedInput = {intake.only: inputs} if direct else intake.take(inputs)
         if cache is not None and cache.exact:
-            try:
-                pays = cache.pays(request.start)
-            except Exception as error:  # noqa: BLE001 - the engine answers without a cache
-                pays = False
-                self.faults.note("cache", error)
-            if pays:
-                found, named = self._look_up(cache, request, named)
-                if found is not None:
-                    return found
+            found, named = self._look_up(cache, request, named)
+            if found is not None:
+                return found
         before = perf_counter()
-        items, request.geometry = intake.decode(named)
+        if direct and inputs.dtype in intake.only_as_it_is:
+            items, request.geometry = named, intake.only_geometry
+        else:
+            items, request.geometry = intake.decode(named)
         now = perf_counter()
         request.timings["decode"] = (now - before) * 1e3
         if (
@@ -226,27 +238,40 @@ class Journey:
                 return self._deliver(request, look.hit.outputs, "similar", look.hit.distance)
             request.look = look
         if request.budget_ms is not None:
+            if request.stale_ok and cache is not None and request.key is None:
+                identified = self.faults.shield("cache", partial(identify, named, self._namespace))
+                request.stale_key = None if identified is None else identified[0]
             try:
                 away = self._decide(request, items)
             except BudgetExceeded as refusal:
-                return self._kept(request, named, refusal)
+                kept_answer = self._instead(request, refusal)
+                if kept_answer is None:
+                    raise
+                return kept_answer
             if away is not None:
-                if (hit := self._kept_of_hosts(request)) is not None:
+                if away.decision.destination != "device" and (hit := self._kept_of_hosts(request)) is not None:
                     return self._deliver(request, hit.outputs, "cache")
-                return _Away(away, dict(zip(items, own(list(items.values()), named), strict=True)) if keep else items)
+                assert self._fallback is not None
+                self._fallback.begin(away, dict(zip(items, own(list(items.values()), named), strict=True)))
+                return away
         tensors = self.device.adapt(request, items)
         return own(tensors, named) if keep else tensors
 
-    def _look_up(self, cache: Cache, request: Request, named: Named) -> tuple[Answer | Future[_Landed] | None, Named]:
+    def _look_up(
+        self, cache: Cache, request: Request, named: IdentifiedInput
+    ) -> tuple[Answer | Future[_SharedResult] | None, IdentifiedInput]:
         """The exact answer, or the flight of an identical request; None where this one has to be computed. The inputs,
         which may have been read meanwhile."""
         hit = None
         try:
+            if not cache.pays(request.start):
+                return None, named
             request.key, named = identify(named, self._namespace)
             hashed = perf_counter()
             request.timings["identify"] = (hashed - request.start) * 1e3
             if request.key is not None:
-                hit = cache.lookup(request.key, hash_s=hashed - request.start, left_s=request.due - hashed)
+                left_s = math.inf if request.budget_ms is None else request.due - hashed
+                hit = cache.lookup(request.key, hash_s=hashed - request.start, left_s=left_s)
         except EdgekitError:
             raise
         except Exception as error:  # noqa: BLE001 - the engine answers without a cache
@@ -256,7 +281,7 @@ class Journey:
             return None, named
         flight = None
         if hit is None:
-            if self._settling.now:  # a caller's callback in our own thread must not wait for what that thread would do
+            if self._relay.now:  # a caller's callback in our own thread must not wait for what that thread would do
                 return None, named
             flight, request.leads = self._flights.join(request.key)
             if request.leads:
@@ -272,7 +297,7 @@ class Journey:
             return None
         left_s = request.left_ms() / 1e3
         keys = [of_artifact(key, artifact) for artifact in hosts.artifacts]
-        hit = self._first(keys, lambda key: cache.find(key, left_s=left_s))
+        hit = self._first(keys, lambda key: cache.lookup(key, hash_s=None, left_s=left_s))
         request.by_host = hit is not None
         return hit
 
@@ -280,70 +305,101 @@ class Journey:
         found = (self.faults.shield("cache", partial(find, key)) for key in keys)
         return next((hit for hit in found if hit is not None), None)
 
-    def _kept(self, request: Request, named: Named, refusal: BudgetExceeded) -> Answer:
-        """A host's kept answer; or, where the caller takes it, an answer past its time. Raises the refusal."""
+    def _instead(self, request: Request, refusal: BudgetExceeded) -> Answer | None:
+        """A host's kept answer; or, where the caller takes it, an answer past its time.
+        None where there is none."""
         hit = self._kept_of_hosts(request)
         if hit is not None:
             return self._deliver(request, hit.outputs, "cache")
-        if not request.stale_ok or self.cache is None:
-            raise refusal
-        cache, key = self.cache, request.key or identify(named, self._namespace)[0]
+        cache, key = self.cache, request.key or request.stale_key
+        if not request.stale_ok or cache is None or key is None:
+            return None
         artifacts = () if self.opened.hosts is None else self.opened.hosts.artifacts
-        keys = () if key is None else tuple(of_artifact(key, artifact) for artifact in artifacts)
-        hit = self._first(() if key is None else (key,), cache.stale)
+        hit = self._first((key,), cache.stale)
         if hit is None:
-            hit = self._first(keys, cache.stale)
+            hit = self._first([of_artifact(key, artifact) for artifact in artifacts], cache.stale)
             request.by_host = hit is not None
         if hit is None:
-            raise refusal
-        if request.leads and request.key is not None:  # the others may have more time
-            request.leads = False
-            self._flights.crash(request.key, refusal)
+            return None
+        self._part(request, refusal)
         return self._answer(request, hit.outputs, "stale")
 
-    def _decide(self, request: Request, items: Items) -> int | None:
-        """Who answers in time: a host, None for the device. Raises BudgetExceeded where nobody would."""
-        hosts, specs = self.opened.hosts, self.contract.inputs
-        # A host takes pixels, or what the original took; not what was made ready for this device's artifact.
-        travels = hosts is not None and all(items[spec.name].dtype in kind_of(spec).dtypes(spec) for spec in specs)
-        prospects = hosts.prospects() if hosts is not None and travels else ()
-        left_ms = request.left_ms()
-        decision = decide(left_ms, self.device.prospect(request.priority), prospects)
-        if decision.destination == "host":
-            return decision.host
-        if decision.fits is False and hosts is not None:
-            hosts.explore()
+    def _part(self, request: Request, refusal: BudgetExceeded) -> None:
+        """Those that joined the request go their own way: they may have more time."""
+        if request.leads and request.key is not None:
+            request.leads = False
+            self._flights.crash(request.key, refusal)
+
+    def _decide(self, request: Request, items: Items) -> Away | None:
+        """Who answers in time; None for the device alone, where there are no hosts.
+        Raises BudgetExceeded where no one would."""
+        specs, away, left_ms = self.contract.inputs, None, request.left_ms()
+        if self._fallback is None:
+            decision = decide(left_ms, self.device.outlook(request.priority))
+        else:
+            # A host takes pixels, or what the original took; not what was made ready for this device's artifact.
+            travels = all(items[spec.name].dtype in kind_of(spec).dtypes(spec) for spec in specs)
+            size = sum(item.nbytes for item in items.values()) if travels else None
+            away = self._fallback.away(request, items, size)
+            decision = away.decision
         if decision.destination == "neither":
             self.device.watch(items)
             left = f"{left_ms:.3g} ms of them" if left_ms > 0 else "nothing of them"
             raise BudgetExceeded(
-                f"nobody is expected to answer within {request.budget_ms:g} ms: the best is expected to take "
+                f"no answer is expected within {request.budget_ms:g} ms: the fastest is expected to take  "
                 f"{decision.predicted_ms:.3g} ms, and {left} is left",
                 do="Give more time, add a host, or use a smaller model",
             )
-        if decision.fits is False:
+        if decision.fits is False and decision.destination == "device":
             with self._counting:
                 self.predicted_late += 1
-        return None
+        return away
 
-    def _ask_host(self, request: Request, away: _Away) -> Answer:
-        """The host answers; where it fails, the device does, late or not: no request goes without."""
-        before = perf_counter()
-        try:
-            outputs, answer = self._need_hosts().infer(away.host, away.items, request.left_ms())
-        except HostError:
-            request.timings["host_failed"] = (perf_counter() - before) * 1e3
-            served = self.device.batcher.call(self.device.adapt(request, away.items), priority=request.priority)
-            return self._deliver(request, self.device.finish(request, served))
-        request.timings["network"] = answer.network_ms
-        request.timings["host"] = answer.total_ms - answer.network_ms
-        self.device.watch(away.items)
+    def _conclude(self, request: Request, outcome: Outcome) -> Answer:
+        """The answer that came first; where none came in time, one that is kept, or the error."""
+        source, result, error = outcome
+        if source == "device":
+            return self._deliver(request, self.device.finish(request, result))
+        if source == "host":
+            outputs, answer = result
+            request.timings["network"] = answer.network_ms
+            request.timings["host"] = answer.total_ms - answer.network_ms
+            self._store_of_host(request, outputs, answer.artifact)
+            request.by_host = True
+            return self._deliver(request, outputs, "host")
+        if source != "degraded" and error is not None and not isinstance(error, (BudgetExceeded, HostError)):
+            raise error
+        why = "the time was over before anybody answered" if error is None else str(error)
+        refusal = BudgetExceeded(
+            f"no answer within {request.budget_ms:g} ms: {why}", do="Give more time, add a host, or use a smaller model"
+        )
+        refusal.__cause__ = error
+        kept_answer = self._instead(request, refusal)
+        if kept_answer is not None:
+            return kept_answer
+        if source != "degraded":
+            raise refusal
+        self._part(request, refusal)
+        outputs, served = result
+        request.timings["queue"], request.timings["engine"] = served.queued_s * 1e3, served.ran_s * 1e3
+        return self._answer(request, outputs, "degraded")
+
+    def _late(self, request: Request, source: str, result: Any) -> None:
+        """An answer whose caller has gone, or had another: it is kept for the next one who asks."""
+        if source == "host":
+            outputs, answer = result
+            self._store_of_host(request, outputs, answer.artifact)
+            return
+        outputs = self.device.finish_late(result)
+        cache, key = self.cache, request.key
+        if cache is not None and key is not None:
+            self.faults.shield("cache", lambda: cache.store(key, outputs, result.ran_s * 1e3))
+
+    def _store_of_host(self, request: Request, outputs: Outputs, artifact: str | None) -> None:
         cache = self.cache
-        if cache is not None and request.key is not None and answer.artifact is not None:
-            key = of_artifact(request.key, answer.artifact)
+        if cache is not None and request.key is not None and artifact is not None:
+            key = of_artifact(request.key, artifact)
             self.faults.shield("cache", lambda: cache.store(key, outputs, self._cost_ms(request)))
-        request.by_host = True
-        return self._deliver(request, outputs, "host")
 
     def _deliver(
         self, request: Request, outputs: Outputs, source: Source = "device", distance: float | None = None
@@ -360,7 +416,7 @@ class Journey:
                 self.faults.note("cache", error)
         if request.leads and request.key is not None:
             request.leads = False
-            self._flights.land(request.key, _Landed(outputs, source, distance, request.by_host))
+            self._flights.land(request.key, _SharedResult(outputs, source, distance, request.by_host))
         return self._answer(request, outputs, source, distance)
 
     @staticmethod
@@ -368,7 +424,7 @@ class Journey:
         """What the answer took so far, without waiting for the engine."""
         return (perf_counter() - request.start) * 1e3 - request.timings.get("queue", 0.0)
 
-    def _follow(self, request: Request, landed: _Landed) -> Answer:
+    def _follow(self, request: Request, landed: _SharedResult) -> Answer:
         request.by_host = landed.by_host
         request.timings["joined"] = (perf_counter() - request.start) * 1e3
         return self._answer(request, landed.outputs, landed.source, landed.distance)
@@ -381,13 +437,15 @@ class Journey:
             self.meter.record(source, total, met, request.timings, request.clipped)
         except Exception as error:  # noqa: BLE001 - the answer is there already
             self.faults.note("meter", error)
-        by = (None, None) if request.by_host else self._by
+        by = (None, None) if request.by_host else self._by_degraded if source == "degraded" else self._by
         return Answer(outputs, source, request.timings, met, self.contract, distance, request.geometry, *by)
 
-    def _settle_following(self, answer: Future[Answer], request: Request, inputs: Any, flight: Future[_Landed]) -> None:
+    def _settle_following(
+        self, answer: Future[Answer], request: Request, inputs: Any, flight: Future[_SharedResult]
+    ) -> None:
         """As `_settle`; where the request that leads had no time, this one goes its own way."""
 
-        def settle(done: Future[_Landed]) -> None:
+        def settle(done: Future[_SharedResult]) -> None:
             if isinstance(done.exception(), _LEADERS_OWN) and not answer.cancelled():
                 try:
                     self._submit(answer, request, inputs)
@@ -403,10 +461,10 @@ class Journey:
     def _settle(
         self, answer: Future[Answer], request: Request, pending: Future[Any], finish: Callable[[Any], Answer]
     ) -> None:
-        self._settling.carry(pending, answer, finish, lambda error, lost: self._fail(request, error, lost=lost))
+        self._relay.carry(pending, answer, finish, lambda error, lost: self._fail(request, error, lost=lost))
 
     def _fail(self, request: Request, error: BaseException, *, lost: bool = True) -> None:
-        """Count the error; a leader's followers must hear of it too.
+        """Count the error; a leader's followers get it too.
 
         lost: False where the request is asked elsewhere.
         """
@@ -427,9 +485,5 @@ class Journey:
             if isinstance(error, BudgetExceeded):
                 self.meter.refused()
             self.meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
-        except Exception as fault:  # noqa: BLE001 - the caller must hear of its own error
+        except Exception as fault:  # noqa: BLE001 - the caller gets the errors own error
             self.faults.note("meter", fault)
-
-    def _need_hosts(self) -> Hosts:
-        assert self.opened.hosts is not None
-        return self.opened.hosts

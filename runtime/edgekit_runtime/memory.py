@@ -15,7 +15,7 @@ Rules:
   all that this process has resident;
 - a model that is closed gives back what it took;
 - without a budget, limits that the system enforces (cgroup, RLIMIT_AS) refuse; free memory, which changes by the
-  minute, only degrades; what runs out of memory all the same is told as that, whatever it failed with.
+  minute, only degrades; what runs out of memory all the same is reported as that, whatever it failed with.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ __all__ = [
     "degrade",
     "fair_shares",
     "lacks_memory",
+    "megabytes",
     "room_here",
     "scarce",
-    "shown",
 ]
 
 LEAST_CACHE_MB = 1.0
@@ -62,8 +62,9 @@ _SHARE = 0.9
 
 @dataclass(frozen=True)
 class Need:
-    """What a model would like, in MB (1e6 bytes). batches_mb: variant for a batch size -> what it takes beside the
-    model.
+    """What a model would like, in MB (1e6 bytes).
+
+    batches_mb: variant for a batch size -> what it takes beside the model.
     """
 
     model_mb: float
@@ -77,7 +78,11 @@ class Need:
 
 @dataclass(frozen=True)
 class Grant:
-    """What it gets. batches: the variants that may be loaded. degraded: what it goes without, in words."""
+    """What it gets.
+
+    batches: the variants that may be loaded.
+    degraded: what it goes without, in words.
+    """
 
     batches: tuple[int, ...]
     cache_mb: float
@@ -99,7 +104,9 @@ def degrade(need: Need, left_mb: float) -> Grant | None:
 
 
 def fair_shares(wanted_mb: Sequence[float], pool_mb: float) -> list[float]:
-    """The pool shared by those who want of it: alike, but nobody gets more than he wants, nor a cache that is none."""
+    """The pool shared by those who want of it: in equal parts, but none gets more than it wants, or a cache too small
+    to use.
+    """
     shares = [0.0] * len(wanted_mb)
     left = pool_mb
     for place, number in enumerate(sorted(range(len(wanted_mb)), key=lambda one: wanted_mb[one])):
@@ -112,7 +119,7 @@ def fair_shares(wanted_mb: Sequence[float], pool_mb: float) -> list[float]:
 def _lost_cache(cache_mb: float, wanted_mb: float) -> tuple[str, ...]:
     if cache_mb >= wanted_mb:
         return ()
-    return (f"cache of {shown(cache_mb)} MB instead of {shown(wanted_mb)} MB" if cache_mb else "no cache",)
+    return (f"cache of {megabytes(cache_mb)} MB instead of {megabytes(wanted_mb)} MB" if cache_mb else "no cache",)
 
 
 class MemoryBudget:
@@ -132,7 +139,7 @@ class MemoryBudget:
 
     @property
     def left_mb(self) -> float:
-        """What nobody holds. A model may get more, because caches make room: see `room_mb`."""
+        """MB that no model holds. A model may get more, because caches make room: see `room_mb`."""
         with self._lock:
             return self.total_mb - sum(claim.total_mb for claim in self._claims)
 
@@ -172,7 +179,10 @@ class MemoryBudget:
         """Give each cache its share of what the models leave."""
         shares = fair_shares([claim.wanted_mb for claim in self._claims], max(0.0, self._room()))
         for claim, share in zip(self._claims, shares, strict=True):
-            claim._resized(share)
+            if share != claim.cache_mb:
+                claim.cache_mb = share
+                if claim._follow is not None:
+                    claim._follow(share)
 
     def _settle(self, claim: Claim, loaded_mb: float) -> None:
         with self._lock:
@@ -191,9 +201,10 @@ class MemoryBudget:
 
 
 class Claim:
-    """A model's share of a budget, or of none. loaded_mb: what the model and its variants take. cache_mb: what its
-    cache may.
+    """A model's share of a budget, or of none.
 
+    loaded_mb: what the model and its variants take.
+    cache_mb: what its cache may.
     wanted_mb: what the cache would take. In a budget that is shared cache_mb changes as models come and go, and
     `follow` tells.
     """
@@ -227,12 +238,14 @@ class Claim:
         return lost + _lost_cache(self.cache_mb, self.wanted_mb)
 
     def follow(self, resize: Callable[[float], object]) -> None:
-        """Tell `resize` what the cache may take (MB), now and whenever that changes. It must not wait for anything."""
+        """Tell `resize` what the cache may take (MB), now and whenever that changes.
+        It must not wait for anything."""
         self._follow = resize
         resize(self.cache_mb)
 
     def settle(self, loaded_mb: float | None) -> None:
-        """What it really takes; None where nobody knows, and the estimate stands. Raises MemoryExceeded."""
+        """What it really takes; None where it is unknown, and the estimate stands.
+        Raises MemoryExceeded."""
         if loaded_mb is None:
             return
         if self._budget is None:
@@ -246,16 +259,14 @@ class Claim:
         if self._budget is not None:
             self._budget._release(self)
 
-    def _resized(self, cache_mb: float) -> None:
-        if cache_mb != self.cache_mb:
-            self.cache_mb = cache_mb
-            if self._follow is not None:
-                self._follow(cache_mb)
-
 
 @dataclass(frozen=True)
 class Room:
-    """What the system leaves this process, in MB; None where nothing says. hard: enforced. soft: free at the moment."""
+    """What the system leaves this process, in MB; None where nothing says.
+
+    hard: enforced.
+    soft: free at the moment.
+    """
 
     hard_mb: float | None = None
     soft_mb: float | None = None
@@ -273,7 +284,8 @@ class Room:
 
 
 def room_here(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Room:
-    """The room left by the cgroup's limit, by RLIMIT_AS and by free memory. What cannot be read is no limit."""
+    """The room left by the cgroup's limit, by RLIMIT_AS and by free memory.
+    What cannot be read is no limit."""
     hard = [mb for mb in (_cgroup_left(proc, cgroups), _address_space_left(proc)) if mb is not None]
     available = _kilobytes(proc / "meminfo", "MemAvailable")
     return Room(min(hard) * _SHARE if hard else None, None if available is None else available * 1024 / 1e6)
@@ -361,16 +373,16 @@ def _text(file: Path) -> str:
 
 
 def _refusal(name: str, need: Need, left_mb: float, held: Mapping[str, float]) -> MemoryExceeded:
-    others = "; ".join(f"{other} holds {shown(mb)} MB" for other, mb in sorted(held.items()))
+    others = "; ".join(f"{other} holds {megabytes(mb)} MB" for other, mb in sorted(held.items()))
     left_mb = max(0.0, left_mb)
     return MemoryExceeded(
-        f"it needs {shown(need.model_mb)} MB without cache and batches, and {shown(left_mb)} MB are left"
+        f"it needs {megabytes(need.model_mb)} MB without cache and batches, and {megabytes(left_mb)} MB are left"
         + (f" ({others})" if others else ""),
         where=name,
-        do=f"Allow {shown(need.model_mb - left_mb)} MB more, close another model, or build a smaller one",
+        do=f"Allow {megabytes(need.model_mb - left_mb)} MB more, close another model, or build a smaller one",
     )
 
 
-def shown(mb: float) -> str:
+def megabytes(mb: float) -> str:
     """Whole megabytes; of less than ten, two digits that count, so that nothing that is something reads as 0."""
     return f"{mb:.0f}" if mb >= 9.95 or mb < 0.0005 else f"{mb:.2g}"

@@ -1,4 +1,5 @@
-"""The facade: one object an application embeds. What a request goes through stands in `journey`.
+"""The facade: one object an application embeds.
+What a request goes through stands in `journey`.
 
     with open_bundle("digits.ekb") as model:
         answer = model.predict(image, budget_ms=20)
@@ -17,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,7 +33,7 @@ from edgekit_runtime.errors import ClosedError, ContractError
 from edgekit_runtime.faults import Faults
 from edgekit_runtime.journey import Journey
 from edgekit_runtime.memory import scarce
-from edgekit_runtime.opened import Opened
+from edgekit_runtime.opened import OpenedBundle
 from edgekit_runtime.options import CacheOptions, Options, check_number
 from edgekit_runtime.request import Request, checked_budget
 from edgekit_runtime.session import Session, SessionParts, Sessions
@@ -42,7 +43,8 @@ from edgekit_runtime.telemetry.slow import SlowWatch
 from edgekit_runtime.watchdog import Health
 
 if TYPE_CHECKING:
-    from edgekit_runtime.metrics import Measured
+    from edgekit_runtime.bundle import Manifest
+    from edgekit_runtime.metrics import ModelMetrics
     from edgekit_runtime.telemetry import Reporter, TelemetryOptions, TelemetryStats
 
 __all__ = ["MOST_PRIORITY", "Model", "Stats"]
@@ -55,11 +57,10 @@ class Stats:
     """meter: answers and latencies, since the model was opened. cache: None when it is off. queued: requests waiting
     now.
 
-    device_p90_ms: what the device is expected to need, learnt from its last inferences. predicted_late: requests for
-    which that was more than was left of their budget, though its median was not, so that the device answered them all
-    the same. telemetry: how reporting goes, None when the model does not report. batching: what ran together. After
-    `swap` cache, queued, max_batch, device_p90_ms, batching and engine_restarts are those of the bundle that answers
-    now.
+    device_p90_ms: what the device is expected to need, learnt from its last inferences. predicted_late: requests that
+    the device was given though its chance to be in time was below 0.9. telemetry: how reporting goes, None when the
+    model does not report. batching: what ran together. After `swap` cache, queued, max_batch, device_p90_ms,
+    batching and engine_restarts are those of the bundle that answers now.
     engine_restarts: how often an engine in a process of its own (`isolate=True`) was started again, None where it has
     none.
     faults: part (cache, meter, telemetry) -> exceptions that it raised since the model was opened; requests were
@@ -93,13 +94,15 @@ class Companion(Protocol):
 class Model:
     """Made by `open_bundle`. Every method may be called from any thread.
 
-    In a child that was forked afterwards they raise ForkedError; `health` tells, `describe` describes, `close` does
+    In a child that was forked afterwards they raise ForkedError; `health` and `describe` answer, `close` does
     nothing.
 
     opener: opens another bundle the way this one was opened, for `swap`.
     """
 
-    def __init__(self, opened: Opened, options: Options, opener: Callable[[str | os.PathLike[str]], Opened]) -> None:
+    def __init__(
+        self, opened: OpenedBundle, options: Options, opener: Callable[[str | os.PathLike[str]], OpenedBundle]
+    ) -> None:
         self._options, self._budget_ms = options, options.default_budget_ms
         if self._budget_ms == math.inf:
             self._budget_ms = None
@@ -123,6 +126,11 @@ class Model:
         return self._journey.contract
 
     @property
+    def manifest(self) -> Manifest:
+        """Of the bundle that is open now."""
+        return self._journey.opened.bundle.manifest
+
+    @property
     def namespace(self) -> bytes:
         """What keeps the answers of this model, by this artifact, apart from all others' in a cache that they share."""
         return self._journey.opened.namespace
@@ -136,7 +144,7 @@ class Model:
         for several, a dict by name. budget_ms: what the caller can wait, milliseconds, None for what the bundle was
         opened with; `answer.met_budget` says whether it held. priority: higher ones go first where requests wait.
         stale_ok: where the budget cannot be met, take a cached answer past its time, if there is one.
-        Raises InputError, EngineError, ClosedError, QueueFull; BudgetExceeded when nobody is expected to make it;
+        Raises InputError, EngineError, ClosedError, QueueFull; BudgetExceeded when no answer is expected in time;
         SessionError for a model that keeps a state, ForkedError in a child, MissingExtraError for a picture without
         Pillow.
         """
@@ -155,7 +163,8 @@ class Model:
     def submit(
         self, inputs: Any, *, budget_ms: float | None = None, priority: int = 0, stale_ok: bool = False
     ) -> Future[Answer]:
-        """As `predict`, without waiting for the engine. Bad input raises here; the future carries later errors."""
+        """As `predict`, without waiting for the engine.
+        Bad input raises here; the future carries later errors."""
         request = self._request(budget_ms, priority, stale_ok)
         while True:
             journey = self._journey
@@ -174,9 +183,10 @@ class Model:
         return await asyncio.wrap_future(self.submit(inputs, budget_ms=budget_ms, priority=priority, stale_ok=stale_ok))
 
     def swap(self, path: str | os.PathLike[str], *, timeout_s: float = 60.0) -> None:
-        """Answer with another bundle from now on. Returns once the old one's requests are answered and it is closed.
+        """Answer with another bundle from now on.
+        Returns once the old one's requests are answered and it is closed.
 
-        The new bundle is verified, self-tested and warmed up first, while the old one goes on answering; where it
+        The new bundle is verified, self-tested and warmed up first, while the old one keeps answering; where it
         fails, nothing changes. It must take and give the same inputs and outputs. timeout_s: how long the old one may
         drain. Raises ContractError, ClosedError, and what `open_bundle` raises.
         """
@@ -209,9 +219,9 @@ class Model:
                 self._faults.shield("meter", lambda: self._counts.end(old.meter))
             if opened.held is not None:
                 opened.held.accompany(self)
-            self._faults.shield("telemetry", self._report_anew)
+            self._faults.shield("telemetry", self._restart_report)
 
-    def _report_anew(self) -> None:
+    def _restart_report(self) -> None:
         """What a report says of the bundle has changed."""
         if self._reporter is not None and self._telemetry is not None:
             self._reporter.close()
@@ -234,7 +244,7 @@ class Model:
             shield("cache", cache.stats) if cache is not None else None,
             journey.device.queued,
             journey.device.costs.limit,
-            journey.device.prospect().p90_ms,
+            journey.device.outlook().p90_ms,
             self._predicted_late + journey.predicted_late,
             shield("telemetry", reporter.stats) if reporter is not None else None,
             journey.device.stats(),
@@ -256,10 +266,13 @@ class Model:
         return Health("ready") if reason is None else Health("dead", reason)
 
     def describe(self) -> dict[str, Any]:
-        """What answers here: bundle, artifact, engine, the way inputs travel, what the self-test found."""
-        from edgekit_runtime.figures import described
+        """What answers here: bundle, artifact, engine, the way inputs travel, what the self-test found; and, where the
+        model reports, how that goes."""
+        from edgekit_runtime.figures import describe_model
 
-        return described(self._journey)
+        reporter = self._reporter
+        sent = self._faults.shield("telemetry", reporter.stats) if reporter is not None else None
+        return describe_model(self._journey) | ({} if sent is None else {"telemetry": asdict(sent)})
 
     def metrics_text(self) -> str:
         """The counters and histograms as a page for Prometheus (text format 0.0.4).
@@ -270,12 +283,12 @@ class Model:
 
         return metrics_text([self.measured()])
 
-    def measured(self) -> Measured:
+    def measured(self) -> ModelMetrics:
         """This model's part of such a page, for a process that holds several."""
-        from edgekit_runtime.figures import measured
+        from edgekit_runtime.figures import model_metrics
 
         self._journey.guard.check()
-        return measured(self._journey, healthy=self.health().ok)
+        return model_metrics(self._journey, healthy=self.health().ok)
 
     def throttle(self, delay_ms: float) -> None:
         """A drill: make every inference on this device `delay_ms` slower, as heat does, to see what becomes of the
@@ -291,7 +304,8 @@ class Model:
             cache.flush()
 
     def report(self, options: TelemetryOptions) -> None:
-        """Begin to report what is counted; `open_bundle(telemetry=...)` does this. One thread of its own does the work.
+        """Begin to report what is counted; `open_bundle(telemetry=...)` does this.
+        One thread of its own does the work.
 
         Raises MissingExtraError.
         """
@@ -299,7 +313,7 @@ class Model:
 
         self._journey.guard.check()
         bundle = self._journey.opened.bundle
-        manifest = bundle.manifest
+        manifest, held = bundle.manifest, self._journey.opened.held
         about = About(
             options.device,
             manifest.name,
@@ -308,6 +322,11 @@ class Model:
             manifest.target.profile,
             manifest.target.budget_ms,
             self._journey.cache is not None,
+            options.site,
+            options.group,
+            generation=held.generation.number if held is not None else None,
+            trial=held is not None and held.state == "trial",
+            top_scores=self._journey.opened.prepared.entry.top_scores,
         )
         reporter = Reporter(self._journey.meter, about, options)
         reporter.start()
@@ -352,7 +371,7 @@ class Model:
     ) -> None:
         self.close()
 
-    def _started(self, opened: Opened) -> Journey:
+    def _started(self, opened: OpenedBundle) -> Journey:
         manifest = opened.bundle.manifest
         cache = _cache(opened, self._options.cache) if manifest.contract.state == "none" else None
         budget_ms = self._budget_ms or manifest.target.budget_ms
@@ -387,11 +406,13 @@ class Model:
         return Request(None if budget_ms == math.inf else budget_ms, priority, stale_ok)
 
 
-def _cache(opened: Opened, options: CacheOptions) -> Cache | None:
-    """The tiers that are wanted, None for none. In a shared budget the tier in memory follows what is left for it."""
+def _cache(opened: OpenedBundle, options: CacheOptions) -> Cache | None:
+    """The tiers that are wanted, None for none.
+    In a shared budget the tier in memory follows what is left for it."""
     claim, most = opened.prepared.claim, options.memory_bytes
     max_bytes = min(round(claim.cache_mb * 1e6), most)
-    memory = disk = similar = None
+    memory = similar = None
+    disk: DiskCache | SharedCache | None = None
     if max_bytes > 0 or (claim.shared and most > 0):
         memory = MemoryCache(max_bytes, ttl_s=options.ttl_s)
     if options.disk is not None:
@@ -399,6 +420,10 @@ def _cache(opened: Opened, options: CacheOptions) -> Cache | None:
 
         size = int(options.disk_mb * 2**20)
         disk = DiskCache(options.disk, opened.namespace, max_bytes=size, ttl_s=options.ttl_s)
+    elif options.shared is not None:
+        from edgekit_runtime.cache import SharedCache
+
+        disk = SharedCache(options.shared, opened.namespace, ttl_s=options.ttl_s)
     if options.similar is not None:
         from edgekit_runtime.cache import Similar
 
@@ -411,7 +436,7 @@ def _cache(opened: Opened, options: CacheOptions) -> Cache | None:
     return cache
 
 
-def _check_same_use(contract: Contract, opened: Opened) -> None:
+def _check_same_use(contract: Contract, opened: OpenedBundle) -> None:
     """What the application passes and reads must still make sense."""
     new = opened.bundle.manifest.contract
 

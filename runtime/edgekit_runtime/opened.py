@@ -1,6 +1,6 @@
-"""A bundle that was opened, and is not yet asked anything.
+"""An opened bundle before its first request.
 
-opened = Opened(bundle, prepared)
+opened = OpenedBundle(bundle, prepared)
 journey = Journey(opened, limits, meter)
 """
 
@@ -11,27 +11,28 @@ from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle import Bundle
 from edgekit_runtime.cache import namespace
-from edgekit_runtime.engines import Engine, Setup, load_with
-from edgekit_runtime.readiness import Prepared
+from edgekit_runtime.engines import Engine, EngineSetup, load_with
+from edgekit_runtime.readiness import PreparedEngine
 
 if TYPE_CHECKING:
-    from edgekit_runtime.install.watching import Held
+    from edgekit_runtime.install.watching import WatchedGeneration
     from edgekit_runtime.remote.hosts import Hosts
 
-__all__ = ["Opened"]
+__all__ = ["OpenedBundle"]
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedBundle:
     """A bundle that was verified, and the engine that was chosen, proved and warmed up with it.
 
-    held: of a bundle that was opened from an install root.
+    held: of a bundle that was opened from an install root. degraded: the degraded artifact, where it is open, too.
     """
 
     bundle: Bundle
-    prepared: Prepared
+    prepared: PreparedEngine
     hosts: Hosts | None = None
-    held: Held | None = None
+    held: WatchedGeneration | None = None
+    degraded: PreparedEngine | None = None
 
     @property
     def namespace(self) -> bytes:
@@ -41,13 +42,17 @@ class Opened:
     @property
     def engine(self) -> str:
         """Name and version of the engine that answers."""
-        info = self.prepared.engine.info
-        return f"{info.name} {info.version}"
+        return _called(self.prepared)
+
+    @property
+    def degraded_engine(self) -> str | None:
+        """The same of the degraded artifact; None where it is not open."""
+        return None if self.degraded is None else _called(self.degraded)
 
     @property
     def why_alternate(self) -> str:
-        """Why answers may differ from those of other machines: an alternate artifact runs. Empty where the primary
-        does.
+        """Why answers may differ from those of other machines: an alternate artifact runs.
+        Empty where the primary does.
         """
         primary, runs = self.bundle.artifact().recipe, self.prepared.entry.recipe
         if runs == primary:
@@ -60,7 +65,8 @@ class Opened:
     def another(self) -> Engine:
         """One more engine that runs as the proved one does, for a session that keeps its state inside."""
         entry, info = self.prepared.entry, self.prepared.engine.info
-        setup = Setup(threads=info.threads, kernels=info.kernels, delegate=info.delegate)
+        keep = self.bundle.secret is None
+        setup = EngineSetup(threads=info.threads, kernels=info.kernels, delegate=info.delegate, keep=keep)
         return load_with(info.name, entry.format, self.bundle.blob(entry.blob), setup)
 
     def close(self) -> None:
@@ -68,5 +74,12 @@ class Opened:
         if self.hosts is not None:
             self.hosts.close()
         self.prepared.close()
+        if self.degraded is not None:
+            self.degraded.close()
         if self.held is not None:
             self.held.close()
+
+
+def _called(prepared: PreparedEngine) -> str:
+    info = prepared.engine.info
+    return f"{info.name} {info.version}"

@@ -1,4 +1,5 @@
-"""`open_bundle`: from a file to a model that is ready. Verify, choose the engine, self-test, warm up.
+"""`open_bundle`: from a file to a model that is ready.
+Verify, choose the engine, self-test, warm up.
 
 An application that imports this name pays for no more than the name; what opening needs is imported when it opens.
 """
@@ -7,16 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgekit_runtime.budget import Use
     from edgekit_runtime.bundle import Bundle
-    from edgekit_runtime.bundle.secrets import Given
+    from edgekit_runtime.bundle.secrets import SecretArgument
     from edgekit_runtime.model import Model
-    from edgekit_runtime.opened import Opened
-    from edgekit_runtime.options import CacheOptions, EngineName, ModelLimits, Options
+    from edgekit_runtime.opened import OpenedBundle
+    from edgekit_runtime.options import CacheOptions, EngineName, Host, ModelLimits, Options
+    from edgekit_runtime.readiness import Preparation, PreparedEngine
     from edgekit_runtime.remote.hosts import Hosts
     from edgekit_runtime.telemetry import TelemetryOptions
     from edgekit_runtime.trust import Trust
@@ -30,7 +33,7 @@ def open_bundle(
     *,
     trust: Trust = (),
     allow_unsigned: bool = False,
-    secret: Given = None,
+    secret: SecretArgument = None,
     engine: EngineName | None = None,
     threads: int | None = None,
     delegate: str | os.PathLike[str] | None = None,
@@ -40,7 +43,7 @@ def open_bundle(
     use: Use | None = None,
     cache: CacheOptions | bool = True,
     limits: ModelLimits | None = None,
-    hosts: Sequence[str] = (),
+    hosts: Sequence[str | Host] = (),
     telemetry: TelemetryOptions | None = None,
 ) -> Model:
     """Open a bundle and return a model that is ready to answer.
@@ -52,7 +55,7 @@ def open_bundle(
     record.
     secret: where the key of an encrypted bundle is (`file:PATH`, `env:NAME`, `cmd:COMMAND`, a path), or its 32 bytes.
     None for EDGEKIT_SECRET, ~/.config/edgekit/secret, then /etc/edgekit/secret.
-    engine: name of an engine, None for the fastest of those installed.
+    engine: name of an engine, "gpu" for any of a GPU, None for the fastest of those installed.
     threads: engine threads, 1 to 256, None for the fastest number.
     delegate: path of a TFLite delegate's library, measured like any other candidate. None for EDGEKIT_DELEGATE.
     pin: `primary` for the primary artifact on its preferred engine; None for whatever is the fastest here.
@@ -61,17 +64,18 @@ def open_bundle(
     use: the same by its purpose, a key of `budget.PRESETS_MS`; budget_ms goes first.
     cache: which answers are kept; True for the defaults of CacheOptions, False for none.
     limits: queue, batches, hung inferences and memory; None for the defaults of ModelLimits.
-    hosts: http(s)://name:port of hosts with the same contract, which answer requests that the device would answer late.
+    hosts: which answer requests that the device would answer late: http(s)://name:port of an edgekit host, or a `Host`,
+    which may be another server of the Open Inference Protocol.
     telemetry: the broker to report to, None for no reports. docs/telemetry-format.md lists what is sent.
 
     Raises BundleError, IntegrityError, SignatureError, SecretError, MissingExtraError, EngineError, SelfTestError,
-    MemoryExceeded; TelemetryError (telemetry-spool), CacheFileError, HostError (host-address); OptionError, a
-    ValueError, which names the option that makes no sense.
+    MemoryExceeded; TelemetryError (telemetry-spool), CacheFileError, HostError (host-address, host-secret);
+    OptionError, a ValueError, which names the option that makes no sense.
     """
     from edgekit_runtime.memory import scarce
 
     with scarce(path):
-        from edgekit_runtime.bundle.secrets import check_given
+        from edgekit_runtime.bundle.secrets import check_argument
         from edgekit_runtime.model import Model
         from edgekit_runtime.options import CacheOptions, ModelLimits, Options, check_path
 
@@ -81,11 +85,11 @@ def open_bundle(
     options = Options(
         trust, allow_unsigned, secret, engine, threads, delegate, pin, isolate, budget_ms, use, hosts, cache, limits
     )
-    check_given(secret)
+    check_argument(secret)
     if telemetry is not None:
         _check_spool(telemetry, cache.disk)
 
-    def opener(another: str | os.PathLike[str]) -> Opened:
+    def opener(another: str | os.PathLike[str]) -> OpenedBundle:
         check_path("path", another, "open_bundle")
         with scarce(another):
             return _open(another, options)
@@ -126,8 +130,8 @@ def _check_spool(telemetry: TelemetryOptions, disk_cache: str | os.PathLike[str]
         refuse_foreign(telemetry.file)
 
 
-def _open(path: str | os.PathLike[str], options: Options) -> Opened:
-    from edgekit_runtime.bundle import read_vouched
+def _open(path: str | os.PathLike[str], options: Options) -> OpenedBundle:
+    from edgekit_runtime.bundle import read_verified
     from edgekit_runtime.bundle.secrets import find_secret
 
     secret = find_secret if options.secret is None else options.secret
@@ -135,7 +139,7 @@ def _open(path: str | os.PathLike[str], options: Options) -> Opened:
         from edgekit_runtime.install.opening import open_root
 
         return open_root(path, options.trust, secret, lambda bundle: _ready(bundle, options))
-    bundle = read_vouched(path, options.trust, secret=secret, allow_unsigned=options.allow_unsigned)
+    bundle = read_verified(path, options.trust, secret=secret, allow_unsigned=options.allow_unsigned)
     return _ready(bundle, options)
 
 
@@ -150,14 +154,14 @@ def _is_root(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _ready(bundle: Bundle, options: Options) -> Opened:
-    from edgekit_runtime.opened import Opened
+def _ready(bundle: Bundle, options: Options) -> OpenedBundle:
+    from edgekit_runtime.opened import OpenedBundle
     from edgekit_runtime.readiness import Preparation, prepare
-    from edgekit_runtime.tuning import Wanted
+    from edgekit_runtime.tuning import TuningOptions
 
     delegate = os.fspath(options.delegate or os.environ.get("EDGEKIT_DELEGATE") or "") or None
     how = Preparation(
-        Wanted(options.engine, options.threads, delegate, options.pin),
+        TuningOptions(options.engine, options.threads, delegate, options.pin),
         batching=options.limits.may_batch,
         isolate=options.isolate,
         hang_s=options.limits.hang_s,
@@ -166,15 +170,43 @@ def _ready(bundle: Bundle, options: Options) -> Opened:
     )
     prepared = prepare(bundle, how)
     try:
-        return Opened(bundle, prepared, _hosts(bundle, options.hosts) if options.hosts else None)
+        degraded = _degraded(bundle, how) if options.limits.degraded else None
+        try:
+            return OpenedBundle(
+                bundle, prepared, _hosts(bundle, options.hosts) if options.hosts else None, degraded=degraded
+            )
+        except BaseException:
+            if degraded is not None:
+                degraded.close()
+            raise
     except BaseException:
         prepared.close()
         raise
 
 
-def _hosts(bundle: Bundle, urls: Sequence[str]) -> Hosts:
+def _degraded(bundle: Bundle, how: Preparation) -> PreparedEngine:
+    """The bundle's degraded artifact, ready to answer. Raises BundleError where there is none."""
+    from edgekit_runtime.errors import BundleError
+    from edgekit_runtime.readiness import prepare
+
+    recipe = next((entry.recipe for entry in bundle.manifest.artifacts if entry.role == "degraded"), None)
+    if recipe is None or bundle.manifest.contract.state != "none":
+        unfit = BundleError(
+            "there is no degraded artifact in it, or it keeps state",
+            where=str(bundle.path),
+            do="Pack one with: edgekit build MODEL --degraded SMALL.ekb, or leave out ModelLimits(degraded=True)",
+        )
+        unfit.of_the_caller = True
+        raise unfit
+    return prepare(
+        bundle, replace(how, wanted=replace(how.wanted, engine=None, pin=recipe), batching=False, cache_mb=0.0)
+    )
+
+
+def _hosts(bundle: Bundle, hosts: Sequence[str | Host]) -> Hosts:
     from edgekit_runtime.errors import BundleError
     from edgekit_runtime.remote.hosts import Hosts
+    from edgekit_runtime.selftest import clearest_example
 
     manifest = bundle.manifest
     if manifest.contract.state != "none" or not manifest.golden:
@@ -183,4 +215,4 @@ def _hosts(bundle: Bundle, urls: Sequence[str]) -> Hosts:
         )
         unfit.of_the_caller = True
         raise unfit
-    return Hosts(urls, manifest, bundle.golden_items(manifest.golden[0]))
+    return Hosts(hosts, manifest, clearest_example(bundle))

@@ -5,7 +5,7 @@
 
 Rules:
 - every check stands in one table, `_RULES`; what fails is one OptionError, which names the option and its owner;
-- what only the bundle or this machine can tell (an engine that is not installed, a broker that is away) is not checked
+- what only the bundle or this machine knows (an engine that is not installed, a broker that is away) is not checked
   here.
 """
 
@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 import numbers
 import os
+import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
@@ -24,7 +25,7 @@ from edgekit_runtime.memory import MemoryBudget
 from edgekit_runtime.watchdog import MOST_LIMIT_S
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle.secrets import Given
+    from edgekit_runtime.bundle.secrets import SecretArgument
     from edgekit_runtime.cache import Semantic
     from edgekit_runtime.trust import Trust
     from edgekit_runtime.tuning import Pin
@@ -33,6 +34,7 @@ __all__ = [
     "MAX_THREADS",
     "CacheOptions",
     "EngineName",
+    "Host",
     "ModelLimits",
     "OptionError",
     "Options",
@@ -40,7 +42,17 @@ __all__ = [
     "check_path",
 ]
 
-EngineName = Literal["litert", "tflite-runtime", "onnxruntime", "openvino"]
+EngineName = Literal[
+    "litert",
+    "tflite-runtime",
+    "onnxruntime",
+    "openvino",
+    "tensorrt",
+    "tensorrt-rtx",
+    "onnxruntime-cuda",
+    "torch-cuda",
+    "gpu",
+]
 MAX_THREADS = 256
 _DISK_MB = 256.0
 
@@ -65,9 +77,10 @@ class CacheOptions:
     """Which answers are kept. Raises OptionError.
 
     memory_mb: bound of the answers in memory, MiB; 0 for none.
-    ttl_s: seconds for which an answer is valid, in memory and on disk; None for no limit.
+    ttl_s: seconds for which an answer is valid, in every tier; None for no limit, and a day in a shared one.
     disk: file that keeps answers across restarts, with hashes and outputs and never inputs; None for none.
     disk_mb: bound of that file, MiB. Without `disk` it is a UserWarning.
+    shared: URL of a Redis or Valkey in which several hosts keep answers, redis:// or rediss://; not beside `disk`.
     similar: largest distance, in grey levels, at which two pictures share an answer; None for none.
     semantic: keeps answers by the vectors of their inputs; None for none.
     """
@@ -76,11 +89,14 @@ class CacheOptions:
     ttl_s: float | None = None
     disk: str | os.PathLike[str] | None = None
     disk_mb: float = _DISK_MB
+    shared: str | None = None
     similar: float | None = None
     semantic: Semantic | None = None
 
     def __post_init__(self) -> None:
         _check(self, "CacheOptions")
+        if self.shared is not None and self.disk is not None:
+            raise OptionError("shared", "cannot be combined with disk: one tier stands behind memory", "CacheOptions")
         if self.disk is None and self.disk_mb != _DISK_MB:
             warnings.warn("CacheOptions: disk_mb does nothing without disk=", stacklevel=3)
 
@@ -97,12 +113,14 @@ class ModelLimits:
     batching: whether waiting requests may share an inference where that pays; None for yes, unless EDGEKIT_BATCH=off.
     hang_s: seconds after which an inference counts as hung; None for 10, or 20 times the slowest if that is more.
     memory: a budget that several models of the process share; None for the system's limits.
+    degraded: load the bundle's degraded artifact, too, which answers what would come after its budget.
     """
 
     queue: int = 1024
     batching: bool | None = None
     hang_s: float | None = None
     memory: MemoryBudget | None = None
+    degraded: bool = False
 
     def __post_init__(self) -> None:
         _check(self, "ModelLimits")
@@ -113,12 +131,43 @@ class ModelLimits:
 
 
 @dataclass(frozen=True)
+class Host:
+    """A server of the Open Inference Protocol that may answer. Raises OptionError.
+
+        Host("https://gpu-box:8443", model="net", inputs={"image": "input_1"}, token="env:GPU_TOKEN", ca="ca.pem")
+
+    url: http(s)://name:port.
+    model: what the server calls the model; None for the bundle's name.
+    version: of the server's model; None for the one that answers the golden example.
+    inputs, outputs: contract name -> the server's name, where it is another.
+    token: where the bearer token is, `env:NAME` or `file:PATH`; None for none.
+    ca: PEM file of the authorities that may sign the server's certificate; None for the system's.
+    certificate: PEM file of this device's certificate and its private key; None for none.
+    """
+
+    url: str
+    model: str | None = None
+    version: str | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict, hash=False)
+    outputs: Mapping[str, str] = field(default_factory=dict, hash=False)
+    token: str | None = None
+    ca: str | os.PathLike[str] | None = None
+    certificate: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        token = self.token
+        if token is not None and not (isinstance(token, str) and re.fullmatch(r"(env|file):[^\0]+", token)):
+            raise OptionError("token", "must be 'env:NAME' or 'file:PATH', not the token itself", "Host")
+        _check(self, "Host")
+
+
+@dataclass(frozen=True)
 class Options:
     """What `open_bundle` was given, where it is documented. Raises OptionError."""
 
     trust: Trust = ()
     allow_unsigned: bool = False
-    secret: Given = None
+    secret: SecretArgument = None
     engine: str | None = None
     threads: int | None = None
     delegate: str | os.PathLike[str] | None = None
@@ -126,7 +175,7 @@ class Options:
     isolate: bool = False
     budget_ms: float | None = None
     use: Use | None = None
-    hosts: Sequence[str] = ()
+    hosts: Sequence[str | Host] = ()
     cache: CacheOptions = field(default_factory=CacheOptions)
     limits: ModelLimits = field(default_factory=ModelLimits)
 
@@ -179,6 +228,12 @@ def _is_list(value: object) -> TypeGuard[Sequence[object]]:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview))
 
 
+def _is_names(value: object) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    return all(map(_is_text, (*value, *value.values()))) and len(set(value.values())) == len(value)
+
+
 def _is_trust(value: object) -> bool:
     if _is_path(value) or (_is_list(value) and all(map(_is_path, value))):
         return True
@@ -195,13 +250,15 @@ def _is_flag(value: object) -> bool:
     return isinstance(value, bool)
 
 
+_SHARED = ("redis://", "rediss://", "unix://")
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "memory_mb": (lambda mb: _is_finite(mb, 0), "a number of MiB, 0 or more"),
     "disk_mb": (lambda mb: _is_finite(mb, 1), "a number of MiB, 1 or more"),
     "ttl_s": (lambda s: _is_number(s, above=0), "a number of seconds above 0"),
+    "shared": (lambda url: isinstance(url, str) and url.startswith(_SHARED), "a URL: redis://, rediss:// or unix://"),
     "disk": (_is_path, "the path of a file"),
     "similar": (lambda distance: _is_finite(distance, 0), "a number of grey levels, 0 or more"),
-    "semantic": (lambda kept: hasattr(kept, "anew"), "a Semantic"),
+    "semantic": (lambda kept: hasattr(kept, "fresh"), "a Semantic"),
     "queue": (_is_count, "a whole number, at least 1"),
     "batching": (_is_flag, "True or False"),
     "hang_s": (
@@ -209,6 +266,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         f"a number of seconds above 0 and at most {MOST_LIMIT_S:.0f} (a day)",
     ),
     "memory": (lambda budget: isinstance(budget, MemoryBudget), "a MemoryBudget"),
+    "degraded": (_is_flag, "True or False"),
     "trust": (_is_trust, "a path or several"),
     "allow_unsigned": (_is_flag, "True or False"),
     "engine": (_is_text, "the name of an engine"),
@@ -219,16 +277,23 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "budget_ms": (lambda ms: _is_number(ms, above=0), "a number of milliseconds above 0"),
     "use": (lambda use: isinstance(use, str) and use in PRESETS_MS, f"one of {', '.join(PRESETS_MS)}"),
     "hosts": (
-        lambda urls: _is_list(urls) and all(isinstance(url, str) for url in urls),
-        "a list of URLs",
+        lambda hosts: _is_list(hosts) and all(isinstance(host, (str, Host)) for host in hosts),
+        "a list of URLs and Hosts",
     ),
+    "url": (_is_text, "a URL"),
+    "model": (lambda name: _is_text(name) and name != "", "the name of a model"),
+    "version": (lambda version: _is_text(version) and version != "", "a version, as text"),
+    "inputs": (lambda names: _is_names(names), "a mapping from contract names to the server's"),
+    "outputs": (lambda names: _is_names(names), "a mapping from contract names to the server's"),
+    "ca": (_is_path, "the path of a file"),
+    "certificate": (_is_path, "the path of a file"),
     "cache": (lambda cache: isinstance(cache, CacheOptions), "CacheOptions, True or False"),
     "limits": (lambda limits: isinstance(limits, ModelLimits), "ModelLimits"),
 }
 """Field -> whether a value makes sense, and what one must be. None passes where the field's default is None."""
 
 
-def _check(options: CacheOptions | ModelLimits | Options, owner: str) -> None:
+def _check(options: CacheOptions | Host | ModelLimits | Options, owner: str) -> None:
     for one in fields(options):
         value = getattr(options, one.name)
         if one.name not in _RULES or (value is None and one.default is None):

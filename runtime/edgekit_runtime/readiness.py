@@ -1,11 +1,11 @@
-"""From a checked bundle to an engine that is ready: chosen, loaded, self-tested, warm, and within its memory.
+"""From a checked bundle to a ready engine: choose, load, self-test and warm up, within the memory budget.
 
     prepared = prepare(bundle, Preparation(cache_mb=64))
     prepared.engine.run_batch(items)         # one object for every batch size in use
     prepared.ready.memory_mb, prepared.verdict.why, prepared.degraded
 
 Rules:
-- ready means warm: every batch size in use has run before anybody is told;
+- ready means warm: every batch size in use has run before anything reports it;
 - a variant for a batch that does not pay on this board is freed again: it would only take memory;
 - no engine is shown a file whose structure was not walked first (`modelfile`), nor this process one that no child
   loaded;
@@ -23,18 +23,20 @@ from typing import Any
 
 from edgekit_runtime.board import homeless, resident_mb
 from edgekit_runtime.bundle import ArtifactEntry, Bundle
-from edgekit_runtime.engines import ENGINES, Engine, Setup, expected_info, load_with
+from edgekit_runtime.engines import ENGINES, Engine, expected_info, load_with
+from edgekit_runtime.engines.registry import ANY_GPU
 from edgekit_runtime.engines.variants import BatchEngine
-from edgekit_runtime.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError
-from edgekit_runtime.memory import Claim, MemoryBudget, Need, room_here, shown
+from edgekit_runtime.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
+from edgekit_runtime.memory import Claim, MemoryBudget, Need, megabytes, room_here
 from edgekit_runtime.modelfile import check_artifact
-from edgekit_runtime.modelfile.check import DELEGATED, delegated
+from edgekit_runtime.modelfile.check import DELEGATED, delegated_operators
 from edgekit_runtime.selftest import SelfTest, first_open
-from edgekit_runtime.tuning import Candidate, Tuning, Verdict, Wanted, tune
-from edgekit_runtime.tuning.tune import offered
+from edgekit_runtime.tuning import Tuner, TuningCandidate, TuningOptions, TuningVerdict, tune
+from edgekit_runtime.tuning.candidates import untried_candidates
+from edgekit_runtime.tuning.tune import offered_candidates
 from edgekit_runtime.warming import Load, batches_offered, shares_one_engine, warm_up
 
-__all__ = ["Preparation", "Prepared", "Ready", "check_fits", "prepare"]
+__all__ = ["Preparation", "PreparedEngine", "Ready", "check_fits", "prepare"]
 
 PROCESS_MB = 40.0
 """The least that a process of its own takes before it loads a model: Python, NumPy and an engine's library. Settled
@@ -46,28 +48,31 @@ _ESTIMATE = 3.0
 
 @dataclass(frozen=True)
 class Preparation:
-    """How `prepare` is to go about it. wanted: what the caller decided. batching: whether batches are wanted at all.
+    """How `prepare` is to go about it.
 
+    wanted: what the caller decided.
+    batching: whether batches are wanted at all.
     isolate: run the engine in a process of its own, which is ended when a run takes longer than hang_s seconds, None to
     find out. memory: what this model shares with others, None for the system's
     limits. cache_mb: what the cache would take, in MB (1e6 bytes). tuning: None for what EDGEKIT_TUNE says.
     """
 
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: TuningOptions = field(default_factory=TuningOptions)
     batching: bool = True
     isolate: bool = False
     hang_s: float | None = None
     memory: MemoryBudget | None = None
     cache_mb: float = 0.0
-    tuning: Tuning | None = None
+    tuning: Tuner | None = None
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Milliseconds, and MB (1e6 bytes). choose: finding out what answers (measuring, or reading the verdict).
+    """Milliseconds, and MB (1e6 bytes).
 
+    choose: finding out what answers (measuring, or reading the verdict).
     first: the first inference. warm: all runs before ready, the first included. memory: by how much the process grew
-    meanwhile, whatever else it did, or what the engine's own process has resident; None where the system does not tell.
+    meanwhile, whatever else it did, or what the engine's own process has resident; None where the system does not say.
     """
 
     choose_ms: float
@@ -92,16 +97,16 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedEngine:
     """costs: batch size -> seconds of a run, of every size in use.
 
     notes: what was found on the way, in words: candidates that did not load, batches that do not pay. isolated: the
-    engine has a process of its own, and nobody else need watch whether it hangs.
+    engine has a process of its own, and needs no other watchdog.
     """
 
     engine: BatchEngine
     entry: ArtifactEntry
-    verdict: Verdict
+    verdict: TuningVerdict
     tested: SelfTest
     costs: Mapping[int, float]
     ready: Ready
@@ -135,7 +140,7 @@ class Prepared:
         self.claim.release()
 
 
-def prepare(bundle: Bundle, how: Preparation | None = None) -> Prepared:
+def prepare(bundle: Bundle, how: Preparation | None = None) -> PreparedEngine:
     """Everything between a checked bundle and the first request.
 
     Raises EngineError, SelfTestError, BundleError, MissingExtraError, MemoryExceeded.
@@ -153,9 +158,10 @@ def prepare(bundle: Bundle, how: Preparation | None = None) -> Prepared:
         if not shares_one_engine(loaded.entry):
             offer = {size: offer[size] for size in loaded.claim.grant.batches}
         warm = warm_up(bundle, loaded.entry, loaded.single, offer, loaded.load)
-        after = _resident(loaded.single)
+        own = getattr(loaded.single, "host", None)  # the process that holds the engine
+        after = resident_mb() if own is None else own.resident_mb
         added = None if before is None or after is None else max(0.0, after - before)
-        loaded.claim.settle(after if how.isolate else _kept_mb(loaded, warm.engine))
+        loaded.claim.settle(after if how.isolate else loaded.claimed_mb(len(warm.engine.sizes)))
     except BaseException:
         loaded.close()
         raise
@@ -166,7 +172,7 @@ def prepare(bundle: Bundle, how: Preparation | None = None) -> Prepared:
         warm_ms=(perf_counter() - loaded_at) * 1e3,
         memory_mb=added,
     )
-    return Prepared(
+    return PreparedEngine(
         warm.engine,
         loaded.entry,
         verdict,
@@ -180,45 +186,57 @@ def prepare(bundle: Bundle, how: Preparation | None = None) -> Prepared:
 
 
 @dataclass(frozen=True)
-class _Loaded:
+class _LoadedEngine:
     """The engine for single items, and how to load its variants."""
 
-    candidate: Candidate
+    candidate: TuningCandidate
     entry: ArtifactEntry
     single: Engine
     load: Load
     claim: Claim
     notes: tuple[str, ...]
 
+    def claimed_mb(self, sizes: int) -> float:
+        """What was claimed, less the variants that were given up.
+
+        sizes: how many are left, the single one too.
+        """
+        if shares_one_engine(self.entry):
+            return self.claim.loaded_mb
+        return self.claim.loaded_mb / (1 + len(self.claim.grant.batches)) * sizes
+
     def close(self) -> None:
         self.single.close()
         self.claim.release()
 
 
-def _load_first(bundle: Bundle, verdict: Verdict, how: Preparation) -> _Loaded:
+def _load_first(bundle: Bundle, verdict: TuningVerdict, how: Preparation) -> _LoadedEngine:
     """The chosen candidate, or the next that loads."""
-    order = offered(bundle, how.wanted) if verdict.how == "default" else verdict.following()
+    order = (
+        untried_candidates(offered_candidates(bundle, how.wanted)) if verdict.how == "default" else verdict.in_order()
+    )
     notes: list[str] = []
     for place, candidate in enumerate(order):
         try:
             return _load(bundle, candidate, verdict, how, tuple(notes))
-        except EngineError as error:
+        except (EngineError, SelfTestError) as error:
             another = any(one.delegate is None for one in order[place + 1 :])
-            may_pass = candidate.delegate is not None or verdict.how != "default"
-            if not (another and may_pass):
+            may_pass = candidate.delegate is not None or candidate.on_gpu or verdict.how != "default"
+            if not (another and may_pass) or (isinstance(error, SelfTestError) and not candidate.on_gpu):
                 raise
             notes.append(f"{candidate.label} does not load: {error}")
     raise AssertionError("there is always a candidate")
 
 
-def _load(bundle: Bundle, candidate: Candidate, verdict: Verdict, how: Preparation, notes: tuple[str, ...]) -> _Loaded:
+def _load(
+    bundle: Bundle, candidate: TuningCandidate, verdict: TuningVerdict, how: Preparation, notes: tuple[str, ...]
+) -> _LoadedEngine:
     entry = next(one for one in bundle.manifest.artifacts if one.blob == candidate.blob)
     claim = _claim(bundle, candidate, entry, verdict, how)
     try:
         check_artifact(bundle, entry)
         if verdict.how == "default":  # else its trial was the child that loaded it first
-            setup = Setup(candidate.threads, candidate.kernels, candidate.delegate)
-            first_open(bundle, entry, expected_info(candidate.engine, setup))
+            first_open(bundle, entry, expected_info(candidate.engine, candidate.setup))
         load = _loader(bundle, candidate, how)
         single = load(entry, 1)
         try:
@@ -229,25 +247,10 @@ def _load(bundle: Bundle, candidate: Candidate, verdict: Verdict, how: Preparati
     except BaseException:
         claim.release()
         raise
-    return _Loaded(candidate, entry, single, load, claim, notes)
+    return _LoadedEngine(candidate, entry, single, load, claim, notes)
 
 
-def _kept_mb(loaded: _Loaded, engine: BatchEngine) -> float:
-    """What was claimed, less the variants that were given up."""
-    claim = loaded.claim
-    if shares_one_engine(loaded.entry):
-        return claim.loaded_mb
-    single_mb = claim.loaded_mb / (1 + len(claim.grant.batches))
-    return single_mb * len(engine.sizes)
-
-
-def _resident(engine: Engine) -> float | None:
-    """Of the process that holds the engine."""
-    host = getattr(engine, "host", None)
-    return resident_mb() if host is None else host.resident_mb
-
-
-def _loader(bundle: Bundle, candidate: Candidate, how: Preparation) -> Load:
+def _loader(bundle: Bundle, candidate: TuningCandidate, how: Preparation) -> Load:
     host = None
     if how.isolate:
         from edgekit_runtime.engines.isolated import IsolatedHost
@@ -257,7 +260,7 @@ def _loader(bundle: Bundle, candidate: Candidate, how: Preparation) -> Load:
         host = IsolatedHost(limit_s, confidential=confidential)
 
     def load(entry: ArtifactEntry, batch: int) -> Engine:
-        setup = Setup(candidate.threads, candidate.kernels, candidate.delegate, batch)
+        setup = replace(candidate.setup, batch=batch, keep=bundle.secret is None)
         data = bundle.blob(entry.blob)
         check_artifact(bundle, entry)
         if host is not None:
@@ -267,7 +270,9 @@ def _loader(bundle: Bundle, candidate: Candidate, how: Preparation) -> Load:
     return load
 
 
-def _claim(bundle: Bundle, candidate: Candidate, entry: ArtifactEntry, verdict: Verdict, how: Preparation) -> Claim:
+def _claim(
+    bundle: Bundle, candidate: TuningCandidate, entry: ArtifactEntry, verdict: TuningVerdict, how: Preparation
+) -> Claim:
     """Raises MemoryExceeded."""
     measured = next((one for one in verdict.tried if one.candidate == candidate), None)
     model_mb = measured.memory_mb if measured is not None else None
@@ -280,7 +285,7 @@ def _claim(bundle: Bundle, candidate: Candidate, entry: ArtifactEntry, verdict: 
     return (how.memory or room_here()).claim(name, need)
 
 
-def _tuning(bundle: Bundle, how: Preparation) -> Tuning:
+def _tuning(bundle: Bundle, how: Preparation) -> Tuner:
     """A budget's rest limits the choice too: a slower candidate that fits beats a faster one that does not.
 
     Raises MemoryExceeded where not even a process of its own would fit.
@@ -289,23 +294,23 @@ def _tuning(bundle: Bundle, how: Preparation) -> Tuning:
     if left is not None and how.isolate:
         if left <= PROCESS_MB:
             raise MemoryExceeded(
-                f"a process of its own takes {shown(PROCESS_MB)} MB before it loads anything, and "
-                f"{shown(max(0.0, left))} MB are left",
+                f"a process of its own takes {megabytes(PROCESS_MB)} MB before it loads anything, and "
+                f"{megabytes(max(0.0, left))} MB are left",
                 where=f"{bundle.manifest.name} ({bundle.path.name})",
                 do="Allow more, close another model, or open it with isolate=False",
             )
         left -= PROCESS_MB
-    return replace(how.tuning, memory_mb=left) if how.tuning is not None else Tuning.from_environment(left)
+    return replace(how.tuning, memory_mb=left) if how.tuning is not None else Tuner.from_environment(left)
 
 
-def _check_runnable(bundle: Bundle, wanted: Wanted) -> None:
+def _check_runnable(bundle: Bundle, wanted: TuningOptions) -> None:
     """Raises BundleError or MissingExtraError where no installed engine runs anything in it."""
-    if wanted.engine is not None and wanted.engine not in ENGINES:
+    if wanted.engine not in (None, ANY_GPU, *ENGINES):
         raise EngineError(f"there is no engine '{wanted.engine}'", do=f"Engines: {', '.join(ENGINES)}")
-    if offered(bundle, wanted):
+    if offered_candidates(bundle, wanted):
         return
     primary = bundle.artifact()
-    own = delegated(primary.ops)
+    own = delegated_operators(primary.ops)
     if own and wanted.delegate is None:
         raise EngineError(
             f"{primary.recipe} has the operator {own[0]}, which only a delegate runs, and no delegate was named",
@@ -314,13 +319,16 @@ def _check_runnable(bundle: Bundle, wanted: Wanted) -> None:
         )
     roles = ("primary",) if wanted.pin == "primary" else ("primary", "alternate")
     formats = {one.format for one in bundle.manifest.artifacts if one.role in roles}
-    if wanted.engine is not None and formats.isdisjoint(ENGINES[wanted.engine].formats):
+    kinds = [kind for name, kind in ENGINES.items() if wanted.engine is None or wanted.takes(name)]
+    if formats.isdisjoint(form for kind in kinds for form in kind.formats):
         do = f"It holds {primary.recipe}" + (", to which the pin holds it" if wanted.pin == "primary" else "")
-        unfit = BundleError(f"nothing in it runs on {wanted.engine}", where=str(bundle.path), do=do)
+        on = "a GPU" if wanted.engine == ANY_GPU else wanted.engine
+        unfit = BundleError(f"nothing in it runs on {on}", where=str(bundle.path), do=do)
         unfit.of_the_caller = True
         raise unfit
-    kinds = (ENGINES[wanted.engine],) if wanted.engine else tuple(ENGINES.values())
     extra = next(kind.extra for kind in kinds if not formats.isdisjoint(kind.formats))
+    if wanted.engine == ANY_GPU:
+        extra = "host-gpu"
     raise MissingExtraError(extra, f"running {primary.recipe}", where=str(bundle.path))
 
 

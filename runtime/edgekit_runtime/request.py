@@ -1,4 +1,4 @@
-"""A request on its way: what the caller asked for, and what has become of it so far.
+"""One request in flight: its options and its state.
 
 request = Request(budget_ms=20)
 request.left_ms()       # 19.99...
@@ -33,11 +33,13 @@ Outputs = Mapping[str, NDArray[Any]]
 class Request:
     """budget_ms: what the caller can wait, None for as long as it takes. priority: higher ones go first.
 
-    stale_ok: an answer past its time is better than none. key: of the exact cache, once it is known. leads: whether
+    stale_ok: an answer past its time is better than none. key: of the exact cache, once it is known. stale_key: the
+    same of a request that was not looked up, to find an answer past its time by. leads: whether
     identical requests wait for this one; it must then land or crash their flight. look: what it was compared with.
     by_host: a host computed its answer, now or earlier.
     geometry: where the network's picture lies in the caller's, for a detector. timings: stage -> milliseconds. clipped:
-    input values at the limits of the artifact's integers, and how many were looked at.
+    input values at the limits of the artifact's integers, how many were looked at, and a classifier's top score; None
+    where this request is not looked at.
     """
 
     budget_ms: float | None = None
@@ -45,12 +47,13 @@ class Request:
     stale_ok: bool = False
     start: float = field(default_factory=perf_counter)
     key: Identity | None = None
+    stale_key: Identity | None = None
     leads: bool = False
     look: Look | None = None
     geometry: Geometry | None = None
     by_host: bool = False
     timings: dict[str, float] = field(default_factory=dict)
-    clipped: tuple[int, int] | None = None
+    clipped: tuple[int, int, float | None] | None = None
 
     @property
     def due(self) -> float:
@@ -63,7 +66,8 @@ class Request:
 
 
 def checked_budget(budget_ms: float) -> float:
-    """What a caller gave for one request. Raises ValueError for what is no number of milliseconds above 0."""
+    """What a caller gave for one request.
+    Raises ValueError for what is no number of milliseconds above 0."""
     if not isinstance(budget_ms, (float, int, np.floating, np.integer)) or budget_ms is True or not budget_ms > 0:
         raise ValueError(f"budget_ms must be a number of milliseconds above 0, not {budget_ms!r:.40}")
     try:

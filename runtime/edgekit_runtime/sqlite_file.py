@@ -1,13 +1,13 @@
-"""Whose SQLite file lies at a path, told by its first hundred bytes: nobody's file of another is ever written to or
+"""The owner of the SQLite file at a path, by its first hundred bytes: no other program's file is ever written to or
 moved.
 
-    owner(Path("answers.db"), 0x656B6163)           # "nobody", "ours", "unmarked" or "other"
+    owner(Path("answers.db"), 0x656B6163)           # "empty", "ours", "unmarked" or "other"
     set_aside(Path("spool.db"))                     # spool.db.bad, or where there is one spool.db.bad2
 
 Rules:
 - ours is what carries the mark: the application id in the header,
   https://www.sqlite.org/fileformat.html#application_id;
-- nobody's is what holds nothing: an empty file, one that was cut inside SQLite's header, zeros that a power cut left;
+- "empty" is what holds nothing: an empty file, one that was cut inside SQLite's header, zeros that a power cut left;
 - nothing that was set aside is overwritten. Once there are MOST_SET_ASIDE, a damaged file of ours is deleted.
 """
 
@@ -23,7 +23,7 @@ _MAGIC = b"SQLite format 3\0"
 _HEADER = 100
 
 
-def owner(path: Path, mark: int) -> Literal["nobody", "ours", "unmarked", "other"]:
+def owner(path: Path, mark: int) -> Literal["empty", "ours", "unmarked", "other"]:
     """unmarked: SQLite's, without an application id: being made at this moment, an older file of ours, or somebody
     else's.
 
@@ -37,11 +37,11 @@ def owner(path: Path, mark: int) -> Literal["nobody", "ours", "unmarked", "other
             if not head.startswith(_MAGIC):
                 while head and not any(head):
                     head = file.read(1 << 20)
-                return "other" if head else "nobody"
+                return "other" if head else "empty"
     except FileNotFoundError:
-        return "nobody"
+        return "empty"
     if len(head) < _HEADER:
-        return "nobody"
+        return "empty"
     found = int.from_bytes(head[68:72], "big")
     return "ours" if found == mark else "unmarked" if found == 0 else "other"
 

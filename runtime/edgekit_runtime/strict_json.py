@@ -95,7 +95,7 @@ def _parsed(text: str, most_values: int, **hooks: Any) -> Any:
     if values > most_values:
         raise JsonSizeError(f"it holds more than {most_values:,} values")
     try:
-        return json.loads(text, parse_constant=_no_constant, **hooks)
+        return _DECODER.decode(text) if not hooks else json.loads(text, parse_constant=_no_constant, **hooks)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -120,6 +120,10 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+"""json.loads makes one for each text that is parsed with an option."""
+
+
 class _NotCanonicalError(ValueError):
     """What keeps the bytes from being the canonical form, in words."""
 
@@ -127,7 +131,32 @@ class _NotCanonicalError(ValueError):
 def parse_canonical(data: bytes, what: str, where: str) -> Any:
     """The JSON value. what: names the data in the error. Raises BundleError."""
     try:
-        return _parsed_canonical(data)
+        text = data.decode("utf-8")
+        if text.startswith("\ufeff"):
+            raise _NotCanonicalError("it begins with a byte order mark")
+        unseen = _UNSEEN.search(text)
+        if unseen:
+            raise _NotCanonicalError(f"character {unseen.start()} is one that is not seen, U+{ord(unseen[0]):04X}")
+        unescaped = text.replace("\\\\", "").replace('\\"', "")
+        between = _STRING.sub("", unescaped)
+        depth = max(accumulate(map(_STEPS.__getitem__, _BRACKETS.sub("", between))), default=0)
+        if depth > MAX_DEPTH:
+            raise _NotCanonicalError(f"it is nested deeper than {MAX_DEPTH}")
+        value = json.loads(
+            text,
+            object_pairs_hook=_object_in_order,
+            parse_int=_integer,
+            parse_float=_fraction,
+            parse_constant=_no_number,
+        )
+        if _SPACE.search(between):
+            raise _NotCanonicalError("there is white space between its parts")
+        if "\\" in unescaped:
+            raise _NotCanonicalError("a character is escaped that need not be, or is not seen")
+        return value
+    except UnicodeDecodeError as error:
+        why = f"byte {error.start} is no UTF-8"
+        raise BundleError(f"{what} is not canonical JSON: {why}", where=where, do="Build the bundle again") from None
     except _NotCanonicalError as error:
         raise BundleError(f"{what} is not canonical JSON: {error}", where=where, do="Build the bundle again") from None
     except ValueError as error:
@@ -198,31 +227,6 @@ def _utf16(name: str) -> bytes:
     return name.encode("utf-16-be", "surrogatepass")
 
 
-def _parsed_canonical(data: bytes) -> Any:
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _NotCanonicalError(f"byte {error.start} is no UTF-8") from None
-    if text.startswith("\ufeff"):
-        raise _NotCanonicalError("it begins with a byte order mark")
-    unseen = _UNSEEN.search(text)
-    if unseen:
-        raise _NotCanonicalError(f"character {unseen.start()} is one that is not seen, U+{ord(unseen[0]):04X}")
-    unescaped = text.replace("\\\\", "").replace('\\"', "")
-    between = _STRING.sub("", unescaped)
-    depth = max(accumulate(map(_STEPS.__getitem__, _BRACKETS.sub("", between))), default=0)
-    if depth > MAX_DEPTH:
-        raise _NotCanonicalError(f"it is nested deeper than {MAX_DEPTH}")
-    value = json.loads(
-        text, object_pairs_hook=_object_in_order, parse_int=_whole, parse_float=_fraction, parse_constant=_no_number
-    )
-    if _SPACE.search(between):
-        raise _NotCanonicalError("there is white space between its parts")
-    if "\\" in unescaped:
-        raise _NotCanonicalError("a character is escaped that need not be, or is not seen")
-    return value
-
-
 def _object_in_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -237,7 +241,7 @@ def _object_in_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _whole(text: str) -> int | float:
+def _integer(text: str) -> int | float:
     if len(text) > 22:  # beyond 1e21 there is an exponent
         raise _NotCanonicalError(f"the number {text[:20]}... is written too long")
     value = int(text)

@@ -6,7 +6,7 @@
 Rules:
 - the file, every folder above it up to /, and each of these as the path names it and as its links lead, is looked at;
 - each belongs to root or to this user;
-- no group and no other user may write to it. A sticky folder such as /tmp is fine: there nobody else can replace an
+- no group and no other user may write to it. A sticky folder such as /tmp is fine: there no one else can replace an
   entry, and the entry's own owner is looked at. A group that has this user alone, as Ubuntu makes one for each user,
   counts as the user;
 - what cannot be looked at is left to the reader's own error.
@@ -51,8 +51,24 @@ def first_unsafe(path: Path, uid: int | None = None, above: Path | None = None) 
             found = one.lstat()
         except OSError:
             continue
-        if unsafe := _judged(one, found, uid):
-            return unsafe
+        if found.st_uid not in (_ROOT, uid):
+            return Unsafe(
+                one,
+                f"it belongs to another user ({_user(found.st_uid)}), who could put other keys in its place",
+                f"Run: chown {_user(uid)} {shlex.quote(str(one))}; or use a copy in a folder of your own",
+            )
+        if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
+            # a link: its mode says nothing, and what it leads to is looked at too; a device: its reader refuses it
+            continue
+        open_to = stat.S_IWOTH | (0 if _is_private_group(found.st_gid, found.st_uid) else stat.S_IWGRP)
+        sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        if found.st_mode & open_to and not sticky:
+            return Unsafe(
+                one,
+                f"other users may write to it (mode {stat.S_IMODE(found.st_mode):04o}), and could put other keys in "
+                "its place",
+                f"Run: chmod go-w {shlex.quote(str(one))}",
+            )
     return None
 
 
@@ -68,30 +84,8 @@ def _chain(path: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(seen))
 
 
-def _judged(one: Path, found: os.stat_result, uid: int) -> Unsafe | None:
-    if found.st_uid not in (_ROOT, uid):
-        return Unsafe(
-            one,
-            f"it belongs to another user ({_user(found.st_uid)}), who could put other keys in its place",
-            f"Run: chown {_user(uid)} {shlex.quote(str(one))}; or use a copy in a folder of your own",
-        )
-    if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
-        # a link: its mode says nothing, and what it leads to is looked at too; a device: its reader refuses it
-        return None
-    open_to = stat.S_IWOTH | (0 if _is_private_group(found.st_gid, found.st_uid) else stat.S_IWGRP)
-    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-    if found.st_mode & open_to and not sticky:
-        mode = stat.S_IMODE(found.st_mode)
-        return Unsafe(
-            one,
-            f"other users may write to it (mode {mode:04o}), and could put other keys in its place",
-            f"Run: chmod go-w {shlex.quote(str(one))}",
-        )
-    return None
-
-
 def _is_private_group(gid: int, uid: int) -> bool:
-    """Whether the group is the user's own, with nobody else in it."""
+    """Whether the group is the user's own, with no other member."""
     import grp
     import pwd
 

@@ -1,4 +1,4 @@
-"""What systemd is told of this process: it is ready once a model is open, and alive while every open model is healthy.
+"""Notify systemd of this process: it is ready once a model is open, and alive while every open model is healthy.
 
 The unit that `edgekit deploy --service` writes sets EDGEKIT_NOTIFY; without it nothing is sent, because an application
 may speak to systemd by itself. The protocol is sd_notify(3): one datagram to the socket in NOTIFY_SOCKET.
@@ -21,36 +21,45 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from edgekit_runtime.threads import begin
+
 if TYPE_CHECKING:
     from edgekit_runtime.watchdog import Health
 
 __all__ = ["Supervisor", "notify_open"]
 
 
-class _Watched(Protocol):
+class _WatchedModel(Protocol):
     def health(self) -> Health: ...
 
 
 class Supervisor:
-    """What is said to systemd. environment: of the process; its NOTIFY_SOCKET and WATCHDOG_USEC are read once."""
+    """What is said to systemd.
+
+    environment: of the process; its NOTIFY_SOCKET and WATCHDOG_USEC are read once.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = _address(environment.get("NOTIFY_SOCKET", ""))
-        self._every_s = _watchdog_s(environment) / 2
-        self._models: weakref.WeakSet[_Watched] = weakref.WeakSet()
+        # seconds between two beats at the most; 0 where no watchdog runs, or one of another process
+        given, of = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+        own = given.isdecimal() and of in ("", str(os.getpid()))
+        self._every_s = int(given) / 2e6 if own else 0.0
+        self._models: weakref.WeakSet[_WatchedModel] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._started = False
 
-    def opened(self, model: _Watched) -> None:
+    def opened(self, model: _WatchedModel) -> None:
         """Count this model from now on; the first one makes the service ready."""
         with self._lock:
+            if self._started:
+                self._models.add(model)
+                return
+            self.send("READY=1")
+            if self._every_s > 0:  # it may be refused: the next model then begins
+                begin(threading.Thread(target=self._repeat, name="edgekit-systemd", daemon=True))
             self._models.add(model)
-            first, self._started = not self._started, True
-        if not first:
-            return
-        self.send("READY=1")
-        if self._every_s > 0:
-            threading.Thread(target=self._repeat, name="edgekit-systemd", daemon=True).start()
+            self._started = True
 
     def is_healthy(self) -> bool:
         with self._lock:
@@ -85,7 +94,7 @@ _lock = threading.Lock()
 _of_process: dict[int, Supervisor] = {}
 
 
-def notify_open(model: _Watched) -> None:
+def notify_open(model: _WatchedModel) -> None:
     """Tell systemd of this model, where the unit asks for it (EDGEKIT_NOTIFY and NOTIFY_SOCKET are set)."""
     with _lock:
         supervisor = _of_process.setdefault(os.getpid(), Supervisor(os.environ))
@@ -94,11 +103,3 @@ def notify_open(model: _Watched) -> None:
 
 def _address(name: str) -> str:
     return f"\0{name[1:]}" if name.startswith("@") else name
-
-
-def _watchdog_s(environment: Mapping[str, str]) -> float:
-    """Seconds between two beats at the most; 0 where no watchdog runs, or one of another process."""
-    given, of = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
-    if not given.isdecimal() or (of and of != str(os.getpid())):
-        return 0.0
-    return int(given) / 1e6

@@ -1,4 +1,4 @@
-"""Warming an engine up, and finding out which batch sizes pay on this board.
+"""Warm an engine up, and measure which batch sizes pay on this board.
 
     warm = warm_up(bundle, entry, single, offer, load)
     warm.engine.sizes           # (1, 4): a batch of 8 took no less than two of 4, and was freed again
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.bundle import ArtifactEntry, Bundle
 from edgekit_runtime.engines import Engine
-from edgekit_runtime.engines.recording import Recording
+from edgekit_runtime.engines.recording import RecordingEngine
 from edgekit_runtime.engines.variants import BatchEngine, least_time
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.selftest import SelfTest, passed_before, remember, replay, replay_batch
@@ -93,7 +93,7 @@ def warm_up(
 
     `single` belongs to the result; the variants that do not stay are closed.
     """
-    recording = Recording(single)
+    recording = RecordingEngine(single)
     begun = perf_counter()
     proved = passed_before(bundle, entry, single.info)
     tested = replay(bundle, entry, recording, (lambda: perf_counter() - begun > REPLAY_BOUND_S) if proved else None)
@@ -104,15 +104,15 @@ def warm_up(
     if bundle.manifest.contract.state == "internal":
         single.reset()
     shared = shares_one_engine(entry) and all(one is entry for one in offer.values())
-    trying = _Trying(bundle, single, recording.given, seconds, shared)
+    trying = _BatchTrials(bundle, single, recording.given, seconds, shared)
     for size, one in sorted(offer.items()):
-        if not trying.promising(size):
+        if not trying.is_promising(size):
             break
         trying.attempt(size, one, load)
     return Warm(trying.engine(), tested, recording.first_s * 1e3, tuple(trying.notes))
 
 
-class _Trying:
+class _BatchTrials:
     """The batch sizes so far: those that pay, their time, and why others do not."""
 
     def __init__(
@@ -137,7 +137,7 @@ class _Trying:
         any_size = max(self._seconds) if self._shared else 1
         return BatchEngine(self._engines, any_size=any_size, seconds=self._seconds)
 
-    def promising(self, size: int) -> bool:
+    def is_promising(self, size: int) -> bool:
         """Whether to look at this size at all."""
         if self._disappointed >= _PATIENCE:
             return False

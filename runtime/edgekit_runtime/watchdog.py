@@ -1,4 +1,4 @@
-"""The watchdog: an engine that does not come back is noticed, and those who wait for it are told.
+"""The watchdog: detect an engine that hangs, and fail its callers.
 
     watched = watch(running_s=batcher.running_s, slowest_s=costs.slowest, bite=batcher.abandon)
     ...
@@ -6,9 +6,9 @@
 
 Rules:
 - an engine hangs when one run lasts longer than 10 seconds and than 20 times the slowest run it ever made;
-- it is told once; who is told decides what becomes of the model;
+- `bite` is called once, and decides what becomes of the model;
 - one thread for all models of a process, started with the first and ended with the last; it wakes a few times a limit,
-  and goes on whatever happens while it looks after one of them;
+  and survives whatever happens while it looks after one of them;
 - while the interpreter ends nothing is watched: no thread runs then;
 - nothing here can free the thread that is inside the engine: only a process of its own can (`isolate=True`).
 """
@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgekit_runtime.errors import EngineHung
-from edgekit_runtime.threads import begin, ending
+from edgekit_runtime.threads import begin, is_exiting
 
-__all__ = ["MOST_LIMIT_S", "Health", "Watched", "limit_s", "watch"]
+__all__ = ["MOST_LIMIT_S", "Health", "WatchedEngine", "limit_s", "watch"]
 
 LEAST_LIMIT_S = 10.0
 FACTOR = 20.0
@@ -57,10 +57,11 @@ class Health:
         return self.state == "ready"
 
 
-class Watched:
-    """One engine under watch. running_s: how long the present run lasts, None when there is none.
+class WatchedEngine:
+    """One engine under watch.
 
-    slowest_s: the longest run that ended. bite: told once, from the watchdog's thread. limit: see `limit_s`.
+    running_s: how long the present run lasts, None when there is none.
+    slowest_s: the longest run that ended. bite: called once, from the watchdog's thread. limit: see `limit_s`.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Watched:
         return None
 
     def look_safely(self) -> float | None:
-        """As `look`; what goes wrong is told once, and this one is looked after again later."""
+        """As `look`; an error is logged once, and this model is checked again later."""
         try:
             return self.look()
         except Exception as error:  # noqa: BLE001 - the others are watched by this thread, too
@@ -108,7 +109,8 @@ class Watched:
             return LEAST_LIMIT_S / _LOOKS
 
     def end(self) -> None:
-        """Watch no more. Idempotent. With the last one the watchdog's thread ends, before this returns."""
+        """Watch no more.
+        Idempotent. With the last one the watchdog's thread ends, before this returns."""
         if self._rounds is not None:
             self._rounds.leave(self)
 
@@ -118,30 +120,30 @@ class _Rounds:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._watched: list[Watched] = []
+        self._watched: list[WatchedEngine] = []
         self._thread: threading.Thread | None = None
 
-    def add(self, watched: Watched) -> None:
-        if ending():  # the thread stands still, maybe with the lock
+    def add(self, watched: WatchedEngine) -> None:
+        if is_exiting():  # the thread stands still, maybe with the lock
             return
         with self._changed:
-            watched._rounds = self
-            self._watched.append(watched)
             if self._thread is None:
                 thread = threading.Thread(target=self._go, name="edgekit-watchdog", daemon=True)
                 self._thread = thread if begin(thread) else None
+            watched._rounds = self
+            self._watched.append(watched)
             self._changed.notify()
 
-    def drop(self, watched: Watched) -> None:
-        if ending():
+    def drop(self, watched: WatchedEngine) -> None:
+        if is_exiting():
             return
         with self._changed:
             if watched in self._watched:
                 self._watched.remove(watched)
                 self._changed.notify()
 
-    def leave(self, watched: Watched) -> None:
-        """`drop`, and wait for the thread where nobody is left to watch."""
+    def leave(self, watched: WatchedEngine) -> None:
+        """`drop`, and wait for the thread if no model is left to watch."""
         self.drop(watched)
         thread = self._thread
         if thread is not None and not self._watched and thread is not threading.current_thread():
@@ -172,9 +174,9 @@ def watch(
     slowest_s: Callable[[], float],
     bite: Callable[[EngineHung], object],
     limit: Callable[[float], float] = limit_s,
-) -> Watched:
+) -> WatchedEngine:
     """Begin to watch an engine."""
-    watched = Watched(running_s, slowest_s, bite, limit)
+    watched = WatchedEngine(running_s, slowest_s, bite, limit)
     _rounds.add(watched)
     return watched
 

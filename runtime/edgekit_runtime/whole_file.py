@@ -3,6 +3,7 @@
     write_durably(Path("bundles/net.ekb"), data)     # the old bytes or the new ones, whenever the power goes
     write_cache(file, [data])                        # the old bytes or the new ones, unless the power goes
     if take(descriptor) is False: ...                # another has the lock
+    with in_turn(folder, patience_s=60): ...         # one process at a time; not for ever
 
 Rules:
 - bytes are written under a name of their own beside the file, which then takes its name: no reader ever sees half a
@@ -11,7 +12,7 @@ Rules:
 - whatever ends it early leaves nothing behind but what a kill leaves: a name that ends with `.partial`;
 - an install root adds rules of its own to the same steps (`install.disk`);
 - the lock is the kernel's own (flock), which ends with its process, however that ends. A system or a file system
-  without locks is told apart: who asks decides whether everybody may come in there.
+  without locks is reported: the caller decides whether to go without.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ import contextlib
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ["NOFOLLOW", "Draft", "draft_in", "replace_in", "take", "write_cache", "write_durably"]
+__all__ = ["NOFOLLOW", "Draft", "draft_in", "in_turn", "replace_in", "take", "write_cache", "write_durably"]
 
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -48,7 +50,8 @@ class Draft:
 
 @contextlib.contextmanager
 def draft_in(folder: int, name: str) -> Iterator[Draft]:
-    """A new file in an open folder, flushed to the disk at the end; removed on an error. Raises OSError."""
+    """A new file in an open folder, flushed to the disk at the end; removed on an error.
+    Raises OSError."""
     descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o644, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb", buffering=0) as file:
@@ -125,3 +128,22 @@ def take(descriptor: int, *, shared: bool = False, wait: bool = False) -> bool |
             raise
         return None
     return True
+
+
+@contextlib.contextmanager
+def in_turn(folder: Path, patience_s: float) -> Iterator[None]:
+    """One process at a time for what is kept in this folder.
+    After patience_s, or without file locks, all at once."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        end = time.monotonic() + patience_s
+        while take(handle) is False and time.monotonic() < end:
+            time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)

@@ -20,7 +20,7 @@ from typing import Self
 
 from parts import missing
 
-from edgekit.emulation.board import Cpu, show
+from edgekit.emulation.board import QemuCpu, show
 from edgekit.emulation.userland import Userland
 
 TOOLS = ("dash", "coreutils", "sed", "grep", "findutils", "dpkg")
@@ -36,10 +36,12 @@ _ENTER = r"""
 set -e
 root=$1 line=$2 script=$3 cpu=$4
 shift 4
-mount -t binfmt_misc binfmt_misc "$root/binfmt"
-printf '%s' "$line" >"$root/binfmt/register"
 mount -t proc proc "$root/proc"
-mount --bind "$root/cpuinfo" "$root/proc/cpuinfo"
+if [ -n "$line" ]; then
+    mount -t binfmt_misc binfmt_misc "$root/binfmt"
+    printf '%s' "$line" >"$root/binfmt/register"
+    mount --bind "$root/cpuinfo" "$root/proc/cpuinfo"
+fi
 mount --rbind /dev "$root/dev"
 while [ $# -gt 0 ]; do mount --bind "$1" "$root$2"; shift 2; done
 exec chroot "$root" /usr/bin/env -i PATH=/usr/bin:/bin HOME=/root LANG=C.UTF-8 QEMU_CPU="$cpu" \
@@ -52,17 +54,18 @@ _UNSHARE = ("unshare", "-Urmnp", "--fork", "--kill-child", "sh", "-c")
 class System:
     """A copy of the user land, in `folder`, that may be written to; it is removed with the `with` block.
 
-    No network reaches it. No process outlives `run`.
+    No network reaches it. No process outlives `run`. Without a cpu it is this machine's own kind, and not emulated.
     """
 
-    def __init__(self, land: Userland, cpu: Cpu, folder: Path, emulator: Path) -> None:
+    def __init__(self, land: Userland, cpu: QemuCpu | None, folder: Path, emulator: Path | None) -> None:
         self.root, self._cpu, self._emulator = folder, cpu, emulator
         self._machine = land.image.machine
         shutil.copytree(land.root, folder, symlinks=True)
-        shown = folder.with_name(f"{folder.name}-shown")
-        show(shown, cpu)
-        shutil.copy(shown / "proc/cpuinfo", folder / "cpuinfo")
-        shutil.copytree(shown / "sys", folder / "sys", dirs_exist_ok=True)
+        if cpu is not None:
+            shown = folder.with_name(f"{folder.name}-shown")
+            show(shown, cpu)
+            shutil.copy(shown / "proc/cpuinfo", folder / "cpuinfo")
+            shutil.copytree(shown / "sys", folder / "sys", dirs_exist_ok=True)
         for name in ("proc", "dev", "binfmt", "tmp", "root", "srv", "var/lib/dpkg"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         if not (folder / "bin/sh").exists():
@@ -82,10 +85,12 @@ class System:
         """Run lines of shell in it. mounts: place in it -> folder of this host."""
         places: list[str] = []
         for place, here in mounts.items():
-            (self.root / place.lstrip("/")).mkdir(exist_ok=True)
+            (self.root / place.lstrip("/")).mkdir(parents=True, exist_ok=True)
             places += [str(here), place]
-        line = f":edgekit:M::{_MAGIC[self._machine]}:{_MASK}:{self._emulator}:F"
-        command = [*_UNSHARE, _ENTER, "sh", str(self.root), line, script, self._cpu.name, *places]
+        line, cpu = "", ""
+        if self._cpu is not None:
+            line, cpu = f":edgekit:M::{_MAGIC[self._machine]}:{_MASK}:{self._emulator}:F", self._cpu.name
+        command = [*_UNSHARE, _ENTER, "sh", str(self.root), line, script, cpu, *places]
         return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, errors="replace")
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import pytest
@@ -19,17 +21,19 @@ from arm.chroot import TOOLS
 from once import once
 from parts import missing
 
-from edgekit.emulation import EmulatorMissingError, UserlandError, image_for
+from edgekit.emulation import EmulatorMissingError, MirrorUpdatingError, UserlandError, image_for
 from edgekit.emulation.machine import INSTALL, emulator
-from edgekit.emulation.replay import installed
+from edgekit.emulation.replay import install_emulated
 from edgekit.emulation.userland import Userland, userland
-from edgekit.packaging import Content, Shipped, assemble, write_bundle
-from edgekit.shipping import DownloadError, Wheelhouse, collect
+from edgekit.packaging import BundleArtifact, BundleContent, assemble, write_bundle
+from edgekit.shipping import WheelDownloadError, Wheelhouse, collect
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_profiles import Profile, load
 from edgekit_runtime.bundle import Target
 from edgekit_runtime.contract import Contract, InputContract, OutputContract
 from edgekit_runtime.engines import load_engine
+
+Part = TypeVar("Part")
 
 # profile, engine, edgekit's extras beside it
 BOARDS = {
@@ -72,31 +76,45 @@ def bare(name: str, folder: Path, cache: Path) -> Bare:
 
 @contextlib.contextmanager
 def parts_are_there() -> Iterator[None]:
-    """Skip without the emulator or a network, and fail then where CI=true."""
+    """Skip without the emulator or a network, and fail then where CI=true; skip while the mirror is being updated."""
     try:
         yield
+    except MirrorUpdatingError as error:
+        pytest.skip(str(error))
     except EmulatorMissingError as error:
         missing(f"the ARM emulator ({error.what})", INSTALL)
-    except (UserlandError, DownloadError) as error:
+    except (UserlandError, WheelDownloadError) as error:
         missing(
             f"what an emulated board is made of ({error.what})", "a network with Debian's mirror and a package index"
         )
 
 
+class Prepared(Generic[Part]):
+    """By name: what is being prepared, two at a time. A test is skipped only for what it asks for itself."""
+
+    def __init__(
+        self, names: Iterable[str], prepare: Callable[[str, Path], Part], folders: pytest.TempPathFactory
+    ) -> None:
+        self._pool = ThreadPoolExecutor(2)
+        self._parts = {name: self._pool.submit(prepare, name, folders.mktemp("prepared")) for name in names}
+
+    def __getitem__(self, name: str) -> Part:
+        with parts_are_there():
+            return self._parts[name].result()
+
+
 @pytest.fixture(scope="session")
-def boards(cache, tmp_path_factory) -> dict[str, Board]:
+def boards(cache, tmp_path_factory) -> Prepared[Board]:
     """By the names of BOARDS."""
 
     def board(name: str, folder: Path) -> Board:
         found = bare(name, folder, cache)
-        return Board(found.profile, found.house, found.land, installed(found.land, found.house, cache_dir=cache))
+        return Board(found.profile, found.house, found.land, install_emulated(found.land, found.house, cache_dir=cache))
 
-    folders = [tmp_path_factory.mktemp("wheels") for _ in BOARDS]
     with parts_are_there():
         for name in ("raspberry-pi-4", "raspberry-pi-4-32bit"):
             emulator(image_for(load(name)))
-        with ThreadPoolExecutor(2) as pool:
-            return dict(zip(BOARDS, pool.map(board, BOARDS, folders), strict=True))
+    return Prepared(BOARDS, board, tmp_path_factory)
 
 
 @dataclass(frozen=True)
@@ -131,14 +149,14 @@ def digits(digits_model, tmp_path_factory) -> Digits:
     folder = tmp_path_factory.mktemp("digits-arm")
     found = Digits(folder / "arm.ekb", folder / "debian.ekb", folder / "old.ekb")
     for path, (first, *others) in ((found.arm, names), (found.debian, names[2:])):
-        alternates = [Shipped(made[name]) for name in others]
-        content = Content("digits", "1", "0" * 64, CONTRACT, TARGET, made[first], golden, alternates=alternates)
+        alternates = [BundleArtifact(made[name]) for name in others]
+        content = BundleContent("digits", "1", "0" * 64, CONTRACT, TARGET, made[first], golden, alternates=alternates)
         write_bundle(path, *assemble(content), [])
-    _write_old(found, Content("digits", "1", "0" * 64, CONTRACT, TARGET, made["tflite-int8"], golden))
+    _write_old(found, BundleContent("digits", "1", "0" * 64, CONTRACT, TARGET, made["tflite-int8"], golden))
     return found
 
 
-def _write_old(digits: Digits, content: Content) -> None:
+def _write_old(digits: Digits, content: BundleContent) -> None:
     """What tflite-runtime 2.14 answers with its reference kernels, run on this machine beside this environment."""
     from edgekit.checking.replay import NoEnvironmentError, environment
 
@@ -147,14 +165,19 @@ def _write_old(digits: Digits, content: Content) -> None:
     except NoEnvironmentError as error:
         missing("tflite-runtime 2.14.0 for this Python", f"a package index and Python 3.11 ({error.what})")
     draft, manifest = assemble(content)
-    script = (
-        "import sys, numpy as np\nfrom edgekit_runtime.bundle import read_bundle\nfrom edgekit_runtime.engines import "
-        "Setup, load_with\nfrom edgekit_runtime.stepping import Stepper\nbundle = read_bundle(sys.argv[1])\nentry, "
-        "contract = bundle.artifact('tflite-int8'), bundle.manifest.contract\nwith load_with('tflite-runtime', "
-        "'tflite', bundle.blob(entry.blob), Setup(kernels='reference')) as engine:\n    stepper = Stepper(contract, "
-        "entry.inputs, entry.outputs, engine)\n    answers = [stepper.raw(bundle.golden_items(one))[0][0] for one in "
-        "bundle.manifest.golden]\nnp.save(sys.argv[2], np.stack(answers))\n"
-    )
+    script = textwrap.dedent("""\
+        import sys, numpy as np
+        from edgekit_runtime.bundle import read_bundle
+        from edgekit_runtime.engines import EngineSetup, load_with
+        from edgekit_runtime.stepping import Stepper
+        bundle = read_bundle(sys.argv[1])
+        entry, contract = bundle.artifact("tflite-int8"), bundle.manifest.contract
+        setup = EngineSetup(kernels="reference")
+        with load_with("tflite-runtime", "tflite", bundle.blob(entry.blob), setup) as engine:
+            stepper = Stepper(contract, entry.inputs, entry.outputs, engine)
+            answers = [stepper.raw(bundle.golden_items(one))[0][0] for one in bundle.manifest.golden]
+        np.save(sys.argv[2], np.stack(answers))
+    """)
     raw = digits.old.with_suffix(".npy")
     runtime = Path(__file__).parents[2] / "runtime"
     subprocess.run(
@@ -169,9 +192,9 @@ def _write_old(digits: Digits, content: Content) -> None:
     write_bundle(digits.old, draft, replace(manifest, golden=tuple(golden)), [])
 
 
-def contents(data: bytes, recipe: str, golden) -> Content:
+def contents(data: bytes, recipe: str, golden) -> BundleContent:
     """One artifact of the digits network as a bundle's contents. golden: canonical items, `image` float32 [8, 8, 1]."""
     with load_engine("tflite", data) as engine:
         inputs, outputs = (replace(engine.inputs[0], name="image"),), (replace(engine.outputs[0], name="probs"),)
     artifact = Artifact(Recipe(recipe, "tflite", "int8"), data, inputs, outputs, 1.0, 1.0, {})
-    return Content("digits", "1", "0" * 64, CONTRACT, TARGET, artifact, golden)
+    return BundleContent("digits", "1", "0" * 64, CONTRACT, TARGET, artifact, golden)

@@ -7,7 +7,6 @@ NumPy is 1.24 on bookworm, and has no wheel that would say what it lacks.
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 import tiny
 from arm.chroot import EMULATORS, System, check_kernel, static_emulators
-from arm.conftest import BOARDS, Bare, bare, parts_are_there
+from arm.conftest import BOARDS, Bare, Prepared, bare
 from once import once
 
 from edgekit.emulation import CPUS
@@ -63,7 +62,7 @@ class Used:
 
 
 @pytest.fixture(scope="session")
-def used(request, cache, tmp_path_factory) -> dict[str, Used]:
+def used(request, cache, tmp_path_factory) -> Prepared[Used]:
     """By the names of SYSTEMS; each is made, installed on and used once, two at a time."""
     check_kernel()
     emulators = once(request, "qemu-static", static_emulators)
@@ -80,9 +79,7 @@ def used(request, cache, tmp_path_factory) -> dict[str, Used]:
         parts = (part.partition("\n") for part in done.stdout.split(MARK)[1:])
         return Used({part: text for part, _, text in parts}, f"{done.returncode}: {done.stderr[-4000:]}")
 
-    folders = [tmp_path_factory.mktemp("system") for _ in SYSTEMS]
-    with parts_are_there(), ThreadPoolExecutor(2) as pool:
-        return dict(zip(SYSTEMS, pool.map(use, SYSTEMS, folders), strict=True))
+    return Prepared(SYSTEMS, use, tmp_path_factory)
 
 
 def packed(board: Bare, engine: str, folder: Path) -> Path:

@@ -7,7 +7,7 @@ import sys
 import pytest
 import tiny
 
-from edgekit.bench.cold import Cold, cold_start
+from edgekit.bench.measure import ColdStart, cold_start
 
 
 def test_the_first_open_ever_is_told_by_itself(tmp_path, monkeypatch):
@@ -31,7 +31,7 @@ def test_a_start_that_fails_tells_nothing_and_raises_nothing(tmp_path, monkeypat
         options = {"colour": "red"}
     else:
         monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
-    assert cold_start(path, options) == Cold()
+    assert cold_start(path, options) == ColdStart()
 
 
 def test_nothing_in_the_folder_it_is_started_from_is_imported(tmp_path, monkeypatch):

@@ -171,3 +171,9 @@ def test_comparing_changes_neither_record():
     before = deepcopy((old, new))
     compare(old, new)
     assert (old, new) == before
+
+
+def test_a_record_that_is_not_there_is_refused_with_the_command_that_makes_one(tmp_path):
+    with pytest.raises(RecordError) as caught:
+        read_record(tmp_path / "none.json")
+    assert caught.value.do == "Make one: edgekit bench BUNDLE -o RECORD.json"

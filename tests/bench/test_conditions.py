@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit.bench import Observed, conditions
-from edgekit.bench.conditions import Reading, figures, read, throttle_words
+from edgekit.bench import MachineObserver, conditions
+from edgekit.bench.conditions import MachineReading, figures, read, throttle_words
 
 FIRMWARE = "sys/devices/platform/soc/soc:firmware/get_throttled"
 
@@ -76,22 +76,23 @@ def test_the_hottest_that_makes_sense_counts(tmp_path, files, expected):
     ids=["never", "before the run", "for a moment", "between two looks", "all the time", "several"],
 )
 def test_throttled_means_during_the_run(bits, words):
-    assert throttle_words([Reading(float(i), bits=b) for i, b in enumerate(bits)]) == words
+    assert throttle_words([MachineReading(float(i), bits=b) for i, b in enumerate(bits)]) == words
 
 
 def test_a_desktop_counts_its_own_thermal_trips():
-    assert throttle_words([Reading(0, trips=7), Reading(1, trips=7)]) == []
-    assert throttle_words([Reading(0, trips=7), Reading(1, trips=9)]) == ["thermal"]
+    assert throttle_words([MachineReading(0, trips=7), MachineReading(1, trips=7)]) == []
+    assert throttle_words([MachineReading(0, trips=7), MachineReading(1, trips=9)]) == ["thermal"]
 
 
 def test_the_share_of_others_is_what_this_process_did_not_use():
-    readings = [Reading(0.0, busy_s=100.0, own_s=10.0), Reading(10.0, busy_s=112.0, own_s=17.0)]
+    readings = [MachineReading(0.0, busy_s=100.0, own_s=10.0), MachineReading(10.0, busy_s=112.0, own_s=17.0)]
     assert figures(readings, cores=2)["others_cpu"] == 0.25
 
 
 def test_the_clock_and_the_heat_are_ranges():
     readings = [
-        Reading(t, frequency_mhz=f, temperature_c=c) for t, f, c in ((0, 1500, 50.0), (1, 600, 85.0), (2, 1500, 80.0))
+        MachineReading(t, frequency_mhz=f, temperature_c=c)
+        for t, f, c in ((0, 1500, 50.0), (1, 600, 85.0), (2, 1500, 80.0))
     ]
     told = figures(readings, cores=1)
     assert told["frequency_mhz"] == {"min": 600, "mean": 1200, "max": 1500}
@@ -100,7 +101,7 @@ def test_the_clock_and_the_heat_are_ranges():
 
 def test_something_short_is_read_before_and_after(tmp_path):
     machine(tmp_path)
-    with Observed(tmp_path, every_s=60.0) as observed:
+    with MachineObserver(tmp_path, every_s=60.0) as observed:
         machine(tmp_path, **{"sys/class/thermal/thermal_zone0/temp": "90000", FIRMWARE: "40004"})
     told = observed.figures()
     assert (told["temperature_c"]["before"], told["temperature_c"]["after"]) == (51.0, 90.0)

@@ -76,6 +76,7 @@ def test_values_from_0_to_1_that_are_no_distribution_are_not_ranked_as_classes(r
 def test_a_guessed_classifier_is_said_in_summary_and_report(request_for):
     report = build(request_for(graph([("Softmax", ["x"], ["y"], {})])))
     assert any("taken for classification, and 'y' for probabilities" in line for line in summary(report))
+    assert sum(read_bundle(report.bundles[0].path).artifact().top_scores) == report.candidates[0]["fidelity"]["items"]
     assert "guessed-task" in {finding["code"] for finding in json.loads(report.report.read_text())["data"]}
 
 
@@ -370,7 +371,7 @@ def test_what_an_extra_is_missing_for_is_said_once_with_its_own_code(request_for
     report = build(request)
     refused = report.bundles[1].choice.refused
     assert [(r.recipe, r.code) for r in refused] == [(name, "missing-extra") for name in tflite]
-    said = [line for line in summary(report) if "edgekit-deploy[onnx-tflite]" in line]
+    said = [line for line in summary(report) if "[onnx-tflite]'" in line]
     assert len(said) == 1
     assert said[0].startswith("note: no tflite-int8, tflite-dynamic, tflite-f32: ")
 

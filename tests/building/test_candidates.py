@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from edgekit.building.candidates import Clocks, candidates, is_here, workstation
-from edgekit.building.making import Made
+from edgekit.building.making import RecipeResult
 from edgekit_converters import targets
-from edgekit_converters.choose import Limits, choose
+from edgekit_converters.choose import ChoiceLimits, choose
 from edgekit_converters.store import NO_STORE
 from edgekit_converters.targets import Artifact
 from edgekit_converters.zoo.mobilenet_v1 import anchor_model
 from edgekit_profiles import HostTimes, installable, load
-from edgekit_profiles.anchors import AnchorFile, Timed
+from edgekit_profiles.anchors import AnchorFile, EngineTime
 
 
 @pytest.mark.parametrize(
@@ -32,16 +32,16 @@ def test_only_a_profile_that_says_so_takes_this_machines_time(profile, machine, 
     assert is_here(profile, machine) is here
 
 
-def made(recipe: str, precision: str) -> Made:
+def made(recipe: str, precision: str) -> RecipeResult:
     artifact = Artifact(targets.recipe(recipe), anchor_model("tflite", precision), (), (), 1.0, 1.0, {})
-    return Made(artifact.recipe, artifact, None, None)
+    return RecipeResult(artifact.recipe, artifact, None, None)
 
 
 INT8 = made("tflite-int8", "int8")
 PI4 = load("raspberry-pi-4")
 
 
-def never(one: Made):
+def never(one: RecipeResult):
     raise AssertionError("this machine is not the board")
 
 
@@ -62,7 +62,7 @@ def test_nothing_is_timed_for_a_board_of_which_no_mobilenet_v1_is_known():
 
 
 def test_an_anchor_file_of_the_board_goes_before_what_was_published():
-    timed = Timed("litert", "2.3.0", "int8", 4, 9.0, 10.0, 11.0, 1.5)
+    timed = EngineTime("litert", "2.3.0", "int8", 4, 9.0, 10.0, 11.0, 1.5)
     file = AnchorFile("pi.json", "raspberry-pi-4", "Pi", "aarch64", "2026-05-01", (timed,))
     (seen,) = candidates(PI4, installable(PI4), [INT8], Clocks(never, anchors=[file]))
     assert seen.estimate is not None
@@ -75,7 +75,7 @@ def test_the_budget_is_held_against_the_upper_end_of_the_range():
     assert seen.estimate is not None
     for budget_ms, kept in ((seen.estimate.high_ms * 1.01, True), (seen.estimate.high_ms * 0.99, False)):
         assert budget_ms > seen.estimate.mid_ms
-        choice = choose(PI4.name, [seen], Limits(max_drop=None, budget_ms=budget_ms), installable(PI4))
+        choice = choose(PI4.name, [seen], ChoiceLimits(max_drop=None, budget_ms=budget_ms), installable(PI4))
         assert (choice.chosen is not None) is kept
     assert choice.refused[0].code == "budget"
 

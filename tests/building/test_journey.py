@@ -44,7 +44,7 @@ def test_one_json_object_with_every_promised_key(built):
     for bundle in report["bundles"]:
         assert bundle.keys() >= {"profile", "path", "recipe", "bytes", "fidelity", "estimate", "refused"}
         for refusal in bundle["refused"]:
-            assert refusal.keys() == {"recipe", "reason", "code", "do"}
+            assert refusal.keys() == {"recipe", "reason", "code", "do", "rule"}
 
 
 def test_each_of_its_bundles_installs_where_both_engines_are(built, tmp_path):
@@ -116,6 +116,17 @@ def test_the_runner_up_of_another_engine_travels_with_the_chosen_one(built):
     assert [entry.recipe for entry in entries[1:]] == [kept["recipe"] for kept in bundle["alternates"]]
 
 
+def test_each_artifact_has_the_scores_that_drift_is_measured_against(built):
+    folder, ran = built
+    packed = [bundle for bundle in ran.json["bundles"] if bundle["path"]]
+    for bundle in packed:
+        for entry in read_bundle(folder / bundle["path"]).manifest.artifacts:
+            assert len(entry.top_scores) == 10
+            assert sum(entry.top_scores) == bundle["fidelity"]["items"]
+            assert entry.top_scores[9] > 0.5 * sum(entry.top_scores)  # sure of most digits
+            assert "top_scores" not in entry.fidelity
+
+
 def test_an_unchanged_rebuild_makes_nothing_again(built, digits_model, tmp_path):
     again = run_edgekit(
         "build", digits_model.model, "--profile", "raspberry-pi-4", "--profile", "x86-64", "--calibration",
@@ -167,7 +178,7 @@ def test_an_interrupted_build_says_that_the_next_one_goes_on(digits_model, tmp_p
             break
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert err.strip().splitlines()[-1] == "interrupted: run the same command again, and it goes on from here"
+    assert err.strip().splitlines()[-1] == "interrupted: run the same command again, and it resumes here"
     assert "Traceback" not in err
     assert out == ""
     assert not list(tmp_path.glob("out/*"))

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgekit.building.kept import kept_reference, kept_survey, key, survey_digest
+from edgekit.building.data import cached_reference, cached_survey, key, survey_digest
 from edgekit_converters.calibration import random_dataset
 from edgekit_converters.fidelity import Reference
-from edgekit_converters.store import DiskStore, kept_json
+from edgekit_converters.store import DiskStore, cached_json
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 
 CONTRACT = Contract("raw", (InputContract("x", (3,), "float32"),), (OutputContract("y", (2,), "float32"),))
@@ -22,17 +22,17 @@ def never():
 
 def test_json_comes_back_without_being_made_again(tmp_path):
     store = DiskStore(tmp_path)
-    assert kept_json(store, key("a"), dict[str, Any], lambda: {"a": [1, None]}) == {"a": [1, None]}
-    assert kept_json(store, key("a"), dict[str, Any], never) == {"a": [1, None]}
-    assert kept_json(store, key("b"), float, lambda: float("inf")) == kept_json(store, key("b"), float, never)
+    assert cached_json(store, key("a"), dict[str, Any], lambda: {"a": [1, None]}) == {"a": [1, None]}
+    assert cached_json(store, key("a"), dict[str, Any], never) == {"a": [1, None]}
+    assert cached_json(store, key("b"), float, lambda: float("inf")) == cached_json(store, key("b"), float, never)
 
 
 def test_what_cannot_be_read_is_made_again(tmp_path):
     store = DiskStore(tmp_path)
     for stored in (b"\xff not JSON", b'"3"'):
         store.put(key("a"), stored)
-        assert kept_json(store, key("a"), int, lambda: 3) == 3
-        assert kept_json(store, key("a"), int, never) == 3
+        assert cached_json(store, key("a"), int, lambda: 3) == 3
+        assert cached_json(store, key("a"), int, never) == 3
 
 
 LABELS = {"none": None, "classes": (1, 0), "numbers": (0.5, 1.5), "boxes": (np.zeros((2, 5)), np.ones((0, 5)))}
@@ -43,8 +43,8 @@ def test_the_originals_answers_come_back(tmp_path, labels):
     outputs = tuple({"y": np.array([n, 2], np.float32), "z": np.arange(n + 1, dtype=np.int64)} for n in range(2))
     made = Reference(outputs, labels, (1, 0), ("d1", "d2"))
     store = DiskStore(tmp_path)
-    kept_reference(store, key("r"), lambda: made)
-    found = kept_reference(store, key("r"), never)
+    cached_reference(store, key("r"), lambda: made)
+    found = cached_reference(store, key("r"), never)
     assert (found.best, found.digests) == (made.best, made.digests)
     for before, after in zip(made.outputs, found.outputs, strict=True):
         assert before.keys() == after.keys()
@@ -59,8 +59,8 @@ def test_the_originals_answers_come_back(tmp_path, labels):
 
 def test_a_survey_comes_back_and_tells_its_items(tmp_path):
     store = DiskStore(tmp_path)
-    first = kept_survey(store, random_dataset(CONTRACT, 5), CONTRACT, lambda *_: None)
-    again = kept_survey(store, random_dataset(CONTRACT, 5), CONTRACT, never)
+    first = cached_survey(store, random_dataset(CONTRACT, 5), CONTRACT, lambda *_: None)
+    again = cached_survey(store, random_dataset(CONTRACT, 5), CONTRACT, never)
     assert vars(first) == vars(again)
     assert survey_digest(first) == survey_digest(again)
     assert survey_digest(first, frozenset(first.digests[:1])) != survey_digest(first)

@@ -13,13 +13,13 @@ import tiny
 from refusing import has_code
 
 from edgekit.building.candidates import allowance_mb, lasting_estimate, lasting_json, promise_of, with_memory
-from edgekit.packaging import Shipped, assemble, write_bundle
+from edgekit.packaging import BundleArtifact, assemble, write_bundle
 from edgekit_converters.store import NO_STORE
 from edgekit_profiles import Estimate, HostTimes
 from edgekit_runtime.bundle import Promise, read_bundle
 from edgekit_runtime.engines import available
 from edgekit_runtime.errors import InstallError
-from edgekit_runtime.install import Proving
+from edgekit_runtime.install import TrialOptions
 from edgekit_runtime.install.prove import prove
 
 MODEL = Path(__file__).parents[1] / "models" / "tiny_f32.onnx"
@@ -107,7 +107,7 @@ def test_memory_is_promised_by_the_file_unless_a_process_takes_more(estimated, b
 @pytest.mark.skipif(not {"litert", "onnxruntime"} <= set(available()), reason="it takes LiteRT and ONNX Runtime")
 def test_each_artifact_keeps_its_promise_on_each_engine(tmp_path):
     """As `edgekit install` will try it, whichever of them the board's tuning takes."""
-    content = tiny.content(alternates=[Shipped(tiny.artifact("onnx-f32"))], promise=Promise(p99_ms=1000.0))
+    content = tiny.content(alternates=[BundleArtifact(tiny.artifact("onnx-f32"))], promise=Promise(p99_ms=1000.0))
     draft, manifest = assemble(content)
     manifest = with_memory(draft, manifest, {"tflite-int8": 1, "onnx-f32": 1}, NO_STORE)
     primary, alternate = manifest.artifacts
@@ -118,7 +118,7 @@ def test_each_artifact_keeps_its_promise_on_each_engine(tmp_path):
     write_bundle(tmp_path / "both.ekb", draft, manifest)
     bundle = read_bundle(tmp_path / "both.ekb")
     for entry in bundle.manifest.artifacts:
-        proof = prove("trial", bundle, Proving(answers=5, least=2, recipe=entry.recipe))
+        proof = prove("trial", bundle, TrialOptions(answers=5, least=2, recipe=entry.recipe))
         assert proof.recipe == entry.recipe
         assert proof.seen.peak_mb < entry.memory_mb[proof.engine.split()[0]]
 
@@ -133,7 +133,7 @@ def test_a_process_that_takes_more_than_its_artifact_promises_is_refused_with_a_
         match=f"on trial with {entry.recipe} on .* MB, and 5 were promised",
         check=has_code("trial-failed"),
     ) as caught:
-        prove("trial", read_bundle(tmp_path / "small.ekb"), Proving(answers=5, least=2))
+        prove("trial", read_bundle(tmp_path / "small.ekb"), TrialOptions(answers=5, least=2))
     assert "edgekit build --alternates 0" in caught.value.do
 
 

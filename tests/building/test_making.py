@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from edgekit.building import BuildRequest
-from edgekit.building.making import Maker
+from edgekit.building.making import Maker, RecipeResult, Workers
 from edgekit.building.subject import open_subject
-from edgekit.building.workers import Workers
 from edgekit_converters import targets
 from edgekit_converters.progress import silent
 from edgekit_converters.store import NO_STORE
-from edgekit_converters.targets.artifact import Plan
-from edgekit_converters.targets.workspace import described
+from edgekit_converters.targets.artifact import QuantizationPlan
+from edgekit_converters.targets.workspace import describe_artifact
 
 
 @pytest.mark.convert
@@ -35,8 +34,10 @@ def test_an_artifact_that_fails_on_silence_is_no_candidate(divided, tmp_path):
         maker = Maker(subject, subject.workspace(workers.progress), workers)
         entry = targets.recipe("tflite-int8")
         form = maker.workspace.float_model("tflite")
-        made = maker.measured(described(subject.source, form, entry, Plan(), data))
-        float32 = maker.measured(maker.workspace.make(targets.recipe("tflite-f32")))
+        made = maker.compare(
+            RecipeResult(entry, describe_artifact(subject.source, form, entry, QuantizationPlan(), data))
+        )
+        float32 = maker.make(targets.recipe("tflite-f32"))
     assert made.artifact is None
     assert "which the float file does" in (made.failed or "")
     assert float32.failed is None

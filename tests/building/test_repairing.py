@@ -11,39 +11,37 @@ import pytest
 import xxhash
 
 from edgekit.building.data import Sets
-from edgekit.building.making import Made
-from edgekit.building.repairing import failed_repairs, with_repairs
-from edgekit.building.subject import Subject
-from edgekit.building.workers import Workers
+from edgekit.building.making import RecipeResult, Workers
+from edgekit.building.repairing import Search, failed_repairs, with_repairs
+from edgekit.building.subject import BuildSubject
 from edgekit_converters.calibration import FEWEST_APART, random_dataset
-from edgekit_converters.choose import Limits
-from edgekit_converters.deadline import TimeIsOverError
+from edgekit_converters.choose import ChoiceLimits
 from edgekit_converters.fidelity import Fidelity, Reference
-from edgekit_converters.fidelity.repair import Checked
+from edgekit_converters.fidelity.repair import HeldOutCheck
 from edgekit_converters.fidelity.sensitivity import Unit
-from edgekit_converters.progress import silent
-from edgekit_converters.store import NO_STORE, DiskStore, Store
+from edgekit_converters.progress import TimeIsOverError, silent
+from edgekit_converters.store import NO_STORE, DiskStore, StageStore
 from edgekit_converters.targets import Artifact, recipe
-from edgekit_converters.targets.artifact import STATIC, Plan
+from edgekit_converters.targets.artifact import STATIC, QuantizationPlan
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 
 
-def made(name: str, drop: float | None, met: bool | None = None) -> Made:
+def made(name: str, drop: float | None, met: bool | None = None) -> RecipeResult:
     found = Fidelity(
         items=100, metric="top1", original=0.9, artifact=0.9 - (drop or 0.0), drop=drop, ci95=None, agreement=1.0,
         cosine=0.99, sqnr_db=30.0, quantized_macs=1.0, quantized_weights=1.0, engine="litert",
     )  # fmt: skip
     story = None if met is None else {"of": name, "recipe": name, "met": met, "why": "because"}
-    return Made(
+    return RecipeResult(
         recipe(name), None, found if drop is not None else None, None if drop is not None else "no", repair=story
     )
 
 
-LIMIT = Limits(max_drop=0.01)
+LIMIT = ChoiceLimits(max_drop=0.01)
 UNTOUCHED = {
     "within the limit": ([made("tflite-int8", 0.01)], LIMIT),
-    "no limit": ([made("tflite-int8", 0.5)], Limits()),
+    "no limit": ([made("tflite-int8", 0.5)], ChoiceLimits()),
     "float": ([made("tflite-f32", 0.5)], LIMIT),
     "dynamic": ([made("tflite-dynamic", 0.5)], LIMIT),
     "not made": ([made("tflite-int8", None)], LIMIT),
@@ -52,12 +50,12 @@ UNTOUCHED = {
 
 @pytest.mark.parametrize(("given", "limits"), UNTOUCHED.values(), ids=UNTOUCHED)
 def test_only_int8_that_misses_the_limit_is_repaired(given, limits):
-    assert with_repairs(None, given, limits, 60.0, 2) == given  # the maker is not asked for anything
+    assert with_repairs(None, given, Search(limits, 60.0, 2)) == given  # the maker is not asked for anything
 
 
 def test_no_time_means_no_repair():
     given = [made("tflite-int8", 0.5)]
-    assert with_repairs(None, given, LIMIT, 0.0, 2) == given
+    assert with_repairs(None, given, Search(LIMIT, 0.0, 2)) == given
 
 
 def test_a_failed_repair_is_told_where_no_int8_keeps_the_limit():
@@ -84,7 +82,7 @@ ARTIFACT = Artifact(recipe("tflite-int8"), b"", (), (), 1.0, 1.0, {})
 def test_the_one_that_missed_stays_beside_what_was_made_of_it(name):
     before = made(name, 0.5)
     after = replace(made("tflite-int8-mixed", 0.0, met=True), artifact=ARTIFACT)
-    found = with_repairs(Fixed(replace(after, repair=after.repair | {"of": name})), [before], LIMIT, 60.0, 2)
+    found = with_repairs(Fixed(replace(after, repair=after.repair | {"of": name})), [before], Search(LIMIT, 60.0, 2))
     same = name == "tflite-int8-mixed"
     assert [one.recipe.name for one in found] == [f"{name}-before" if same else name, "tflite-int8-mixed"]
     assert [one.fidelity.drop for one in found] == [0.5, 0.0]
@@ -105,15 +103,15 @@ def test_a_repaired_one_is_no_failure():
 
 CONTRACT = Contract("classification", (InputContract("x", (4,), "float32"),), (OutputContract("y", (2,), "float32"),))
 LOST = 0.1  # of all the items that there are, by whichever plan
-LIMIT_OF_5 = Limits(max_drop=0.05)
+LIMIT_OF_5 = ChoiceLimits(max_drop=0.05)
 
 
-def subject_of(items: int, store: Store = NO_STORE) -> Subject:
+def subject_of(items: int, store: StageStore = NO_STORE) -> BuildSubject:
     names = [f"item {index}" for index in range(items)]
     answer = {"y": np.zeros(2, np.float32)}
     reference = Reference((answer,) * items, (0,) * items, (0,) * items, tuple(names))
     sets = Sets(None, random_dataset(CONTRACT, items), False, (), "calibration", "evaluation", tuple(names))
-    return Subject(SimpleNamespace(sha256="model"), CONTRACT, sets, reference, (), store=store)  # type: ignore[arg-type]
+    return BuildSubject(SimpleNamespace(sha256="model"), CONTRACT, sets, reference, (), store=store)  # type: ignore[arg-type]
 
 
 class Lucky:
@@ -122,7 +120,7 @@ class Lucky:
 
     units = tuple(Unit(f"u{i}", frozenset({f"u{i}"}), 1 / 16) for i in range(16))
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: BuildSubject) -> None:
         self.subject, self.workers, self.checks = subject, Workers(1, silent), 0
 
     def bench(self, format):
@@ -138,9 +136,9 @@ class Lucky:
         self.checks += 1
         halves = self.subject.halves
         found = self.loss(recipe, plan, (halves or (self.subject,))[0])
-        return Checked(found, found)
+        return HeldOutCheck(found, found)
 
-    def loss(self, recipe: str, plan: Plan, subject: Subject) -> float:
+    def loss(self, recipe: str, plan: QuantizationPlan, subject: BuildSubject) -> float:
         return self.lost(recipe, plan, subject.reference.digests)
 
     def lost(self, recipe, plan, names) -> float:
@@ -151,12 +149,12 @@ class Lucky:
         found = self.loss(recipe.name, plan, judge or self.subject)
         items = len((judge or self.subject).reference)
         fidelity = replace(made(recipe.name, found).fidelity, items=items)
-        return Made(recipe, Artifact(recipe, b"", (), (), 1.0, 1.0, {}, plan=plan), fidelity, None, judge=judge)
+        return RecipeResult(recipe, Artifact(recipe, b"", (), (), 1.0, 1.0, {}, plan=plan), fidelity, None, judge=judge)
 
 
-def searched(lucky: Lucky, budget_s: float = 60.0) -> list[Made]:
+def searched(lucky: Lucky, budget_s: float = 60.0) -> list[RecipeResult]:
     start = replace(made("tflite-int8", 0.1), artifact=replace(ARTIFACT, plan=STATIC))
-    return with_repairs(lucky, [start], LIMIT_OF_5, budget_s, 1)
+    return with_repairs(lucky, [start], Search(LIMIT_OF_5, budget_s, 1))
 
 
 def test_a_repair_that_is_luck_is_shown_by_the_items_that_it_was_not_chosen_by():

@@ -12,7 +12,7 @@ import pytest
 
 import edgekit_profiles
 from edgekit.building import BuildRequest, build
-from edgekit.checking import Request, check
+from edgekit.checking import CheckRequest, check
 from edgekit_converters.needs import Runtime, barriers, read_needs
 from edgekit_profiles import Profile, installable, load
 from edgekit_runtime.bundle import read_bundle
@@ -64,7 +64,7 @@ def test_a_finished_file_gets_one_scale_a_dense_layer_for_the_board_that_needs_i
     assert board.choice.chosen.fidelity.loss < 0.02
     assert asked(load(old), board.path) == []
     assert code not in refusals(other).values()  # LiteRT runs both
-    checked = check(Request(board.path, load(old)))  # on tflite-runtime itself, where its wheel can be had
+    checked = check(CheckRequest(board.path, load(old)))  # on tflite-runtime itself, where its wheel can be had
     assert checked.ok, checked.findings
 
 

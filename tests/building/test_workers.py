@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from edgekit.building.workers import Workers
+from edgekit.building.making import Workers
 
 
 def silent(stage, done, total):

@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from edgekit.checking import entries, entry, explain, matching
+from edgekit.checking import entries, entry, explain, find_entries
 from edgekit.checking.catalogue import UnexplainedError
 from edgekit_runtime.errors import EdgekitError
 
@@ -86,6 +86,7 @@ def test_an_entry_says_what_why_and_what_to_do(code):
 
 
 MESSAGES = {
+    "gpu": "tensorrt-rtx: no NVIDIA driver is installed: libcuda.so.1: cannot open shared object file: No such file",
     "op-version": "ValueError: Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'. "
     "An older version of this\n        builtin might be supported. "
     "Are you using an old TFLite binary with a newer model?\nRegistration failed.",
@@ -122,7 +123,7 @@ MESSAGES = {
 
 @pytest.mark.parametrize(("code", "message"), MESSAGES.items(), ids=MESSAGES)
 def test_a_message_is_found_by_its_words(code, message):
-    assert matching(message)[0].code == code
+    assert find_entries(message)[0].code == code
 
 
 @pytest.mark.parametrize(
@@ -134,11 +135,11 @@ def test_a_message_is_found_by_its_words(code, message):
     ],
 )
 def test_a_message_is_found_as_people_meet_it(code, message):
-    assert matching(message)[0].code == code
+    assert find_entries(message)[0].code == code
 
 
 def test_every_entry_for_messages_is_found_by_one_of_them():
-    told = {found.code for message in MESSAGES.values() for found in matching(message)}
+    told = {found.code for message in MESSAGES.values() for found in find_entries(message)}
     quiet = {"harmless-delegate", "conversion", "not-a-model"}
     assert {code for code, found in entries().items() if found.messages} - told == quiet
 
@@ -176,7 +177,7 @@ def test_a_code_that_is_misspelt_is_answered_with_the_nearest():
 
 
 def test_a_message_that_nobody_knows_is_found_in_no_entry():
-    assert matching("all is well") == []
+    assert find_entries("all is well") == []
 
 
 def test_the_page_of_codes_is_what_the_catalogue_says():

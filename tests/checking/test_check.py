@@ -11,14 +11,14 @@ import pytest
 import tiny
 from parts import missing
 
-from edgekit.checking import Replayed, Request, check
+from edgekit.checking import CheckRequest, ReplayResult, check
 from edgekit.checking.catalogue import finding
-from edgekit.checking.checked import UnknownRuntimeError, _overruled, chosen_runtimes, runtime_named
+from edgekit.checking.checked import UnknownRuntimeError, chosen_runtimes, demote, runtime_named
 from edgekit.checking.replay import NoEnvironmentError, environment
-from edgekit.packaging import Shipped
+from edgekit.packaging import BundleArtifact
 from edgekit_profiles import load
 from edgekit_runtime.engines import available
-from edgekit_runtime.errors import BundleError
+from edgekit_runtime.errors import BundleError, install_command
 
 OLD = (("tflite-runtime", "2.14.0"),)
 
@@ -57,7 +57,7 @@ def bundle(digits_model, tmp_path_factory):
 
 
 def test_a_version_that_the_runtime_lacks_is_found_in_the_file_and_by_loading_it(planted, old_runtime):
-    checked = check(Request(planted.version_12, load("raspberry-pi-4"), OLD))
+    checked = check(CheckRequest(planted.version_12, load("raspberry-pi-4"), OLD))
     assert not checked.ok
     assert codes(checked) == ["op-version"]
     assert "FULLY_CONNECTED version 12" in checked.findings[0].what
@@ -66,7 +66,7 @@ def test_a_version_that_the_runtime_lacks_is_found_in_the_file_and_by_loading_it
 
 
 def test_a_silently_wrong_file_is_found_in_its_tensors_and_by_its_answers(planted, old_runtime):
-    checked = check(Request(planted.claims_1, load("raspberry-pi-4"), OLD))
+    checked = check(CheckRequest(planted.claims_1, load("raspberry-pi-4"), OLD))
     assert codes(checked) == ["wrong-dense-hybrid", "replay-differs"]
     assert checked.replayed is not None
     assert checked.replayed.cosine is not None
@@ -75,7 +75,7 @@ def test_a_silently_wrong_file_is_found_in_its_tensors_and_by_its_answers(plante
 
 def test_both_are_right_on_the_runtime_that_the_board_would_use(planted):
     for file in (planted.version_12, planted.claims_1):
-        checked = check(Request(file, load("raspberry-pi-4")))
+        checked = check(CheckRequest(file, load("raspberry-pi-4")))
         assert checked.ok, checked.findings
         assert checked.replayed is not None
         assert checked.replayed.runtime == f"litert {available()['litert']}"
@@ -84,7 +84,7 @@ def test_both_are_right_on_the_runtime_that_the_board_would_use(planted):
 
 
 def test_a_bundle_is_replayed_artifact_by_artifact_on_another_runtime(bundle, old_runtime):
-    checked = check(Request(bundle, load("raspberry-pi-4"), OLD))
+    checked = check(CheckRequest(bundle, load("raspberry-pi-4"), OLD))
     assert checked.ok, checked.findings
     assert codes(checked, "warning") == ["numpy-2"] * len(checked.replays)
     assert {one.runtime for one in checked.replays} == {"tflite-runtime 2.14.0"}
@@ -95,28 +95,28 @@ def test_what_files_tell_is_told_without_an_engine_in_under_a_second(bundle, mon
     import subprocess
 
     monkeypatch.setattr(subprocess, "run", None)
-    check(Request(bundle, load("raspberry-pi-4"), replay=False))
+    check(CheckRequest(bundle, load("raspberry-pi-4"), replay=False))
     begun = time.process_time()
-    checked = check(Request(bundle, load("raspberry-pi-4"), replay=False))
+    checked = check(CheckRequest(bundle, load("raspberry-pi-4"), replay=False))
     assert time.process_time() - begun < 1
     assert checked.ok
     assert checked.replays == ()
 
 
 def test_a_board_without_a_runtime_and_one_without_memory(bundle):
-    old = check(Request(bundle, load("jetson-nano"), replay=False))
+    old = check(CheckRequest(bundle, load("jetson-nano"), replay=False))
     assert set(codes(old)) == {"runtime-unavailable"}
     profile = load("raspberry-pi-4")
     small = replace(profile, memory=replace(profile.memory, ram_mb=64))
-    assert "memory" in codes(check(Request(bundle, small, replay=False)))
+    assert "memory" in codes(check(CheckRequest(bundle, small, replay=False)))
     tiny = replace(profile, memory=replace(profile.memory, ram_mb=0))
-    assert "file-size" in codes(check(Request(bundle, tiny, replay=False)))
+    assert "file-size" in codes(check(CheckRequest(bundle, tiny, replay=False)))
 
 
 @pytest.fixture(scope="session")
 def two_formats(tmp_path_factory):
     """A bundle whose first artifact is TFLite, with ONNX beside it."""
-    return tiny.bundle(tmp_path_factory.mktemp("two"), alternates=[Shipped(tiny.artifact("onnx-f32"))])
+    return tiny.bundle(tmp_path_factory.mktemp("two"), alternates=[BundleArtifact(tiny.artifact("onnx-f32"))])
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def two_formats(tmp_path_factory):
     ],
 )
 def test_an_artifact_in_whose_place_another_answers_there_is_no_error(two_formats, board, missing, instead):
-    checked = check(Request(two_formats, load(board), replay=False))
+    checked = check(CheckRequest(two_formats, load(board), replay=False))
     assert checked.ok, checked.findings
     (found,) = (one for one in checked.findings if one.code == "runtime-unavailable")
     assert found.artifact == missing
@@ -135,7 +135,7 @@ def test_an_artifact_in_whose_place_another_answers_there_is_no_error(two_format
 
 
 def test_a_reason_that_two_runtimes_share_is_said_once(bundle):
-    found = check(Request(bundle, load("pixel-4"), replay=False)).findings[0]
+    found = check(CheckRequest(bundle, load("pixel-4"), replay=False)).findings[0]
     assert found.code == "runtime-unavailable"
     assert found.what.count("Android has no glibc") == 1
 
@@ -144,13 +144,13 @@ def test_a_reason_that_two_runtimes_share_is_said_once(bundle):
     ("runtime", "package"), [(("onnxruntime", "1.17.0"), "onnxruntime"), (("litert", "1.0.1"), "ai-edge-litert")]
 )
 def test_a_runtime_of_numpy_1_is_installed_by_its_own_name(two_formats, runtime, package):
-    found = check(Request(two_formats, load("raspberry-pi-4"), (runtime,), replay=False)).findings
+    found = check(CheckRequest(two_formats, load("raspberry-pi-4"), (runtime,), replay=False)).findings
     (limit,) = (one for one in found if one.code == "numpy-2")
     assert limit.do.startswith(f"Install it with its limit: pip install '{package}=={runtime[1]}' 'numpy<2'")
 
 
 def test_a_bundle_of_another_board_is_said_and_no_error(bundle):
-    checked = check(Request(bundle, load("raspberry-pi-5"), replay=False))
+    checked = check(CheckRequest(bundle, load("raspberry-pi-5"), replay=False))
     assert checked.ok
     assert codes(checked, "warning") == ["other-board"]
 
@@ -174,19 +174,19 @@ def test_a_forged_golden_answer_is_found(bundle, tmp_path):
     )
     path = tmp_path / "forged.ekb"
     write_bundle(path, draft, replace(manifest, golden=(forged, *rest), blobs=()), [])
-    checked = check(Request(path, load("raspberry-pi-4")))
+    checked = check(CheckRequest(path, load("raspberry-pi-4")))
     assert codes(checked)[0] == "replay-differs"
 
 
 def test_a_runtime_that_no_index_has_is_a_warning(bundle):
-    checked = check(Request(bundle, load("raspberry-pi-4"), (("litert", "0.0.1"),)))
+    checked = check(CheckRequest(bundle, load("raspberry-pi-4"), (("litert", "0.0.1"),)))
     assert checked.ok
     assert "replay-unavailable" in codes(checked, "warning")
     assert checked.replayed is None
 
 
 def test_an_onnx_file_is_checked_too(digits_onnx):
-    checked = check(Request(digits_onnx, load("raspberry-pi-4")))
+    checked = check(CheckRequest(digits_onnx, load("raspberry-pi-4")))
     assert checked.ok, checked.findings
     assert checked.replayed is not None
     assert checked.replayed.runtime.startswith("onnxruntime ")
@@ -212,7 +212,7 @@ def test_a_model_file_that_finds_no_room_to_be_tried_in_says_where_to_make_some(
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        checked = check(Request(file, load("raspberry-pi-4")))
+        checked = check(CheckRequest(file, load("raspberry-pi-4")))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     (found,) = [one for one in checked.findings if one.code == "replay-impossible"]
@@ -223,9 +223,9 @@ def test_a_model_file_that_finds_no_room_to_be_tried_in_says_where_to_make_some(
 def test_a_model_file_that_cannot_be_tried_without_an_extra_says_which(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rfc8785", None)
     (tmp_path / "net.tflite").write_bytes(tiny.model_bytes("tflite-f32"))
-    checked = check(Request(tmp_path / "net.tflite", load("raspberry-pi-4")))
+    checked = check(CheckRequest(tmp_path / "net.tflite", load("raspberry-pi-4")))
     (found,) = [one for one in checked.findings if one.code == "replay-impossible"]
-    assert found.do == "Run: pip install 'edgekit-deploy[convert]'; or pass the bundle"
+    assert found.do == f"Run: {install_command('convert')}; or pass the bundle"
 
 
 @pytest.mark.parametrize("text", ["1.21", "1.21.0", "1.21.0.0", "01.21"])
@@ -234,9 +234,9 @@ def test_a_version_has_one_spelling_and_so_is_found_again_on_the_board(text):
     named = runtime_named(f"onnxruntime=={text}")
     assert named == ("onnxruntime", "1.21.0")
     (chosen, *_) = chosen_runtimes(load("raspberry-pi-4"), [named])
-    answered = Replayed("onnxruntime 1.21.0", "emulated", 0.0)
+    answered = ReplayResult("onnxruntime 1.21.0", "emulated", 0.0)
     found = finding("replay-late", "it was late", runtime=str(chosen.runtime))
-    assert _overruled(found, answered).level == "warning"
+    assert demote(found, answered).level == "warning"
 
 
 def test_what_is_neither_a_bundle_nor_a_model_is_refused(tmp_path):
@@ -244,7 +244,7 @@ def test_what_is_neither_a_bundle_nor_a_model_is_refused(tmp_path):
     file.write_text("no model")
     for path in (file, tmp_path / "nothing.ekb"):
         with pytest.raises(BundleError):
-            check(Request(path, load("raspberry-pi-4")))
+            check(CheckRequest(path, load("raspberry-pi-4")))
 
 
 def newer_dense(data, version):
@@ -264,13 +264,13 @@ def test_a_file_that_only_the_reference_kernels_refuse_is_asked_of_those_that_a_
     """tflite-runtime 2.14.0 knows FULLY_CONNECTED up to 9 with reference kernels, up to 10 with the others."""
     file = tmp_path / "dense_10.tflite"
     file.write_bytes(newer_dense(planted.int8.read_bytes(), 10))
-    checked = check(Request(file, load("raspberry-pi-4"), OLD))
+    checked = check(CheckRequest(file, load("raspberry-pi-4"), OLD))
     assert checked.ok, checked.findings
     assert codes(checked, "warning") == ["numpy-2", "replay-kernels"]
     assert "FULLY_CONNECTED' version '10'" in checked.findings[1].what
     assert checked.replayed.kernels == "default"
     assert checked.replayed.cosine > 0.99
-    assert check(Request(planted.int8, load("raspberry-pi-4"), OLD)).replayed.kernels == "reference"
+    assert check(CheckRequest(planted.int8, load("raspberry-pi-4"), OLD)).replayed.kernels == "reference"
 
 
 def test_what_an_emulated_board_answers_is_told_of_each_artifact_in_its_own_steps(two_formats, monkeypatch):
@@ -282,7 +282,7 @@ def test_what_an_emulated_board_answers_is_told_of_each_artifact_in_its_own_step
         return emulation.GoldenVerdict(recipe, number, "probs", True, steps, 0.999, True, True, "it", True)
 
     goldens = (golden("tflite-int8", 0, 1.0), golden("tflite-int8", 1, 0.0), golden("onnx-f32", 0, 2.5))
-    told = emulation.Replayed(
+    told = emulation.EmulatedReplay(
         True, "board", "an engine 1", "cortex-a72", "cortex-a72", "Debian", "7.2", 2.5, goldens, ()
     )
     monkeypatch.setattr(emulation, "replay", lambda *asked, **given: told)
@@ -297,11 +297,11 @@ def test_what_an_emulated_board_answers_is_told_of_each_artifact_in_its_own_step
 def test_the_emulated_board_has_the_last_word_on_the_same_runtime(planted, old_runtime, monkeypatch):
     """What native kernels refuse is a warning once the board's own answer; of another runtime it says nothing."""
     from edgekit.checking import checked as journey
-    from edgekit.checking.replay import Replayed
+    from edgekit.checking.replay import ReplayResult
 
     for runtime, ok in (("tflite-runtime 2.14.0", True), ("litert 2.1.3", False)):
-        answered = Replayed(runtime, "emulated", 0.0, 1.0, 8, cpu="cortex-a72")
+        answered = ReplayResult(runtime, "emulated", 0.0, 1.0, 8, cpu="cortex-a72")
         monkeypatch.setattr(journey, "under_emulation", lambda *asked, told=answered: ([told], []))
-        checked = check(Request(planted.claims_1, load("raspberry-pi-4"), OLD, emulate=True))
+        checked = check(CheckRequest(planted.claims_1, load("raspberry-pi-4"), OLD, emulate=True))
         (differs,) = (found for found in checked.findings if found.code == "replay-differs")
         assert (differs.level == "warning") is ok

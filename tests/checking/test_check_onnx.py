@@ -15,7 +15,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="comes with the extra 'o
 
 from onnx import TensorProto, helper
 
-from edgekit.checking import Request, check
+from edgekit.checking import CheckRequest, check
 from edgekit_converters.needs import Runtime, barriers, read_needs
 from edgekit_converters.needs.rules import Node, kernel_versions, missing
 from edgekit_profiles import load
@@ -102,7 +102,7 @@ def path(tmp_path):
 def test_what_the_engine_refuses_is_an_error_without_running_it(path, name):
     path.write_bytes(REFUSED[name].SerializeToString())
     assert not opens_here(path.read_bytes())
-    checked = check(Request(path, load("raspberry-pi-4"), replay=False))
+    checked = check(CheckRequest(path, load("raspberry-pi-4"), replay=False))
     assert not checked.ok
     assert {found.code for found in checked.findings if found.level == "error"} <= {
         "op-kernel", "op-custom", "external-data",
@@ -120,7 +120,7 @@ def test_what_the_engine_loads_is_no_error(name):
 def test_the_boards_own_engine_is_asked_and_its_refusal_is_an_error(path, name, monkeypatch):
     monkeypatch.setattr("edgekit.checking.checked.static", lambda *_: [])
     path.write_bytes(REFUSED[name].SerializeToString())
-    checked = check(Request(path, load("raspberry-pi-4"), (HERE,)))
+    checked = check(CheckRequest(path, load("raspberry-pi-4"), (HERE,)))
     assert [(found.code, found.level, found.runtime) for found in checked.findings] == [
         ("replay-refused", "error", " ".join(HERE))
     ]
@@ -129,7 +129,7 @@ def test_the_boards_own_engine_is_asked_and_its_refusal_is_an_error(path, name, 
 @pytest.mark.parametrize("name", REFUSED)
 def test_one_fault_is_one_finding_that_says_what_the_engine_says(path, name):
     path.write_bytes(REFUSED[name].SerializeToString())
-    (found,) = check(Request(path, load("raspberry-pi-4"), (HERE,))).findings
+    (found,) = check(CheckRequest(path, load("raspberry-pi-4"), (HERE,))).findings
     assert found.level == "error"
     assert f"{' '.join(HERE)} says: " in found.what
     assert str(path.parent) not in found.what

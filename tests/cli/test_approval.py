@@ -7,16 +7,16 @@ import shutil
 import pytest
 import tiny
 
-from edgekit.checking.subject import opened
-from edgekit.cli.approval import CheckFailedError, approve
-from edgekit.packaging import Shipped
+from edgekit.checking.subject import open_subject
+from edgekit.cli.deploy import CheckFailedError, approve
+from edgekit.packaging import BundleArtifact
 from edgekit_profiles import load
 
 
 @pytest.fixture
 def dynamic(planted, tmp_path):
     """A bundle with FULLY_CONNECTED version 12, which tflite-runtime 2.14 does not know."""
-    with opened(planted.version_12) as subject:
+    with open_subject(planted.version_12) as subject:
         assert subject.bundle is not None
         return shutil.copy(subject.bundle, tmp_path / "dynamic.ekb")
 
@@ -35,7 +35,7 @@ def test_the_same_bundle_is_fine_where_its_runtime_is(dynamic):
 
 def test_what_is_asked_about_is_the_artifact_that_the_shipped_engine_answers_with(dynamic, tmp_path):
     """On a board without a TFLite engine the ONNX artifact beside the first one."""
-    both = tiny.bundle(tmp_path, alternates=[Shipped(tiny.artifact("onnx-f32"))])
+    both = tiny.bundle(tmp_path, alternates=[BundleArtifact(tiny.artifact("onnx-f32"))])
     approve(both, load("raspberry-pi-4-trixie-32bit"), "onnxruntime", "1.21.0")
     with pytest.raises(CheckFailedError, match="runtime-unavailable"):
         approve(dynamic, load("jetson-nano"), "onnxruntime", "1.21.0")

@@ -47,13 +47,13 @@ def test_what_was_not_replayed_is_not_simply_ok(edgekit, planted):
 
 
 def test_differences_of_float_answers_are_told_without_steps():
-    from edgekit.checking import Replayed
-    from edgekit.cli.check import _replayed
+    from edgekit.checking import ReplayResult
+    from edgekit.cli.check import replay_line
 
-    told = _replayed(Replayed("litert 2.3.0", "native", 407.0, 0.9999, 8, quantized=False))
+    told = replay_line(ReplayResult("litert 2.3.0", "native", 407.0, 0.9999, 8, quantized=False))
     assert "8 golden examples, furthest 4.1 % of the largest value, cosine 0.9999" in told
-    assert "furthest 2 steps," in _replayed(Replayed("litert 2.3.0", "native", 2.0, 0.9999, 8))
-    assert "furthest 1 step," in _replayed(Replayed("litert 2.3.0", "native", 1.0, 0.9999, 8))
+    assert "furthest 2 steps," in replay_line(ReplayResult("litert 2.3.0", "native", 2.0, 0.9999, 8))
+    assert "furthest 1 step," in replay_line(ReplayResult("litert 2.3.0", "native", 1.0, 0.9999, 8))
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_without_an_emulator_the_command_that_installs_it_is_the_answer(planted,
 
 
 def made_into_a_bundle(file):
-    from edgekit.checking.subject import opened
+    from edgekit.checking.subject import open_subject
 
-    return opened(file)
+    return open_subject(file)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from edgekit.cli.main import COMMANDS, GROUPS, cli
 from edgekit.packaging import SigningKey
 from edgekit_runtime.engines import available
 from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install import Asked, Board, install
+from edgekit_runtime.install import BoardIdentity, InstallOptions, install
 
 ENGINE = "litert" if "litert" in available() else min(available())
 OPTIONS = {
@@ -23,14 +23,14 @@ OPTIONS = {
     "verify": {"--trust", "--allow-unsigned", "--secret"},
     "install": {"--trust", "--allow-unsigned", "--secret", "--root"},
     "deploy": {"--trust", "--allow-unsigned", "--secret"},
-    "inspect": {"--trust", "--secret"},
-    "check": {"--secret"},
-    "estimate": {"--secret"},
+    "inspect": {"--trust", "--allow-unsigned", "--secret"},
+    "check": {"--trust", "--allow-unsigned", "--secret"},
+    "estimate": {"--trust", "--allow-unsigned", "--secret"},
     "status": {"--root"},
     "rollback": {"--root", "--trust"},
+    "agent": {"--trust", "--secret", "--root"},
 }
-"""Of these five options, what each command about bundles takes. `inspect`, `check` and `estimate` run nothing in trust.
-"""
+"""Of these five options, what each command about bundles takes."""
 SHARED = {"--trust", "--allow-unsigned", "--secret", "--pin", "--root"}
 
 
@@ -79,7 +79,7 @@ def leaves(name):
 def test_root_means_an_install_root_everywhere(name):
     for command in leaves(name):
         of_root = [one for one in command.params if "--root" in one.opts]
-        assert (of_root != []) == (command.name in ("install", "status", "rollback")), command.name
+        assert (of_root != []) == (command.name in ("install", "status", "rollback", "agent")), command.name
 
 
 COMMANDS_OF_A_ROOT = {
@@ -89,6 +89,7 @@ COMMANDS_OF_A_ROOT = {
     "verify": ("verify", "{root}", "--allow-unsigned"),
     "check": ("check", "{root}", "--profile", "x86-64", "--no-replay"),
     "estimate": ("estimate", "{root}", "--profile", "raspberry-pi-4"),
+    "status": ("status", "{root}"),
 }
 
 
@@ -96,7 +97,11 @@ COMMANDS_OF_A_ROOT = {
 def test_an_install_root_is_taken_in_a_bundles_place(name, tmp_path):
     import numpy
 
-    install(tiny.bundle_for(ENGINE, tmp_path), tmp_path / "root", Asked(allow_unsigned=True, board=Board(("x86-64",))))
+    install(
+        tiny.bundle_for(ENGINE, tmp_path),
+        tmp_path / "root",
+        InstallOptions(allow_unsigned=True, board=BoardIdentity(("x86-64",))),
+    )
     numpy.save(tmp_path / "red.npy", tiny.RED)
     done = said(*(one.format(root=tmp_path / "root") for one in COMMANDS_OF_A_ROOT[name]), "--json")
     assert done.exit_code == 0, done.output
@@ -114,6 +119,16 @@ def test_bench_asks_for_trust_as_run_does(tmp_path):
     assert isinstance(refused.exception, EdgekitError)
     assert refused.exception.code == "unknown-key"
     assert said("bench", signed, "-n", "10", "--trust", "bob.pem", "--allow-unsigned").exit_code == 0
+
+
+@pytest.mark.parametrize("command", [("inspect",), ("check", "--profile", "x86-64", "--no-replay"), ("estimate",)])
+def test_a_bundle_is_refused_by_the_keys_that_are_named_unless_unsigned_ones_may_pass(command, tmp_path):
+    bundle = tiny.bundle_for(ENGINE, tmp_path)
+    (tmp_path / "alice.pem").write_bytes(rooted.public_pem("alice"))
+    given = (*command, bundle, "--trust", "alice.pem")
+    assert getattr(said(*given).exception, "code", None) == "unsigned"
+    accepted = said(*given, "--allow-unsigned")
+    assert not isinstance(accepted.exception, EdgekitError) or accepted.exception.code != "unsigned"
 
 
 @pytest.mark.parametrize("given", [("--trust", "alice.pem"), ("--allow-unsigned",), ("--secret", "file:key")])

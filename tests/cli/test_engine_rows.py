@@ -10,7 +10,7 @@ import pytest
 
 from edgekit_runtime.board import Cpu
 from edgekit_runtime.engines import ENGINES, load_with
-from edgekit_runtime.engines.registry import Setup
+from edgekit_runtime.engines.registry import EngineSetup
 from edgekit_runtime.errors import EngineError
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ APP = (ROOT / "docs" / "app-developer.md").read_text(encoding="utf-8")
 
 
 def test_no_two_engines_share_a_distribution_or_an_extra():
-    for field in ("distribution", "extra", "loader", "module"):
+    for field in ("distribution", "extra", "loader"):
         assert len({getattr(kind, field) for kind in ENGINES.values()}) == len(ENGINES)
 
 
@@ -45,10 +45,20 @@ def test_the_guide_names_its_extra_and_the_engine_option(name):
     assert f'`"{name}"`' in option
 
 
-@pytest.mark.parametrize("command", ["run", "bench", "verify", "estimate", "deploy"])
+@pytest.mark.parametrize("command", ["run", "bench", "verify"])
 def test_commands_offer_every_engine(in_process, command):
-    told = in_process(command, "--help").out
-    assert all(name in told for name in ENGINES)
+    text = in_process(command, "--help").out
+    assert all(name in text for name in ENGINES)
+
+
+@pytest.mark.parametrize("command", ["estimate", "deploy"])
+def test_commands_about_boards_offer_the_engines_that_have_wheels_for_one(in_process, command):
+    from edgekit.cli.options import BOARD_ENGINES
+    from edgekit_profiles.wheels import wheels
+
+    assert set(BOARD_ENGINES) == {row.engine for row in wheels()}
+    text = in_process(command, "--help").out
+    assert [name for name in ENGINES if name in text] == list(BOARD_ENGINES)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -56,7 +66,8 @@ def test_doctor_finds_it_and_says_what_it_is_for(name):
     from edgekit.cli.doctor import examine
 
     kind = ENGINES[name]
-    found = examine({"numpy": "1.26.4", kind.distribution: "9.9"}.get, Cpu("aarch64"))
+    installed = {"numpy": "1.26.4", "ai-edge-litert": "2.3.0", kind.distribution: "9.9"}
+    found = examine(installed.get, Cpu("aarch64"))
     assert found["problems"] == []
     extra = found["extras"][kind.extra]
     assert (extra["installed"], extra["versions"], extra["use"]) == (True, {kind.distribution: "9.9"}, kind.use)
@@ -74,7 +85,7 @@ def test_an_old_version_beside_numpy_2_is_refused_and_doctor_says_why(name, monk
     monkeypatch.setattr("edgekit_runtime.engines.registry.version_of", lambda distribution: "0.9")
     monkeypatch.setattr("numpy.__version__", "2.1.0")
     with pytest.raises(EngineError, match=r"cannot make an interpreter with NumPy 2\.1\.0"):
-        load_with(name, kind.formats[0], b"", Setup())
+        load_with(name, kind.formats[0], b"", EngineSetup())
 
 
 @pytest.mark.parametrize(
@@ -98,4 +109,4 @@ def test_its_kernels_and_formats_are_its_own(name):
     assert kind.kernels[0] == "default"
     assert kind.portable in kind.kernels
     with pytest.raises(EngineError, match=f"runs {' and '.join(kind.formats)}, not gguf"):
-        load_with(name, "gguf", b"", Setup())
+        load_with(name, "gguf", b"", EngineSetup())

@@ -107,7 +107,7 @@ def test_measuring_writes_what_estimating_reads(edgekit, tmp_path: Path):
 )
 def test_what_comes_next_after_measuring_is_what_that_board_can_have(board: str, next_: str):
     """No estimate goes from MobileNetV1's time on x86-64: builds are timed there, and so may a bundle be."""
-    from edgekit.cli.measure import _lines
+    from edgekit.cli.profiles import measure_lines
     from edgekit_profiles import load
 
     during = {"frequency_mhz": None, "temperature_c": None, "throttled": None, "throttled_by": []}
@@ -115,7 +115,7 @@ def test_what_comes_next_after_measuring_is_what_that_board_can_have(board: str,
         "board": {"profile": board, "model": "", "machine": load(board).arch}, "times": [], "failed": [], "changed": [],
         "conditions": {"during": during, "governor": None, "after": {"power_mode": None}},
     }  # fmt: skip
-    assert next_ in "\n".join(_lines(found, Path("here.json"), load(board)))
+    assert next_ in "\n".join(measure_lines(found, Path("here.json"), load(board)))
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_timed(edgekit, tmp_path: Path):

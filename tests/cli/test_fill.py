@@ -1,4 +1,4 @@
-"""edgekit run --fill-cache: what it answered, an application finds on disk; run again, it goes on where it ended."""
+"""edgekit run --fill-cache: what it answered, an application finds on disk; run again, it resumes."""
 
 from __future__ import annotations
 
@@ -85,6 +85,20 @@ def test_a_set_that_does_not_fit_is_noticed_and_ends_the_run(bundle, tmp_path):
     assert found["full"]
     assert found["left"] > 0
     assert found["bytes"] <= 1 << 20
+    assert found["pushed_out"] > 0
+    with sqlite3.connect(tmp_path / "answers.db") as file:  # made is what is there, not what was evicted again
+        tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        rows = {name: file.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables}
+    assert found["made"] in rows.values()
+
+
+def test_a_folder_that_does_not_exist_is_refused_and_not_made(edgekit, bundle, tmp_path):
+    ran = edgekit("run", bundle, "set", "--fill-cache", "nowhere/answers.db")
+    assert ran.code == 1
+    assert (
+        "nowhere/answers.db: cannot be written: there is no such folder. Name another file with --fill-cache" in ran.err
+    )
+    assert not (tmp_path / "nowhere").exists()
 
 
 def wide(folder):

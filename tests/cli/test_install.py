@@ -10,10 +10,10 @@ import pytest
 from downloads import Script, serving
 from installed import UNSIGNED, Maker, new_key
 
-from edgekit.packaging.assemble import Terms
+from edgekit.packaging.assemble import BundleTerms
 from edgekit_runtime import open_bundle
 from edgekit_runtime.errors import DownloadError
-from edgekit_runtime.install import Fetching, Limits, install
+from edgekit_runtime.install import DownloadLimits, FetchOptions, install
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_what_was_taken_unsigned_says_so_in_every_report(made, tmp_path):
         "verify": invoked("verify", root, "--replay", "--allow-unsigned"),
         "install": invoked("install", made("1"), "--root", root, "--allow-unsigned"),
     }
-    why = "taken because of --allow-unsigned; what was found then: this machine was never told whom to trust"
+    why = "taken because of --allow-unsigned; what was found then: no trusted keys are configured on this machine"
     for name, report in reports.items():
         assert report.exit_code == 0, (name, report.output)
         assert "UNSIGNED" in report.output, name
@@ -138,8 +138,8 @@ def test_a_refusal_is_told_by_status_as_well(made, tmp_path):
 
     root = tmp_path / "r"
     install = ("install", "--root", root, "--profile", "x86-64", "--allow-unsigned")
-    assert invoked(*install, made("2", Terms(rollout_seq=2))).exit_code == 0
-    refused = invoked(*install, made("1", Terms(rollout_seq=1)))
+    assert invoked(*install, made("2", BundleTerms(rollout_seq=2))).exit_code == 0
+    refused = invoked(*install, made("1", BundleTerms(rollout_seq=1)))
     assert refused.exception.code == "downgrade"
     shown = invoked("status", "--root", root).output
     assert "accepts    rollout_seq 3 and higher" in shown
@@ -169,13 +169,13 @@ def test_a_root_remembers_what_the_board_is_and_says_where_it_looks_like_another
     first = invoked("install", made("1"), "--root", root, "--profile", "x86-64", "--allow-unsigned")
     assert "board      x86-64, which this root remembers\n" in first.stdout
     assert "board      x86-64, as `edgekit install --profile` said" in invoked("status", "--root", root).stdout
-    monkeypatch.setattr(module, "_found", lambda: ("raspberry-pi-4", "its model name"))
+    monkeypatch.setattr(module, "_detected", lambda: ("raspberry-pi-4", "its model name"))
     second = invoked("install", made("2"), "--root", root, "--allow-unsigned")
     assert second.exit_code == 0, second.output
-    assert "told that the board is x86-64, and goes by that; it looks like raspberry-pi-4" in second.stderr
+    assert "remembers the board as x86-64, and goes by that; it looks like raspberry-pi-4" in second.stderr
     assert "--profile raspberry-pi-4 changes it" in second.stderr
     assert "board " not in second.stdout
-    monkeypatch.setattr(module, "_found", lambda: (None, "nothing"))
+    monkeypatch.setattr(module, "_detected", lambda: (None, "nothing"))
     third = invoked("install", made("1"), "--root", root, "--allow-unsigned", "--json")
     assert json.loads(third.stdout)["profile"] == "x86-64"
     assert "not known" not in third.stderr
@@ -185,15 +185,23 @@ def test_a_root_remembers_what_the_board_is_and_says_where_it_looks_like_another
     assert "this board is x86-64" in board["told"]
 
 
+@pytest.mark.parametrize("command", ["install", "verify"])
+def test_a_misspelt_profile_is_refused_with_the_near_ones(made, tmp_path, command):
+    place = ("--root", tmp_path / "r") if command == "install" else ()
+    done = invoked(command, made("1"), *place, "--profile", "raspbery-pi-4", "--allow-unsigned")
+    assert done.exception.code == "incompatible"
+    assert "There is no profile 'raspbery-pi-4'. Did you mean raspberry-pi-4" in done.exception.do
+
+
 def test_another_name_for_the_board_is_told_with_the_one_before(made, tmp_path):
-    root, both = tmp_path / "r", made("1", Terms(compatible=("x86-64", "raspberry-pi-4")))
-    for name, told in {"x86-64": "", "raspberry-pi-4": "; before, it was told x86-64"}.items():
+    root, both = tmp_path / "r", made("1", BundleTerms(compatible=("x86-64", "raspberry-pi-4")))
+    for name, told in {"x86-64": "", "raspberry-pi-4": "; before, it was x86-64"}.items():
         done = invoked("install", both, "--root", root, "--profile", name, "--allow-unsigned")
         assert f"board      {name}, which this root remembers{told}\n" in done.stdout
 
 
 def test_status_keeps_an_interrupted_download_and_another_install_drops_it(made, tmp_path):
-    root, at_once = tmp_path / "r", Fetching(Limits(tries=2), sleep=lambda seconds: None)
+    root, at_once = tmp_path / "r", FetchOptions(DownloadLimits(tries=2), sleep=lambda seconds: None)
     with serving(Script(made("1").read_bytes(), cuts=[700, 0, 0])) as url, pytest.raises(DownloadError):
         install(url, root, replace(UNSIGNED, fetching=at_once))
     shown = invoked("status", "--root", root).stdout

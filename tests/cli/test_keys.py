@@ -58,7 +58,7 @@ def test_one_person_makes_a_key_trusts_it_and_signs(desk, edgekit, tmp_path, roo
     assert "next: edgekit keys trust alice; then edgekit build ... --sign alice" in made.out
     bundle = tiny.bundle(tmp_path)
     numpy.save(tmp_path / "red.npy", tiny.RED)
-    assert edgekit("run", bundle, "red.npy").code == 0, "nobody was told whom to trust"
+    assert edgekit("run", bundle, "red.npy").code == 0, "no trusted keys are configured"
     assert "root.json: is this version now" in desk("trust", "alice").out
     refused = edgekit("run", bundle, "red.npy", "--json")
     assert (refused.code, refused.json["error"]["code"]) == (1, "unsigned")

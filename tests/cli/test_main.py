@@ -13,6 +13,7 @@ import pytest
 import tiny
 
 from edgekit_runtime.board import Cpu
+from edgekit_runtime.errors import install_command
 
 ARM = Cpu("aarch64")
 FRAMEWORKS = ("tensorflow", "keras", "onnx", "onnxruntime", "ai_edge_litert", "numpy", "rich", "PIL")
@@ -41,6 +42,16 @@ def test_a_misspelt_command_is_told_the_near_one(edgekit):
     ran = edgekit("biuld")
     assert ran.code == 2
     assert "Did you mean build?" in ran.err
+
+
+def test_a_command_of_an_earlier_version_names_its_successor(in_process):
+    from edgekit.cli.main import COMMANDS, SUCCESSORS
+
+    assert not set(SUCCESSORS) & set(COMMANDS)
+    assert all(use.split()[0] in COMMANDS for use in SUCCESSORS.values())
+    ran = in_process("warm", "net.ekb")
+    assert ran.code == 2
+    assert "Use edgekit run --fill-cache FILE." in ran.err
 
 
 @pytest.mark.parametrize("arguments", [["run"], ["build", "m.keras"], ["bench"], ["build", "m", "--max-drop", "0.01"]])
@@ -129,16 +140,16 @@ def test_doctor_lists_engines_and_how_to_add_what_is_missing(edgekit):
     found = edgekit("doctor", "--json").json
     assert found["ok"] is True
     assert found["extras"]["litert"]["installed"]
-    assert "pip install 'edgekit-deploy[tflite]'" in edgekit("doctor").out
+    assert install_command("tflite") in edgekit("doctor").out
 
 
 def test_doctor_says_what_an_extra_that_is_there_in_part_still_lacks():
-    from edgekit.cli.doctor import _lines, examine
+    from edgekit.cli.doctor import doctor_lines, examine
 
     installed = {"torch": "2.9", "onnx": "1.19", "onnxscript": "0.5", "onnxslim": "0.1", "onnxruntime": "1.23"}
     found = examine(installed.get, ARM)
-    (line,) = [line for line in _lines(found) if " torch " in line]
-    assert line.endswith("pip install 'edgekit-deploy[torch]' (rfc8785, rich, jinja2, plotly missing)")
+    (line,) = [line for line in doctor_lines(found) if " torch  " in line]
+    assert line.endswith(f"{install_command('torch')} (rfc8785, rich, jinja2, plotly missing)")
 
 
 def test_doctor_names_combinations_that_cannot_work():
@@ -165,11 +176,11 @@ def test_doctor_names_combinations_that_cannot_work():
     ids=["AVX2 alone", "AVX-512 VNNI", "AVX VNNI", "ARM"],
 )
 def test_doctor_says_where_exact_arithmetic_costs_time(cpu, noted):
-    from edgekit.cli.doctor import _lines, examine
+    from edgekit.cli.doctor import doctor_lines, examine
 
     found = examine({"numpy": "2.1.0"}.get, cpu)
     assert found["lacks_vnni"] is noted
-    assert any("no VNNI" in line for line in _lines(found)) is noted
+    assert any("no VNNI" in line for line in doctor_lines(found)) is noted
 
 
 EDGEKIT = f'"{sys.executable}" -c "from edgekit.cli import main; main()"'

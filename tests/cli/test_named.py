@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -20,7 +21,12 @@ NAMED = re.compile(r"(?:Run: |`|: |run |with |; )edgekit ([a-z]+)(?: ([a-z]+))?"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+[a-z]")
 
 
-def messages() -> Iterator[tuple[str, str]]:
+@cache
+def messages() -> tuple[tuple[str, str], ...]:
+    return tuple(_read_messages())
+
+
+def _read_messages() -> Iterator[tuple[str, str]]:
     """What `do=` says, wherever an error is made, and the catalogue's advice."""
     for package in PACKAGES:
         for file in sorted((TREE / package).rglob("*.py")):
@@ -47,7 +53,7 @@ def options(command: click.Command) -> set[str]:
 
 
 def test_every_command_that_a_message_names_exists():
-    assert len(list(messages())) > 300
+    assert len(messages()) > 300
     missing, commands = [], below(cli)
     for where, text in messages():
         for first, second in NAMED.findall(text):

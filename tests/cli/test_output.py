@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from PIL import Image
 
 from edgekit.cli.main import cli
-from edgekit.packaging import Terms, assemble, write_bundle
+from edgekit.packaging import BundleTerms, assemble, write_bundle
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     """Its labels and its licence hold what a reader accepts and nobody sees."""
-    content = tiny.content("tflite-int8", terms=Terms(licence="MIT\u200b"))
+    content = tiny.content("tflite-int8", terms=BundleTerms(licence="MIT\u200b"))
     labels = ("red\u200b", "red", "می\u200cخواهم", "red\U000e0041")
     draft, manifest = assemble(replace(content, contract=replace(content.contract, labels=labels)))
     write_bundle(tmp_path / "net.ekb", draft, manifest)

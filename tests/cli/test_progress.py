@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from edgekit.cli.progress import PlainLines, shown
+from edgekit.cli.progress import PlainLines, console_progress
 
 
 def test_a_stage_shows_its_start_a_line_now_and_then_and_its_end():
@@ -38,7 +38,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_gets_a_bar_with_a_rate():
     terminal = Terminal()
-    with shown(terminal) as progress:
+    with console_progress(terminal) as progress:
         progress("converting", 1, 2)
         progress("converting", 2, 2)
     assert "converting" in terminal.getvalue()
@@ -48,7 +48,7 @@ def test_a_terminal_gets_a_bar_with_a_rate():
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
 def test_a_line_of_its_own_is_printed_whole_and_visible(stream):
     out = stream()
-    with shown(out) as progress:
+    with console_progress(out) as progress:
         progress("converting", 1, 2)
         progress.say(f"warning: [red] {'a long line ' * 20}\x1b[31m end")
     assert f"warning: [red] {'a long line ' * 20}\\x1b[31m end" in out.getvalue()

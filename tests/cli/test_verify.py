@@ -161,7 +161,7 @@ def test_what_is_loaded_is_the_file_that_was_verified_whatever_its_name_stands_f
     write_bundle(other, draft, replace(manifest, version="evil"))
     swapped = []
 
-    report = verifying.Verification(signed, verifying.Asked(allow_unsigned=True, replay=True))
+    report = verifying.Verification(signed, verifying.VerifyOptions(allow_unsigned=True, replay=True))
     for check in report:
         if check.name == "contents":
             shutil.copyfile(other, tmp_path / "new.ekb")
@@ -180,7 +180,7 @@ def test_a_file_that_is_overwritten_in_place_is_not_loaded(signed, tmp_path):
     other = tmp_path / "other.ekb"
     write_bundle(other, draft, replace(manifest, version="evil"))
 
-    report = verifying.Verification(signed, verifying.Asked(allow_unsigned=True, replay=True))
+    report = verifying.Verification(signed, verifying.VerifyOptions(allow_unsigned=True, replay=True))
     for check in report:
         if check.name == "contents":
             shutil.copyfile(other, signed)  # the same inode
@@ -208,20 +208,20 @@ def test_a_link_leads_to_the_bundle(signed, tmp_path, key):
 
 
 def test_of_an_install_root_what_answers_there_is_verified(signed, tmp_path, key):
-    from edgekit_runtime.install import Asked, Board, install
+    from edgekit_runtime.install import BoardIdentity, InstallOptions, install
 
     root = tmp_path / "root"
-    install(signed, root, Asked(trust=(key,), board=Board(("x86-64",)), trial="app"))
+    install(signed, root, InstallOptions(trust=(key,), board=BoardIdentity(("x86-64",)), trial="app"))
     report = told(root)  # the root remembers whom it trusts
     assert report["trusted"], report
     assert "/objects/" in report["bundle"]
 
 
 def test_of_a_root_that_took_it_unsigned_that_is_said(bundle, tmp_path):
-    from edgekit_runtime.install import Asked, Board, install
+    from edgekit_runtime.install import BoardIdentity, InstallOptions, install
 
     root = tmp_path / "root"
-    install(bundle, root, Asked(allow_unsigned=True, board=Board(("x86-64",)), trial="app"))
+    install(bundle, root, InstallOptions(allow_unsigned=True, board=BoardIdentity(("x86-64",)), trial="app"))
     assert "it was installed with --allow-unsigned" in told(root)["error"]["what"]
 
 
@@ -235,10 +235,20 @@ def test_verifying_takes_memory_by_the_size_of_the_bundle(signed, key):
     """Not by the largest bundle there may be."""
     tracemalloc.start()
     try:
-        report = verifying.Verification(signed, verifying.Asked(trust=(key,)))
+        report = verifying.Verification(signed, verifying.VerifyOptions(trust=(key,)))
         assert all(check.ok is not False for check in report)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert report.error is None
     assert peak < 8 * signed.stat().st_size + (32 << 20)
+
+
+@pytest.mark.skipif("onnxruntime" not in available(), reason="only ONNX artifacts run on a GPU")
+def test_an_installed_engine_of_a_gpu_replays_nothing(tmp_path, monkeypatch):
+    both = {"onnxruntime": available()["onnxruntime"], "torch-cuda": "2.11.0"}
+    monkeypatch.setattr("edgekit_runtime.engines.available", lambda: both)
+    report = told(tiny.bundle(tmp_path, "onnx-f32", engine="onnxruntime"), "--replay", "--allow-unsigned")
+    (replayed,) = [check for check in report["checks"] if check["check"].startswith("replay")]
+    assert replayed["ok"] is True
+    assert replayed["told"].startswith("onnxruntime ")

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from edgekit.cli.main import cli
 from edgekit_runtime.engines import available
-from edgekit_runtime.install import Asked, Board, install
+from edgekit_runtime.install import BoardIdentity, InstallOptions, install
 
 ENGINE = "litert" if "litert" in available() else min(available())
 
@@ -57,16 +57,19 @@ def test_an_engine_is_refused_where_nothing_is_loaded(here):
     assert "Pass --replay with --engine" in done.stderr
 
 
-def test_an_engine_that_runs_none_of_it_is_the_error_of_the_one_object(here):
+def test_what_cannot_be_done_in_the_end_is_refused_before_any_check(here):
     bundle = tiny.bundle_for(ENGINE, here)
-    found = json.loads(ran(bundle, "--engine", "nonesuch").stdout)
-    assert found["ok"] is False
-    assert "nonesuch" in found["error"]["what"]
+    for arguments, what in {
+        ("--engine", "nonesuch"): "there is no engine 'nonesuch'",
+        ("-o", "nowhere/x.json"): "cannot be written: there is no such folder",
+    }.items():
+        done = ran(bundle, *arguments)
+        assert (done.stdout, done.exception.what) == ("", what)
 
 
 def test_an_install_root_is_tested_from_within(here, tmp_path):
     bundle = tiny.bundle_for(ENGINE, tmp_path)
-    install(bundle, here, Asked(allow_unsigned=True, board=Board(("x86-64",)), trial="app"))
+    install(bundle, here, InstallOptions(allow_unsigned=True, board=BoardIdentity(("x86-64",)), trial="app"))
     done = ran()
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)

@@ -1,11 +1,12 @@
 """What every engine promises. Runs for each engine that is installed: .venv holds two, .venv-tflite and .venv-openvino
-one more.
+one more; those of a GPU where there is one.
 
 Each runs as it is, in a process of its own, and behind the object that joins batches: the promises are the same.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 
 import numpy as np
@@ -13,12 +14,14 @@ import pytest
 import tiny
 
 from edgekit_runtime.contract import Adapter, Finisher
-from edgekit_runtime.engines import ENGINES, Setup, available, load_engine, load_with, pick
+from edgekit_runtime.engines import ENGINES, EngineSetup, available, load_engine, load_with, pick
+from edgekit_runtime.engines.cuda import absent
 from edgekit_runtime.engines.isolated import IsolatedHost
+from edgekit_runtime.engines.registry import on_gpu
 from edgekit_runtime.engines.variants import BatchEngine
-from edgekit_runtime.errors import EngineError, MissingExtraError
+from edgekit_runtime.errors import EngineError, MissingExtraError, install_command
 
-INSTALLED = sorted(available())
+INSTALLED = sorted(name for name in available() if not on_gpu(name) or not absent())
 FORMATS = [(name, form) for name in INSTALLED for form in ENGINES[name].formats]
 HOW = ["in process", "isolated", "batch"]
 
@@ -35,7 +38,7 @@ def loaded(request, host):
     name, form, how = request.param.split(", ")
     artifact = tiny.artifact(tiny.RECIPE_OF_FORMAT[form], name)
     if how == "isolated":
-        yield host.load(name, artifact.recipe.format, artifact.data, Setup()), artifact
+        yield host.load(name, artifact.recipe.format, artifact.data, EngineSetup()), artifact
         return
     engine = load_engine(artifact.recipe.format, artifact.data, engine=name)
     with BatchEngine({1: engine}) if how == "batch" else engine as opened:
@@ -201,7 +204,7 @@ def test_bytes_of_another_format_are_an_engine_error(name, form):
 def test_bytes_that_are_no_model_are_an_engine_error_in_a_process_of_its_own(host, data):
     name = INSTALLED[0]
     with pytest.raises(EngineError):
-        host.load(name, ENGINES[name].formats[0], data, Setup())
+        host.load(name, ENGINES[name].formats[0], data, EngineSetup())
 
 
 @pytest.mark.parametrize("name", [name for name in INSTALLED if "tflite" in ENGINES[name].formats])
@@ -210,7 +213,7 @@ def test_a_tflite_file_with_a_free_batch_axis_takes_any_number(name, count):
     artifact = tiny.artifact("tflite-f32, any number", name)
     pictures = [(tiny.RED, tiny.GREEN, tiny.BLUE, tiny.DARK)[row % 4] for row in range(count)]
     joined = np.concatenate([tensor_of(artifact, picture) for picture in pictures])
-    with load_with(name, "tflite", artifact.data, Setup(batch=4)) as engine:
+    with load_with(name, "tflite", artifact.data, EngineSetup(batch=4)) as engine:
         (probs,) = engine.run([joined])
         alone = [ask(engine, artifact, picture)[0] for picture in pictures]
     np.testing.assert_allclose(probs, np.concatenate(alone), atol=1e-6)
@@ -232,15 +235,21 @@ def test_pick_prefers_litert_and_falls_back_to_tflite_runtime():
     assert pick("onnx", {"onnxruntime": "1"}) == "onnxruntime"
 
 
+def test_pick_never_takes_an_engine_of_a_gpu():
+    assert pick("onnx", {"tensorrt": "10", "torch-cuda": "2", "onnxruntime": "1"}) == "onnxruntime"
+    with pytest.raises(MissingExtraError, match=re.escape(install_command("onnx"))):
+        pick("onnx", {"tensorrt": "10"})
+
+
 def test_a_missing_engine_names_the_command_that_adds_it():
-    with pytest.raises(MissingExtraError, match=r"pip install 'edgekit-deploy\[litert\]'"):
+    with pytest.raises(MissingExtraError, match=re.escape(install_command("litert"))):
         pick("tflite", {})
 
 
-@pytest.mark.parametrize("absent", sorted(set(ENGINES) - set(INSTALLED)))
-def test_loading_an_engine_that_is_not_installed_is_a_typed_error(absent):
+@pytest.mark.parametrize("name", sorted(set(ENGINES) - set(available())))
+def test_loading_an_engine_that_is_not_installed_is_a_typed_error(name):
     with pytest.raises(MissingExtraError, match="pip install"):
-        load_engine(ENGINES[absent].formats[0], b"", engine=absent)
+        load_engine(ENGINES[name].formats[0], b"", engine=name)
 
 
 def test_an_unknown_engine_or_format_is_a_typed_error():

@@ -15,7 +15,7 @@ import pytest
 import tiny
 
 from edgekit_runtime.batching import Batcher, Costs
-from edgekit_runtime.budget import decide
+from edgekit_runtime.budget import DeviceOutlook, decide
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.cache import MISS, Cache, Worth
 from edgekit_runtime.contract import Contract
@@ -113,7 +113,7 @@ class OfDevice(Estimate):
 
     def ask(self) -> bool:
         device, items = self._device, {"image": tiny.RED}
-        if decide(BUDGET_S * 1e3, device.prospect()).destination == "neither":
+        if decide(BUDGET_S * 1e3, device.outlook()).destination == "neither":
             device.watch(items)
             if device._watch is not None:
                 device._watch.result(LONG)
@@ -147,11 +147,11 @@ class OfWorth(Estimate):
 
     def ask(self) -> bool:
         paid = self._worth.pays(self.clock())
-        self._worth.saved(FAST_S)
+        self._worth.record_saving(FAST_S)
         if paid:
             self.clock.now += self.takes_s / 100
             self._worth.costs(self.takes_s / 100)
-            self._worth.looked(self.takes_s == FAST_S, self.clock())
+            self._worth.record_lookups(self.takes_s == FAST_S, self.clock())
         return paid
 
 
@@ -159,6 +159,7 @@ class OfDisk(Estimate):
     """Whether a disk that was slower than what is left is asked."""
 
     most_refused = 100
+    tier = "disk"
 
     def __init__(self) -> None:
         super().__init__()
@@ -285,9 +286,11 @@ def test_a_stall_is_not_predicted_to_end_at_any_moment():
     assert begun.acquire(timeout=LONG)
     expected = []
     for _ in range(4):
-        expected.append(batcher.expected_s())
+        queue_s, elapsed_s = batcher.ahead()
+        outlook = DeviceOutlook((FAST_S * 1e3,), queue_ms=queue_s * 1e3, elapsed_ms=elapsed_s * 1e3)
+        expected.append(outlook.expected_ms)
         clock.now += 0.1
-    assert expected == pytest.approx([0.04, 0.10, 0.20, 0.30], abs=1e-3)
+    assert expected == pytest.approx([40, 120, 220, 320], abs=1)
     go.set()
     running.result(LONG)
     batcher.close()

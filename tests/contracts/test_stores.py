@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import random
+import sqlite3
+from dataclasses import replace
+from threading import Thread
 
 import pytest
-from fleet.boards import EPOCH, NOW, arrival, birth
+from fleet.boards import EPOCH, NOW, arrival, birth, histogram
 
-from edgekit.fleet import Mark, SqliteStore, StoreError
+from edgekit.fleet import Arrival, Event, Mark, Query, SqliteStore, StoreError, Totals
+from edgekit.fleet.postgres import PostgresStore
+from edgekit.fleet.schema import Bound
+from edgekit.fleet.store import SORTS
+from edgekit_runtime.telemetry.window import MOST_SEQ
 
 QUARTER = 900_000
 OTHER = "ffffffffffffffff"
 
 
 @pytest.fixture
-def store(tmp_path):
-    opened = SqliteStore.open(tmp_path / "fleet.db")
-    yield opened
-    opened.close()
+def store(open_store):
+    return open_store()
 
 
 def marks(store, *arrivals):
@@ -25,7 +30,7 @@ def marks(store, *arrivals):
 
 
 def test_a_mark_moves_without_a_gap(store):
-    assert store.commit([arrival(1), arrival(2)], []) == [Mark("porch-1", EPOCH, 2)]
+    assert store.commit([arrival(1), arrival(2)], []) == [Mark("porch-1", EPOCH, 2, known=False)]
     assert marks(store, arrival(5), arrival(4)) == {EPOCH: 2}
     assert marks(store, arrival(3)) == {EPOCH: 5}
 
@@ -51,14 +56,14 @@ def test_in_any_order_and_with_any_repetition_the_sum_is_the_same(store):
 
 def test_a_floor_moves_the_mark_over_what_the_board_gave_up_and_counts_it(store):
     assert marks(store, arrival(1), arrival(2), arrival(5)) == {EPOCH: 2}
-    assert marks(store, arrival(9, floor=8)) == {EPOCH: 7}
-    assert marks(store, arrival(8, floor=8)) == {EPOCH: 9}
+    assert marks(store, arrival(9, floor=8, dropped=4)) == {EPOCH: 7}
+    assert marks(store, arrival(8, floor=8, dropped=4)) == {EPOCH: 9}
     assert store.device("porch-1").lost == 4
     assert "gave up 4 windows" in [event.text for event in store.events("porch-1", 10)]
 
 
 def test_a_window_that_was_counted_as_lost_stays_so(store):
-    store.commit([arrival(1), arrival(9, floor=9)], [])
+    store.commit([arrival(1), arrival(9, floor=9, dropped=7)], [])
     assert marks(store, arrival(5)) == {EPOCH: 9}
     assert store.device("porch-1").lost == 7
     assert store.device("porch-1").n == 4
@@ -156,18 +161,17 @@ def test_only_rows_that_changed_are_asked_for_again(store):
     assert [row.id for row in store.fleet(seen)] == ["porch-1"]
 
 
-def test_what_is_stored_is_there_after_a_restart(store, tmp_path):
+def test_what_is_stored_is_there_after_a_restart(store, open_store):
     store.commit([arrival(1), arrival(2)], [birth()])
-    again = SqliteStore.open(tmp_path / "fleet.db")
+    again = open_store()
     assert marks(again, arrival(2)) == {EPOCH: 2}
     assert again.device("porch-1") == store.device("porch-1")
-    again.close()
 
 
-def test_pruning_bounds_raw_windows_and_never_counts_one_again(tmp_path):
-    store = SqliteStore.open(tmp_path / "small.db", most_bytes=900_000)
+def test_pruning_bounds_raw_windows_and_never_counts_one_again(open_store):
+    store = open_store(bounds={"win": Bound(7, 300_000)})
     for seq in range(1, 3001, 100):
-        store.commit([arrival(n) for n in range(seq, seq + 100)], [])
+        store.commit([arrival(n, received=NOW - 3001 + n) for n in range(seq, seq + 100)], [])
     store.prune(NOW)
     kept = len(store.windows("porch-1"))
     assert 0 < kept < 3000
@@ -175,7 +179,55 @@ def test_pruning_bounds_raw_windows_and_never_counts_one_again(tmp_path):
     assert (len(store.windows("porch-1")), store.totals().windows) == (kept, 3000)
     store.prune(NOW + 400 * 24 * 3_600_000)
     assert (store.windows("porch-1"), store.quarters("porch-1", 0)) == ([], [])
+
+
+def test_a_broken_connection_is_made_anew_and_nothing_is_counted_twice(postgres):
+    store = PostgresStore.open(postgres.url())
+    store.commit([arrival(1)], [])
+    postgres.stop()
+    for use in (lambda: store.commit([arrival(2)], []), store.totals):
+        with pytest.raises(StoreError, match="cannot be used") as caught:
+            use()
+        assert "secret" not in str(caught.value)
+    postgres.again()
+    assert marks(store, arrival(1), arrival(2)) == {EPOCH: 2}
+    assert store.totals().windows == 2
     store.close()
+
+
+def test_two_ingestors_that_share_a_database_count_each_window_once(postgres):
+    url = postgres.url()
+    stores = [PostgresStore.open(url) for _ in range(2)]
+    parts = [[arrival(seq, f"b-{seq % 3}") for seq in range(1, 41)] for _ in stores]
+
+    def work(store, arrivals):
+        for one in arrivals:
+            store.commit([one], [])
+
+    threads = [Thread(target=work, args=pair) for pair in zip(stores, parts, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stores[0].totals().windows == 40
+    assert sum(row.n for row in stores[1].fleet()) == 80
+    for store in stores:
+        store.close()
+
+
+def test_tables_of_another_release_are_refused(tmp_path, postgres):
+    import psycopg
+
+    with sqlite3.connect(tmp_path / "old.db") as old:
+        old.execute("CREATE TABLE device (id TEXT)")
+    old.close()
+    with pytest.raises(StoreError, match="another release"):
+        SqliteStore.open(tmp_path / "old.db")
+    url = postgres.url()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE device (id TEXT)")
+    with pytest.raises(StoreError, match="another release"):
+        PostgresStore.open(url)
 
 
 @pytest.mark.parametrize("what", ["a folder that is not there", "a folder", "no database"])
@@ -190,11 +242,325 @@ def test_a_store_that_cannot_be_opened_is_one_sentence(tmp_path, what):
         SqliteStore.open(path[what])
 
 
-def test_a_commit_that_fails_changes_nothing(store):
+def test_a_database_that_fails_refuses_nobody_and_changes_nothing(store):
     store.commit([arrival(1)], [])
-    bad = arrival(2)
-    object.__setattr__(bad, "payload", object())
-    with pytest.raises(StoreError):
-        store.commit([arrival(3), bad], [birth("porch-9")])
+    execute = store.execute
+
+    def full(statement, given=()):
+        if "INTO counter" in statement:
+            raise next(iter(store.down))("the disk is full")
+        return execute(statement, given)
+
+    store.execute = full
+    with pytest.raises(StoreError, match="the disk is full"):
+        store.commit([arrival(2), arrival(1, "porch-2")], [birth("porch-9")])
+    store.execute = execute
     assert store.windows("porch-1") == [(EPOCH, 1)]
     assert store.device("porch-9") is None
+    assert marks(store, arrival(2)) == {EPOCH: 2}
+
+
+# One bad board harms nobody.
+
+
+def test_a_board_that_cannot_be_stored_is_refused_and_all_others_are_kept(store):
+    store.commit([arrival(1)], [birth()])
+    bad = arrival(3)
+    object.__setattr__(bad.window, "model", object())
+    marked = store.commit(
+        [arrival(2), bad, arrival(4), *(arrival(1, f"gate-{n}") for n in range(20))], [birth("porch-9")]
+    )
+    assert {(mark.device, mark.hwm) for mark in marked} == {("porch-1", 4), *((f"gate-{n}", 1) for n in range(20))}
+    assert store.device("porch-1").refused == 1
+    assert "sent a window that was refused: unstorable" in [event.text for event in store.events("porch-1", 9)]
+    assert store.totals() == Totals(22, 22, 24, 0, 1, store.totals().changed)
+    assert store.device("porch-1").n == 6
+
+
+def test_counts_stop_at_what_every_database_holds_and_no_sum_overflows(store):
+    most = (1 << 53) - 1
+    for device in ("porch-1", "porch-2", "porch-3"):
+        for seq in range(1, 9):
+            one = arrival(seq, device, cached=1)
+            huge = replace(one.window, n=most, errors=most, hits=most, over_budget=most, dur_ms=1)
+            huge.latency["cache"].buckets[-180] = most
+            store.commit([replace(one, window=huge)], [])
+    row = store.device("porch-1")
+    assert (row.n, row.errors, row.refused) == (most, most, 0)
+    assert store.quarters("porch-1", 0)[0].hits == most
+    assert store.history("digits", "1", None, 0, "1h")[0].n == most
+    for device in ("porch-1", "porch-2", "porch-3"):
+        for n in range(1, 21):
+            for seq in (1, MOST_SEQ):
+                store.commit([arrival(seq, device, epoch=f"{n:016x}", floor=seq, dropped=seq - 1)], [])
+    assert store.totals().lost == 3 * 20 << 31
+    assert store.devices(Query(sort="lost"))[1] == 3
+    assert store.counts()[0].states["losing"] == 3
+
+
+def test_a_board_gave_up_what_it_says_and_no_more(store):
+    assert marks(store, arrival(1), arrival(MOST_SEQ, floor=MOST_SEQ)) == {EPOCH: MOST_SEQ}
+    assert (store.device("porch-1").lost, store.totals().lost) == (0, 0)
+    assert marks(store, arrival(1, "gate-1"), arrival(9, "gate-1", floor=9, dropped=3)) == {EPOCH: 9}
+    assert store.device("gate-1").lost == 3
+
+
+def test_random_epochs_leave_a_bounded_number_of_marks(store):
+    for n in range(100):
+        store.commit([arrival(1, epoch=f"{n:016x}", received=NOW + n)], [])
+    assert store.sizes()["mark"][0] == 8
+    assert marks(store, arrival(1, epoch=f"{99:016x}")) == {f"{99:016x}": 1}
+    assert store.device("porch-1").stored == 100
+
+
+def test_the_newest_window_may_come_first(store):
+    for seq in range(40, 0, -1):
+        assert marks(store, arrival(seq, at=NOW - (40 - seq) * 60_000, temp=40.0 + seq)) == {
+            EPOCH: 40 if seq == 1 else 0
+        }
+        assert marks(store, arrival(40)) == {EPOCH: 40 if seq == 1 else 0}
+    row = store.device("porch-1")
+    assert (row.stored, row.temp, len(row.recent)) == (40, 80.0, 40)
+    assert row.recent == sorted(row.recent)
+
+
+def test_gaps_without_end_are_not_remembered_and_not_acknowledged(store):
+    assert marks(store, *(arrival(seq, floor=1) for seq in range(2, 400, 2))) == {EPOCH: 0}
+    assert store.device("porch-1").stored == 64
+    assert marks(store, *(arrival(seq, floor=1) for seq in range(1, 400))) == {EPOCH: 399}
+    assert (store.device("porch-1").stored, store.device("porch-1").n) == (399, 798)
+
+
+def test_pruning_by_bytes_counts_nothing_twice_above_the_mark(open_store):
+    store = open_store(bounds={"win": Bound(7, 1000)})
+    store.commit([arrival(seq) for seq in range(11, 200)], [])
+    store.prune(NOW)
+    assert store.sizes()["win"][1] <= 1000
+    assert marks(store, *(arrival(seq) for seq in range(1, 200))) == {EPOCH: 199}
+    assert (store.device("porch-1").stored, store.device("porch-1").n) == (199, 398)
+
+
+TABLES = ["win", "r15", "r1h", "r5", "m15", "m1h", "event", "mark"]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table_is_bounded_in_bytes_and_in_days(open_store, table):
+    store = open_store(bounds={table: Bound(400, 3000)})
+    for n in range(60):
+        at = NOW - n * 2_400_000
+        store.commit(
+            [arrival(n + 1, f"b-{n:03}", at=at, received=at, version=str(n))], [birth(f"b-{n:03}", received=at)]
+        )
+    for _ in range(2):
+        store.look_for_silence(NOW + 2 * 3_600_000)
+    before = store.sizes()
+    assert before[table][1] > 3000
+    store.prune(NOW)
+    assert store.sizes()[table][1] <= 3000
+    assert {name: size for name, size in store.sizes().items() if name != table} == {
+        name: size for name, size in before.items() if name != table
+    }
+    store.prune(NOW + 500 * 24 * 3_600_000)
+    assert set(store.sizes().values()) == {(0, 0)}
+
+
+def test_versions_go_with_their_last_rollup_and_their_numbers_mix_nothing_up(store):
+    """A board that says another version in each window, and one that stays."""
+    for seq in range(1, 41):
+        store.commit([arrival(seq, version=f"x{seq}")], [])
+    later = NOW + 401 * 24 * 3_600_000
+    store.commit([arrival(1, "gate-1", version="7", at=later, received=later, ms=[30.0])], [])
+    store.prune(later)
+    assert store.select("SELECT version FROM build") == [("7",)]
+    store.commit([arrival(2, "gate-1", version="8", at=later, received=later, ms=[40.0])], [])
+    rows = store.history("digits", None, None, 0, "1h")
+    assert [(row.version, row.n) for row in rows] == [("7", 1), ("8", 1)]
+
+
+def test_a_silent_boards_figures_are_cleared_after_half_an_hour(store):
+    store.commit([arrival(1, over=2), arrival(1, "gate-1")], [birth()])
+    store.look_for_silence(NOW + 10 * 60_000)
+    assert (store.device("porch-1").online, store.device("porch-1").over) == (False, 2)
+    store.commit([arrival(2, "gate-1", received=NOW + 20 * 60_000)], [])
+    store.look_for_silence(NOW + 31 * 60_000)
+    row = store.device("porch-1")
+    assert (row.p50, row.p99, row.rate, row.n, row.over, row.hits) == (None, None, None, 0, 0, 0)
+    assert len(row.recent) == 1
+    assert store.device("gate-1").p99 is not None
+
+
+# What pages ask.
+
+
+@pytest.fixture
+def fleet(store):
+    """Nine boards: two offline, one late, one hot, one lagging, one failing, one losing, and names that LIKE knows."""
+    names = ["a-1", "a-2", "late-1", "hot-1", "lagging-1", "failing-1", "losing-1", "off-1", "off-2"]
+    store.commit([], [birth(name, site="north" if name < "h" else "south", group="g%_1") for name in names])
+    extra = {"late-1": {"ms": [90.0] * 50}, "hot-1": {"temp": 85.0}, "losing-1": {"floor": 3, "dropped": 2}}
+    store.commit([arrival(1, name) for name in names], [])
+    arrivals = [arrival(3, name, **extra.get(name, {})) for name in names]
+    by = {one.device: one for one in arrivals}
+    by["failing-1"] = replace(by["failing-1"], window=replace(by["failing-1"].window, errors=9))
+    seal = replace(by["lagging-1"].window.seal, spooled=100)
+    by["lagging-1"] = replace(by["lagging-1"], window=replace(by["lagging-1"].window, seal=seal))
+    store.commit(list(by.values()), [birth(name, on=False) for name in ("off-1", "off-2")])
+    store.commit([], [birth(name, on=False) for name in ("off-1", "off-2")])
+    return store
+
+
+def test_lists_are_filtered_sorted_and_paged(fleet):
+    def ids(**query):
+        rows, count = fleet.devices(Query(**query))
+        return [row.id for row in rows], count
+
+    assert ids(limit=2) == (["a-1", "a-2"], 9)
+    assert ids(limit=2, offset=2) == (["failing-1", "hot-1"], 9)
+    assert ids(state="offline", descending=True) == (["off-2", "off-1"], 2)
+    assert ids(state="online", limit=1) == (["a-1"], 7)
+    for state in ("late", "hot", "lagging", "failing", "losing"):
+        assert ids(state=state) == ([f"{state}-1"], 1)
+    assert ids(text="OFF-", sort="p99") == (["off-1", "off-2"], 2)
+    assert ids(text="%_1", limit=1)[1] == 9
+    assert ids(text="%1")[1] == 0
+    assert ids(site="north", state="offline")[1] == 0
+    assert ids(site="south")[1] == 6
+    assert ids(model="digits", version="1", profile="raspberry-pi-4", group="g%_1")[1] == 9
+    assert ids(version="2")[1] == 0
+    assert ids(sort="p99", descending=True, limit=1)[0] == ["late-1"]
+    assert ids(sort="temp", descending=True, limit=1)[0] == ["hot-1"]
+    assert len(fleet.devices(Query(limit=1))[0][0].recent) == 2
+
+
+def test_a_sort_or_a_state_that_is_none_is_refused(fleet):
+    for query in (Query(sort="id; DROP TABLE device"), Query(state="1 = 1")):
+        with pytest.raises(ValueError, match="none of"):
+            fleet.devices(query)
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_every_sort_puts_unknown_figures_last(fleet, sort):
+    fleet.commit([], [birth("new-1", sla=None)])
+    for descending in (False, True):
+        values = [getattr(row, sort) for row in fleet.devices(Query(sort=sort, descending=descending))[0]]
+        known = [value for value in values if value is not None]
+        assert values == sorted(known, reverse=descending) + [None] * (len(values) - len(known))
+
+
+def test_counts_are_of_the_fleet_or_of_groups(fleet):
+    (whole,) = fleet.counts()
+    assert (whole.key, whole.devices) == ((), 9)
+    assert whole.states == {
+        "online": 7,
+        "offline": 2,
+        "late": 1,
+        "hot": 1,
+        "drifting": 0,
+        "lagging": 1,
+        "failing": 1,
+        "losing": 1,
+    }
+    assert [(count.key, count.devices) for count in fleet.counts("site")] == [(("south",), 6), (("north",), 3)]
+    assert [(count.key, count.devices) for count in fleet.counts("model")] == [(("digits", "1"), 9)]
+    assert fleet.counts("site", Query(state="hot"))[0].key == ("south",)
+    assert fleet.counts("profile", Query(text="nothing")) == []
+
+
+def test_changes_are_asked_for_by_id(fleet):
+    seen = fleet.totals().changed
+    assert fleet.changed(seen, ["a-1", "a-2"]) == []
+    fleet.commit([arrival(4, "a-2"), arrival(4, "hot-1")], [])
+    assert [row.id for row in fleet.changed(seen, ["a-1", "a-2", "none-1"])] == ["a-2"]
+    assert fleet.totals().changed > seen
+
+
+def test_history_of_a_model_adds_up_over_boards_and_time(store):
+    for n in range(8):
+        at = NOW + n * 5 * 60_000
+        store.commit([arrival(n + 1, name, at=at, received=at, ms=[10.0] * 9) for name in ("a-1", "a-2")], [])
+    store.commit([arrival(9, "a-1", version="2", ms=[20.0])], [])
+    for resolution, rows in (("5m", 9), ("15m", 4), ("1h", 2)):
+        found = store.history("digits", None, None, 0, resolution)
+        assert sum(rollup.n for rollup in found) == 145
+        assert len(found) == rows
+        assert [rollup.start_ms for rollup in found] == sorted(rollup.start_ms for rollup in found)
+    assert [rollup.n for rollup in store.history("digits", "2", "raspberry-pi-4", 0, "5m")] == [1]
+    assert store.history("other", None, None, 0, "5m") == []
+    five = store.history("digits", "1", None, 0, "5m")[0]
+    assert (five.boards, five.rate) == (pytest.approx(0.4), pytest.approx(0.15))
+    assert five.p99 == pytest.approx(10.0, rel=0.011)
+
+
+def test_hours_are_the_quarters_added_before_and_after_they_are_folded(store):
+    for n in range(16):
+        at = NOW + n * 10 * 60_000
+        store.commit([arrival(n + 1, at=at, received=at, ms=[float(10 + n)] * 9)], [])
+    before = store.device_history("porch-1", 0, "1h")
+    assert [rollup.n for rollup in before] == [54, 54, 36]
+    assert "r1h" not in store.sizes()
+    store.look_for_silence(NOW + 4 * 3_600_000)
+    assert store.sizes()["r1h"][0] == 3
+    after = store.device_history("porch-1", 0, "1h")
+    assert [(r.start_ms, r.n, r.p99) for r in after] == [(r.start_ms, r.n, r.p99) for r in before]
+    store.commit([arrival(99, at=NOW, received=NOW + 4 * 3_600_000)], [])
+    assert [rollup.n for rollup in store.device_history("porch-1", 0, "1h")] == [56, 54, 36]
+    store.look_for_silence(NOW + 4 * 3_600_000)
+    assert [rollup.n for rollup in store.device_history("porch-1", 0, "1h")] == [56, 54, 36]
+
+
+def test_the_last_hour_of_a_board_in_five_minutes(store):
+    for n in range(12):
+        at = NOW + n * 60_000
+        store.commit([arrival(n + 1, at=at, received=at, ms=[10.0] * 9)], [])
+    assert [rollup.n for rollup in store.device_history("porch-1", 0, "5m")] == [36, 45, 27]
+    assert store.device_history("none-1", 0, "5m") == []
+
+
+def test_events_by_kind_and_page_and_those_of_boards(store):
+    install = Event(NOW, "porch-1", "install", "installed digits 2")
+    store.commit([arrival(1), Arrival("porch-1", EPOCH, 2, 1, NOW, b"{}", None, event=install)], [birth()])
+    assert [event.text for event in store.events("porch-1", 5, kinds=["install"])] == ["installed digits 2"]
+    latest, first = store.events(None, 5)
+    assert (first.kind, latest.kind) == ("online", "install")
+    assert store.events(None, 5, before=latest.id) == [first]
+    assert marks(store, arrival(3)) == {EPOCH: 3}
+
+
+def test_a_board_is_forgotten_with_all_that_is_known_of_it(store):
+    store.commit([arrival(1), arrival(1, "gate-1")], [birth(), birth("gate-1")])
+    assert store.forget("porch-1")
+    assert not store.forget("porch-1")
+    assert [row.id for row in store.fleet()] == ["gate-1"]
+    assert {event.device for event in store.events(None, 9)} == {"gate-1"}
+    assert marks(store, arrival(2)) == {EPOCH: 0}
+    assert store.device("porch-1").n == 2
+
+
+def test_a_mark_says_whether_the_birth_of_that_boot_is_known(store):
+    assert store.commit([arrival(1)], []) == [Mark("porch-1", EPOCH, 1, known=False)]
+    assert store.commit([arrival(2)], [birth()]) == [Mark("porch-1", EPOCH, 2, known=True)]
+    assert store.commit([arrival(1, epoch=OTHER)], []) == [Mark("porch-1", OTHER, 1, known=False)]
+
+
+def test_what_boards_count_is_rolled_up(store):
+    one = arrival(1)
+    more = {
+        "stages": {"infer": histogram([8.0, 9.0]), "queue": histogram([0.1])}, "refused_by_budget": 2, "errors": 5,
+        "error_codes": {"busy": 3, "fault": 2}, "clipped": 10, "values": 1000, "psi": 0.3, "compared": 4,
+        "differed": 1, "site": "north", "group": "gates",
+    }  # fmt: skip
+    store.commit([replace(one, window=replace(one.window, **more))], [])
+    store.commit([replace(arrival(2), window=replace(one.window, **(more | {"psi": 0.1})))], [])
+    row = store.device("porch-1")
+    assert (row.blocked, row.clipped, row.values, row.psi) == (4, 20, 2000, 0.3)
+    assert (row.compared, row.differed, row.site, row.group) == (8, 2, "north", "gates")
+    for rollup in (*store.quarters("porch-1", 0), *store.history("digits", None, None, 0, "5m")):
+        assert (rollup.blocked, rollup.clipped, rollup.values, rollup.psi) == (4, 20, 2000, 0.3)
+        assert rollup.error_codes == {"busy": 6, "fault": 4}
+        assert {stage: h.count for stage, h in rollup.stages.items()} == {"infer": 4, "queue": 2}
+    assert store.counts()[0].states["drifting"] == 1
+
+
+def test_site_and_group_are_those_of_the_birth(store):
+    store.commit([arrival(1)], [birth(site="north", group="gates")])
+    assert (store.device("porch-1").site, store.device("porch-1").group) == ("north", "gates")

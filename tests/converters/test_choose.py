@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_converters.choose import NOISE, Candidate, Choice, Limits, choose
+from edgekit_converters.choose import NOISE, Candidate, Choice, ChoiceLimits, choose
 from edgekit_converters.fidelity.result import Decisions, FewLevels, Fidelity, OutputDrift, Score, Share
-from edgekit_profiles import Estimate, RuntimeSupport, installable, load, measured
+from edgekit_profiles import Estimate, RuntimeSupport, installable, load, measured_estimate
 
 BOTH = (
     RuntimeSupport("litert", "tflite", True, "2.3.0", "fits"),
@@ -49,19 +49,21 @@ def reason(choice: Choice, recipe: str) -> str:
 
 def test_a_board_without_a_runtime_refuses_everything_with_its_python_as_the_reason():
     candidates = [candidate("tflite-int8", None), candidate("onnx-f32", None, failed="not tried")]
-    choice = choose("jetson-nano", candidates, Limits(), installable(load("jetson-nano")))
+    choice = choose("jetson-nano", candidates, ChoiceLimits(), installable(load("jetson-nano")))
     assert choice.chosen is None
     assert codes(choice) == {"tflite-int8": "runtime-unavailable", "onnx-f32": "runtime-unavailable"}
     assert all("Python 3.6 is served by no current wheel" in refusal.reason for refusal in choice.refused)
 
 
 def test_a_format_without_any_engine_is_refused():
-    choice = choose("b", [candidate("tensorrt-int8", estimated(1, 2, 3))], Limits(), BOTH)
+    choice = choose("b", [candidate("tensorrt-int8", estimated(1, 2, 3))], ChoiceLimits(), BOTH)
     assert codes(choice) == {"tensorrt-int8": "runtime-unavailable"}
 
 
 def test_a_failed_conversion_says_what_failed():
-    choice = choose("b", [candidate("tflite-int8", None, failed="operation LSTM has no int8 form")], Limits(), BOTH)
+    choice = choose(
+        "b", [candidate("tflite-int8", None, failed="operation LSTM has no int8 form")], ChoiceLimits(), BOTH
+    )
     assert codes(choice) == {"tflite-int8": "conversion-failed"}
     assert reason(choice, "tflite-int8") == "operation LSTM has no int8 form"
 
@@ -69,12 +71,12 @@ def test_a_failed_conversion_says_what_failed():
 @pytest.mark.parametrize("drop", [0.95 - 0.90, 1.0 - 0.95, 0.05, -0.02])
 def test_a_drop_equal_to_the_limit_passes_despite_float_noise(drop):
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=fidelity(drop))
-    assert choose("b", [item], Limits(max_drop=0.05), BOTH).chosen is item
+    assert choose("b", [item], ChoiceLimits(max_drop=0.05), BOTH).chosen is item
 
 
 def test_a_larger_drop_is_refused_with_the_drop_the_limit_and_the_interval():
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=fidelity(0.0725, ci95=(0.031, 0.114)))
-    choice = choose("b", [item], Limits(max_drop=0.05), BOTH)
+    choice = choose("b", [item], ChoiceLimits(max_drop=0.05), BOTH)
     assert codes(choice) == {"tflite-int8": "drop"}
     assert reason(choice, "tflite-int8") == (
         "top1 drops by 7.25 points (95 % interval 3.1 to 11.4) on 200 items, more than the 5 allowed"
@@ -86,22 +88,22 @@ def test_without_labels_the_limit_applies_to_the_disagreement():
         candidate("tflite-int8", estimated(1, 2, 3), fidelity=fidelity(None, agreement=0.94)),
         candidate("tflite-f32", estimated(4, 5, 6), fidelity=fidelity(None, agreement=0.95)),
     ]
-    choice = choose("b", items, Limits(max_drop=0.05), BOTH)
+    choice = choose("b", items, ChoiceLimits(max_drop=0.05), BOTH)
     assert choice.chosen is items[1]
     assert "6 % of 200 items get another answer" in reason(choice, "tflite-int8")
 
 
 def test_a_drop_that_was_never_measured_does_not_keep_a_limit():
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=None)
-    assert codes(choose("b", [item], Limits(max_drop=0.05), BOTH)) == {"tflite-int8": "drop"}
-    assert choose("b", [item], Limits(), BOTH).chosen is item
+    assert codes(choose("b", [item], ChoiceLimits(max_drop=0.05), BOTH)) == {"tflite-int8": "drop"}
+    assert choose("b", [item], ChoiceLimits(), BOTH).chosen is item
 
 
 def test_a_task_without_metric_or_classes_is_held_to_its_cosine():
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=fidelity(None, agreement=None))
-    assert choose("b", [item], Limits(max_drop=0.05), BOTH).chosen is item
+    assert choose("b", [item], ChoiceLimits(max_drop=0.05), BOTH).chosen is item
     far = candidate("tflite-int8", estimated(1, 2, 3), fidelity=replace(item.fidelity, cosine=0.93))
-    choice = choose("b", [far], Limits(max_drop=0.05), BOTH)
+    choice = choose("b", [far], ChoiceLimits(max_drop=0.05), BOTH)
     assert "cosine with the original's is 0.9300" in reason(choice, "tflite-int8")
 
 
@@ -130,29 +132,29 @@ def test_without_labels_the_limit_is_held_against_the_output_that_lost_most(name
     output, words = OUTPUTS[name]
     found = replace(fidelity(None, agreement=None), cosine=0.9999, outputs=(drifted("other", cosine=0.999), output))
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=replace(found, outputs=(output,)))
-    choice = choose("b", [item], Limits(max_drop=0.05), BOTH)
+    choice = choose("b", [item], ChoiceLimits(max_drop=0.05), BOTH)
     assert words in reason(choice, "tflite-int8")
     both = candidate("tflite-int8", estimated(1, 2, 3), fidelity=found)
-    assert "'out'" in reason(choose("b", [both], Limits(max_drop=0.05), BOTH), "tflite-int8")
+    assert "'out'" in reason(choose("b", [both], ChoiceLimits(max_drop=0.05), BOTH), "tflite-int8")
 
 
 def test_a_loss_above_the_limit_is_never_written_as_equal_to_it():
     found = replace(fidelity(None, agreement=None), cosine=1 - 4e-6)
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=found)
-    words = reason(choose("b", [item], Limits(max_drop=0.0), BOTH), "tflite-int8")
+    words = reason(choose("b", [item], ChoiceLimits(max_drop=0.0), BOTH), "tflite-int8")
     assert words.startswith(
         "its answers' cosine with the original's is 0.999996 on 200 items: 0.0004 % short of 1, more than the 0 %"
     )
     close = replace(fidelity(None, agreement=None), cosine=1 - 0.010004)
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=close)
-    assert "1.0004 % short" in reason(choose("b", [item], Limits(max_drop=0.01), BOTH), "tflite-int8")
+    assert "1.0004 % short" in reason(choose("b", [item], ChoiceLimits(max_drop=0.01), BOTH), "tflite-int8")
 
 
 def test_a_metric_of_one_output_does_not_hide_what_another_lost():
     outputs = (drifted("kind", kind="classes", agreement=Share(1.0, (0.9, 1.0), 200)),
                drifted("price", kind="numbers", spread_error=0.4))  # fmt: skip
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=replace(fidelity(0.0), outputs=outputs))
-    choice = choose("b", [item], Limits(max_drop=0.05), BOTH)
+    choice = choose("b", [item], ChoiceLimits(max_drop=0.05), BOTH)
     assert choice.chosen is item
     assert any("top1 is of one output, and the error of 'price' is 40 %" in note for note in choice.notes)
 
@@ -164,42 +166,43 @@ def test_an_error_may_grow_by_a_share_of_the_originals():
         scores=(Score("mae", 4.0, 4.2, 0.2, (0.1, 0.3), higher_is_better=False),),
     )  # fmt: skip
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=worse)
-    assert choose("b", [item], Limits(max_drop=0.06), BOTH).chosen is item
-    refused = reason(choose("b", [item], Limits(max_drop=0.02), BOTH), "tflite-int8")
+    assert choose("b", [item], ChoiceLimits(max_drop=0.06), BOTH).chosen is item
+    refused = reason(choose("b", [item], ChoiceLimits(max_drop=0.02), BOTH), "tflite-int8")
     assert refused.startswith("mae grows by 5 % of the original's (95 % interval 2.5 to 7.5)")
     assert refused.endswith("more than the 2 % allowed")
 
 
 def test_an_interval_beyond_the_limit_is_noted():
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=fidelity(0.0, items=20, ci95=(-0.1, 0.1)))
-    assert any("20 items are too few" in note for note in choose("b", [item], Limits(max_drop=0.05), BOTH).notes)
+    assert any("20 items are too few" in note for note in choose("b", [item], ChoiceLimits(max_drop=0.05), BOTH).notes)
 
 
 def test_the_high_end_of_the_range_must_keep_the_budget():
     item = candidate("tflite-int8", estimated(60, 80, 120, "anchored"))
-    choice = choose("b", [item], Limits(budget_ms=100), BOTH)
+    choice = choose("b", [item], ChoiceLimits(budget_ms=100), BOTH)
     assert codes(choice) == {"tflite-int8": "budget"}
     assert reason(choice, "tflite-int8") == "it may take 60 to 120 ms, anchored, above the budget of 100 ms"
-    assert choose("b", [item], Limits(budget_ms=120), BOTH).chosen is item
+    assert choose("b", [item], ChoiceLimits(budget_ms=120), BOTH).chosen is item
 
 
 def test_a_budget_is_not_promised_without_an_estimate():
     item = candidate("tflite-int8", None)
-    assert codes(choose("b", [item], Limits(budget_ms=100), BOTH)) == {"tflite-int8": "budget"}
-    assert choose("b", [item], Limits(), BOTH).chosen is item
+    assert codes(choose("b", [item], ChoiceLimits(budget_ms=100), BOTH)) == {"tflite-int8": "budget"}
+    assert choose("b", [item], ChoiceLimits(), BOTH).chosen is item
 
 
 SLOWER = {
-    "measured slower": (measured(9, 10), measured(6, 7), True),
-    "measured as fast, but for noise": (measured(6.1, 7), measured(6, 7), False),
-    "measured faster": (measured(6, 7), measured(9, 10), False),
+    "measured slower": (measured_estimate(9, 10), measured_estimate(6, 7), True),
+    "measured as fast, but for noise": (measured_estimate(6.1, 7), measured_estimate(6, 7), False),
+    "measured slower by the middle, ranges overlapping": (measured_estimate(6.5, 8), measured_estimate(6, 7), False),
+    "measured faster": (measured_estimate(6, 7), measured_estimate(9, 10), False),
     "estimated slower, ranges apart": (estimated(17, 18, 20), estimated(4, 8, 16), True),
     "estimated slower by the middle, ranges overlapping": (estimated(3, 9, 20), estimated(4, 8, 16), False),
     "estimated equal": (estimated(3, 8, 20), estimated(4, 8, 16), False),
     "an anchored and an estimated one, overlapping": (estimated(3, 9, 20), estimated(4, 8, 16, "anchored"), False),
     "an anchored and an estimated one, apart": (estimated(17, 18, 20), estimated(4, 8, 16, "anchored"), True),
-    "one measured, ranges touching": (measured(9, 10), estimated(4, 8, 16), False),
-    "one measured, ranges apart": (measured(20, 22), estimated(4, 8, 16), True),
+    "one measured, ranges touching": (measured_estimate(9, 10), estimated(4, 8, 16), False),
+    "one measured, ranges apart": (measured_estimate(20, 22), estimated(4, 8, 16), True),
     "nothing known of float": (estimated(3, 9, 20), None, False),
 }
 
@@ -210,7 +213,7 @@ def test_a_quantized_artifact_that_is_surely_slower_than_float_is_never_shipped(
     precision, quantized, original, refused
 ):
     items = [candidate(f"tflite-{precision}", quantized), candidate("tflite-f32", original)]
-    choice = choose("b", items, Limits(), BOTH)
+    choice = choose("b", items, ChoiceLimits(), BOTH)
     assert (codes(choice).get(f"tflite-{precision}") == "slower") is refused
 
 
@@ -218,15 +221,15 @@ def test_a_quantized_artifact_that_is_surely_slower_than_float_is_never_shipped(
 def test_what_may_be_slower_than_float_travels_as_an_alternate_for_the_board_to_try(precision):
     doubtful = candidate(f"tflite-{precision}", estimated(35, 120, 215))
     plain, other = candidate("tflite-f32", estimated(46, 57, 70)), candidate("onnx-f32", estimated(48, 60, 72))
-    choice = choose("b", [doubtful, plain, other], Limits(alternates=1), BOTH)
+    choice = choose("b", [doubtful, plain, other], ChoiceLimits(alternates=1), BOTH)
     assert choice.chosen is plain
     assert choice.alternates == (doubtful,)
     said = (
         "it may be slower than tflite-f32 in the same runtime: 35 to 215 ms, estimated, against 46 to 70 ms, "
-        "estimated; the ranges overlap, so only the board can tell"
+        "estimated; the ranges overlap, so only the board can decide"
     )
     assert f"tflite-{precision}: {said}" in choice.notes
-    none_kept = choose("b", [doubtful, plain, other], Limits(), BOTH)
+    none_kept = choose("b", [doubtful, plain, other], ChoiceLimits(), BOTH)
     assert none_kept.chosen is plain
     assert (codes(none_kept)[doubtful.recipe], reason(none_kept, doubtful.recipe)) == ("not-preferred", said)
 
@@ -234,19 +237,49 @@ def test_what_may_be_slower_than_float_travels_as_an_alternate_for_the_board_to_
 def test_what_may_be_slower_is_chosen_where_float_may_not_be_shipped():
     doubtful = candidate("tflite-int8", estimated(20, 60, 90))
     plain = candidate("tflite-f32", estimated(30, 50, 110))
-    choice = choose("b", [doubtful, plain], Limits(budget_ms=100, alternates=1), BOTH)
+    choice = choose("b", [doubtful, plain], ChoiceLimits(budget_ms=100, alternates=1), BOTH)
     assert choice.chosen is doubtful
     assert codes(choice) == {"tflite-f32": "budget"}
 
 
+def test_of_two_measured_ranges_that_overlap_the_lower_middle_is_chosen_and_neither_is_called_slower():
+    items = [candidate("tflite-int8", measured_estimate(6.5, 8)), candidate("tflite-f32", measured_estimate(6, 7))]
+    choice = choose("b", items, ChoiceLimits(), BOTH)
+    assert choice.chosen is items[1]
+    assert reason(choice, "tflite-int8") == (
+        "it may be slower than tflite-f32 in the same runtime: 6.5 to 8 ms, measured, against 6 to 7 ms, measured; "
+        "the ranges overlap"
+    )
+
+
+def test_a_rule_is_the_reason_without_the_figures_of_a_recipe_and_a_board():
+    limits = ChoiceLimits(budget_ms=10, alternates=0)
+    found = {}
+    for board, scale in (("slow", 1.0), ("slower", 1.5)):
+        items = [
+            candidate("tflite-int8", estimated(2 * scale, 3 * scale, 4 * scale)),
+            candidate("tflite-f32", estimated(11 * scale, 12 * scale, 13 * scale)),
+            candidate("onnx-int8-qdq", estimated(12 * scale, 13 * scale, 14 * scale)),
+            candidate("onnx-f32", estimated(4.5 * scale, 5 * scale, 6 * scale)),
+        ]
+        found[board] = choose(board, items, limits, BOTH).refused
+    assert [one.rule for one in found["slow"]] == [one.rule for one in found["slower"]]
+    rules = {one.rule: one.code for one in found["slow"]}
+    assert rules == {
+        "it may take longer than the budget of 10 ms": "budget",
+        "acceptable, but tflite-int8 is faster, and the ranges do not overlap": "not-preferred",
+    }
+    assert not {one.reason for one in found["slow"]} & {one.reason for one in found["slower"]}
+
+
 def test_float_of_another_runtime_makes_nothing_slower():
     items = [candidate("onnx-int8-qdq", estimated(3, 9, 20)), candidate("tflite-f32", estimated(4, 8, 16))]
-    assert choose("b", items, Limits(), BOTH).chosen is items[0]
+    assert choose("b", items, ChoiceLimits(), BOTH).chosen is items[0]
 
 
 def test_the_slower_reason_prints_both_ranges():
-    items = [candidate("tflite-int8", measured(59, 61)), candidate("tflite-f32", measured(6.9, 7))]
-    assert reason(choose("b", items, Limits(), BOTH), "tflite-int8") == (
+    items = [candidate("tflite-int8", measured_estimate(59, 61)), candidate("tflite-f32", measured_estimate(6.9, 7))]
+    assert reason(choose("b", items, ChoiceLimits(), BOTH), "tflite-int8") == (
         "it is slower than tflite-f32 in the same runtime: 59 to 61 ms, measured, against 6.9 to 7 ms, measured"
     )
 
@@ -259,7 +292,7 @@ PREFERRED = {
     "TFLite before ONNX where nothing was measured": (
         [("onnx-int8-qdq", estimated(3, 5, 9)), ("tflite-int8", estimated(4, 6, 9))], "tflite-int8"),
     "the lower measured middle, whatever the format": (
-        [("onnx-int8-qdq", measured(5, 9)), ("tflite-int8", measured(6, 9))], "onnx-int8-qdq"),
+        [("onnx-int8-qdq", measured_estimate(5, 9)), ("tflite-int8", measured_estimate(6, 9))], "onnx-int8-qdq"),
     "the lower middle of one format": (
         [("tflite-int8-mixed", estimated(3, 6, 9)), ("tflite-int8", estimated(3, 5, 9))], "tflite-int8"),
     "int8 without any estimate": ([("tflite-f32", None), ("tflite-int8", None)], "tflite-int8"),
@@ -269,7 +302,7 @@ PREFERRED = {
 @pytest.mark.parametrize(("given_items", "expected"), PREFERRED.values(), ids=PREFERRED)
 def test_preference(given_items, expected):
     items = [candidate(recipe, estimate) for recipe, estimate in given_items]
-    choice = choose("b", items, Limits(), BOTH)
+    choice = choose("b", items, ChoiceLimits(), BOTH)
     assert choice.chosen is not None
     assert choice.chosen.recipe == expected
     assert set(codes(choice).values()) == {"not-preferred"}
@@ -278,7 +311,7 @@ def test_preference(given_items, expected):
 
 def test_of_equals_the_smaller_is_chosen():
     items = [candidate("tflite-int8", estimated(3, 5, 9), 100), candidate("tflite-int8-mixed", estimated(3, 5, 9), 90)]
-    choice = choose("b", items, Limits(), BOTH)
+    choice = choose("b", items, ChoiceLimits(), BOTH)
     assert choice.chosen is items[1]
     assert "smaller" in reason(choice, "tflite-int8")
 
@@ -287,9 +320,9 @@ def test_of_equals_the_smaller_is_chosen():
 def test_what_was_not_measured_on_the_board_says_so(recipe):
     assert any(
         "not measured on the board" in note
-        for note in choose("b", [candidate(recipe, estimated(1, 2, 3))], Limits(), BOTH).notes
+        for note in choose("b", [candidate(recipe, estimated(1, 2, 3))], ChoiceLimits(), BOTH).notes
     )
-    assert not choose("b", [candidate(recipe, measured(2, 3))], Limits(), BOTH).notes
+    assert not choose("b", [candidate(recipe, measured_estimate(2, 3))], ChoiceLimits(), BOTH).notes
 
 
 MEMORY = {
@@ -303,7 +336,7 @@ MEMORY = {
 @pytest.mark.parametrize(("memory", "ram", "fits"), MEMORY.values(), ids=MEMORY)
 def test_what_needs_more_memory_than_the_board_leaves_is_refused(memory, ram, fits):
     item = candidate("tflite-int8", estimated(1, 2, 3), memory_bytes=memory)
-    choice = choose("b", [item], Limits(ram_mb=ram), BOTH)
+    choice = choose("b", [item], ChoiceLimits(ram_mb=ram), BOTH)
     assert (choice.chosen is item) is fits
     if not fits:
         assert codes(choice) == {"tflite-int8": "memory"}
@@ -316,26 +349,26 @@ def test_the_runner_up_of_another_engine_is_kept_as_an_alternate():
         candidate("tflite-f32", estimated(8, 12, 20)),
         candidate("onnx-int8-qdq", estimated(3, 7, 9)),
     ]
-    choice = choose("b", items, Limits(alternates=1), BOTH)
+    choice = choose("b", items, ChoiceLimits(alternates=1), BOTH)
     assert choice.chosen is items[0]
     assert choice.alternates == (items[2],)
     assert codes(choice) == {"tflite-f32": "not-preferred"}
 
 
 def test_what_is_slower_beyond_doubt_is_no_alternate():
-    items = [candidate("tflite-int8", measured(3, 4)), candidate("tflite-f32", measured(8, 9))]
-    choice = choose("b", items, Limits(alternates=2), BOTH)
+    items = [candidate("tflite-int8", measured_estimate(3, 4)), candidate("tflite-f32", measured_estimate(8, 9))]
+    choice = choose("b", items, ChoiceLimits(alternates=2), BOTH)
     assert choice.alternates == ()
     assert codes(choice) == {"tflite-f32": "not-preferred"}
 
 
 def test_two_candidates_of_one_recipe_are_the_callers_bug():
     with pytest.raises(ValueError, match="same recipe"):
-        choose("b", [candidate("tflite-int8", None)] * 2, Limits(), BOTH)
+        choose("b", [candidate("tflite-int8", None)] * 2, ChoiceLimits(), BOTH)
 
 
 def test_no_candidates_choose_nothing():
-    assert choose("b", [], Limits(), BOTH) == Choice(None, ())
+    assert choose("b", [], ChoiceLimits(), BOTH) == Choice(None, ())
 
 
 RECIPES = ["tflite-int8", "tflite-int8-mixed", "tflite-dynamic", "tflite-f32", "onnx-int8-qdq", "onnx-f32"]
@@ -366,7 +399,7 @@ def situations(draw):
         for recipe in recipes
     ]
     ram_mb = draw(st.none() | st.integers(1, 2048))
-    limits = Limits(draw(st.none() | fractions), draw(st.none() | times), ram_mb, draw(st.integers(0, 2)))
+    limits = ChoiceLimits(draw(st.none() | fractions), draw(st.none() | times), ram_mb, draw(st.integers(0, 2)))
     support = [replace(verdict, ok=draw(st.booleans())) for verdict in BOTH]
     return candidates, limits, support
 
@@ -456,7 +489,7 @@ def test_the_order_of_the_candidates_changes_nothing(situation, random):
 
 def test_where_no_latency_is_known_no_ranges_are_spoken_of():
     items = [candidate("tflite-int8", None), candidate("onnx-f32", None)]
-    choice = choose("b", items, Limits(), BOTH)
+    choice = choose("b", items, ChoiceLimits(), BOTH)
     assert (
         reason(choice, "onnx-f32")
         == "acceptable, but tflite-int8 is INT8, which comes first; no latency is known of either"
@@ -468,7 +501,7 @@ def test_two_ranges_that_touch_only_a_third_are_told_apart_as_what_they_are():
     wide = candidate("onnx-int8-qdq", estimate=Estimate(6.0, 20.0, 84.0, "estimated"))
     fast = candidate("tflite-int8", estimate=Estimate(20.0, 24.0, 30.0, "anchored"))
     slow = candidate("tflite-f32", estimate=Estimate(55.0, 67.0, 83.0, "anchored"))
-    choice = choose("raspberry-pi-4", [wide, fast, slow], Limits(), BOTH)
+    choice = choose("raspberry-pi-4", [wide, fast, slow], ChoiceLimits(), BOTH)
     assert choice.chosen is fast
     assert "is faster, and the ranges do not overlap" in reason(choice, "tflite-f32")
 
@@ -481,11 +514,11 @@ def test_a_detector_without_labels_is_held_to_its_decisions():
     assert found.loss == pytest.approx(0.1)
     assert found.loss_ci95 == pytest.approx((0.03, 0.2))
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=found)
-    assert reason(choose("b", [item], Limits(max_drop=0.05), BOTH), "tflite-int8").startswith(
+    assert reason(choose("b", [item], ChoiceLimits(max_drop=0.05), BOTH), "tflite-int8").startswith(
         "it keeps 36 of the original's 40 boxes and adds 2 on 200 items (95 % interval 3 to 20): "
         "10 % of decisions differ"
     )
-    unsure = choose("b", [item], Limits(max_drop=0.15), BOTH)
+    unsure = choose("b", [item], ChoiceLimits(max_drop=0.15), BOTH)
     assert unsure.chosen is item
     assert any("too few to be sure" in note for note in unsure.notes)
 
@@ -495,6 +528,6 @@ def test_an_output_with_few_levels_left_keeps_no_limit_whatever_decisions_say():
     found = replace(fidelity(None, agreement=1.0), outputs=(coarse,), decisions=replace(BOXES, kept=40, agreement=1.0))
     assert found.loss == 1.0
     item = candidate("tflite-int8", estimated(1, 2, 3), fidelity=found)
-    assert codes(choose("b", [item], Limits(max_drop=0.5), BOTH)) == {"tflite-int8": "drop"}
+    assert codes(choose("b", [item], ChoiceLimits(max_drop=0.5), BOTH)) == {"tflite-int8": "drop"}
     labelled = replace(fidelity(0.0), outputs=(coarse,))
     assert labelled.loss == 0.0  # a metric on labels is what the person asked for

@@ -334,9 +334,41 @@ def test_the_warning_names_the_output_and_the_line_to_write():
     assert 'write scores = "probabilities"' in warning.do
 
 
+def two_outputs():
+    outputs = (TensorSpec("box", "b", "float32", (-1, 2, 2)), TensorSpec("scores", "s", "float32", (-1, 3)))
+    return replace(linear(), outputs=(*outputs, TensorSpec("features", "f", "float32", (-1, 8))))
+
+
+def test_one_of_several_outputs_is_picked_as_the_classifiers(tmp_path):
+    text = 'labels = ["cat", "dog", "newt"]\n[classification]\noutput = "scores"\n'
+    contract = describe(two_outputs(), write(tmp_path, text))
+    assert (contract.task, contract.labels) == ("classification", ("cat", "dog", "newt"))
+    assert [output.name for output in contract.outputs] == ["scores", "box", "features"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('task = "classification"\n', "first output 'box' is float32 [2, 2]; a classifier's is one float a class"),
+        ('task = "classification"\n', 'Write output = "scores" in [classification]'),
+        ('[classification]\noutput = "score"\n', "the model has no output 'score'. Name one of them: box, scores"),
+        ('[classification]\noutput = "box"\n', "the model's output 'box' is float32 [2, 2]"),
+        ('task = "raw"\n[classification]\noutput = "scores"\n', "has no meaning for a model whose task is raw"),
+        ("[classification]\n", "output: is missing"),
+    ],
+)
+def test_an_output_that_cannot_be_the_classifiers_says_which_could(tmp_path, text, says):
+    with pytest.raises(ContractFileError) as caught:
+        describe(two_outputs(), write(tmp_path, text))
+    assert says in str(caught.value)
+
+
 def test_the_stated_keys_are_those_of_the_file(tmp_path):
     assert stated_keys(None) == frozenset()
     assert stated_keys(write(tmp_path, IMAGE)) == {"input"}
+    said = replace(linear(), stated='task = "classification"\n')
+    assert stated_keys(None, said) == {"task"}
+    assert stated_keys(write(tmp_path, IMAGE), said) == {"input"}
 
 
 def detector(*outputs: tuple[str, tuple[int, ...]]):
@@ -430,7 +462,7 @@ def test_what_a_detectors_table_lacks_is_named(case, tmp_path):
 
 def test_labels_of_a_detector_are_counted_without_the_background(tmp_path):
     text = DETECTION + 'format = "cxcywh"\nunit = "pixels"\ncandidates = "last"\nbackground = "first"\n'
-    with pytest.raises(ContractFileError, match="labels: 2 labels, and the outputs tell 79 classes apart"):
+    with pytest.raises(ContractFileError, match="labels: 2 labels, and the outputs have 79 classes"):
         describe(YOLO, write(tmp_path, 'labels = ["a", "b"]\n' + text))
 
 

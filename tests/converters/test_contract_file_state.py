@@ -9,7 +9,7 @@ from linear import linear
 
 from edgekit_converters.contract_file import describe
 from edgekit_converters.errors import ContractFileError
-from edgekit_runtime.contract import Carried
+from edgekit_runtime.contract import CarriedState
 from edgekit_runtime.tensors import TensorSpec
 
 
@@ -35,7 +35,7 @@ def written(folder, text):
 
 def test_without_a_file_the_model_tells():
     contract = describe(RECURRENT, None)
-    assert (contract.state, contract.carried) == ("explicit", (Carried("h0", "hn"),))
+    assert (contract.state, contract.carried) == ("explicit", (CarriedState("h0", "hn"),))
     assert [out.name for out in contract.caller_outputs] == ["y", "gate", "count"]
     assert describe(INSIDE, None).state == "internal"
     assert describe(linear(), None).carried is None
@@ -49,10 +49,10 @@ def test_the_state_is_no_output_when_the_task_is_guessed():
 def test_a_file_names_pairs_beginnings_and_the_hop(tmp_path):
     text = '[state]\ncarried = { h0 = "gate" }\ninitial = { h0 = [1, 2, 3, 4] }\nhop = 160\n'
     contract = describe(RECURRENT, written(tmp_path, text))
-    assert contract.carried == (Carried("h0", "gate", (1.0, 2.0, 3.0, 4.0)),)
+    assert contract.carried == (CarriedState("h0", "gate", (1.0, 2.0, 3.0, 4.0)),)
     assert contract.hop == 160
     one = describe(RECURRENT, written(tmp_path, "[state]\ninitial = { h0 = 0.5 }\n"))
-    assert one.carried == (Carried("h0", "hn", (0.5,)),)
+    assert one.carried == (CarriedState("h0", "hn", (0.5,)),)
 
 
 def test_a_file_may_say_that_nothing_is_carried(tmp_path):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from edgekit_converters.deadline import TimeIsOverError, limited, tick
+from edgekit_converters.progress import TimeIsOverError, tick, time_limit
 
 
 def over():
@@ -15,15 +15,15 @@ def over():
 
 def test_a_loop_below_the_limit_stops_and_what_comes_after_goes_on():
     tick()
-    with pytest.raises(TimeIsOverError), limited(over):
+    with pytest.raises(TimeIsOverError), time_limit(over):
         tick()
     tick()
 
 
 def test_the_inner_limit_counts_and_the_outer_one_comes_back():
     calls = []
-    with limited(lambda: calls.append("outer")):
-        with limited(lambda: calls.append("inner")):
+    with time_limit(lambda: calls.append("outer")):
+        with time_limit(lambda: calls.append("inner")):
             tick()
         tick()
     assert calls == ["inner", "outer"]
@@ -40,7 +40,7 @@ def test_other_threads_go_on():
         tick()
         done.append(True)
 
-    with limited(over):
+    with time_limit(over):
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()

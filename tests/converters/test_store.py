@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_converters.store import NO_STORE, DiskStore, default_folder, key, unfinished
+from edgekit_converters.store import NO_STORE, DiskStore, default_folder, key, unfinished_folder
 
 A, B, C = (key(name) for name in "abc")
 
@@ -117,7 +117,7 @@ def test_partial_files_of_a_build_that_died_go_away(tmp_path: Path):
 
 
 def test_what_an_interrupted_build_left_stays_for_two_weeks(tmp_path: Path):
-    waiting, abandoned = unfinished(tmp_path, A), unfinished(tmp_path, B)
+    waiting, abandoned = unfinished_folder(tmp_path, A), unfinished_folder(tmp_path, B)
     for path, age_days in ((waiting, 13), (abandoned, 15)):
         path.write_bytes(b"half")
         os.utime(path, (time.time() - age_days * 86_400,) * 2)

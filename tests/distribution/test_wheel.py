@@ -6,12 +6,13 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 import tiny
-from distribution.conftest import run
+from distribution.conftest import ROOT, run
 from distribution.wheel_contents import problems
 
 HEAVY = ("tensorflow", "keras", "onnx", "tf2onnx", "click", "starlette", "rich", "edgekit", "edgekit_converters")
@@ -19,6 +20,12 @@ HEAVY = ("tensorflow", "keras", "onnx", "tf2onnx", "click", "starlette", "rich",
 
 def test_the_wheel_holds_four_packages_their_data_and_nothing_else(wheel):
     assert problems(wheel) == []
+
+
+def test_the_same_tree_gives_the_same_bytes(wheel, tmp_path):
+    run([sys.executable, "-m", "build", "--wheel", "--no-isolation", ROOT, "--outdir", tmp_path])
+    (again,) = tmp_path.glob("*.whl")
+    assert again.read_bytes() == wheel.read_bytes()
 
 
 def test_a_wheel_with_a_stray_file_is_noticed(wheel, tmp_path):

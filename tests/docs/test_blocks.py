@@ -3,10 +3,11 @@
 - ```python is executed; each block stands alone. After `<!-- memory.ekb is a small network with a state -->` that file
   is there, after `<!-- camera.ekb is an encrypted bundle, camera.secret its key -->` both of them.
 - ```sh: `edgekit` and `openssl` commands are run and must exit 0; `make` must name a target, `pip install` an extra.
-  After `<!-- not run: why -->` an `edgekit` command is only parsed.
+  After `<!-- not run: why -->` an `edgekit` command is only parsed, as a block of Python is.
 - ```console: each `$ ` command is run, and what it prints must be what is shown; `...` stands for anything.
   After `<!-- in the finder's folder -->` that is where docs/examples/finder.py has left its network.
-- ```toml must be accepted by the reader of contract files, or of profiles where it has a [core].
+- ```toml must be accepted by the reader of contract files, or of profiles where it has a [core], or of alerts'
+  rules where it has webhooks.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ LANGUAGES = {"python", "sh", "console", "toml", "json", "text"}
 RUN = {"edgekit", "openssl", "echo", "head", "mkdir"}
 STATEFUL = "memory.ekb is a small network with a state"
 ENCRYPTED = "camera.ekb is an encrypted bundle, camera.secret its key"
-NOT_RUN = {"git", "cd", "cp", "sudo", "python", "python3", "uv", ".venv/bin/python"}  # installing, elsewhere
+NOT_RUN = {
+    "git", "cd", "cp", "sudo", "python", "python3", "uv", ".venv/bin/python", "tritonserver", "mosquitto", "curl",
+    "podman",
+}  # fmt: skip
+"""Installing, and what runs elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,11 @@ def test_every_fence_names_a_language_that_is_checked_here():
 
 @pytest.mark.convert
 @written_in("python")
-def test_python_block_runs_by_itself(block: Block, folder: Path):
+def test_python_block_runs_by_itself(block: Block, request: pytest.FixtureRequest):
+    if block.not_run:
+        compile(block.text, str(block), "exec")
+        return
+    folder: Path = request.getfixturevalue("folder")
     if block.remark == STATEFUL:
         memory.bundle(folder, "onnx").rename(folder / "memory.ekb")
     if block.remark == ENCRYPTED:
@@ -214,16 +223,22 @@ class Model:
     path: Path = Path("model.keras")
     state: str = "none"
     state_pairs: tuple[tuple[str, str], ...] = ()
+    stated: str = ""
 
 
 @written_in("toml")
 def test_toml_block_is_accepted_by_its_reader(block: Block, tmp_path: Path):
+    from edgekit.fleet.alert_rules import read_rules
     from edgekit_converters import contract_file
     from edgekit_profiles import parse
 
     document = tomllib.loads(block.text)
     if "core" in document:
         parse(block.text, "page.toml", document["name"])
+        return
+    if "webhooks" in document:
+        (tmp_path / "alerts.toml").write_text(block.text, encoding="utf-8")
+        read_rules(tmp_path / "alerts.toml")
         return
     file = tmp_path / "model.contract.toml"
     file.write_text(block.text, encoding="utf-8")

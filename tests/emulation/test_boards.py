@@ -10,7 +10,7 @@ import tiny
 from edgekit.emulation import CPUS, Image, NotEmulatedError, cpu_for, image_for
 from edgekit.emulation.board import show
 from edgekit.emulation.replay import engine_for
-from edgekit.packaging import Shipped
+from edgekit.packaging import BundleArtifact
 from edgekit_profiles import load
 from edgekit_runtime.bundle import read_bundle
 
@@ -102,7 +102,7 @@ def test_a_profile_without_a_patch_version_of_python_is_enough():
 
 
 def test_an_artifact_that_has_no_engine_there_leaves_the_board_to_the_one_beside_it(tmp_path):
-    bundle = read_bundle(tiny.bundle(tmp_path, alternates=[Shipped(tiny.artifact("onnx-f32"))]))
+    bundle = read_bundle(tiny.bundle(tmp_path, alternates=[BundleArtifact(tiny.artifact("onnx-f32"))]))
     assert engine_for(bundle, load("raspberry-pi-4-trixie-32bit")) == "onnxruntime"
     assert engine_for(bundle, load("raspberry-pi-4-32bit")) == "tflite-runtime"
     with pytest.raises(NotEmulatedError, match="no engine for its artifacts installs there"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgekit.emulation import UserlandError
-from edgekit.emulation.userland import kept
+from edgekit.emulation.userland import make_folder
 
 
 def slowly(root: str, started, go) -> None:
@@ -24,7 +24,7 @@ def slowly(root: str, started, go) -> None:
         go.wait(30)
         (draft / f"made by {os.getpid()}").touch()
 
-    kept(Path(root), "thing", make)
+    make_folder(Path(root), "thing", make)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def processes():
 def test_it_is_made_once_and_then_found(tmp_path):
     calls = []
     for _ in range(2):
-        folder = kept(tmp_path, "a/thing", lambda draft: calls.append((draft / "file").write_text("x")))
+        folder = make_folder(tmp_path, "a/thing", lambda draft: calls.append((draft / "file").write_text("x")))
     assert len(calls) == 1
     assert (folder / "file").read_text() == "x"
 
@@ -73,16 +73,16 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, processes):
     os.kill(process.pid, signal.SIGKILL)
     process.join(30)
     assert list(tmp_path.glob(".thing.*.draft"))
-    folder = kept(tmp_path, "thing", lambda draft: (draft / "whole").touch())
+    folder = make_folder(tmp_path, "thing", lambda draft: (draft / "whole").touch())
     assert [path.name for path in folder.iterdir()] == ["whole"]
     assert not list(tmp_path.glob(".thing.*.draft"))
 
 
 def test_one_that_fails_leaves_nothing_and_may_be_tried_again(tmp_path):
     with pytest.raises(KeyError):
-        kept(tmp_path, "thing", lambda draft: {}["never"])
+        make_folder(tmp_path, "thing", lambda draft: {}["never"])
     assert [path.name for path in tmp_path.iterdir()] == [".thing.lock"]
-    assert kept(tmp_path, "thing", lambda draft: None).is_dir()
+    assert make_folder(tmp_path, "thing", lambda draft: None).is_dir()
 
 
 def test_a_full_disk_is_a_sentence(tmp_path):
@@ -90,25 +90,27 @@ def test_a_full_disk_is_a_sentence(tmp_path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(UserlandError, match=r"No space left on device.*Make room there"):
-        kept(tmp_path, "thing", make)
+        make_folder(tmp_path, "thing", make)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(UserlandError, match="Permission denied"):
-        kept(tmp_path, "thing", lambda draft: None)
+        make_folder(tmp_path, "thing", lambda draft: None)
 
 
 def test_a_file_where_the_folder_should_be_is_a_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserlandError, match="cannot be written"):
-        kept(tmp_path / "file", "thing", lambda draft: None)
+        make_folder(tmp_path / "file", "thing", lambda draft: None)
 
 
 def test_threads_of_one_process_share_it_too(tmp_path):
     calls = []
-    threads = [threading.Thread(target=kept, args=(tmp_path, "thing", lambda draft: calls.append(1))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=make_folder, args=(tmp_path, "thing", lambda draft: calls.append(1))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from edgekit.estimating import Plan, measure_anchors
-from edgekit.estimating.anchoring import changed, default_threads, power_mode
+from edgekit.estimating import MeasurePlan, measure_anchors
+from edgekit.estimating.anchoring import default_threads, power_mode, unsteady_reasons
 from edgekit_converters.zoo.mobilenet_v1 import anchor_files
 from edgekit_profiles import AnchorError
 from edgekit_profiles.anchors import parse_anchor_file
@@ -26,7 +26,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_engine_is_timed_in_both_precisions_and_the_workstation_can_read_it(shipped: Path):
     told: list[str] = []
-    found = measure_anchors(shipped, Plan((1,), "raspberry-pi-4", "a board"), told.append)
+    found = measure_anchors(shipped, MeasurePlan((1,), "raspberry-pi-4", "a board"), told.append)
     wanted = {(engine, precision, 1) for engine in available() for precision in ("float32", "int8")}
     assert {(one["engine"], one["precision"], one["threads"]) for one in found["times"]} == wanted
     assert all(0 < one["min_ms"] <= one["p50_ms"] <= one["p95_ms"] for one in found["times"])
@@ -40,7 +40,7 @@ def test_every_engine_is_timed_in_both_precisions_and_the_workstation_can_read_i
 
 def test_files_that_are_not_there_are_told_with_where_they_come_from(tmp_path: Path):
     with pytest.raises(AnchorError, match="cannot be read: No such file or directory") as caught:
-        measure_anchors(tmp_path, Plan((1,)))
+        measure_anchors(tmp_path, MeasurePlan((1,)))
     assert f"litert float32: {tmp_path}{os.sep}mobilenet_v1" in caught.value.what
     assert "--anchors DIR" in caught.value.do
 
@@ -48,7 +48,7 @@ def test_files_that_are_not_there_are_told_with_where_they_come_from(tmp_path: P
 def test_one_engine_that_cannot_be_timed_costs_the_others_nothing(shipped: Path, tmp_path: Path):
     for path in shipped.glob("*.tflite"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    found = measure_anchors(tmp_path, Plan((1,)))
+    found = measure_anchors(tmp_path, MeasurePlan((1,)))
     assert {one["engine"] for one in found["times"]} == set(available()) - {"onnxruntime"}
     assert [line.split(":")[0] for line in found["failed"]] == ["onnxruntime float32", "onnxruntime int8"]
 
@@ -77,14 +77,14 @@ STEADY: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = 
 def test_a_run_counts_only_where_nothing_changed(
     before: dict[str, Any], after: dict[str, Any], during: dict[str, Any], said: str
 ):
-    found = changed({**STATE, **before}, {**STATE, **after}, {**CALM, **during})
+    found = unsteady_reasons({**STATE, **before}, {**STATE, **after}, {**CALM, **during})
     assert (said in "; ".join(found)) if said else found == []
 
 
 def test_a_clock_that_sleeps_by_itself_is_no_sign():
     lazy = {**STATE, "governor": "ondemand"}
     during = {**CALM, "frequency_mhz": {"min": 600, "mean": 1500, "max": 1800}}
-    assert changed(lazy, lazy, during) == []
+    assert unsteady_reasons(lazy, lazy, during) == []
 
 
 def test_the_power_mode_of_a_jetson_is_read(tmp_path: Path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from edgekit.estimating import Given, Subject, answer, can_time_here, open_subjects, time_here
+from edgekit.estimating import EstimateOptions, EstimateSubject, answer, can_time_here, open_subjects, time_here
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.zoo.mobilenet_v1 import anchor_model
 from edgekit_profiles import CannotEstimateError, HostTimes, load
@@ -35,7 +35,7 @@ def anchor(tmp_path: Path) -> Path:
 def test_a_file_is_read_for_what_it_computes_in(anchor: Path):
     (subject,) = open_subjects(anchor)
     assert (subject.format, subject.precision, subject.profile) == ("tflite", "int8", "")
-    told = answer(subject, PI4, Given())
+    told = answer(subject, PI4, EstimateOptions())
     assert told.estimate is not None
     assert told.estimate.mid_ms == pytest.approx(24.0, rel=0.02)
     assert (told.engine, told.threads) == ("litert", 4)
@@ -43,7 +43,7 @@ def test_a_file_is_read_for_what_it_computes_in(anchor: Path):
 
 def test_layers_add_up_to_the_middle_and_are_the_files(anchor: Path):
     (subject,) = open_subjects(anchor)
-    told = answer(subject, PI4, Given(host=HostTimes(3.0, 4.0, "litert")))
+    told = answer(subject, PI4, EstimateOptions(host=HostTimes(3.0, 4.0, "litert")))
     assert told.estimate is not None
     assert sum(layer.ms for layer in told.layers) == pytest.approx(told.estimate.mid_ms)
     assert sum(layer.share for layer in told.layers) == pytest.approx(1.0)
@@ -51,7 +51,7 @@ def test_layers_add_up_to_the_middle_and_are_the_files(anchor: Path):
     assert told.layers[1].kind == "depthwise"
 
 
-def record(subject: Subject, **given: object) -> dict[str, object]:
+def record(subject: EstimateSubject, **given: object) -> dict[str, object]:
     return {
         "artifact_sha256": subject.sha256, "engine": "litert", "engine_version": "2.3.0", "threads": 4, "n": 200,
         "min_ms": 22.0, "p50_ms": 23.0, "p95_ms": 26.0, "stages_ms": {"engine": 21.5},
@@ -61,7 +61,7 @@ def record(subject: Subject, **given: object) -> dict[str, object]:
 
 def test_a_record_of_the_board_for_this_artifact_is_measured(anchor: Path):
     (subject,) = open_subjects(anchor)
-    told = answer(subject, PI4, Given(records=[(Path("pi.json"), record(subject))])).estimate
+    told = answer(subject, PI4, EstimateOptions(records=[(Path("pi.json"), record(subject))])).estimate
     assert told is not None
     assert (told.grade, told.low_ms, told.mid_ms, told.high_ms) == ("measured", 22.0, 23.0, 26.0)
     assert "200 requests with litert 2.3.0, pi.json; the engine alone 21.5 ms" in told.source
@@ -84,7 +84,7 @@ OTHERS = {
 @pytest.mark.parametrize("given", OTHERS.values(), ids=OTHERS)
 def test_a_record_of_something_else_is_not_taken(anchor: Path, given: dict[str, object]):
     (subject,) = open_subjects(anchor)
-    told = answer(subject, PI4, Given(records=[(Path("pi.json"), record(subject, **given))])).estimate
+    told = answer(subject, PI4, EstimateOptions(records=[(Path("pi.json"), record(subject, **given))])).estimate
     assert told is not None
     assert told.grade == "anchored"
 
@@ -93,7 +93,7 @@ def test_a_board_that_was_slowed_down_meanwhile_says_so(anchor: Path):
     (subject,) = open_subjects(anchor)
     during = {"throttled": True, "throttled_by": ["under-voltage"]}
     slow = record(subject, conditions={"board": PI, "during": during})
-    told = answer(subject, PI4, Given(records=[(Path("pi.json"), slow)])).estimate
+    told = answer(subject, PI4, EstimateOptions(records=[(Path("pi.json"), slow)])).estimate
     assert told is not None
     assert "under-voltage" in told.notes[0]
 
@@ -103,7 +103,7 @@ def test_a_record_under_load_of_others_says_so(anchor: Path):
     busy = record(
         subject, load={"concurrency": 4}, conditions={"board": PI, "during": {"others_cpu": 0.82}}, errors={"late": 2}
     )
-    told = answer(subject, PI4, Given(records=[(Path("pi.json"), busy)])).estimate
+    told = answer(subject, PI4, EstimateOptions(records=[(Path("pi.json"), busy)])).estimate
     assert told is not None
     assert [note.split(":")[0] for note in told.notes] == [
         "other processes took 82% of the cores meanwhile",
@@ -132,15 +132,15 @@ def test_a_profile_of_ones_own_may_be_the_board(anchor: Path):
     )
     gateway = record(subject, conditions={"board": {**PI, "model": "Gateway 7 rev B", "compatible": []}})
     for profile, grade in ((own, "measured"), (PI4, "anchored")):
-        told = answer(subject, profile, Given(records=[(Path("g.json"), gateway)])).estimate
+        told = answer(subject, profile, EstimateOptions(records=[(Path("g.json"), gateway)])).estimate
         assert told is not None
         assert told.grade == grade
 
 
 REFUSED = {
-    "more threads than cores": (PI4, Given(threads=9), "9 threads on 4 cores"),
-    "a machine without rates": (load("x86-64"), Given(), "no rate was fitted for x86-64"),
-    "a board without an engine": (load("raspberry-pi-zero-w"), Given(), "no engine for tflite installs"),
+    "more threads than cores": (PI4, EstimateOptions(threads=9), "9 threads on 4 cores"),
+    "a machine without rates": (load("x86-64"), EstimateOptions(), "no rate was fitted for x86-64"),
+    "a board without an engine": (load("raspberry-pi-zero-w"), EstimateOptions(), "no engine for tflite installs"),
 }
 
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_told_is_refused_with_the_next_step(anchor: Path, profile
 @pytest.mark.parametrize(("recipe", "engine"), [("tflite-int8", "litert"), ("onnx-f32", "onnxruntime")])
 def test_where_no_engine_installs_the_one_to_name_is_of_the_artifacts_format(tmp_path: Path, recipe, engine):
     (subject,) = open_subjects(tiny.bundle(tmp_path, recipe))
-    told = answer(subject, load("pixel-4"), Given())
+    told = answer(subject, load("pixel-4"), EstimateOptions())
     assert told.refused is not None
     assert told.refused.do.endswith(f"name it: --runtime {engine}")
     assert told.refused.what.count("Android has no glibc") == 1
@@ -165,7 +165,7 @@ def test_where_no_engine_installs_the_one_to_name_is_of_the_artifacts_format(tmp
 
 def test_a_precision_of_which_nothing_is_known_is_refused(anchor: Path):
     (subject,) = open_subjects(anchor)
-    told = answer(replace(subject, precision="int16x8"), PI4, Given())
+    told = answer(replace(subject, precision="int16x8"), PI4, EstimateOptions())
     assert told.refused is not None
     assert "nothing was timed of int16x8" in told.refused.what
 

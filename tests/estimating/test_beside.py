@@ -7,7 +7,8 @@ import json
 import pytest
 import tiny
 
-from edgekit.estimating.subject import open_subjects, times_beside
+from edgekit.estimating.subject import open_subjects
+from edgekit.report_beside import estimates_beside, times_beside
 from edgekit_profiles import HostTimes
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import available
@@ -61,3 +62,27 @@ def test_another_models_report_or_a_damaged_one_is_none(beside, change):
 def test_no_report_is_no_trouble(tmp_path):
     (tmp_path / "tiny-build.json").mkdir()
     assert times_beside(read_bundle(tiny.bundle(tmp_path))) == {}
+
+
+ESTIMATE = {"low_ms": 1.0, "mid_ms": 1.5, "high_ms": 2.0, "grade": "anchored", "host": None}
+
+
+def test_an_estimate_belongs_to_the_bundles_own_board(beside):
+    def two_boards(report):
+        (board,) = report["bundles"]
+        board.update(profile="x86-64", candidates=[{"recipe": "tflite-int8", "estimate": ESTIMATE}])
+        other = {"recipe": "tflite-int8", "estimate": {**ESTIMATE, "mid_ms": 1.9}}
+        report["bundles"].append({"profile": "raspberry-pi-4", "candidates": [other]})
+
+    bundle = beside(two_boards)
+    assert estimates_beside(bundle) == {bundle.artifact().blob: ESTIMATE}
+
+
+@pytest.mark.parametrize(
+    "estimate", [{}, {**ESTIMATE, "mid_ms": "fast"}, {**ESTIMATE, "low_ms": 7.0}, {"low_ms": 1.0}, 7]
+)
+def test_an_estimate_that_is_none_is_left_out(beside, estimate):
+    def change(report):
+        report["bundles"][0].update(profile="x86-64", candidates=[{"recipe": "tflite-int8", "estimate": estimate}])
+
+    assert estimates_beside(beside(change)) == {}

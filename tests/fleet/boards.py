@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from edgekit.fleet import Arrival, Change, parse_state
-from edgekit_runtime.telemetry import About, Histogram, Report, Seal, System, encode, parse_window, sealed
+from edgekit_runtime.telemetry import About, Histogram, Report, Seal, System, encode, parse_window, sealed_payload
 
 EPOCH = "00112233445566aa"
 NOW = 1_790_000_000_000 - 1_790_000_000_000 % 900_000 + 60_000
@@ -31,7 +31,7 @@ def body(device="porch-1", *, at=NOW, ms=(10.0, 20.0), cached=0, host=0, over=0,
 
 
 def payload(seq, device="porch-1", *, epoch=EPOCH, floor=1, dropped=0, **of_body):
-    return sealed(body(device, **of_body), Seal(epoch, seq, floor, dropped, seq - floor + 1, 400))
+    return sealed_payload(body(device, **of_body), Seal(epoch, seq, floor, dropped, seq - floor + 1, 400))
 
 
 def arrival(seq, device="porch-1", *, received=NOW, refused="", **more):

@@ -9,26 +9,25 @@ from __future__ import annotations
 import resource
 import sqlite3
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mosquitto import Mosquitto
 
-from edgekit.fleet import Ingest, Pace, SqliteStore
+from edgekit.fleet import Arrival, Change, Ingest, Mark, Pace, SqliteStore
 from edgekit.fleet.simulated import SimulatedBoards
 from edgekit_runtime.telemetry import Broker, Spool
 
-__all__ = ["MaxSeqStore", "Outcome", "Plan", "prove"]
+__all__ = ["Ledger", "MaxSeqStore", "Outcome", "Plan", "prove", "read_ledger"]
 
 
 class MaxSeqStore(SqliteStore):
     """The control: acknowledges the largest seq it has, as if nothing could be missing below it."""
 
-    def _advance(self, device: str, epoch: str, hwm: int) -> int:
-        (largest,) = self._db.execute(
-            "SELECT max(seq) FROM win WHERE device = ? AND epoch = ?", (device, epoch)
-        ).fetchone()
-        return max(hwm, largest or 0)
+    def commit(self, arrivals: Sequence[Arrival], changes: Sequence[Change]) -> list[Mark]:
+        marks = super().commit(arrivals, changes)
+        return [replace(mark, hwm=max(seq for _, seq in self.windows(mark.device))) for mark in marks]
 
 
 @dataclass(frozen=True)
@@ -106,27 +105,53 @@ def _ingest(broker: Mosquitto, store: SqliteStore) -> Ingest:
 
 
 def _count(folder: Path, store: SqliteStore, boards: SimulatedBoards, messages: int, drained_s: float) -> Outcome:
-    """The ledger is the spools' own: seq runs from 1 to the last one given, without a gap."""
-    committed = stored = missing = spooled = 0
-    for name in boards.answered:
-        spool = Spool.open(folder / f"{name}.db")
-        mine = {(spool.epoch, seq) for seq in range(1, spool.last + 1)}
-        waiting = {(spool.epoch, seq) for seq, _ in spool.after(0, 1_000_000)}
-        spool.close()
-        there = store.windows(name)
-        assert len(there) == len(set(there)), "stored twice"
-        assert set(there) <= mine, "stored what no spool has committed"
-        committed += len(mine)
-        stored += len(there)
-        spooled += len(waiting - set(there))
-        missing += len(mine - set(there) - waiting)
-    totals = store.totals()
+    found, totals = read_ledger(folder, store, boards.answered), store.totals()
+    assert (found.twice, found.unknown) == (0, 0), found
     store.close()
     with sqlite3.connect(folder / "fleet.db") as db:
-        (counted,) = db.execute("SELECT coalesce(sum(n), 0) FROM r15").fetchone()
+        (counted,) = db.execute("SELECT coalesce(sum(n), 0) FROM rollup WHERE device > 0 AND minutes = 15").fetchone()
     db.close()
     answered = sum(boards.answered.values())
-    return Outcome(committed, stored, missing, spooled, totals.lost, answered, counted, messages, round(drained_s, 1))
+    return Outcome(
+        found.committed, found.stored, found.missing, found.waiting, totals.lost, answered, counted, messages,
+        round(drained_s, 1),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """committed: windows and events that spools accepted. stored: of these, in the store. waiting: on a board only.
+
+    missing: on neither. twice, unknown: in the store more than once, or though no spool has committed it.
+    """
+
+    committed: int = 0
+    stored: int = 0
+    waiting: int = 0
+    missing: int = 0
+    twice: int = 0
+    unknown: int = 0
+
+
+def read_ledger(folder: Path, store: SqliteStore, names: Iterable[str]) -> Ledger:
+    """The ledger is the spools' own: seq runs from 1 to the last one given, without a gap."""
+    found = Ledger()
+    for name in names:
+        spool = Spool.open(folder / f"{name}.db")
+        mine = {(spool.epoch, seq) for seq in range(1, spool.last + 1)}
+        kept = {(spool.epoch, seq) for seq, _ in spool.after(0, 1_000_000)}
+        spool.close()
+        rows = store.windows(name)
+        there = set(rows)
+        found = Ledger(
+            found.committed + len(mine),
+            found.stored + len(there & mine),
+            found.waiting + len(kept - there),
+            found.missing + len(mine - there - kept),
+            found.twice + len(rows) - len(there),
+            found.unknown + len(there - mine),
+        )
+    return found
 
 
 def _sleep_until(moment: float) -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from fleet.boards import arrival, birth
 from mosquitto import Mosquitto
-from parts import missing
 
 from edgekit.fleet import FleetError, Pace
-from edgekit.fleet.pages import show
-from edgekit.fleet.pages.app import series
+from edgekit.fleet.alert_tables import AlertTables
+from edgekit.fleet.alerts import AlertFinding
+from edgekit.fleet.pages import app, show
+from edgekit.fleet.pages.charts import device_series
 from edgekit.fleet.serve import FleetServer, Settings
 from edgekit.fleet.store import Device
 
@@ -34,8 +35,10 @@ def server(tmp_path_factory):
         with FleetServer(settings) as running:
             now = int(time.time() * 1000)
             fill(running.store, now)
+            gone = AlertFinding("offline:barn-1", "offline", f"barn-1 is offline {SCRIPT}", {})
+            AlertTables(running.store).take([gone], [], now)
             until = time.monotonic() + 30
-            while not running.ingest.link.connected:
+            while not running.ingest.link.subscribed:
                 assert time.monotonic() < until
                 time.sleep(0.01)
             yield running
@@ -75,7 +78,8 @@ def test_the_list_shows_every_device_with_its_figures(server):
 
 
 def test_html_in_a_name_is_text_on_every_page(server):
-    for path in ("/", "/device/gate-1", "/?q=" + urllib.request.quote(SCRIPT)):
+    """S28"""
+    for path in ("/", "/device/gate-1", "/alerts", "/?q=" + urllib.request.quote(SCRIPT)):
         page, _ = get(server, path)
         assert "<script>document" not in page
         assert "<img src=x" not in page
@@ -118,7 +122,7 @@ def test_the_series_of_a_device_ends_with_its_last_windows(server):
     found = json.loads(get(server, "/device/porch-1/series")[0])
     assert len(found["t"]) == len(found["p99"]) == 12
     assert found["budget_ms"] == 30.0
-    assert series(Device("porch-1"), [])["t"] == []
+    assert device_series(Device("porch-1"), [])["t"] == []
 
 
 def test_changes_arrive_as_server_sent_events(server):
@@ -129,6 +133,16 @@ def test_changes_arrive_as_server_sent_events(server):
         assert read_until(stream, "device-porch-1")
 
 
+def test_a_server_ends_at_once_while_somebody_looks(tmp_path, caplog):
+    settings = Settings(store=f"sqlite:///{tmp_path / 'fleet.db'}", broker_port=0, listen="127.0.0.1:0", every_s=0.05)
+    with FleetServer(settings) as server:
+        stream = urllib.request.urlopen(server.url + "stream", timeout=30)
+        assert read_until(stream, "event: list")
+    with stream:
+        stream.read()  # to its end, which came with the server's
+    assert "Cancel" not in caplog.text
+
+
 def read_until(stream, text):
     return any(text in line.decode() for line in stream)
 
@@ -137,29 +151,6 @@ def test_the_plotting_script_comes_from_this_server(server):
     script, headers = get(server, "/static/plotly.min.js")
     assert headers["content-type"].startswith("text/javascript")
     assert "plotly.js" in script[:500]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    """Chromium without a window, steered by its own driver."""
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    driver = shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        missing("Chromium with its driver", "sudo apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    profile = tmp_path_factory.mktemp("chromium")
-    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-                 "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--window-size=1360,900",
-                 f"--user-data-dir={profile}"):  # fmt: skip
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    running = webdriver.Chrome(options=options, service=Service(driver))
-    yield running
-    running.quit()
 
 
 def wait(browser, condition):
@@ -206,16 +197,58 @@ def test_a_device_is_drawn_over_time(server, browser):
     assert complaints(browser) == []
 
 
-@pytest.mark.parametrize("path", ["", "device/porch-1"])
-def test_a_phone_needs_no_sideways_scrolling(server, browser, path):
-    phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+PATHS = ["", "?by=model", "?q=nobody", "models", "model?name=digits", "events", "health", "device/porch-1", "alerts",
+         "rollouts"]  # fmt: skip
+OUTSIDE = """
+const right = document.getElementById("main").getBoundingClientRect().right;
+return [...document.querySelectorAll("table, section, .tiles a, .figures > div, button, svg.spark")]
+  .filter((part) => part.getBoundingClientRect().right > right + 1 && !part.closest(".scroll"))
+  .map((part) => part.outerHTML.slice(0, 60));
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_column_leaves_the_page(server, browser, width):
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
-        browser.get(server.url + path)
-        wait(browser, lambda b: text(b, "live") == "live")
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+        for path in PATHS:
+            browser.get(server.url + path)
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= width, path
+            assert browser.execute_script(OUTSIDE) == [], path
+        assert complaints(browser) == []
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_list_gains_and_loses_boards_as_they_change(server, browser):
+    browser.get(server.url + "?state=offline")
+    wait(browser, lambda b: text(b, "live") == "live")
+    assert text(browser, "device-barn-1")
+    now = int(time.time() * 1000)
+    server.store.commit([], [birth("gone-1", received=now), birth("gone-1", on=False, received=now)])
+    wait(browser, lambda b: text(b, "device-gone-1"))
+    server.store.commit([], [birth("gone-1", boot=2, received=now)])
+    wait(browser, lambda b: not b.find_elements("id", "device-gone-1"))
+    assert text(browser, "device-barn-1")
+    assert server.store.forget("gone-1")
+
+
+def test_a_keyboard_reaches_the_filters_and_the_first_board(server, browser):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    browser.get(server.url)
+    wait(browser, lambda b: text(b, "live") == "live")
+    seen = []
+    for _ in range(45):
+        ActionChains(browser).send_keys(Keys.TAB).perform()
+        seen.append(
+            browser.execute_script("return document.activeElement.getAttribute('href') || document.activeElement.name")
+        )
+    assert seen[0] == "#main"
+    for wanted in ("?state=late", "q", "state", "sort", "?sort=-p99", "/device/barn-1"):
+        assert wanted in seen, seen
 
 
 def test_dark_and_light_are_what_the_reader_prefers(server, browser):
@@ -256,7 +289,7 @@ def test_a_port_in_use_is_one_sentence_and_leaves_nothing_running(server, tmp_pa
     assert not [thread for thread in started[1:] if thread.is_alive()]
 
 
-@pytest.mark.parametrize("url", ["postgresql://u:secret@h/db", "fleet.db", "sqlite:///", "sqlite://x"])
+@pytest.mark.parametrize("url", ["mysql://u:secret@h/db", "postgresql://", "fleet.db", "sqlite:///", "sqlite://x"])
 def test_a_store_that_makes_no_sense_is_refused(url):
     with pytest.raises(FleetError, match=r"sqlite:///fleet\.db") as caught:
         FleetServer(Settings("mqtt://127.0.0.1:1", store=url, listen="127.0.0.1:0")).start()
@@ -279,6 +312,26 @@ def test_the_embedded_broker_serves_a_board_that_asks_for_mqtt_5(tmp_path):
             time.sleep(0.02)
         reporter.close()
         assert found.online
+
+
+PAIRS = [("quiet", "ground"), ("quiet", "sheet"), ("quiet", "off-soft"), ("accent", "soft"), ("accent", "sheet"),
+         ("late", "late-soft"), ("late", "sheet"), ("ink", "ground")]  # fmt: skip
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_text_stands_out_from_its_ground(theme):
+    """WCAG 2: 4.5 to 1."""
+    css = (Path(app.__file__).parent / "static" / "fleet.css").read_text()
+    colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", re.findall(r":root \{(.*?)\}", css, re.DOTALL)[theme]))
+    for text_colour, ground in PAIRS:
+        lighter, darker = sorted((luminance(colours[text_colour]), luminance(colours[ground])), reverse=True)
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (text_colour, ground)
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 FIGURES = [

@@ -5,6 +5,7 @@ This holds though the broker is killed; the control loses some.
 
 from __future__ import annotations
 
+from fleet.matrix import Matrix, run
 from fleet.proof import MaxSeqStore, Plan, prove
 
 
@@ -19,3 +20,15 @@ def test_the_control_that_acknowledges_the_largest_seq_loses_windows_and_is_caug
     found = prove(tmp_path, Plan(boards=40, window_s=0.5, kill_s=3.0, down_s=0.5, away_s=3.0, run_s=9.0), MaxSeqStore)
     assert found.missing > 0, found
     assert found.counted < found.answered, found
+
+
+def test_killed_brokers_ingestors_and_boards_and_a_hostile_one_lose_nothing_unseen(tmp_path):
+    """The kill matrix: three brokers, two ingestors and twelve boards get `kill -9` within a minute."""
+    found = run(tmp_path, Matrix())
+    assert found.kills == 17, found
+    ledger = found.ledger
+    assert ledger.committed > 40 * 60, found
+    assert ledger.committed == ledger.stored + ledger.waiting + found.lost, found
+    assert (found.lost, ledger.missing, ledger.twice, ledger.unknown) == (0, 0, 0, 0), found
+    assert ledger.waiting < ledger.committed / 10, found
+    assert found.hostile > 100, found

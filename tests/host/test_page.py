@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edgekit.cli.host import serve
 from edgekit.host import Limits, Patience
-from edgekit.host.api import _LONG_JSON
+from edgekit.host.api import LONG_JSON
 from edgekit.host.lane import MAX_WAITING
 from edgekit.host.models import MAX_ANSWER, MAX_ITEMS
 from edgekit_runtime.strict_json import MOST_VALUES
@@ -25,11 +25,11 @@ def test_the_limits_are_those_of_the_code():
         f"| one body | {limits.body_bytes // 2**20} MiB; as JSON, without binary tensors, "
         f"{limits.json_bytes // 2**20} MiB |",
         f"| values in one JSON, in or out | {MOST_VALUES:,} lists, objects and numbers;",
-        f"| JSON above {_LONG_JSON // 2**10} KiB parsed at one time | one body,",
+        f"| JSON above {LONG_JSON // 2**10} KiB parsed at one time | one body,",
         f"| one answer's tensors | {MAX_ANSWER // 2**20} MiB |",
         f"| all bodies and answers being read, worked out or sent | {limits.bodies_bytes // 2**20} MiB |",
         f"| headers | {limits.headers}, and {limits.head_bytes // 2**10} KiB together |",
-        f"| connections | {limits.connections} |",
+        f"| connections | {limits.connections};",
         f"| items waiting for one model | {MAX_WAITING:,} |",
         f"| a head, a body to arrive | {patience.head:g} s, {patience.body:g} s |",
         f"| an idle connection | {patience.idle:g} s |",

@@ -12,6 +12,8 @@ import sys
 import pytest
 import tiny
 
+from edgekit_runtime.board import cores
+from edgekit_runtime.install import BoardIdentity, InstallOptions, install
 from edgekit_runtime.remote.client import HostClient
 
 LONG = 60.0
@@ -31,9 +33,15 @@ def bundle(tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
-@pytest.mark.parametrize(("told", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_it_says_when_it_is_ready_answers_and_ends_when_told(bundle, told, code):
-    child = start(bundle, "--listen", "127.0.0.1:0", "--json", "--threads", "1")
+@pytest.mark.parametrize(("told", "code", "installed"), [(signal.SIGINT, 130, False), (signal.SIGTERM, 0, True)])
+def test_it_says_when_it_is_ready_answers_and_ends_when_told(bundle, tmp_path, told, code, installed):
+    if installed:  # an install root is taken in a bundle's place
+        install(
+            bundle,
+            tmp_path / "root",
+            InstallOptions(allow_unsigned=True, board=BoardIdentity(("x86-64",)), trial="app"),
+        )
+    child = start(tmp_path / "root" if installed else bundle, "--listen", "127.0.0.1:0", "--json", "--threads", "1")
     try:
         said = json.loads(child.stdout.readline())
         assert [m["name"] for m in said["models"]] == ["tiny"]
@@ -49,14 +57,13 @@ def test_it_says_when_it_is_ready_answers_and_ends_when_told(bundle, told, code)
     assert "Traceback" not in err
 
 
-def test_for_people_it_says_where_it_listens(bundle):
-    child = (
-        start(bundle, "--listen", "[::1]:0")
-        if socket.has_ipv6 and _ipv6()
-        else start(bundle, "--listen", "127.0.0.1:0")
-    )
+def test_for_people_it_says_where_it_listens_and_what_answers(bundle):
+    address = "[::1]:0" if socket.has_ipv6 and _ipv6() else "127.0.0.1:0"
+    child = start(bundle, "--listen", address, "--instances", "2")
     try:
-        assert child.stdout.readline().startswith("tiny version 1: tflite-int8 with ")
+        said = child.stdout.readline()
+        assert said.startswith("tiny version 1: tflite-int8 with ")
+        assert said.endswith(f", threads {max(1, cores() // 2)}, 2 instances\n")
         assert child.stdout.readline().startswith("listening on http://")
     finally:
         child.terminate()
@@ -117,3 +124,21 @@ def test_an_unsigned_bundle_is_refused_where_a_signature_is_wanted(edgekit, bund
     assert made.returncode == 0
     ran = edgekit("host", "serve", bundle, "--listen", "127.0.0.1:0", "--trust", tmp_path / "p.pem", "--json")
     assert (ran.code, ran.json["error"]["code"]) == (1, "unsigned")
+
+
+def test_a_cache_that_is_no_url_is_wrong_usage(edgekit, bundle, monkeypatch):
+    monkeypatch.setenv("CACHE_URL", "http://cache")
+    for given in ("cache:6379", "env:CACHE_URL", "env:NOT_SET", "http://cache"):
+        assert edgekit("host", "serve", bundle, "--cache", given).code == 2
+
+
+def test_hosts_that_share_a_cache_serve_though_it_is_away(bundle):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    child = start(bundle, "--listen", "127.0.0.1:0", "--json", "--cache", f"redis://127.0.0.1:{port}")
+    try:
+        with HostClient(json.loads(child.stdout.readline())["listening"], model="tiny") as client:
+            assert [int(client.infer(RED, LONG).outputs["probs"].argmax()) for _ in range(8)] == [0] * 8
+    finally:
+        child.terminate()
+        child.communicate(timeout=LONG)

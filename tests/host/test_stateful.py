@@ -10,6 +10,6 @@ from edgekit.host.models import Repository
 
 
 @pytest.mark.parametrize("kind", memory.HERE)
-def test_a_stateful_bundle_is_refused_before_it_is_opened(tmp_path, kind):
+def test_a_stateful_bundle_is_refused(tmp_path, kind):
     with pytest.raises(ServeError, match=r"keeps a state from frame to frame.* model\.session\(\)"):
         Repository.open([memory.bundle(tmp_path, kind)])

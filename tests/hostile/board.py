@@ -10,9 +10,9 @@ import pytest
 from hostile.make_corpus import CORPUS
 
 from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.install import Asked, Board, Proving, install, status
+from edgekit_runtime.install import BoardIdentity, InstallOptions, TrialOptions, install, status
 
-HERE = Board(profiles=("x86-64",))
+HERE = BoardIdentity(profiles=("x86-64",))
 
 
 def told(error: EdgekitError) -> str:
@@ -26,8 +26,8 @@ def told(error: EdgekitError) -> str:
     return message
 
 
-def asked(root: str = "root.json", **changes) -> Asked:
-    return Asked(**{"trust": (CORPUS / root,), "board": HERE, "proving": Proving(answers=20), **changes})
+def asked(root: str = "root.json", **changes) -> InstallOptions:
+    return InstallOptions(**{"trust": (CORPUS / root,), "board": HERE, "proving": TrialOptions(answers=20), **changes})
 
 
 def what_answers(root: Path) -> tuple[str, bytes, str]:
@@ -44,7 +44,7 @@ def events(root: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (root / "events.jsonl").read_text().splitlines()]
 
 
-def refuses(root: Path, source: object, how: Asked, code: str, says: str = ".") -> EdgekitError:
+def refuses(root: Path, source: object, how: InstallOptions, code: str, says: str = ".") -> EdgekitError:
     """Whatever a refusal promises, of one install. code: a regular expression for the whole of it."""
     before, count, there = what_answers(root), len(events(root)), _generations(root)
     with pytest.raises(EdgekitError, match=says) as caught:

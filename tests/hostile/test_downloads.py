@@ -9,12 +9,12 @@ from hostile.board import asked, refuses
 from hostile.hostile_server import head, serving
 from hostile.make_corpus import CORPUS
 
-from edgekit_runtime.install import Fetching, install
-from edgekit_runtime.install.http import Limits
+from edgekit_runtime.install import FetchOptions, install
+from edgekit_runtime.install.http import DownloadLimits
 
 GOOD = (CORPUS / "good" / "newer.ekb").read_bytes()
-LIMITS = Limits(silence_s=20, head_s=20, least_rate=1024, slow_s=20, total_s=60, tries=2)
-PATIENT = Fetching(limits=LIMITS, sleep=lambda _: None)
+LIMITS = DownloadLimits(silence_s=20, head_s=20, least_rate=1024, slow_s=20, total_s=60, tries=2)
+PATIENT = FetchOptions(limits=LIMITS, sleep=lambda _: None)
 """Nothing that a busy machine delays is taken for the server's fault."""
 QUICK = replace(PATIENT, limits=replace(LIMITS, silence_s=0.3, slow_s=0.3))
 """Where the time it takes is the fault."""

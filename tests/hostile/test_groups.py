@@ -21,7 +21,9 @@ def rows() -> dict[int, tuple[str, list[tuple[str, str]]]]:
     """Number -> what it is about, and its tests: (a part of their names, file)."""
     text = PAGE.read_text(encoding="utf-8")
     section = text[text.index("\n## Bad input") :]
-    return {int(number): (what, LINK.findall(tests)) for number, what, tests in ROW.findall(section)}
+    both = section[section.index("*both* are") :].partition("\n\n")[0]
+    found = ((number, what, tests.replace("both", both)) for number, what, tests in ROW.findall(section))
+    return {int(number): (what, LINK.findall(tests)) for number, what, tests in found}
 
 
 @cache

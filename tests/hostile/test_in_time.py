@@ -11,7 +11,7 @@ from hostile.board import asked, refuses
 from hostile.cases import signed
 from hostile.make_corpus import CORPUS
 
-from edgekit_runtime.install import Fetching, install, rollback, status
+from edgekit_runtime.install import FetchOptions, install, rollback, status
 
 GOOD = CORPUS / "good"
 
@@ -85,7 +85,7 @@ class Jumping:
             self.now = self._then
 
     def asked(self):
-        return asked(clock=self, fetching=Fetching(progress=self.progress))
+        return asked(clock=self, fetching=FetchOptions(progress=self.progress))
 
 
 def test_group_12_a_clock_that_jumps_beyond_the_date_in_the_middle_is_noticed(root, tmp_path):

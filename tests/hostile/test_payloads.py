@@ -9,7 +9,7 @@ import time
 import urllib.request
 
 import pytest
-from fleet.boards import EPOCH, NOW, birth, payload
+from fleet.boards import NOW, birth, payload
 from listener import Listener
 from mosquitto import Mosquitto
 
@@ -63,11 +63,11 @@ HOSTILE = {
 def fleet(tmp_path):
     with Mosquitto(tmp_path, most_bytes=4_000_000) as broker:
         store = SqliteStore.open(tmp_path / "fleet.db")
-        ingest = Ingest(Broker.parse(broker.url), store, Pace(chores_s=0.2))
+        ingest = Ingest(Broker.parse(broker.url), store, Pace(wait_s=0.1, chores_s=0.2))
         ingest.start()
         board = Listener(broker.port, topic="ek/v1/+/ack")
         until = time.monotonic() + 30
-        while not ingest.link.connected:
+        while not ingest.link.subscribed:
             assert time.monotonic() < until
             time.sleep(0.01)
         yield ingest, store, board
@@ -128,7 +128,7 @@ def test_group_25_a_window_from_the_future_is_stored_and_spoils_no_figure_of_now
     _, store, board = fleet
     board.say(TOPIC, payload(1, at=NOW + 50 * 365 * 86_400_000), qos=1)
     board.say(TOPIC, payload(2, at=NOW), qos=1)
-    board.wait(lambda heard: heard.heard and json.loads(heard.heard[-1][1]) == {"epoch": EPOCH, "hwm": 2})
+    board.wait(lambda heard: heard.heard and json.loads(heard.heard[-1][1])["hwm"] == 2)
     (device,) = store.fleet()
     assert device.id == "porch-1"
     assert abs(device.seen_ms - time.time() * 1000) < 600_000

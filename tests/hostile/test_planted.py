@@ -20,7 +20,7 @@ from hostile.make_corpus import CORPUS
 from edgekit_runtime import open_bundle
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.errors import EdgekitError, SignatureError
-from edgekit_runtime.install import Asked, Proving, collect, disk, install, status
+from edgekit_runtime.install import InstallOptions, TrialOptions, collect, disk, install, status
 
 NEWER = CORPUS / "good" / "newer.ekb"
 OBJECT = f"objects/{forge.sha256(NEWER.read_bytes())}.ekb"
@@ -118,7 +118,7 @@ def test_group_14_current_that_leads_out_of_the_root_opens_nothing(root, tmp_pat
         told(error)
 
 
-def plant_generation(root: Path, folder: Path, source: str, how: Asked) -> None:
+def plant_generation(root: Path, folder: Path, source: str, how: InstallOptions) -> None:
     """Somebody installs it in a root of their own, and copies what came of it."""
     theirs = folder / "theirs"
     install(CORPUS / source, theirs, how)
@@ -154,7 +154,7 @@ def test_group_14_what_was_planted_with_its_records_does_not_pass_who_names_whom
     plant(root, tmp_path)
     with pytest.raises(SignatureError), open_bundle(root, trust=CORPUS / "root.json"):
         pass
-    report = verifying.Verification(root, verifying.Asked(trust=(CORPUS / "root.json",)))
+    report = verifying.Verification(root, verifying.VerifyOptions(trust=(CORPUS / "root.json",)))
     assert [check.ok for check in report][-1] is False
     assert isinstance(report.error, SignatureError)
     assert not report.trusted
@@ -165,11 +165,11 @@ def test_group_14_a_planted_waiver_is_none_for_verify(root, tmp_path):
     from edgekit import verifying
 
     an_unsigned_one(root, tmp_path)
-    report = verifying.Verification(root, verifying.Asked())
+    report = verifying.Verification(root, verifying.VerifyOptions())
     assert [check.ok for check in report][-1] is False
     assert report.error is not None
     assert report.error.code == "unsigned"
-    told = verifying.Verification(root, verifying.Asked(allow_unsigned=True))
+    told = verifying.Verification(root, verifying.VerifyOptions(allow_unsigned=True))
     assert all(check.ok is not False for check in told)
     assert (told.error, told.trusted) == (None, False)
 
@@ -179,8 +179,8 @@ def test_group_14_a_key_that_the_root_itself_names_is_told_as_such(root, tmp_pat
     from edgekit import verifying
 
     one_of_a_key_of_theirs(root, tmp_path)
-    said = [one.told for one in verifying.Verification(root, verifying.Asked()) if one.name == "signature"]
-    assert "whom this root was told to trust (slot.json), not this machine" in said[0]
+    said = [one.text for one in verifying.Verification(root, verifying.VerifyOptions()) if one.name == "signature"]
+    assert "trusted by the install root (slot.json), not by this machine" in said[0]
     with open_bundle(root) as model:
         assert said[0].startswith(model.describe()["installed"]["vouched"])
 
@@ -203,7 +203,7 @@ def swapping(with_: Path):
 @pytest.mark.parametrize("other", ["good/signed.ekb", "good/unsigned.ekb", "bad/22-golden-answer-of-another-model.ekb"])
 def test_group_15_a_file_that_is_swapped_after_it_was_verified_is_not_loaded(other, root, child):
     """S12"""
-    how = asked(proving=Proving(answers=20, run=swapping(CORPUS / other)))
+    how = asked(proving=TrialOptions(answers=20, run=swapping(CORPUS / other)))
     error = refuses(root, NEWER, how, "[a-z-]+")
     assert error.code in ("selftest", "install", "bundle-integrity", "planted", "bundle-format")
 
@@ -236,7 +236,7 @@ def test_group_24_a_second_install_waits_or_says_that_it_is_busy(root, child):
         return run_child(command, **options)
 
     def first():
-        install(NEWER, root, asked(proving=Proving(answers=20, run=run)))
+        install(NEWER, root, asked(proving=TrialOptions(answers=20, run=run)))
 
     thread = threading.Thread(target=first)
     thread.start()

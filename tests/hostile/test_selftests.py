@@ -13,7 +13,7 @@ from hostile import onnx_by_hand as by_hand
 from hostile.board import asked, refuses
 
 from edgekit_runtime.engines import available
-from edgekit_runtime.install import Proving
+from edgekit_runtime.install import TrialOptions
 
 
 def endless() -> bytes:
@@ -64,7 +64,7 @@ def bundle(tmp_path):
 def test_group_22_a_self_test_that_hangs_is_ended(bundle, root, child):
     """S16"""
     start = time.monotonic()
-    refuses(root, bundle, asked(proving=Proving(silence_s=3)), "selftest", "did not come back within 3 s")
+    refuses(root, bundle, asked(proving=TrialOptions(silence_s=3)), "selftest", "did not come back within 3 s")
     assert time.monotonic() - start < 30
 
 
@@ -88,8 +88,8 @@ def ended_by(number: signal.Signals):
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGILL])
 def test_group_22_a_self_test_that_crashes_is_named_after_its_signal(number, bundle, root, child):
     """S16"""
-    refuses(root, bundle, asked(proving=Proving(run=ended_by(number))), "selftest", number.name)
+    refuses(root, bundle, asked(proving=TrialOptions(run=ended_by(number))), "selftest", number.name)
 
 
 def test_group_22_a_child_that_was_killed_from_outside_proves_nothing_and_changes_nothing(bundle, root, child):
-    refuses(root, bundle, asked(proving=Proving(run=ended_by(signal.SIGKILL))), "[a-z-]+", "SIGKILL")
+    refuses(root, bundle, asked(proving=TrialOptions(run=ended_by(signal.SIGKILL))), "[a-z-]+", "SIGKILL")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit.inputs import InputsError, expanded, listed, load
+from edgekit.inputs import InputsError, expand, list_files, load
 
 
 def test_a_folder_is_its_pictures_and_arrays_in_order_and_a_file_is_itself(tmp_path):
@@ -19,7 +19,7 @@ def test_a_folder_is_its_pictures_and_arrays_in_order_and_a_file_is_itself(tmp_p
         file = tmp_path / "photos" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"x")
-    found = list(expanded(["notes.txt", str(tmp_path / "photos"), "absent.png"]))
+    found = list(expand(["notes.txt", str(tmp_path / "photos"), "absent.png"]))
     inside = [one.removeprefix(str(tmp_path / "photos") + "/") for one in found[1:-1]]
     assert (found[0], inside, found[-1]) == (
         "notes.txt",
@@ -31,12 +31,12 @@ def test_a_folder_is_its_pictures_and_arrays_in_order_and_a_file_is_itself(tmp_p
 def test_a_folder_with_nothing_in_it_is_a_clear_error(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(InputsError, match="holds no pictures and no arrays"):
-        list(expanded([str(tmp_path)]))
+        list(expand([str(tmp_path)]))
 
 
 def test_a_folder_with_nothing_in_it_costs_the_others_nothing(tmp_path):
     (tmp_path / "empty").mkdir()
-    first, error, last = listed(["a.png", str(tmp_path / "empty"), "b.png"])
+    first, error, last = list_files(["a.png", str(tmp_path / "empty"), "b.png"])
     assert (first, last) == ("a.png", "b.png")
     assert isinstance(error, InputsError)
     assert error.where == str(tmp_path / "empty")
@@ -50,13 +50,13 @@ def test_folders_that_cannot_be_read_or_entered_are_named(tmp_path):
         file.write_bytes(b"x")
     code = """
         import os, sys
-        from edgekit.inputs import listed
+        from edgekit.inputs import list_files
         from edgekit_converters.calibration.folder import EXTENSIONS  # what is imported later may lie \
 where nobody can read
         os.chdir(sys.argv[1])
         if os.getuid() == 0:
             os.setuid(65534)
-        print([str(one) for one in listed(["."])])
+        print([str(one) for one in list_files(["."])])
     """
     tmp_path.chmod(0o755)
     (tmp_path / "closed").chmod(0o000)

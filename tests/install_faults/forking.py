@@ -103,7 +103,14 @@ def put(source: str, root: str, how: dict[str, Any]) -> dict[str, Any]:
     second.
     """
     from edgekit_runtime.children import run
-    from edgekit_runtime.install import Asked, Board, Fetching, Limits, Proving, install
+    from edgekit_runtime.install import (
+        BoardIdentity,
+        DownloadLimits,
+        FetchOptions,
+        InstallOptions,
+        TrialOptions,
+        install,
+    )
 
     def other(command: list[str], **options: Any) -> Any:
         job = json.loads(options["input"])["what"]
@@ -112,15 +119,15 @@ def put(source: str, root: str, how: dict[str, Any]) -> dict[str, Any]:
         return run(command, **options)
 
     silence = how.get("silence_s", 30.0)
-    proving = Proving(run=other) if "child" in how else Proving()
+    proving = TrialOptions(run=other) if "child" in how else TrialOptions()
     done = install(
         source,
         root,
-        Asked(
+        InstallOptions(
             trust=(how["trust"],),
-            board=Board(("x86-64",)),
+            board=BoardIdentity(("x86-64",)),
             trial=how.get("trial", "here"),
-            fetching=Fetching(Limits(silence_s=silence, tries=2), sleep=lambda s: None),
+            fetching=FetchOptions(DownloadLimits(silence_s=silence, tries=2), sleep=lambda s: None),
             proving=proving,
         ),
     )

@@ -21,7 +21,7 @@ from install_faults.forks import Forks
 from install_faults.serving import Served
 from tiny import bundle
 
-from edgekit.packaging import SigningKey, Terms
+from edgekit.packaging import BundleTerms, SigningKey
 
 __all__ = ["SCENES", "Kit", "Scene", "make_kit", "tree"]
 
@@ -87,7 +87,7 @@ def make_kit(folder: Path, forks: Forks) -> Kit:
     bundles = {}
     for version, recipe in VERSIONS.items():
         (folder / version).mkdir()
-        terms = Terms(rollout_seq=int(version))
+        terms = BundleTerms(rollout_seq=int(version))
         bundles[version] = bundle(folder / version, recipe, key=SigningKey(private), version=version, terms=terms)
     kit = Kit(folder, forks, bundles, trust, SigningKey(private))
     for version in VERSIONS:  # what an engine is measured to be is remembered: every later run finds the same

@@ -22,7 +22,7 @@ from install_faults.traces import calls_of
 from installed import Maker
 from tiny import content
 
-from edgekit.packaging import SigningKey, Terms, assemble, write_bundle
+from edgekit.packaging import BundleTerms, SigningKey, assemble, write_bundle
 from edgekit_runtime.bundle import Promise
 
 HANGS = "import time; time.sleep(600)"
@@ -95,15 +95,15 @@ def board(kit: Kit, tmp_path: Path) -> Board:
 
 
 def promises_too_much(kit: Kit) -> Path:
-    return Maker(kit.folder)("2", Terms(rollout_seq=2), Promise(p99_ms=1e-7), kit.key)
+    return Maker(kit.folder)("2", BundleTerms(rollout_seq=2), Promise(p99_ms=1e-7), kit.key)
 
 
 def of_a_stranger(kit: Kit) -> Path:
-    return Maker(kit.folder)("2", Terms(rollout_seq=2), key=SigningKey(Ed25519PrivateKey.generate()))
+    return Maker(kit.folder)("2", BundleTerms(rollout_seq=2), key=SigningKey(Ed25519PrivateKey.generate()))
 
 
 def gives_other_answers(kit: Kit) -> Path:
-    draft, manifest = assemble(content(version="2", terms=Terms(rollout_seq=2)))
+    draft, manifest = assemble(content(version="2", terms=BundleTerms(rollout_seq=2)))
     red, blue = manifest.golden
     swapped = (replace(red, answers=blue.answers), replace(blue, answers=red.answers))
     path = kit.folder / "other-answers.ekb"

@@ -15,9 +15,9 @@ from edgekit.keys import (
     Member,
     add_signatures,
     first_root,
-    renewed,
-    revoked,
-    rotated,
+    renew,
+    revoke,
+    rotate,
     with_keys,
     write_root,
 )
@@ -65,20 +65,20 @@ def test_a_key_that_is_there_keeps_its_place():
 
 def test_rotation_lets_the_old_key_run_out_and_ends_its_right_to_sign_roots():
     """S8"""
-    signed = rotated(first(("ann",), ("ann", "bea")), rooted.keyid("ann"), member("new"), DATES, ISSUED + 86_400)
+    signed = rotate(first(("ann",), ("ann", "bea")), rooted.keyid("ann"), member("new"), DATES, ISSUED + 86_400)
     assert names(signed, "root") == ["new"]
     assert names(signed, "bundle") == ["ann", "bea", "new"]
     assert signed["keys"][rooted.keyid("ann")]["expires"] == "2026-11-23T00:00:00Z"
 
 
 def test_a_root_key_that_signs_no_bundles_is_gone_after_rotation():
-    signed = rotated(first(), rooted.keyid("ann"), member("new"), DATES, ISSUED)
+    signed = rotate(first(), rooted.keyid("ann"), member("new"), DATES, ISSUED)
     assert rooted.keyid("ann") not in signed["keys"]
 
 
 def test_revocation_takes_a_key_out_of_everything_for_good():
     """S4"""
-    signed = revoked(first(bundle=("bea", "ben")), rooted.keyid("ben"), "laptop stolen", DATES)
+    signed = revoke(first(bundle=("bea", "ben")), rooted.keyid("ben"), "laptop stolen", DATES)
     assert names(signed, "bundle") == ["bea"]
     assert signed["revoked"] == [{"keyid": rooted.keyid("ben"), "name": "ben", "why": "laptop stolen"}]
     with pytest.raises(KeysError, match="revoked key does not come back"):
@@ -86,16 +86,16 @@ def test_revocation_takes_a_key_out_of_everything_for_good():
 
 
 LEFT = {
-    "the last key of a role": (lambda: revoked(first(), rooted.keyid("bea"), "", DATES),
+    "the last key of a role": (lambda: revoke(first(), rooted.keyid("bea"), "", DATES),
         "no key would be left to sign as 'bundle'"),
     "fewer keys than must sign": (
-        lambda: revoked(first(bundle=("bea", "ben"), threshold=2), rooted.keyid("ben"), "", DATES), "1, and 2 must",
+        lambda: revoke(first(bundle=("bea", "ben"), threshold=2), rooted.keyid("ben"), "", DATES), "1, and 2 must",
     ),
     "a threshold beyond the keys": (lambda: with_keys(first(), [member("ben")], "bundle", DATES, 3), "2, and 3 must"),
     "a root threshold beyond the keys": (lambda: first(root_threshold=2), "'root': 1, and 2 must"),
-    "a key nobody knows": (lambda: rotated(first(), "0" * 64, member("new"), DATES, ISSUED),
+    "a key nobody knows": (lambda: rotate(first(), "0" * 64, member("new"), DATES, ISSUED),
         "does not know key 00000000"),
-    "a date that is past": (lambda: renewed(first(), Dates(EXPIRES, ISSUED)), "expired before it is made"),
+    "a date that is past": (lambda: renew(first(), Dates(EXPIRES, ISSUED)), "expired before it is made"),
     "one name for two keys": (
         lambda: with_keys(first(), [Member("bea", rooted.raw("other"))], "bundle", DATES), "another key called 'bea'",
     ),
@@ -110,7 +110,7 @@ def test_no_change_leaves_a_root_that_could_never_be_used(change, words):
 
 
 def test_fewer_keys_must_sign_when_that_is_said():
-    signed = revoked(first(bundle=("bea", "ben"), threshold=2), rooted.keyid("ben"), "", DATES, threshold=1)
+    signed = revoke(first(bundle=("bea", "ben"), threshold=2), rooted.keyid("ben"), "", DATES, threshold=1)
     assert signed["roles"]["bundle"] == {"keyids": [rooted.keyid("bea")], "threshold": 1}
 
 
@@ -136,11 +136,11 @@ def test_whatever_people_do_machines_can_follow(steps):
             if step[0] == "add":
                 signed = with_keys(signed, [member(step[1])], step[2], DATES)
             elif step[0] == "rotate":
-                signed = rotated(signed, rooted.keyid(step[1]), member(step[2]), DATES, ISSUED)
+                signed = rotate(signed, rooted.keyid(step[1]), member(step[2]), DATES, ISSUED)
             elif step[0] == "revoke":
-                signed = revoked(signed, rooted.keyid(step[1]), "", DATES)
+                signed = revoke(signed, rooted.keyid(step[1]), "", DATES)
             else:
-                signed = renewed(signed, DATES)
+                signed = renew(signed, DATES)
         except KeysError:
             continue
         store = follow(store, rooted.document(signed, "ann", "art", "bea", "ben", "bob", "eve"), "next")
@@ -150,7 +150,7 @@ def test_whatever_people_do_machines_can_follow(steps):
 def test_versions_lie_beside_root_json_and_none_is_lost(tmp_path):
     root = tmp_path / "root.json"
     write_root(root, first(), [signer("ann")])
-    written = write_root(root, renewed(first(), Dates(ISSUED, EXPIRES + 1)), [signer("ann")])
+    written = write_root(root, renew(first(), Dates(ISSUED, EXPIRES + 1)), [signer("ann")])
     assert (written.root, written.missing, written.signers) == (root, (), ("ann",))
     assert {file.name for file in tmp_path.iterdir()} == {"root.json", "root-1.json", "root-2.json"}
     assert root.read_bytes() == (tmp_path / "root-2.json").read_bytes()
@@ -169,10 +169,10 @@ def test_a_draft_keeps_root_json_as_it_is(tmp_path):
     root = tmp_path / "root.json"
     write_root(root, first(), [signer("ann")])
     before = root.read_bytes()
-    draft = write_root(root, rotated(first(), rooted.keyid("ann"), member("new"), DATES, ISSUED), [signer("ann")])
+    draft = write_root(root, rotate(first(), rooted.keyid("ann"), member("new"), DATES, ISSUED), [signer("ann")])
     assert (draft.missing, root.read_bytes()) == (("new",), before)
     with pytest.raises(KeysError, match="a version 2 already, which waits"):
-        write_root(root, renewed(first(), DATES), [signer("ann")])
+        write_root(root, renew(first(), DATES), [signer("ann")])
     add_signatures(draft.path, [signer("new")])
     assert load_root(root).version == 2
 

@@ -11,7 +11,7 @@ import rooted
 import tiny
 from parts import missing
 
-from edgekit.keys import ExternalSigner, KeyFolder, KeysError, Signing, open_signers
+from edgekit.keys import ExternalSigner, KeyFolder, KeysError, SigningOptions, open_signers
 from edgekit_runtime.bundle import read_bundle
 
 MESSAGE = b"DSSEv1 1 x 2 {}"
@@ -42,7 +42,7 @@ def test_a_bundle_that_openssl_signed_opens(pem, tmp_path):
         missing("openssl", "apt-get install openssl")
     command = f"openssl pkeyutl -sign -rawin -inkey {pem} -in {{}}"
     public = pem.with_name("ann.pub.pem")
-    [signer] = open_signers(Signing((str(public),), command), KeyFolder(tmp_path))
+    [signer] = open_signers(SigningOptions((str(public),), command), KeyFolder(tmp_path))
     path = tiny.bundle(tmp_path, key=signer)
     assert read_bundle(path, trust=public).trusted
     checked = subprocess.run(
@@ -127,7 +127,7 @@ def test_no_shell_reads_the_command(tmp_path):
 def test_a_public_key_needs_a_command_and_a_command_a_public_key(pem, tmp_path):
     own, public = KeyFolder(tmp_path), str(pem.with_name("ann.pub.pem"))
     with pytest.raises(KeysError, match="a public key, which cannot sign by itself"):
-        open_signers(Signing((public,)), own)
+        open_signers(SigningOptions((public,)), own)
     with pytest.raises(KeysError, match="--sign names none"):
-        open_signers(Signing((str(pem),), "true"), own)
-    assert len(open_signers(Signing((str(pem), str(pem), public), "true"), own)) == 1
+        open_signers(SigningOptions((str(pem),), "true"), own)
+    assert len(open_signers(SigningOptions((str(pem), str(pem), public), "true"), own)) == 1

@@ -102,7 +102,7 @@ def test_a_board_whose_own_file_is_broken_says_so_and_names_the_way_out(brought)
     take(brought, "root-1.json")
     there = brought / "etc" / "root.json"
     there.write_bytes(b"{}")
-    with pytest.raises(TrustError, match=r"etc/root\.json: whom this machine trusts cannot be told") as caught:
+    with pytest.raises(TrustError, match=r"etc/root\.json: the trusted keys of this machine cannot be read") as caught:
         take(brought, "root-2.json")
     assert "Move it away" in caught.value.do
     assert there.read_bytes() == b"{}", "never replaced by itself"

@@ -18,7 +18,7 @@ from parts import missing
 
 from edgekit.cli.keys import keys
 from edgekit.errors import PackagingError
-from edgekit.keys import KeyFolder, KeysError, Signing
+from edgekit.keys import KeyFolder, KeysError, SigningOptions
 from edgekit.keys.openssf import open_elliptic
 
 PEM = serialization.Encoding.PEM
@@ -131,9 +131,9 @@ FORMS = {
 @pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
 def test_what_a_command_prints_is_read_in_any_usual_form(tmp_path, curve, printing):
     """A signature in DER has no one length, so that hex of one may be base64 of another."""
-    value = open_elliptic(str(key_in(tmp_path, curve)), Signing(), KeyFolder(tmp_path)).sign(b"message")
+    value = open_elliptic(str(key_in(tmp_path, curve)), SigningOptions(), KeyFolder(tmp_path)).sign(b"message")
     (tmp_path / "sign.py").write_text(f"import sys, base64\nvalue = {value!r}\n{printing}")
-    signing = Signing((), f"{sys.executable} {tmp_path / 'sign.py'}")
+    signing = SigningOptions((), f"{sys.executable} {tmp_path / 'sign.py'}")
     signer = open_elliptic(str(tmp_path / "release.pub.pem"), signing, KeyFolder(tmp_path))
     assert signer.sign(b"message") == value
     with pytest.raises(KeysError, match="no signature of key"):
@@ -165,7 +165,7 @@ UNFIT = {
 def test_a_key_that_the_format_does_not_know_is_refused_with_the_command_that_makes_one(tmp_path, make, words):
     make(tmp_path / "key.pem")
     with pytest.raises((KeysError, PackagingError), match=words) as refused:
-        open_elliptic(str(tmp_path / "key.pem"), Signing((), "true"), KeyFolder(tmp_path))
+        open_elliptic(str(tmp_path / "key.pem"), SigningOptions((), "true"), KeyFolder(tmp_path))
     assert "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256" in refused.value.do
 
 
@@ -178,5 +178,5 @@ def test_a_damaged_bundle_is_not_signed(bundle, tmp_path):
 
 def test_a_name_that_nobody_has_is_told_with_the_command_that_makes_such_a_key(tmp_path):
     with pytest.raises(KeysError, match="there is no key 'nobody'") as refused:
-        open_elliptic("nobody", Signing(), KeyFolder(tmp_path))
+        open_elliptic("nobody", SigningOptions(), KeyFolder(tmp_path))
     assert "-out nobody-p256.pem" in refused.value.do

@@ -60,7 +60,7 @@ def test_a_name_never_leads_out_of_the_folder(name: str, folder: KeyFolder):
 
 def test_the_command_tells_where_it_is_and_what_it_is_called_and_never_the_key(tmp_path: Path):
     said = told("secret", "camera", "--folder", tmp_path / "keys")
-    (key,) = load_secret(str(tmp_path / "keys" / "camera.secret")).handed()
+    (key,) = load_secret(str(tmp_path / "keys" / "camera.secret")).to_pipe()
     assert "--encrypt" in said.output
     assert str(tmp_path / "keys" / "camera.secret") in said.output
     listed = told("list", "--folder", tmp_path / "keys")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny
 
-from edgekit.packaging import Shipped, assemble, write_bundle
+from edgekit.packaging import BundleArtifact, assemble, write_bundle
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import available
@@ -16,7 +16,7 @@ def both(tmp_path):
     """tflite-int8 as the primary artifact, onnx-f32 as an alternate."""
     if not {"litert", "onnxruntime"} <= set(available()):
         pytest.skip("needs both engines")
-    alternate = Shipped(tiny.artifact("onnx-f32"), {"items": 3}, None)
+    alternate = BundleArtifact(tiny.artifact("onnx-f32"), {"items": 3}, None)
     path = tmp_path / "both.ekb"
     write_bundle(path, *assemble(tiny.content(alternates=[alternate])))
     return path

@@ -7,8 +7,8 @@ import json
 import pytest
 import tiny
 
-from edgekit.packaging import Shipped
-from edgekit.packaging.assemble import Terms
+from edgekit.packaging import BundleArtifact
+from edgekit.packaging.assemble import BundleTerms
 from edgekit.packaging.sbom import sbom
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import available
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def bundle(tmp_path):
-    terms = Terms(licence="Apache-2.0 OR MIT", rollout_seq=3, expires="2030-01-01T00:00:00Z")
-    path = tiny.bundle(tmp_path, terms=terms, alternates=[Shipped(tiny.artifact("onnx-f32"))])
+    terms = BundleTerms(licence="Apache-2.0 OR MIT", rollout_seq=3, expires="2030-01-01T00:00:00Z")
+    path = tiny.bundle(tmp_path, terms=terms, alternates=[BundleArtifact(tiny.artifact("onnx-f32"))])
     return read_bundle(path)
 
 
@@ -50,5 +50,5 @@ def test_the_same_bundle_gives_the_same_document_and_another_has_another_number(
 
 
 def test_a_licence_that_is_no_expression_is_named_as_it_was_written(tmp_path):
-    told = sbom(read_bundle(tiny.bundle(tmp_path, terms=Terms(licence="ours; see LICENCE.txt"))))
+    told = sbom(read_bundle(tiny.bundle(tmp_path, terms=BundleTerms(licence="ours; see LICENCE.txt"))))
     assert told["metadata"]["component"]["licenses"] == [{"license": {"name": "ours; see LICENCE.txt"}}]

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from edgekit.cli.main import cli
 from edgekit.errors import PackagingError
-from edgekit.packaging import Terms, refuse_past, terms_of
+from edgekit.packaging import BundleTerms, refuse_past, terms_of
 from edgekit_runtime.bundle import Promise, read_bundle
 from edgekit_runtime.engines import available
 from edgekit_runtime.trust.store import seconds_of
@@ -33,7 +33,7 @@ def test_the_terms_travel(tmp_path):
 
 
 def test_without_any_the_bundle_is_for_its_own_board(tmp_path):
-    assert Terms().boards("raspberry-pi-4") == ("raspberry-pi-4",)
+    assert BundleTerms().boards("raspberry-pi-4") == ("raspberry-pi-4",)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgekit_profiles import AnchorError, Known, estimate, load, mobilenet_v1
+from edgekit_profiles import AnchorError, EstimateEvidence, estimate, load, mobilenet_v1
 from edgekit_profiles.anchors import anchors_for, parse_anchor_file, read_anchor_file
 
 PI4, PI5 = load("raspberry-pi-4"), load("raspberry-pi-5")
@@ -36,7 +36,7 @@ def test_the_median_of_the_board_goes_into_the_estimate_with_its_engine_and_vers
     (anchor,) = anchors_for(PI4, [read(file())])
     assert (anchor.ms, anchor.clock_ghz, anchor.grade) == ({"int8": 21.0}, 1.8, "measured")
     faster = replace(PI4, core=replace(PI4.core, clock_ghz=1.8))
-    got = estimate(faster, mobilenet_v1("int8"), "litert", known=Known(anchors=(anchor,)))
+    got = estimate(faster, mobilenet_v1("int8"), "litert", known=EstimateEvidence(anchors=(anchor,)))
     assert (got.grade, got.mid_ms) == ("anchored", pytest.approx(21.0))
     assert "measured MobileNetV1, 21 ms by litert 2.3.0 with 4 threads: pi.json, Raspberry Pi 4 Model B" in got.source
 

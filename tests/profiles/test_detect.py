@@ -9,8 +9,8 @@ import captured
 import pytest
 
 from edgekit_profiles import Catalogue, open_catalogue
-from edgekit_profiles.detect import Detected, detect, starting_name
-from edgekit_profiles.facts import Cluster, Facts, read_facts
+from edgekit_profiles.detect import DetectedBoard, detect, starting_name
+from edgekit_profiles.facts import BoardFacts, Cluster, read_facts
 from edgekit_profiles.reading import mistakes_of
 
 
@@ -19,7 +19,7 @@ def catalogue() -> Catalogue:
     return open_catalogue(environ={}, plugins=())
 
 
-def found(name: str, catalogue: Catalogue, root: Path) -> Detected:
+def found(name: str, catalogue: Catalogue, root: Path) -> DetectedBoard:
     return detect(read_facts(captured.lay_out(name, root)), catalogue)
 
 
@@ -162,8 +162,8 @@ def test_a_core_that_nobody_knows_is_shown_by_its_numbers(catalogue: Catalogue, 
 def test_this_machine_is_read_without_an_error(catalogue: Catalogue):
     facts = read_facts()
     assert facts.python
-    assert isinstance(detect(facts, catalogue), Detected)
+    assert isinstance(detect(facts, catalogue), DetectedBoard)
 
 
 def test_an_empty_machine_has_empty_facts(tmp_path: Path):
-    assert read_facts(tmp_path) == Facts()
+    assert read_facts(tmp_path) == BoardFacts()

@@ -147,3 +147,14 @@ def test_no_figure_of_a_shipped_profile_is_without_a_source(name: str):
 def test_the_data_files_are_valid_toml():
     for file in ("wheels.toml", "roofline.toml", "engines.toml"):
         tomllib.loads((importlib.resources.files("edgekit_profiles") / file).read_text(encoding="utf-8"))
+
+
+def test_keys_and_choices_are_listed_once():
+    from edgekit_profiles.schema import Table
+
+    table = Table({"xx": 1, "yy": 2, "scores": "foo"}, "net.contract.toml")
+    table.text("scores", "", ("probabilities", "logits"))
+    table.done(("task",))
+    with pytest.raises(ProfileError) as caught:
+        table.refuse()
+    assert (str(caught.value).count("Known: "), str(caught.value).count("logits")) == (1, 1)

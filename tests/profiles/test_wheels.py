@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_profiles import Profile, System, debian_packages, installable, load, runtime_python
+from edgekit_profiles import OsImage, Profile, debian_packages, installable, load, runtime_python
 from edgekit_profiles.wheels import wheels
 from edgekit_runtime.engines.registry import ENGINES
 
@@ -18,7 +18,7 @@ from edgekit_runtime.engines.registry import ENGINES
 def board(
     arch: str = "aarch64", python: str = "3.11", glibc: str = "2.36", debian: str = "", **more: object
 ) -> Profile:
-    system = System("any", python, glibc, debian)
+    system = OsImage("any", python, glibc, debian)
     return replace(load("raspberry-pi-4"), arch=arch, os=system, **more)  # type: ignore[arg-type]
 
 

@@ -34,16 +34,18 @@ def released() -> dict[str, bytes]:
     """What the present writer makes."""
     import tiny
 
-    from edgekit.packaging import Shipped, SigningKey, Terms, assemble
+    from edgekit.packaging import BundleArtifact, BundleTerms, SigningKey, assemble
     from edgekit_runtime.bundle import Promise
     from edgekit_runtime.bundle.secrets import Secret
 
-    terms = Terms("Apache-2.0", 3, "2026-01-01T00:00:00Z", "2036-01-01T00:00:00Z", ("raspberry-pi-4",))
+    terms = BundleTerms("Apache-2.0", 3, "2026-01-01T00:00:00Z", "2036-01-01T00:00:00Z", ("raspberry-pi-4",))
     plain = tiny.content("tflite-int8", golden=[{"image": tiny.RED}])
     plain = replace(
         plain, name="colours", tools={"edgekit-deploy": VERSION}, model_id=hashlib.sha256(b"tiny").hexdigest()
     )
-    full = replace(plain, terms=terms, promise=Promise(1.0, 5.0, 30.0), alternates=[Shipped(tiny.artifact("onnx-f32"))])
+    full = replace(
+        plain, terms=terms, promise=Promise(1.0, 5.0, 30.0), alternates=[BundleArtifact(tiny.artifact("onnx-f32"))]
+    )
     locked = replace(full, alternates=[], secret=Secret([SECRET]))
     key = SigningKey(_private())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgekit.report import html
-from edgekit.report.view import grouped
+from edgekit.report.view import group_variants
 
 FIDELITY: Any = {
     "items": 9, "metric": "top1", "original": 0.9, "artifact": 0.7, "drop": 0.2, "ci95": [0.1, 0.3], "agreement": 0.8,
@@ -41,7 +41,7 @@ STORY = {
 
 
 def test_each_way_is_one_row_with_its_noise_and_its_drop() -> None:
-    rows = grouped(STORY)
+    rows = group_variants(STORY)
     assert [row.remedy for row in rows] == [
         "as it is", "ranges by minmax", "ranges by entropy", "weights: round", "products alone in int8",
     ]  # fmt: skip
@@ -51,12 +51,12 @@ def test_each_way_is_one_row_with_its_noise_and_its_drop() -> None:
 
 
 def test_what_was_kept_is_marked_and_what_was_not_compared_says_why() -> None:
-    rows = grouped(STORY)
+    rows = group_variants(STORY)
     assert [row.remedy for row in rows if row.kept] == ["products alone in int8"]
     assert (rows[0].why, rows[0].noise_db) == ("the start", 16.5)
     assert rows[1].why == "not compared: noisier than the best so far"
     assert rows[3].why == "no such operator"
-    assert grouped({**STORY, "drop": 0.2, "met": False, "recipe": "tflite-int8"})[0].kept is False
+    assert group_variants({**STORY, "drop": 0.2, "met": False, "recipe": "tflite-int8"})[0].kept is False
 
 
 def test_a_repair_that_found_nothing_is_not_said_to_have_made_a_file_of_itself() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit.packaging import Shipped
+from edgekit.packaging import BundleArtifact
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.contract import Adapter
@@ -23,7 +23,9 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """The primary artifact takes int8, the alternate float32."""
-    return tiny.bundle(tmp_path_factory.mktemp("both"), engine=TFLITE, alternates=[Shipped(tiny.artifact("onnx-f32"))])
+    return tiny.bundle(
+        tmp_path_factory.mktemp("both"), engine=TFLITE, alternates=[BundleArtifact(tiny.artifact("onnx-f32"))]
+    )
 
 
 @pytest.fixture(autouse=True)

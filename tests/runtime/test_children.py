@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from edgekit_runtime import children
-from edgekit_runtime.children import crashed, interrupted, run
+from edgekit_runtime.children import crash_signal, interrupt_signal, run
 
 LIMIT_S = 60
 
@@ -51,7 +51,7 @@ def test_a_silent_one_is_ended_and_what_it_said_is_kept():
     ],
 )
 def test_a_crash_is_its_own_and_any_other_signal_others(code, own, others):
-    assert (crashed(code), interrupted(code)) == (own, others)
+    assert (crash_signal(code), interrupt_signal(code)) == (own, others)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")

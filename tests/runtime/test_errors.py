@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import pickle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.errors import MOST_TEXT, BundleError, EdgekitError
+from edgekit_runtime.errors import MOST_TEXT, BundleError, EdgekitError, install_command
 
 HOSTILE = {
     "a second line": ("net\nerror: all is well", r"net\nerror: all is well"),
@@ -46,3 +47,24 @@ def test_the_parts_stay_what_they_were_for_a_program_that_reads_them():
     error = pickle.loads(pickle.dumps(BundleError("a\nb", where="caf\udce9.ekb", do="copy it")))
     assert (error.what, error.where, error.do) == ("a\nb", "caf\udce9.ekb", "copy it")
     assert error.as_json()["where"] == "caf\udce9.ekb"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "command"),
+    [
+        (
+            '{"url": "file:///home/me/my%20clone", "dir_info": {"editable": true}}',
+            "pip install -e '/home/me/my clone[x]'",
+        ),
+        ('{"url": "file:///wheels/edgekit_deploy-0.1.0-py3-none-any.whl", "archive_info": {}}', None),
+        (None, None),
+        ("no json", None),
+    ],
+)
+def test_what_adds_an_extra_is_taken_from_the_clone_that_was_installed(monkeypatch, recorded, command):
+    class Installed:
+        def read_text(self, name):
+            return recorded if name == "direct_url.json" else None
+
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed())
+    assert install_command("x") == (command or "pip install 'edgekit-deploy[x]'")

@@ -17,8 +17,8 @@ import tiny
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.errors import EdgekitError, ForkedError
-from edgekit_runtime.forked import ForkGuard, orphan, promised
 from edgekit_runtime.metrics import serve_metrics
+from edgekit_runtime.threads import ForkGuard, fork_safe_future, orphan
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
@@ -194,7 +194,7 @@ def test_forks_while_many_threads_ask_leave_no_child_behind(tmp_path):
 
 def test_a_promised_future_ends_in_the_child_and_its_callbacks_are_not_called():
     heard = []
-    future, done = promised(), promised()
+    future, done = fork_safe_future(), fork_safe_future()
     future.add_done_callback(lambda _: heard.append(1))
     done.set_result(7)
     assert in_child(lambda: isinstance(future.exception(0), ForkedError) and done.result(0) == 7 and not heard)

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from edgekit_runtime.children import python_code
-from edgekit_runtime.errors import MemoryExceeded, MissingExtraError, StorageError
+from edgekit_runtime.errors import MemoryExceeded, MissingExtraError, StorageError, install_command
 from edgekit_runtime.jobs import ask
 
 SERVE = "import sys\nfrom edgekit_runtime.jobs import serve\n{work}\nsys.exit(serve(work))"
@@ -42,7 +42,7 @@ def test_an_error_of_the_child_is_raised_as_what_it_was_there():
     )
     came = came_of(work)
     assert type(came.error) is MissingExtraError
-    assert came.error.do == "Run: pip install 'edgekit-deploy[image]'"
+    assert came.error.do == f"Run: {install_command('image')}"
     assert came.result is None
 
 

@@ -10,8 +10,10 @@ import pytest
 import tiny
 
 from edgekit_runtime import BudgetExceeded, CacheOptions, ModelLimits, QueueFull, open_bundle
+from edgekit_runtime.cache import identify
 from edgekit_runtime.engines import available
 from edgekit_runtime.errors import ClosedError
+from edgekit_runtime.request import Request
 
 ENGINE = min(available())
 LONG = 30
@@ -115,6 +117,20 @@ def test_who_joins_a_request_that_takes_an_answer_past_its_time_gets_one_of_its_
         leader = model.predict(tiny.RED, budget_ms=5, stale_ok=True)
         model._journey.device.watch = watch
         assert (leader.source, joined[0].result(LONG).source) == ("stale", "device")
+
+
+def test_only_a_request_that_leads_parts_from_those_that_joined_it_and_only_once(path):
+    with open_bundle(path) as model:
+        journey = model._journey
+        one = Request(key=identify({"image": tiny.RED}, model.namespace)[0])
+        _, one.leads = journey._flights.join(one.key)
+        journey._part(Request(key=one.key), BudgetExceeded("x"))  # another request, which does not lead
+        flight, leads = journey._flights.join(one.key)
+        assert not leads
+        journey._part(one, BudgetExceeded("no time"))
+        assert flight.exception(LONG).what == "no time"
+        assert not one.leads
+        assert journey._flights.join(one.key)[1]  # the next one leads
 
 
 def test_those_that_joined_say_where_the_answer_came_from(path):

@@ -12,6 +12,7 @@ import tiny
 from edgekit_runtime import CacheOptions, ModelLimits, OptionError, TelemetryOptions, open_bundle
 from edgekit_runtime.budget import PRESETS_MS, Use
 from edgekit_runtime.engines import ENGINES, available
+from edgekit_runtime.engines.registry import ANY_GPU
 from edgekit_runtime.memory import MemoryBudget
 from edgekit_runtime.metrics import serve_metrics
 from edgekit_runtime.options import EngineName
@@ -79,7 +80,7 @@ def test_a_secret_that_is_none_is_refused_too(path):
 
 
 def test_the_types_name_what_there_is():
-    assert set(get_args(EngineName)) == set(ENGINES)
+    assert set(get_args(EngineName)) == {*ENGINES, ANY_GPU}
     assert set(get_args(Use)) == set(PRESETS_MS)
 
 

@@ -15,6 +15,7 @@ from edgekit_runtime.engines import available
 RUNTIME = Path(edgekit_runtime.__file__).parent
 GENERATED = "<string>"
 """The constructors of dataclasses."""
+MOST = 12
 
 
 @pytest.fixture(scope="module", params=sorted(available()))
@@ -41,12 +42,11 @@ def entered(model, picture):
     return names
 
 
-@pytest.mark.parametrize(
-    ("caching", "most"), [(False, 16), (True, 17)], ids=["the device answers", "the cache answers"]
-)
-def test_a_warm_predict_enters_few_functions(path, monkeypatch, caching, most):
+@pytest.mark.parametrize("caching", [False, True], ids=["the device answers", "the cache answers"])
+def test_a_warm_predict_enters_few_functions(path, monkeypatch, caching):
     monkeypatch.setenv("EDGEKIT_TUNE", "off")
     with open_bundle(path, cache=caching) as model:
         source = {model.predict(tiny.RED).source for _ in range(3)}.pop()
         fewest = min((entered(model, tiny.RED) for _ in range(4)), key=len)  # some calls fold, sample or time as well
-    assert len(fewest) <= most, (source, fewest)
+    turned = "f32" in path.name and source == "device"  # pixels become floats, channels first, in a step of its own
+    assert len(fewest) <= MOST + turned, (source, fewest)

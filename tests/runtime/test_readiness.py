@@ -12,14 +12,14 @@ import pytest
 import tiny
 from native import compiled
 
-from edgekit.packaging import Shipped
+from edgekit.packaging import BundleArtifact
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.contract import Adapter, Finisher
 from edgekit_runtime.engines import ENGINES, available
 from edgekit_runtime.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
 from edgekit_runtime.memory import MemoryBudget
 from edgekit_runtime.readiness import PROCESS_MB, Preparation, prepare
-from edgekit_runtime.tuning import Tuning, Wanted
+from edgekit_runtime.tuning import Tuner, TuningOptions
 from edgekit_runtime.warming import batches_offered
 
 INSTALLED = sorted(available())
@@ -31,7 +31,7 @@ needs_tflite = pytest.mark.skipif(not TFLITE, reason="no TFLite engine is instal
 @pytest.fixture(scope="module")
 def with_batch(tmp_path_factory):
     """The tiny classifier with a variant for 4 items at once."""
-    batches = [Shipped(tiny.artifact("tflite-int8, 4 at once", TFLITE))]
+    batches = [BundleArtifact(tiny.artifact("tflite-int8, 4 at once", TFLITE))]
     return read_bundle(tiny.bundle(tmp_path_factory.mktemp("batch"), engine=TFLITE, batches=batches))
 
 
@@ -42,7 +42,7 @@ def bundle(request, tmp_path_factory):
 
 def how(**options):
     """Quick: the bundle's default, nothing measured but the batches."""
-    return Preparation(**{"tuning": Tuning(0.0), **options})
+    return Preparation(**{"tuning": Tuner(0.0), **options})
 
 
 def best_of(prepared, items):
@@ -188,7 +188,7 @@ def test_a_slow_model_is_replayed_whole_until_all_agreed_and_then_no_longer_than
 
 @needs_tflite
 def test_a_delegate_that_does_not_load_makes_way_and_is_told(with_batch, tmp_path):
-    prepared = prepare(with_batch, how(wanted=Wanted(delegate=str(tmp_path / "absent.so"))))
+    prepared = prepare(with_batch, how(wanted=TuningOptions(delegate=str(tmp_path / "absent.so"))))
     assert prepared.engine.info.delegate is None
     assert any("absent.so" in note for note in prepared.notes)
     prepared.close()
@@ -197,14 +197,14 @@ def test_a_delegate_that_does_not_load_makes_way_and_is_told(with_batch, tmp_pat
 @needs_tflite
 def test_a_delegate_that_loads_is_used(with_batch, tmp_path):
     library = compiled(Path(__file__).parent / "engines" / "delegate.c", tmp_path / "libnothing.so")
-    prepared = prepare(with_batch, how(wanted=Wanted(delegate=str(library))))
+    prepared = prepare(with_batch, how(wanted=TuningOptions(delegate=str(library))))
     assert prepared.engine.info.delegate == str(library)
     assert best_of(prepared, tensors(prepared, PICTURES)) == [0, 1, 2, 3]
     prepared.close()
 
 
 def test_what_was_measured_is_what_runs(bundle, tmp_path):
-    preparation = Preparation(tuning=Tuning(1.0, folder=tmp_path))
+    preparation = Preparation(tuning=Tuner(1.0, folder=tmp_path))
     first, second = prepare(bundle, preparation), prepare(bundle, preparation)
     assert (first.verdict.how, second.verdict.how) == ("measured", "stored")
     info, chosen = second.engine.info, second.verdict.chosen
@@ -225,10 +225,10 @@ def test_a_manifest_that_speaks_of_other_tensors_is_refused(with_batch):
 
 def test_an_unknown_or_unfit_engine_is_a_typed_error(bundle):
     with pytest.raises(EngineError, match="no engine 'tpu'"):
-        prepare(bundle, how(wanted=Wanted(engine="tpu")))
+        prepare(bundle, how(wanted=TuningOptions(engine="tpu")))
     other = "onnxruntime" if bundle.artifact().format == "tflite" else "litert"
     with pytest.raises((BundleError, MissingExtraError), match=r"nothing in it runs on|needs the"):
-        prepare(bundle, how(wanted=Wanted(engine=other)))
+        prepare(bundle, how(wanted=TuningOptions(engine=other)))
 
 
 def test_a_golden_answer_that_differs_is_refused_and_frees_all(bundle, monkeypatch):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from edgekit_runtime.children import MEMORY_BYTES, PER_MODEL_BYTE, allowed_bytes, crashed, environment
+from edgekit_runtime.children import MEMORY_BYTES, PER_MODEL_BYTE, allowed_bytes, crash_signal, environment
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts mappings on Linux alone")
 GIB = 1 << 30
@@ -66,7 +66,7 @@ def test_a_stricter_limit_of_the_system_stays():
 
 def test_a_child_whose_time_is_over_ended_by_its_own_fault():
     done = run("import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 5))\nwhile True: pass")
-    assert crashed(done.returncode) == "SIGXCPU"
+    assert crash_signal(done.returncode) == "SIGXCPU"
 
 
 COMPUTED = """

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+import threading
 
 import pytest
 import tiny
 
+from edgekit_runtime import CacheOptions, open_bundle
 from edgekit_runtime.children import environment
 from edgekit_runtime.engines import available
 from edgekit_runtime.errors import EngineError, MemoryExceeded
@@ -82,3 +84,37 @@ def test_anything_else_stays_what_it_is(error):
     with pytest.raises(type(error)) as caught, scarce("faces.ekb"):
         raise error
     assert caught.value is error
+
+
+def test_a_thread_that_the_system_refuses_is_one_error_and_the_next_request_is_answered(tmp_path, monkeypatch):
+    """The watchdog starts with the first request, the batcher's thread with the first that has to wait."""
+    start, refused = threading.Thread.start, []
+
+    def refuse(thread):
+        if thread.name.startswith("edgekit-") and thread.name not in refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with open_bundle(tiny.bundle_for(min(available()), tmp_path), cache=False) as model:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(MemoryExceeded, match=r"edgekit-watchdog: .*no more threads .* \(ulimit -u, TasksMax\)"):
+            model.predict(tiny.RED)
+        assert model.predict(tiny.RED).source == "device"
+        with pytest.raises(MemoryExceeded, match=r"edgekit-batcher: .*no more threads"):
+            model.submit(tiny.RED)
+        assert model.submit(tiny.RED).result(30).source == "device"
+
+
+def test_a_cache_on_disk_goes_without_a_thread_and_the_answer_stands(tmp_path, monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == "edgekit-disk-cache":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    path = tiny.bundle_for(min(available()), tmp_path)
+    with open_bundle(path, cache=CacheOptions(disk=tmp_path / "a.db")) as model:
+        assert model.predict(tiny.RED).source == "device"

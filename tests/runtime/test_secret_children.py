@@ -13,14 +13,14 @@ from time import sleep
 import pytest
 import tiny
 
-from edgekit.bench.cold import cold_start
+from edgekit.bench.measure import cold_start
 from edgekit_runtime import ModelLimits, children, open_bundle
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.bundle.secrets import Secret, load_secret
-from edgekit_runtime.engines import Setup, available, load_with
+from edgekit_runtime.engines import EngineSetup, available, load_with
 from edgekit_runtime.errors import SecretError
 from edgekit_runtime.selftest import first_open
-from edgekit_runtime.tuning import Tuning, Wanted, tune
+from edgekit_runtime.tuning import Tuner, TuningOptions, tune
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -94,7 +94,7 @@ def check_nothing_is_left(*folders: Path) -> None:
 
 def test_the_self_tests_child_gets_it_and_the_verdict_holds_nothing_of_it(opened, tmp_path: Path):
     entry, watched = opened.artifact(), Watched()
-    with load_with(ENGINE, entry.format, opened.blob(entry.blob), Setup(threads=1)) as engine:
+    with load_with(ENGINE, entry.format, opened.blob(entry.blob), EngineSetup(threads=1)) as engine:
         assert first_open(opened, entry, engine.info, folder=tmp_path, run=watched)
         assert not first_open(opened, entry, engine.info, folder=tmp_path, run=watched)
     watched.check()
@@ -104,7 +104,7 @@ def test_the_self_tests_child_gets_it_and_the_verdict_holds_nothing_of_it(opened
 
 def test_the_trials_child_gets_it_and_the_verdict_holds_nothing_of_it(opened, tmp_path: Path):
     watched = Watched()
-    verdict = tune(opened, Wanted(engine=ENGINE, threads=1), Tuning(1.0, folder=tmp_path, run=watched))
+    verdict = tune(opened, TuningOptions(engine=ENGINE, threads=1), Tuner(1.0, folder=tmp_path, run=watched))
     assert verdict.how == "measured", verdict
     watched.check()
     check_nothing_is_left(tmp_path)
@@ -158,7 +158,7 @@ def test_a_child_that_is_not_given_the_key_does_not_open_it(opened, tmp_path: Pa
 
     entry = opened.artifact()
     with (
-        load_with(ENGINE, entry.format, opened.blob(entry.blob), Setup(threads=1)) as engine,
+        load_with(ENGINE, entry.format, opened.blob(entry.blob), EngineSetup(threads=1)) as engine,
         pytest.raises(SecretError, match="the bundle is encrypted"),
     ):
         first_open(opened, entry, engine.info, folder=tmp_path, run=forgetful)

@@ -12,7 +12,7 @@ from edgekit.errors import PackagingError
 from edgekit.packaging import assemble, write_bundle
 from edgekit_runtime.bundle import parse_manifest, read_bundle
 from edgekit_runtime.bundle.codec import to_json
-from edgekit_runtime.contract import Carried
+from edgekit_runtime.contract import CarriedState
 from edgekit_runtime.engines import load_engine
 from edgekit_runtime.errors import BundleError, SelfTestError
 from edgekit_runtime.selftest import first_open, replay
@@ -144,10 +144,10 @@ def test_a_contract_without_state_has_the_digest_it_always_had():
     [
         ({"carried": None}, "says that state is carried, or which, not both"),
         ({"state": "none"}, "says that state is carried, or which, not both"),
-        ({"carried": (Carried("h_in", "y"),)}, "'h_in' cannot be carried"),
-        ({"carried": (Carried("gone", "h_out"),)}, "'gone' cannot be carried"),
-        ({"carried": (Carried("h_in", "h_out", (1.0, 2.0)),)}, "begins with another number of values"),
-        ({"carried": (Carried("h_in", "h_out"), Carried("h_in", "h_out"))}, "carried twice"),
+        ({"carried": (CarriedState("h_in", "y"),)}, "'h_in' cannot be carried"),
+        ({"carried": (CarriedState("gone", "h_out"),)}, "'gone' cannot be carried"),
+        ({"carried": (CarriedState("h_in", "h_out", (1.0, 2.0)),)}, "begins with another number of values"),
+        ({"carried": (CarriedState("h_in", "h_out"), CarriedState("h_in", "h_out"))}, "carried twice"),
         ({"hop": 0}, "the hop is no number of samples"),
     ],
     ids=["no pairs", "stateless pairs", "other shape", "unknown", "initial", "twice", "hop"],

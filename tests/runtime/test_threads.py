@@ -10,7 +10,8 @@ import pytest
 import tiny
 
 from edgekit_runtime.engines import available
-from edgekit_runtime.threads import begin, ending
+from edgekit_runtime.errors import MemoryExceeded
+from edgekit_runtime.threads import begin, is_exiting
 
 ENGINE = min(available())
 LONG = 60
@@ -72,7 +73,7 @@ def test_asked_by_a_finalizer_while_the_interpreter_ends_it_answers(tmp_path, wh
 
 def test_while_the_interpreter_runs_threads_do():
     ran = threading.Event()
-    assert not ending()
+    assert not is_exiting()
     assert begin(threading.Thread(target=ran.set))
     assert ran.wait(LONG)
 
@@ -82,5 +83,5 @@ def test_a_system_without_threads_says_so(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    with pytest.raises(RuntimeError, match="start new thread"):
+    with pytest.raises(MemoryExceeded, match="start new thread"):
         begin(threading.Thread())

@@ -133,7 +133,7 @@ def test_a_fault_while_counting_takes_neither_answers_nor_figures_away(model, mo
 
 
 def test_a_fault_of_the_slow_log_takes_no_answer_away(model, monkeypatch):
-    monkeypatch.setattr(model._journey.meter._watch, "tell", broken)
+    monkeypatch.setattr(model._journey.meter._watch, "write_log", broken)
     monkeypatch.setattr(meter_module, "FOLD_EVERY", 2)
     assert every_way(model) == ANSWERS
     assert model.stats().faults["meter"] >= 1

@@ -8,7 +8,7 @@ import pytest
 
 from edgekit_runtime import watchdog
 from edgekit_runtime.errors import EngineHung
-from edgekit_runtime.watchdog import Watched, limit_s, watch
+from edgekit_runtime.watchdog import WatchedEngine, limit_s, watch
 
 LONG = 30
 
@@ -23,14 +23,14 @@ def test_ten_seconds_or_twenty_times_the_slowest_run(slowest, limit):
 )
 def test_it_looks_again_before_the_limit_can_pass_unseen(running, next_look):
     bitten = []
-    watched = Watched(lambda: running, lambda: 0.1, bitten.append)
+    watched = WatchedEngine(lambda: running, lambda: 0.1, bitten.append)
     assert watched.look() == next_look
     assert not bitten
 
 
 def test_it_bites_once():
     bitten = []
-    watched = Watched(lambda: 10.5, lambda: 0.1, bitten.append)
+    watched = WatchedEngine(lambda: 10.5, lambda: 0.1, bitten.append)
     assert watched.look() is None
     assert watched.look() is None
     (error,) = bitten
@@ -97,7 +97,7 @@ def test_one_that_fails_when_it_is_told_is_told_once():
     def bite(error):
         raise RuntimeError("odd")
 
-    watched = Watched(lambda: 99.0, lambda: 0.0, bite)
+    watched = WatchedEngine(lambda: 99.0, lambda: 0.0, bite)
     assert watched.look_safely() is not None
     assert watched.look_safely() is None
     assert watched.hung is not None
@@ -106,7 +106,7 @@ def test_one_that_fails_when_it_is_told_is_told_once():
 def test_while_the_interpreter_ends_nobody_waits_for_the_watchdogs_lock(monkeypatch):
     """Its thread stands still then, and may hold the lock: a `predict` of a finalizer used to hang for ever."""
     monkeypatch.setattr(watchdog, "_rounds", watchdog._Rounds())
-    monkeypatch.setattr(watchdog, "ending", lambda: True)
+    monkeypatch.setattr(watchdog, "is_exiting", lambda: True)
 
     def ask():
         watch(lambda: None, lambda: 0.0, lambda error: None).end()

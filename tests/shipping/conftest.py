@@ -13,7 +13,7 @@ import tiny
 from parts import missing
 from shipping.shelf import Shelf
 
-from edgekit.shipping import PackageRequest, Packed, pack
+from edgekit.shipping import PackageRequest, PackageResult, pack
 from edgekit_profiles import Profile, load
 
 REAL_ENGINE = "tflite-runtime" if sys.version_info[:2] == (3, 11) else "litert"
@@ -37,7 +37,7 @@ def tiny_bundle(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def real_package(this_board, tiny_bundle, tmp_path_factory) -> Packed:
+def real_package(this_board, tiny_bundle, tmp_path_factory) -> PackageResult:
     """Real wheels from the index, for this machine."""
     output = tmp_path_factory.mktemp("package") / "usb"
     service = "{python} -m http.server --directory {prefix}"

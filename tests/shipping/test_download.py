@@ -12,7 +12,7 @@ import pytest
 from scripted import Scripted
 
 from edgekit.errors import OutputError
-from edgekit.shipping import DownloadError
+from edgekit.shipping import WheelDownloadError
 from edgekit.shipping.download import fetch
 from edgekit.shipping.resolve import RemoteWheel
 
@@ -91,7 +91,7 @@ def test_a_file_is_fetched_once(index, get):
 @pytest.mark.parametrize("size", [SIZE, None])
 def test_an_interrupted_fetch_goes_on_where_it_was(index, get, size, tmp_path):
     index.breaks_at = 700_000
-    with pytest.raises(DownloadError, match="what has been fetched is kept"):
+    with pytest.raises(WheelDownloadError, match="what has been fetched is kept"):
         get(remote(index, size))
     assert not (tmp_path / "usb" / NAME).exists()
     assert get(remote(index, size)).read_bytes() == DATA
@@ -109,7 +109,7 @@ def test_two_that_fetch_the_same_file_both_get_it(index, get, tmp_path, killed):
     def run() -> None:
         try:
             first.append(get(remote(index)).read_bytes() == DATA)
-        except DownloadError as error:
+        except WheelDownloadError as error:
             first.append(error.code)
 
     thread = threading.Thread(target=run)
@@ -126,14 +126,14 @@ def test_two_that_fetch_the_same_file_both_get_it(index, get, tmp_path, killed):
 
 def test_a_server_that_knows_no_ranges_starts_again(index, get):
     index.breaks_at, index.ranges = 1000, False
-    with pytest.raises(DownloadError):
+    with pytest.raises(WheelDownloadError):
         get(remote(index))
     assert get(remote(index)).read_bytes() == DATA
 
 
 def test_other_bytes_than_promised_are_refused_and_forgotten(index, get, tmp_path):
     index.data = DATA[:-1] + b"x"
-    with pytest.raises(DownloadError, match="its SHA-256 is another"):
+    with pytest.raises(WheelDownloadError, match="its SHA-256 is another"):
         get(remote(index))
     assert list((tmp_path / "usb").iterdir()) == []
     index.data = DATA
@@ -164,7 +164,7 @@ def test_a_server_that_never_ends_is_left_when_all_that_was_promised_is_here(cas
         if arrives:
             assert get(wheel).read_bytes() == DATA
         else:
-            with pytest.raises(DownloadError, match=r"its SHA-256 is another|more headers and trailers than data"):
+            with pytest.raises(WheelDownloadError, match=r"its SHA-256 is another|more headers and trailers than data"):
                 get(wheel)
 
 
@@ -177,7 +177,7 @@ def test_a_kept_file_that_rotted_is_fetched_again(index, get, tmp_path):
 def test_a_network_that_is_gone_is_one_sentence(index, get):
     wheel = RemoteWheel(NAME, "http://127.0.0.1:9/some.whl", "0" * 64, 5)
     with pytest.raises(
-        DownloadError, match=r"cannot be fetched from 127.0.0.1:9: nothing listens there. Run it again"
+        WheelDownloadError, match=r"cannot be fetched from 127.0.0.1:9: nothing listens there. Run it again"
     ) as refused:
         get(wheel)
     assert refused.value.where == "127.0.0.1"

@@ -16,8 +16,8 @@ from shipping.conftest import REAL_ENGINE
 from shipping.test_package import files
 
 from edgekit.packaging import SigningKey, assemble, write_bundle
-from edgekit.packaging.assemble import Terms
-from edgekit.shipping import PackageRequest, Packed, pack
+from edgekit.packaging.assemble import BundleTerms
+from edgekit.shipping import PackageRequest, PackageResult, pack
 from edgekit_profiles import Profile
 
 pytestmark = pytest.mark.network
@@ -116,8 +116,8 @@ def test_a_package_brings_its_key_and_an_older_number_is_refused(real_package, t
     )
     key = SigningKey(rooted.private("bea"))
     given = {"wheel_of": real_package, "allow_unsigned": False, "trust": (public,)}
-    new = tiny.bundle(tmp_path / "new", key=key, version="2", terms=Terms(rollout_seq=2))
-    old = tiny.bundle(tmp_path / "old", key=key, version="1", terms=Terms(rollout_seq=1))
+    new = tiny.bundle(tmp_path / "new", key=key, version="2", terms=BundleTerms(rollout_seq=2))
+    old = tiny.bundle(tmp_path / "old", key=key, version="1", terms=BundleTerms(rollout_seq=1))
     fresh, home = tmp_path / "fresh", tmp_path / "fresh/opt/tiny"
     done = run(_package(new, this_board, tmp_path / "new", **given).path, fresh, "--no-service")
     assert done.returncode == 0, done.stderr
@@ -160,13 +160,13 @@ def _kept(home: Path) -> dict[str, str]:
 
 
 def _package(
-    bundle: Path, board: Profile, folder: Path, wheel_of: Packed, *, allow_unsigned: bool = True, **more: Any
-) -> Packed:
+    bundle: Path, board: Profile, folder: Path, wheel_of: PackageResult, *, allow_unsigned: bool = True, **more: Any
+) -> PackageResult:
     request = PackageRequest(bundle, board, folder / "usb", REAL_ENGINE, wheel=ours(wheel_of), **more)
     return pack(replace(request, allow_unsigned=allow_unsigned))
 
 
-def ours(package: Packed) -> Path:
+def ours(package: PackageResult) -> Path:
     """edgekit's wheel of an earlier package: nothing is built again."""
     return next(package.path / "wheels" / wheel.file for wheel in package.wheels if wheel.name == "edgekit-deploy")
 

@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 from edgekit.shipping import NoWheelError
-from edgekit.shipping.plan import package_name, planned
+from edgekit.shipping.plan import package_name, plan_deploy
 from edgekit_profiles import load
 from edgekit_runtime.bundle import Target, read_bundle
 
@@ -21,18 +21,18 @@ def bundle(tmp_path_factory):
 
 
 def test_the_engine_is_the_first_that_installs_for_the_bundle_s_format(bundle):
-    plan = planned(bundle, PI_4, None)
+    plan = plan_deploy(bundle, PI_4, None)
     assert (plan.name, plan.version, plan.engine, plan.extras, plan.notes) == ("tiny", "1", "litert", ("image",), ())
     assert plan.proven == bundle.manifest.golden[0].answers[0].engine_version
 
 
 def test_an_engine_may_be_asked_for_and_more_extras(bundle):
-    plan = planned(bundle, PI_4, "tflite-runtime", ("telemetry",))
+    plan = plan_deploy(bundle, PI_4, "tflite-runtime", ("telemetry",))
     assert (plan.engine, plan.extras, plan.proven) == ("tflite-runtime", ("image", "telemetry"), None)
 
 
 def test_a_bundle_for_another_board_is_packed_and_said(bundle):
-    (note,) = planned(bundle, load("raspberry-pi-5"), None).notes
+    (note,) = plan_deploy(bundle, load("raspberry-pi-5"), None).notes
     assert note == (
         "the bundle was built for raspberry-pi-4: its latencies were not judged for raspberry-pi-5, and a board that "
         "is known as one refuses it: build it with --compatible raspberry-pi-5"
@@ -51,7 +51,7 @@ REFUSED = {
 def test_what_cannot_be_installed_is_refused_before_anything_is_fetched(bundle, case):
     profile, engine, reason = REFUSED[case]
     with pytest.raises(NoWheelError) as refused:
-        planned(bundle, profile, engine)
+        plan_deploy(bundle, profile, engine)
     assert reason in refused.value.what
 
 

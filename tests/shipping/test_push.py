@@ -17,10 +17,10 @@ from shipping.conftest import REAL_ENGINE
 from shipping.test_install import ours
 from sshd import Sshd
 
-from edgekit.shipping import Address, BoardRefusedError, Connection, SshError, probe
+from edgekit.shipping import Address, BoardRefusedError, SshConnection, SshError, probe
 from edgekit.shipping.package import packed_files
-from edgekit.shipping.push import _send
-from edgekit.shipping.ssh import suited
+from edgekit.shipping.push import send
+from edgekit.shipping.ssh import profile_for
 from edgekit_profiles import load, open_catalogue
 from edgekit_runtime.bundle.secrets import Secret
 
@@ -145,9 +145,9 @@ def test_what_came_in_part_is_gone_on_with_and_what_came_damaged_is_sent_again(r
     (incoming / big.sha256).write_bytes(data[: big.bytes // 2])
     (incoming / spoilt.sha256).write_bytes(b"x" * 1000)
     said: list[str] = []
-    with Connection(Address(reached.to)) as connection:
-        sent, kept, size = _send(connection, real_package, str(far / "broken" / "tiny"), said.append)
-        again = _send(connection, real_package, str(far / "broken" / "tiny"), said.append)
+    with SshConnection(Address(reached.to)) as connection:
+        sent, kept, size = send(connection, real_package, str(far / "broken" / "tiny"), said.append)
+        again = send(connection, real_package, str(far / "broken" / "tiny"), said.append)
     whole = sum(path.stat().st_size for path in real_package.path.rglob("*") if path.is_file())
     different = len(set(packed_files(real_package.path).values()))
     assert (sent, kept) == (different + 1, 0)
@@ -217,7 +217,7 @@ def test_removing_it_there_leaves_nothing(pushed, board, far):
 
 
 def test_the_probe_reads_what_is_there(reached):
-    with Connection(Address(reached.to)) as connection:
+    with SshConnection(Address(reached.to)) as connection:
         found = probe(connection, open_catalogue())
     assert found.facts.machine == "x86_64"
     assert found.facts.glibc == os.confstr("CS_GNU_LIBC_VERSION").split()[1]
@@ -238,7 +238,7 @@ def test_a_board_of_another_kind_is_refused_before_anything_is_copied(board, far
 
 @pytest.fixture
 def seen(reached):
-    with Connection(Address(reached.to)) as connection:
+    with SshConnection(Address(reached.to)) as connection:
         return probe(connection, open_catalogue())
 
 
@@ -254,16 +254,16 @@ REFUSED = {
 def test_a_board_that_cannot_take_it_is_refused_with_the_reason(seen, case):
     changes, asked, reason = REFUSED[case]
     with pytest.raises(BoardRefusedError) as refused:
-        suited(replace(seen, **changes), load(asked) if asked else None, "pi@board")
+        profile_for(replace(seen, **changes), load(asked) if asked else None, "pi@board")
     assert reason in refused.value.what
     assert refused.value.where == "pi@board"
 
 
 def test_what_is_really_there_decides_which_wheels_are_packed(seen):
     newer = replace(seen, pythons=("3.13", "3.11"), facts=replace(seen.facts, glibc="2.41", codename="trixie"))
-    system = suited(newer, None, "pi@board").os
+    system = profile_for(newer, None, "pi@board").os
     assert (system.python, system.glibc, system.debian) == ("3.11", "2.41", "trixie")
-    assert suited(replace(newer, pythons=("3.13",)), None, "pi@board").os.python == "3.13"
+    assert profile_for(replace(newer, pythons=("3.13",)), None, "pi@board").os.python == "3.13"
 
 
 def test_a_host_key_that_is_not_known_is_explained(reached):
@@ -272,12 +272,12 @@ def test_a_host_key_that_is_not_known_is_explained(reached):
         with pytest.raises(
             SshError, match=r"its host key is not known to this machine. Run once: ssh .*127.0.0.1, and compare"
         ):
-            Connection(Address(reached.to)).__enter__()
+            SshConnection(Address(reached.to)).__enter__()
         reached.know_host("other")
         with pytest.raises(
             SshError, match=r"its host key is another than the one that this machine knows. .*ssh-keygen -R"
         ):
-            Connection(Address(reached.to)).__enter__()
+            SshConnection(Address(reached.to)).__enter__()
     finally:
         reached.know_host()
 
@@ -288,17 +288,17 @@ def test_a_key_that_is_not_accepted_is_explained(reached, tmp_path):
     ssh.write_text(f'#!/bin/sh\nexec {reached.ssh.read_text().split()[-4]} -F {tmp_path}/config "$@"\n')
     ssh.chmod(0o755)
     with pytest.raises(SshError, match=r"it does not accept any key of yours. Run: ssh-copy-id"):
-        Connection(Address(reached.to), ssh=str(ssh)).__enter__()
+        SshConnection(Address(reached.to), ssh=str(ssh)).__enter__()
 
 
 def test_a_key_that_is_not_there_is_refused_and_no_other_taken_in_its_place(reached, tmp_path):
     """ssh itself warns, takes the key of its configuration, and gets in."""
-    with Connection(Address(reached.to, identity=reached.folder / "mine")) as connection:
+    with SshConnection(Address(reached.to, identity=reached.folder / "mine")) as connection:
         assert connection.check("echo in") == "in\n"
     before = (reached.folder / "connections").read_text()
     for name, why in (("nope", "No such file or directory"), (".", "Is a directory")):
         with pytest.raises(SshError, match=f"the key cannot be read: {why}") as refused:
-            Connection(Address(reached.to, identity=tmp_path / name)).__enter__()
+            SshConnection(Address(reached.to, identity=tmp_path / name)).__enter__()
         assert refused.value.where == f"--identity {tmp_path / name}"
     assert (reached.folder / "connections").read_text() == before
 
@@ -335,18 +335,18 @@ def test_a_login_without_a_shell_is_explained(tmp_path, case):
     """The server runs this in place of every command, as it does with such a shell."""
     does, said = LOGINS[case]
     with Sshd(tmp_path / "sshd", forced=does) as board, pytest.raises(SshError) as refused:
-        Connection(Address(board.to), ssh=str(board.ssh)).__enter__()
+        SshConnection(Address(board.to), ssh=str(board.ssh)).__enter__()
     assert refused.value.what == f"the login there runs no commands: {said}"
     assert "copied" not in str(refused.value)
 
 
 def test_a_board_that_is_not_there_is_one_sentence(reached):
-    with pytest.raises(SshError, match="nothing answers on that port"):
-        Connection(Address(reached.to, port=9)).__enter__()
+    with pytest.raises(SshError, match="nothing listens on that port"):
+        SshConnection(Address(reached.to, port=9)).__enter__()
 
 
 def test_a_command_that_fails_there_says_its_last_line(reached):
-    with Connection(Address(reached.to)) as connection:
+    with SshConnection(Address(reached.to)) as connection:
         with pytest.raises(SshError, match="a command there failed: no room"):
             connection.check("echo no room >&2; exit 3")
         assert connection.check('cat; printf %s "$1"', "a 'b' $c", given=b"in ") == "in a 'b' $c"

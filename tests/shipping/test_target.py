@@ -6,12 +6,12 @@ import pytest
 from packaging.markers import Marker
 from packaging.utils import parse_wheel_filename
 
-from edgekit.shipping import Target
+from edgekit.shipping import WheelTarget
 
-PI_4 = Target("raspberry-pi-4", "aarch64", "3.11", "2.36")
-PI_32 = Target("pi-32", "armv7l", "3.11", "2.36")
-TRIXIE = Target("trixie", "aarch64", "3.13", "2.41")
-JETSON = Target("old", "aarch64", "3.11", "2.27")
+PI_4 = WheelTarget("raspberry-pi-4", "aarch64", "3.11", "2.36")
+PI_32 = WheelTarget("pi-32", "armv7l", "3.11", "2.36")
+TRIXIE = WheelTarget("trixie", "aarch64", "3.13", "2.41")
+JETSON = WheelTarget("old", "aarch64", "3.11", "2.27")
 FITS = {
     "pure": (PI_4, "click-8.1-py3-none-any.whl", True),
     "its own machine": (PI_4, "numpy-2.4.6-cp311-cp311-manylinux_2_27_aarch64.manylinux_2_28_aarch64.whl", True),
@@ -52,7 +52,7 @@ def test_markers_speak_of_the_board():
     [
         (PI_4, "aarch64-manylinux_2_36"),
         (JETSON, "aarch64-manylinux_2_17"),  # uv has no 2.27: the next older one that it has
-        (Target("new", "x86_64", "3.13", "2.45"), "x86_64-manylinux_2_40"),
+        (WheelTarget("new", "x86_64", "3.13", "2.45"), "x86_64-manylinux_2_40"),
         (PI_32, None),
     ],
 )
@@ -66,4 +66,4 @@ def test_a_profile_s_patch_version_does_not_matter():
     from edgekit_profiles import load
 
     board = load("raspberry-pi-4")
-    assert Target.of(replace(board, os=replace(board.os, python="3.11.2"))) == PI_4
+    assert WheelTarget.of(replace(board, os=replace(board.os, python="3.11.2"))) == PI_4

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edgekit.shipping import DownloadError, NoWheelError, ShippingError, collect, wheelhouse
+from edgekit.shipping import NoWheelError, ShippingError, WheelDownloadError, collect, wheelhouse
 from edgekit_profiles import load
 
 PI_4 = load("raspberry-pi-4")
@@ -135,7 +135,7 @@ def test_an_index_that_cannot_be_reached_is_one_sentence(shelf, tmp_path, monkey
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
-    with pytest.raises(DownloadError, match="the package index cannot be asked"):
+    with pytest.raises(WheelDownloadError, match="the package index cannot be asked"):
         collect(PI_4, "litert", tmp_path / "usb", wheel=shelf.edgekit())
 
 
@@ -190,10 +190,12 @@ def test_a_full_disk_is_not_taken_for_a_broken_builder(tmp_path, monkeypatch):
 @pytest.mark.network
 def test_the_real_index_has_all_of_it_for_a_raspberry_pi_4(tmp_path, monkeypatch):
     """Resolved for real; what is downloaded is small."""
-    from edgekit.shipping import Target
+    from edgekit.shipping import WheelTarget
     from edgekit.shipping.resolve import resolve
 
-    found = {one.name: one for one in resolve(Target.of(PI_4), ["ai-edge-litert>=2.1.3", "numpy", "pillow", "xxhash"])}
+    found = {
+        one.name: one for one in resolve(WheelTarget.of(PI_4), ["ai-edge-litert>=2.1.3", "numpy", "pillow", "xxhash"])
+    }
     assert all(one.wheel for one in found.values())
     assert found["ai-edge-litert"].wheel.name.endswith("_aarch64.whl")
     assert "cp311" in found["numpy"].wheel.name

@@ -26,13 +26,13 @@ from edgekit_converters.calibration.dataset import Example
 from edgekit_converters.calibration.decode import Canonical, check_kind, sets_of
 from edgekit_converters.calibration.folder import Classes
 from edgekit_converters.errors import CalibrationError
-from edgekit_runtime.array_file import declared, in_bytes
+from edgekit_runtime.array_file import in_bytes, read_headers
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import EdgekitError
 
 __all__ = [
     "Arrays",
-    "checked",
+    "check_item",
     "map_npy",
     "map_npz",
     "memory_bytes",
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _CONTAINERS = tuple(map(Path, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")))
-_UNKNOWN = 8 << 30  # where no system call tells
+_UNKNOWN = 8 << 30  # where no system call says
 _LOCAL_HEADER_BYTES = 30
 _NAME_LENGTHS_AT = 26
 _HEADERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
@@ -76,7 +76,10 @@ def npz_names(path: Path) -> list[str]:
 
 
 def map_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """These members, each mapped where it is stored plainly, read otherwise. A damaged file raises anything."""
+    """These members, each mapped where it is stored plainly, read otherwise.
+
+    A damaged file raises anything.
+    """
     with np.load(path, allow_pickle=False) as loaded, zipfile.ZipFile(path) as archive:
         arrays = {}
         for name in names:
@@ -139,16 +142,19 @@ class Arrays:
 
 def open_npy(path: Path, contract: Contract) -> Arrays:
     """One array [N, ...] for a model with one input. Raises CalibrationError."""
-    return checked(path, *npy_members(path, contract), contract)
+    return check_item(path, *npy_members(path, contract), contract)
 
 
 def npy_members(path: Path, contract: Contract) -> Members:
-    """Of any shape. Raises CalibrationError for a file that cannot be read, or a model with several inputs."""
+    """Of any shape.
+
+    Raises CalibrationError for a file that cannot be read, or a model with several inputs.
+    """
     if len(contract.inputs) != 1:
         names = ", ".join(spec.name for spec in contract.inputs)
         raise CalibrationError("a .npy holds one array", where=str(path), do=f"Give a .npz with the arrays {names}")
     try:
-        declared(path)  # a header that promises what the file does not hold would ask for that much memory
+        read_headers(path)  # a header that promises what the file does not hold would ask for that much memory
         array = map_npy(path)
     except Exception as error:  # a damaged header raises ValueError, TokenError, SyntaxError, ...
         raise _unreadable(path, error) from error
@@ -160,17 +166,19 @@ def npy_members(path: Path, contract: Contract) -> Members:
 
 def open_npz(path: Path, contract: Contract) -> Arrays:
     """Raises CalibrationError for missing, unknown, mismatched or unreadable members."""
-    return checked(path, *npz_members(path, contract), contract)
+    return check_item(path, *npz_members(path, contract), contract)
 
 
 def npz_members(path: Path, contract: Contract) -> Members:
     """Of any shape. Raises CalibrationError for missing, unknown or unreadable members."""
-    if _begins_with(path, npy_format.MAGIC_PREFIX):
-        raise CalibrationError("this is a .npy under the name of a .npz", where=str(path), do="Rename it to .npy")
     try:
+        with path.open("rb") as file:
+            if file.read(len(npy_format.MAGIC_PREFIX)) == npy_format.MAGIC_PREFIX:
+                what = "this is a .npy under the name of a .npz"
+                raise CalibrationError(what, where=str(path), do="Rename it to .npy")
         names = _members(path, npz_names(path), contract)
         most = memory_bytes() // 3
-        size = sum(one.nbytes for one in declared(path).values() if one.packed)
+        size = sum(one.nbytes for one in read_headers(path).values() if one.packed)
         if size > most:
             raise CalibrationError(
                 f"is {in_bytes(size)} when unpacked",
@@ -188,16 +196,9 @@ def npz_members(path: Path, contract: Contract) -> Members:
     return members, labels
 
 
-def _begins_with(path: Path, magic: bytes) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(magic)) == magic
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
 def _members(path: Path, names: list[str], contract: Contract) -> list[str]:
-    """The members to read. An unknown one is an error: a label array under another name would be lost in silence."""
+    """The members to read.
+    An unknown one is an error: a label array under another name would be lost in silence."""
     inputs = [spec.name for spec in contract.inputs]
     wanted = inputs if all(name in names for name in inputs) else ["x"] if len(inputs) == 1 else inputs
     expected = "x" if len(inputs) == 1 else ", ".join(inputs)
@@ -211,15 +212,18 @@ def _members(path: Path, names: list[str], contract: Contract) -> list[str]:
     for name in names:
         if name not in (*wanted, "y"):
             raise CalibrationError(
-                f"holds an array '{name}' that nobody reads",
+                f"holds an unused array '{name}'",
                 where=str(path),
                 do=f"Call inputs {expected} and labels y, and leave others out",
             )
     return names
 
 
-def checked(path: Path, arrays: dict[str, NDArray[Any]], labels: NDArray[Any] | None, contract: Contract) -> Arrays:
-    """One item along the first axis of each array. Raises CalibrationError for shapes and labels that do not fit."""
+def check_item(path: Path, arrays: dict[str, NDArray[Any]], labels: NDArray[Any] | None, contract: Contract) -> Arrays:
+    """One item along the first axis of each array.
+
+    Raises CalibrationError for shapes and labels that do not fit.
+    """
     counts = set()
     for spec in contract.inputs:
         array = arrays[spec.name]

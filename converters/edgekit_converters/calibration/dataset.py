@@ -67,7 +67,10 @@ class Example:
 
 
 class Dataset(Protocol):
-    """Examples in a fixed order. Reading may raise CalibrationError: items are decoded only then."""
+    """Examples in a fixed order.
+
+    Reading may raise CalibrationError: items are decoded only then.
+    """
 
     @property
     def name(self) -> str:
@@ -188,18 +191,14 @@ def fingerprint(dataset: Dataset) -> str | None:
         parts.append(hashlib.sha256(",".join(map(str, dataset.indexes)).encode()).hexdigest())
         dataset = dataset.dataset
     own: str | None = getattr(dataset, "fingerprint", None)
-    paths = _paths(dataset)
+    # the files of a dataset that is nothing but files: `files`, or one `path`
+    known: set[str] = {field.name for field in fields(dataset)} if is_dataclass(dataset) else set()
+    paths: list[Path] | None = [Path(getattr(dataset, "path", ""))] if "path" in known else None
+    if "files" in known:
+        paths = [Path(file) for file in getattr(dataset, "files", ())]
     labels = str(getattr(dataset, "labels", None) if hasattr(dataset, "files") else "in the file")
     found = own if own is not None or paths is None else _of_files(paths, labels)
     return None if found is None else hashlib.sha256("\0".join([found, *parts]).encode()).hexdigest()
-
-
-def _paths(dataset: Any) -> list[Path] | None:
-    """The files of a dataset that is nothing but files: `files`, or one `path`."""
-    known = {field.name for field in fields(dataset)} if is_dataclass(dataset) else set()
-    if "files" in known:
-        return [Path(file) for file in getattr(dataset, "files", ())]
-    return [Path(getattr(dataset, "path", ""))] if "path" in known else None
 
 
 def _of_files(paths: Iterable[Path], labels: str) -> str | None:

@@ -37,25 +37,20 @@ class Canonical:
         for spec in self._inputs:
             if spec.name not in values:
                 raise CalibrationError(f"has no value for the input '{spec.name}'", where=origin)
-            arrays[spec.name] = self._one(spec, values[spec.name], origin)
+            try:
+                array = self._decoders[spec.name](values[spec.name])
+            except InputError as error:
+                # A file's own error already says which file.
+                what = error.what if error.where == origin else f"{error.where}: {error.what}"
+                raise CalibrationError(what, where=origin, do=error.do or "Remove or replace it") from error
+            if array.dtype not in kind_of(spec).free_dtypes(spec):
+                with np.errstate(over="ignore"):
+                    array = np.array(array, spec.dtype, order="C")
+                if array.dtype.kind == "f" and not np.isfinite(array).all():
+                    what = f"the input '{spec.name}' has values beyond {spec.dtype}"
+                    raise CalibrationError(what, where=origin, do="Remove the item")
+            arrays[spec.name] = array
         return arrays
-
-    def _one(self, spec: InputContract, value: Any, origin: str) -> NDArray[Any]:
-        try:
-            array = self._decoders[spec.name](value)
-        except InputError as error:
-            # A file's own error already says which file.
-            what = error.what if error.where == origin else f"{error.where}: {error.what}"
-            raise CalibrationError(what, where=origin, do=error.do or "Remove or replace it") from error
-        if array.dtype in kind_of(spec).free_dtypes(spec):
-            return array
-        with np.errstate(over="ignore"):
-            result = np.array(array, spec.dtype, order="C")
-        if result.dtype.kind == "f" and not np.isfinite(result).all():
-            raise CalibrationError(
-                f"the input '{spec.name}' has values beyond {spec.dtype}", where=origin, do="Remove the item"
-            )
-        return result
 
 
 def check_kind(spec: InputContract, dtype: np.dtype[Any], where: str) -> None:
@@ -89,7 +84,7 @@ class TensorSets:
         return (dtype, -_LARGE, _LARGE) if dtype.kind == "f" else (dtype, 0.0, 1.0)
 
     def normalised(self, spec: InputContract) -> tuple[float, float] | None:
-        """The least and the most that floats for this input should hold, None where nobody knows."""
+        """The least and the most that floats for this input should hold, None where that is unknown."""
         return None
 
     def holds_ids(self, spec: InputContract) -> bool:

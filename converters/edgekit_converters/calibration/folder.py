@@ -25,14 +25,21 @@ import numpy as np
 from edgekit_converters.calibration.dataset import Example, Label
 from edgekit_converters.calibration.decode import Canonical
 from edgekit_converters.errors import CalibrationError, UnlabelledError
+from edgekit_converters.sources.stated import toml_text
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["EXTENSIONS", "Classes", "ImageFolder", "files_in", "labels_of", "open_folder", "refuse_unreadable"]
 
 
+_SHOWN = 20  # labels in an error
+
+
 class Classes:
-    """The classes of a classifier. `count` is None for any other task: its numbers are not checked."""
+    """The classes of a classifier.
+
+    `count` is None for any other task: its numbers are not checked.
+    """
 
     def __init__(self, contract: Contract) -> None:
         self.count = math.prod(contract.outputs[0].shape) if contract.task == "classification" else None
@@ -41,7 +48,10 @@ class Classes:
             self._indexes.setdefault(_canonical(label), []).append(index)
 
     def of_folder(self, folder: Path) -> int:
-        """A label's exact name wins over an index, so that classes may be called "7". Raises CalibrationError."""
+        """A label's exact name wins over an index, so that classes may be called "7".
+
+        Raises CalibrationError.
+        """
         found = self._indexes.get(_canonical(folder.name), [])
         if len(found) == 1:
             return found[0]
@@ -54,10 +64,13 @@ class Classes:
             )
         if folder.name.isascii() and folder.name.isdigit():
             return self.of_number(int(folder.name), str(folder))
-        raise CalibrationError(f"no class is called '{folder.name}'", where=str(folder), do=self._advice(folder.name))
+        raise CalibrationError(f"no class is called '{folder.name}'", where=str(folder), do=self._advice(folder))
 
     def of_value(self, value: Any, where: str) -> Label:
-        """A class index for a classifier; for any other task a number or a numeric array. Raises CalibrationError."""
+        """A class index for a classifier; for any other task a number or a numeric array.
+
+        Raises CalibrationError.
+        """
         if self.count is not None:
             try:
                 return self.of_number(operator.index(value), where)
@@ -77,11 +90,19 @@ class Classes:
 
     def of_number(self, number: int, where: str) -> int:
         if self.count is not None and not 0 <= number < self.count:
-            raise CalibrationError(f"{number} is no class: they run from 0 to {self.count - 1}", where=where)
+            what = f"{number} is no class: they run from 0 to {self.count - 1}"
+            raise CalibrationError(what, where=where, do="Count classes from 0, in the order of the model's outputs")
         return number
 
-    def _advice(self, name: str) -> str:
+    def _advice(self, folder: Path) -> str:
+        name = folder.name
         if not self._indexes:
+            names = sorted(found.name for found in folder.parent.iterdir() if found.is_dir())
+            if len(names) == self.count and len(names) <= _SHOWN:
+                return (
+                    "If the model counts its classes in the order in which Keras and torchvision sort folders, add to "
+                    f"the contract file: {toml_text({'labels': names}).strip()}"
+                )
             return (
                 "Name the folder after a class index, add `labels` to the contract file, or move the images up if the "
                 "folders are not classes"
@@ -138,7 +159,8 @@ def open_folder(root: Path, contract: Contract, *, labelled: bool = True) -> Ima
             "a folder of images does not fit a model that takes "
             + ("tensors" if len(contract.inputs) == 1 else f"{len(contract.inputs)} inputs"),
             where=str(root),
-            do='Give a .npz, or declare the input in the contract file: [input] with kind = "image"',
+            do='Give a .npz, or say in the contract file what pixels are: [input] with kind = "image" and mean = '
+            "127.5, std = 127.5 for -1 to 1; 0 and 255 for 0 to 1; 0 and 1 where the model takes 0 to 255",
         )
     files = files_in(root, EXTENSIONS)
     if not files:
@@ -155,7 +177,12 @@ def labels_of(root: Path, files: tuple[Path, ...], contract: Contract) -> tuple[
     in_root = any(len(file.relative_to(root).parts) == 1 for file in files)
     if in_root or contract.task != "classification":
         return None
-    known, refused = _known(root, list(dict.fromkeys(folders)), Classes(contract))
+    known, refused, classes = dict[str, int](), list[CalibrationError](), Classes(contract)
+    for folder in dict.fromkeys(folders):
+        try:
+            known[folder] = classes.of_folder(root / folder)
+        except CalibrationError as error:
+            refused.append(error)
     if refused and not known:
         raise UnlabelledError(refused[0].what, where=refused[0].where, do=refused[0].do) from refused[0]
     if refused:
@@ -163,19 +190,10 @@ def labels_of(root: Path, files: tuple[Path, ...], contract: Contract) -> tuple[
     return tuple(known[folder] for folder in folders)
 
 
-def _known(root: Path, folders: list[str], classes: Classes) -> tuple[dict[str, int], list[CalibrationError]]:
-    known, refused = dict[str, int](), list[CalibrationError]()
-    for folder in folders:
-        try:
-            known[folder] = classes.of_folder(root / folder)
-        except CalibrationError as error:
-            refused.append(error)
-    return known, refused
-
-
 def files_in(root: Path, extensions: Collection[str] | None) -> tuple[Path, ...]:
-    """Files with these extensions (None: any), in the order of their paths. Raises CalibrationError for a closed
-    folder.
+    """Files with these extensions (None: any), in the order of their paths.
+
+    Raises CalibrationError for a closed folder.
     """
     # A FIFO or a device under a picture's name would be waited for without end; a dead link is an error later.
     files = (file for file in _entries(root, extensions) if file.is_file() or not file.exists())
@@ -195,8 +213,13 @@ def refuse_unreadable(root: Path, extensions: Collection[str] | None) -> None:
 
 
 def _entries(root: Path, extensions: Collection[str] | None) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        raise CalibrationError(
+            f"cannot be read: {error.strerror or error}", where=str(error.filename), do="Check its permissions"
+        ) from error
+
     seen: set[str] = set()
-    for folder, inner, names in os.walk(root, followlinks=True, onerror=_refuse):
+    for folder, inner, names in os.walk(root, followlinks=True, onerror=refuse):
         real = os.path.realpath(folder)
         if real in seen:
             inner.clear()
@@ -208,9 +231,3 @@ def _entries(root: Path, extensions: Collection[str] | None) -> Iterator[Path]:
             fits = extensions is None or file.suffix.lower() in extensions
             if not name.startswith(".") and fits:
                 yield file
-
-
-def _refuse(error: OSError) -> None:
-    raise CalibrationError(
-        f"cannot be read: {error.strerror or error}", where=str(error.filename), do="Check its permissions"
-    ) from error

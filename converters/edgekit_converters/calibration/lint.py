@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from edgekit_converters.calibration.dataset import Dataset, Example, Label, Subset, digest
+from edgekit_converters.calibration.dataset import Dataset, Example, Subset, digest
 from edgekit_converters.calibration.decode import sets_of
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.progress import Progress, silent
@@ -71,7 +71,11 @@ class Survey:
         self.items += 1
         self.labelled = self.labelled or example.label is not None
         self.digests.append(digest(example))
-        self.labels.append("" if example.label is None else _text(example.label))
+        label = "" if example.label is None else str(example.label)
+        if isinstance(example.label, np.ndarray):  # whose text leaves numbers out
+            bytes_of = np.ascontiguousarray(example.label).tobytes().hex()
+            label = f"{example.label.dtype.str} {example.label.shape} {bytes_of}"
+        self.labels.append(label)
         self.by_digest[self.digests[-1]].append(example.origin)
         arrays = list(example.inputs.values())
         if all(array.size > 1 and (array == array.flat[0]).all() for array in arrays):
@@ -83,7 +87,7 @@ class Survey:
                 low, high = self.reach.get(name, (np.inf, -np.inf))
                 self.reach[name] = (min(low, float(array.min())), max(high, float(array.max())))
 
-    def joined(self, other: Survey) -> Survey:
+    def merge(self, other: Survey) -> Survey:
         """Of the items of both."""
         whole = Survey(self.name, self.items + other.items, labelled=self.labelled or other.labelled)
         whole.unreadable = dict(enumerate([*self.unreadable.values(), *other.unreadable.values()]))
@@ -100,12 +104,6 @@ class Survey:
         return whole
 
 
-def _text(label: Label) -> str:
-    if isinstance(label, np.ndarray):
-        return f"{label.dtype.str} {label.shape} {np.ascontiguousarray(label).tobytes().hex()}"
-    return str(label)
-
-
 def survey(dataset: Dataset, progress: Progress = silent) -> Survey:
     """Read a set once, holding a digest and an origin an item."""
     result = Survey(dataset.name)
@@ -119,8 +117,8 @@ def survey(dataset: Dataset, progress: Progress = silent) -> Survey:
 
 
 def _each(dataset: Dataset) -> Iterator[tuple[int, Example | CalibrationError]]:
-    """Every item, or why it cannot be read. A file is read apart from the others; what code yields is not: it stops
-    there.
+    """Every item, or why it cannot be read.
+    A file is read apart from the others; what code yields is not: it stops there.
     """
     whole = dataset
     while isinstance(whole, Subset):
@@ -140,7 +138,10 @@ def _each(dataset: Dataset) -> Iterator[tuple[int, Example | CalibrationError]]:
 def lint(
     calibration: Dataset, evaluation: Dataset | None, contract: Contract, progress: Progress = silent
 ) -> tuple[Finding, ...]:
-    """Findings, errors first. Raises what reading raises (CalibrationError for an array with NaN, ...)."""
+    """Findings, errors first.
+
+    Raises what reading raises (CalibrationError for an array with NaN, ...).
+    """
     return findings(
         survey(calibration, progress), None if evaluation is None else survey(evaluation, progress), contract
     )
@@ -149,19 +150,20 @@ def lint(
 def findings(first: Survey, second: Survey | None, contract: Contract, *, one_set: bool = False) -> tuple[Finding, ...]:
     """What `lint` says of two surveys: of the calibration set, and of the evaluation set if there is one. Pure.
 
-    one_set: the two are parts of one set that was given. What is wrong with it is then told once, and counted over all
-    of it; and items that are all the same are an error, because nothing is left to calibrate with.
+    one_set: the two are parts of one set that was given. What is wrong with it is then reported once, and counted over
+    all of it; and items that are all the same are an error, because nothing is left to calibrate with.
     """
     if second is not None and one_set:
         return _ranked([*_size(first), *_evaluation_size(second, contract), *_of_parts(first, second, contract)])
     found = [*_unreadable(first), *_size(first), *_content(first, contract)]
     if second is not None:
-        found += [
-            *_unreadable(second),
-            *_evaluation_size(second, contract),
-            *_content(second, contract),
-            *_overlap(first, second),
-        ]
+        found += [*_unreadable(second), *_evaluation_size(second, contract), *_content(second, contract)]
+        shared = [key for key in first.by_digest if key in second.by_digest]
+        if shared:
+            origins = [origin for key in shared for origin in first.by_digest[key]]
+            what = f"{first.name}: {_some(origins)} that the evaluation set {second.name} has too"
+            do = "They are left out of calibration; a result measured on them would flatter"
+            found.append(Finding("overlap", "warning", what, do, frozenset(shared)))
     return _ranked(found)
 
 
@@ -175,7 +177,7 @@ def _of_parts(first: Survey, second: Survey, contract: Contract) -> Iterator[Fin
 
     What is in both is a duplicate, whose digest has it left out of calibration.
     """
-    whole, shared = first.joined(second), frozenset(first.by_digest) & frozenset(second.by_digest)
+    whole, shared = first.merge(second), frozenset(first.by_digest) & frozenset(second.by_digest)
     yield from _unreadable(whole)
     for finding in _content(whole, contract):
         if finding.code == "identical-samples":
@@ -220,19 +222,16 @@ def _size(found: Survey) -> Iterator[Finding]:
 def _evaluation_size(found: Survey, contract: Contract) -> Iterator[Finding]:
     scored = contract.task == "classification" and found.labelled
     if 0 < found.items < _BETTER:
+        weight = f"{_count(found.items, 'item')} {'is' if found.items == 1 else 'are'} little to compare on"
+        if contract.task == "classification":
+            points = f"{100 / found.items:.1f} points of {'accuracy' if found.labelled else 'agreement'}"
+            weight = f"one item of {found.items} is {points}"
         yield Finding(
             "few-evaluation",
             "note",
-            f"{found.name}: {_weight(found, contract)}",
+            f"{found.name}: {weight}",
             "Read the confidence interval, not the drop alone" if scored else f"{_BETTER} or more say more",
         )
-
-
-def _weight(found: Survey, contract: Contract) -> str:
-    if contract.task != "classification":
-        return f"{_count(found.items, 'item')} {'is' if found.items == 1 else 'are'} little to compare on"
-    measure = "accuracy" if found.labelled else "agreement"
-    return f"one item of {found.items} is {100 / found.items:.1f} points of {measure}"
 
 
 def _content(found: Survey, contract: Contract) -> Iterator[Finding]:
@@ -260,10 +259,11 @@ def _content(found: Survey, contract: Contract) -> Iterator[Finding]:
             "Remove them: they add weight, not information",
         )
     if found.constant:
+        every = "every item is blank: " if len(found.constant) == found.items else ""
         yield Finding(
             "constant-samples",
             "warning",
-            f"{found.name}: {_all_or_some(found.constant, found.items)} with one value throughout",
+            f"{found.name}: {every}{_some(found.constant)} with one value throughout",
             "Remove blank pictures and broken captures",
         )
     # Floats for an image input are taken as normalised: 0..255 given to a network that wants -1..1 shows here
@@ -281,23 +281,6 @@ def _content(found: Survey, contract: Contract) -> Iterator[Finding]:
                 f"{least:g} to {most:g}",
                 "Save uint8 pixels, or normalise the floats as the contract says",
             )
-
-
-def _overlap(calibration: Survey, evaluation: Survey) -> Iterator[Finding]:
-    shared = [key for key in calibration.by_digest if key in evaluation.by_digest]
-    if shared:
-        origins = [origin for key in shared for origin in calibration.by_digest[key]]
-        yield Finding(
-            "overlap",
-            "warning",
-            f"{calibration.name}: {_some(origins)} that the evaluation set {evaluation.name} has too",
-            "They are left out of calibration; a result measured on them would flatter",
-            frozenset(shared),
-        )
-
-
-def _all_or_some(origins: list[str], items: int) -> str:
-    return f"every item is blank: {_some(origins)}" if len(origins) == items else _some(origins)
 
 
 def _some(origins: list[str]) -> str:

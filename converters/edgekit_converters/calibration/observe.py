@@ -9,8 +9,8 @@ Rules:
   (every 32 samples, from the 64th on), the ends of the ranges of every method moved by less than 0.5 % of their width
   on average, and those of 99 in 100 tensors by less than 8 %, twice in a row. In a sorted order all are read: the last
   class might be the one that is different;
-- with `resume`, the statistics are saved at checkpoints and when the one who is told of the progress says stop, and an
-  interrupted run goes on from there; where they cannot be saved, the run goes on all the same.
+- with `resume`, the statistics are saved at checkpoints and when the progress callback stops the run, and an
+  interrupted run resumes from there; where they cannot be saved, the run continues.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Dataset, Example
-from edgekit_converters.calibration.statistics import METHODS, Statistics, TensorStatistics
+from edgekit_converters.calibration.ranges import METHODS
+from edgekit_converters.calibration.statistics import Statistics, TensorStatistics
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.graph.graph import Graph, head
 from edgekit_converters.progress import Progress, silent
@@ -81,19 +82,19 @@ def observe(
     """
     options = options or ObserveOptions()
     statistics = _resumed(graph, options)
-    settling = _Settling(statistics)
+    settling = _RangeConvergence(statistics)
     saved = options.clock()
     with graph.watch() as watched:
         for feed in islice(feeds, statistics.samples, total):
             statistics.add(watched.run(feed))
             try:
                 progress(STAGE, statistics.samples, total)
-            except BaseException:  # told to stop, between two samples
+            except BaseException:  # stopped between two samples
                 _save(statistics, options)
                 raise
             if statistics.samples % CHECKPOINT:
                 continue
-            if settling.settled() and options.shuffled and statistics.samples < total:
+            if settling.has_settled() and options.shuffled and statistics.samples < total:
                 statistics.settled_at = statistics.samples
                 break
             if options.clock() - saved >= options.save_every:
@@ -113,7 +114,7 @@ def _save(statistics: Statistics, options: ObserveOptions) -> None:
             statistics.save(options.resume)
 
 
-class _Settling:
+class _RangeConvergence:
     """Watches how far the ends of all ranges move between checkpoints."""
 
     def __init__(self, statistics: Statistics) -> None:
@@ -121,7 +122,7 @@ class _Settling:
         self._before = self._ends() if statistics.samples else None
         self._quiet = 0
 
-    def settled(self) -> bool:
+    def has_settled(self) -> bool:
         """Called once a checkpoint."""
         after = self._ends()
         if self._before is not None and self._before.size:
@@ -157,7 +158,7 @@ class SourceSamples:
     """Re-iterable, with a length; each item is one array a source input, in order, with a batch axis of 1.
 
     shuffled: items come in a random order that is the same at every pass, wherever the set can be read so. Folders come
-    sorted by class, and whoever stops early or reads a part must have seen all of them.
+    sorted by class, and a run that stops early must have seen all of them.
     """
 
     def __init__(self, dataset: Dataset, contract: Contract, source: SourceModel) -> None:
@@ -178,5 +179,8 @@ class SourceSamples:
 
 
 def source_samples(dataset: Dataset, contract: Contract, source: SourceModel) -> SourceSamples:
-    """What `targets.convert` calibrates with. Arrays have the source's dtypes, layout and normalisation."""
+    """What `targets.convert` calibrates with.
+
+    Arrays have the source's dtypes, layout and normalisation.
+    """
     return SourceSamples(dataset, contract, source)

@@ -15,7 +15,6 @@ import importlib
 import itertools
 import os
 import re
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -27,17 +26,18 @@ from edgekit_converters.calibration.decode import Canonical
 from edgekit_converters.calibration.folder import Classes, files_in, open_folder
 from edgekit_converters.calibration.recordings import open_recordings
 from edgekit_converters.errors import CalibrationError
+from edgekit_converters.user_code import working_folder_on_path
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["MAX_ITEMS", "Generated", "find_function", "open_dataset", "open_function"]
+__all__ = ["MAX_ITEMS", "GeneratedDataset", "find_function", "open_dataset", "open_function"]
 
 MAX_ITEMS = 200_000
 """A function that yields more is taken to be endless."""
 
 
-class Generated:
+class GeneratedDataset:
     """A Dataset over what a function yields. count: what it yielded when it was opened."""
 
     any_order = False
@@ -74,7 +74,17 @@ class Generated:
     def _values(self) -> Iterator[Any]:
         """What the function yields; whatever it raises becomes one CalibrationError with the line that raised."""
         try:
-            for count, value in enumerate(_items(self._function(), self.name)):
+            given, items = self._function(), None
+            if not isinstance(given, (str, bytes, Mapping)):  # one example is no set of them
+                with contextlib.suppress(TypeError):
+                    items = iter(given)
+            if items is None:
+                raise CalibrationError(
+                    f"gave {_kind(given)}, which is no set of examples",
+                    where=self.name,
+                    do="Yield the examples one by one, or return a list of them",
+                )
+            for count, value in enumerate(items):
                 if count >= MAX_ITEMS:
                     raise CalibrationError(
                         f"yields more than {MAX_ITEMS:,} items", where=self.name, do="Stop after a representative set"
@@ -111,16 +121,19 @@ class Generated:
 _MISSING = object()
 
 
-def open_function(spec: str, contract: Contract) -> Generated:
-    """spec: `package.module:function`; the current folder is searched first. Raises CalibrationError."""
-    return Generated(spec, find_function(spec), contract)
+def open_function(spec: str, contract: Contract) -> GeneratedDataset:
+    """spec: `package.module:function`; the current folder is searched first.
+
+    Raises CalibrationError.
+    """
+    return GeneratedDataset(spec, find_function(spec), contract)
 
 
 def find_function(spec: str) -> Callable[[], Iterable[Any]]:
     """Raises CalibrationError where there is no such module or function."""
     module_name, function_name = spec.split(":", 1)
     try:
-        with _importable(Path.cwd()):
+        with working_folder_on_path():
             module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
@@ -143,30 +156,6 @@ def find_function(spec: str) -> Callable[[], Iterable[Any]]:
         hint = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function that yields examples"
         raise CalibrationError(f"'{module_name}' has no function '{function_name}'", where=spec, do=hint)
     return cast(Callable[[], Iterable[Any]], function)
-
-
-def _items(given: Any, where: str) -> Iterator[Any]:
-    """Raises CalibrationError for what cannot be gone through, or is one example and no set of them."""
-    try:
-        if not isinstance(given, (str, bytes, Mapping)):
-            return iter(given)
-    except TypeError:
-        pass
-    raise CalibrationError(
-        f"gave {_kind(given)}, which is no set of examples",
-        where=where,
-        do="Yield the examples one by one, or return a list of them",
-    )
-
-
-@contextlib.contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(str(folder))
 
 
 def _kind(value: Any) -> str:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,9 @@ _AGAIN = "Save it again as 16-bit PCM, or remove it"
 
 
 def read_wav(path: Path) -> tuple[NDArray[np.float32], int]:
-    """float32 [frames] in -1..1, and frames a second. Raises CalibrationError for a damaged or unknown file.
+    """float32 [frames] in -1..1, and frames a second.
+
+    Raises CalibrationError for a damaged or unknown file.
 
     Python's own `wave` refuses floats, so the chunks (Microsoft's RIFF WAVE) are read here.
     """
@@ -147,23 +149,23 @@ class Recordings:
         canonical, spec = Canonical(self.contract), self.contract.inputs[0]
         for index in indexes:
             file = self.files[index]
-            row = self._row(file, prod(spec.shape)).reshape(spec.shape).astype(spec.dtype)
+            samples, rate = read_wav(file)
+            if rate != self.rate:
+                raise CalibrationError(
+                    f"has {rate} samples a second, and the first recording has {self.rate}",
+                    where=str(file),
+                    do="Resample them all to the rate that the model was trained on",
+                )
+            row = loudest(samples, prod(spec.shape)).reshape(spec.shape).astype(spec.dtype)
             label = None if self.labels is None else self.labels[index]
             yield Example(canonical({spec.name: row}, str(file)), label, str(file))
 
-    def _row(self, file: Path, count: int) -> NDArray[Any]:
-        samples, rate = read_wav(file)
-        if rate != self.rate:
-            raise CalibrationError(
-                f"has {rate} samples a second, and the first recording has {self.rate}",
-                where=str(file),
-                do="Resample them all to the rate that the model was trained on",
-            )
-        return loudest(samples, count)
-
 
 def open_recordings(root: Path, contract: Contract, *, labelled: bool) -> Recordings:
-    """A folder of .wav files. Raises CalibrationError when there are none, or the model takes no row of floats."""
+    """A folder of .wav files.
+
+    Raises CalibrationError when there are none, or the model takes no row of floats.
+    """
     files = files_in(root, {".wav"})
     spec = contract.inputs[0]
     if not takes_rows(contract) or not spec.shape:
@@ -197,7 +199,10 @@ def pieces(samples: NDArray[np.float32], count: int, hop: int) -> NDArray[np.flo
 
 @dataclass(frozen=True)
 class Streams:
-    """A Dataset of all frames of all recordings, one recording after the other. lengths: frames of each."""
+    """A Dataset of all frames of all recordings, one recording after the other.
+
+    lengths: frames of each.
+    """
 
     files: tuple[Path, ...]
     contract: Contract
@@ -239,8 +244,11 @@ class Streams:
 
 
 def open_streams(place: Path, contract: Contract) -> Streams:
-    """A .wav file or a folder of them. contract: as the caller sees it. Raises CalibrationError when there are none,
-    the model takes no row of floats, or the rates differ."""
+    """A .wav file or a folder of them.
+
+    contract: as the caller sees it. Raises CalibrationError when there are none, the model takes no row of floats, or
+    the rates differ.
+    """
     files = (place,) if place.is_file() else files_in(place, {".wav"})
     spec = contract.inputs[0]
     if not takes_rows(contract):

@@ -6,8 +6,8 @@
 
 Rules:
 - a person gives frames, never states: the original is run along each sequence from the contract's initial state, and
-  what it carries becomes part of the frame. Each frame then stands for itself, so that whoever calibrates may take them
-  in any order; whoever measures an artifact carries that artifact's own state instead (see `fidelity.compare`);
+  what it carries becomes part of the frame. Each frame then stands for itself, so that calibration may take them
+  in any order; a comparison carries that artifact's own state instead (see `fidelity.compare`);
 - a sequence is a recording (.wav), an array [sequences, frames, ...] or [frames, ...], or what a function yields: an
   array [frames, ...] or a dict of them;
 - sets are split between sequences; where there are fewer than five, each is cut in time, and its end begins afresh.
@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.arrays import checked, memory_bytes, npy_members, npz_members
+from edgekit_converters.calibration.arrays import check_item, memory_bytes, npy_members, npz_members
 from edgekit_converters.calibration.dataset import HELD_OUT, Dataset, Example, Subset, fingerprint, random_dataset
 from edgekit_converters.calibration.folder import files_in
-from edgekit_converters.calibration.open import Generated, find_function
+from edgekit_converters.calibration.open import GeneratedDataset, find_function
 from edgekit_converters.calibration.recordings import open_streams
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.progress import Progress, silent
@@ -94,8 +94,11 @@ class Sequences:
 def open_sequences(
     path: str | os.PathLike[str], contract: Contract, source: SourceModel, progress: Progress = silent
 ) -> Sequences:
-    """See `open_dataset` for what a path may be. Raises CalibrationError: what is wrong, where, what to do."""
-    frames, lengths = _opened(path, contract.of_caller)
+    """See `open_dataset` for what a path may be.
+
+    Raises CalibrationError: what is wrong, where, what to do.
+    """
+    frames, lengths = _open(path, contract.of_caller)
     return _along(frames, lengths, contract, source, progress)
 
 
@@ -164,20 +167,12 @@ def _along(
     frames: Dataset, lengths: tuple[int, ...], contract: Contract, source: SourceModel, progress: Progress
 ) -> Sequences:
     """The frames with their states. Reads all of them, so that what cannot be read is said here."""
-    states: dict[str, NDArray[Any]] = {}
-    if contract.carried:
-        states = _states(frames, lengths, contract, source, progress)
-    else:
-        for _ in frames:
-            pass
-    return Sequences(frames, lengths, states, contract, source)
-
-
-def _states(
-    frames: Dataset, lengths: tuple[int, ...], contract: Contract, source: SourceModel, progress: Progress
-) -> dict[str, NDArray[Any]]:
     count = sum(lengths)
     specs = [contract.input(pair.input) for pair in contract.carried or ()]
+    if not specs:
+        for _ in frames:
+            pass
+        return Sequences(frames, lengths, {}, contract, source)
     needed = sum(count * int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize for spec in specs)
     if needed > memory_bytes() // 3:
         raise CalibrationError(
@@ -192,10 +187,10 @@ def _states(
             states[name][index] = tensor[0]
         stepper.raw(example.inputs)
         progress("carrying the original's state", index + 1, count)
-    return states
+    return Sequences(frames, lengths, states, contract, source)
 
 
-def _opened(path: str | os.PathLike[str], contract: Contract) -> tuple[Dataset, tuple[int, ...]]:
+def _open(path: str | os.PathLike[str], contract: Contract) -> tuple[Dataset, tuple[int, ...]]:
     """(frames, frames of each sequence)"""
     place = Path(path)
     suffix = place.suffix.lower()
@@ -207,7 +202,17 @@ def _opened(path: str | os.PathLike[str], contract: Contract) -> tuple[Dataset, 
     if place.is_file() and suffix in (".npy", ".npz"):
         return _arrays(place, contract)
     if isinstance(path, str) and _FUNCTION.fullmatch(path):
-        return _generated(path, contract)
+        function, spec, counts = find_function(path), path, list[int]()
+
+        def rows_of_all() -> Iterator[Any]:
+            counts.clear()
+            for number, value in enumerate(function()):
+                rows = list(_rows(value, contract, f"{spec}, sequence {number}"))
+                counts.append(len(rows))
+                yield from rows
+
+        frames = GeneratedDataset(spec, rows_of_all, contract)  # reads them once, which counts each sequence
+        return frames, tuple(counts)
     what = "is no set of sequences, and the model keeps a state" if place.exists() else "does not exist"
     raise CalibrationError(what, where=str(place), do=_KINDS)
 
@@ -237,22 +242,7 @@ def _arrays(place: Path, contract: Contract) -> tuple[Dataset, tuple[int, ...]]:
     if labels is not None:
         labels = labels.reshape(number * frames, *labels.shape[len(form) :])
     flat = {spec.name: members[spec.name].reshape(number * frames, *spec.shape) for spec in contract.inputs}
-    return checked(place, flat, labels, contract), (frames,) * number
-
-
-def _generated(spec: str, contract: Contract) -> tuple[Dataset, tuple[int, ...]]:
-    function = find_function(spec)
-    lengths: list[int] = []
-
-    def frames() -> Iterator[Any]:
-        lengths.clear()
-        for number, value in enumerate(function()):
-            rows = list(_rows(value, contract, f"{spec}, sequence {number}"))
-            lengths.append(len(rows))
-            yield from rows
-
-    opened = Generated(spec, frames, contract)  # counts them once, and the lengths with them
-    return opened, tuple(lengths)
+    return check_item(place, flat, labels, contract), (frames,) * number
 
 
 def _rows(value: Any, contract: Contract, where: str) -> Iterator[Any]:

@@ -4,13 +4,32 @@
     contract = describe(source, file)
 
 Rules:
-- without a file every input is a tensor, as the model has it: nothing about pixels is guessed;
-- a key that nobody reads, a wrong type or a number that does not fit the model is an error that names file and key;
+- without a file the model file's own metadata count, and the file always wins over them; where there are none, every
+  input is a tensor, as the model has it: nothing about pixels is guessed;
+- an unknown key, a wrong type or a number that does not fit the model is an error that names file and key;
 - `mean` and `std` have no default for a float input: a forgotten normalisation is the commonest silent mistake.
 """
 
 from __future__ import annotations
 
-from edgekit_converters.contract_file.describe import describe, detect_scores, find_contract_file, settle, stated_keys
+from edgekit_converters.contract_file.describe import (
+    default_file,
+    describe,
+    detect_scores,
+    find_contract_file,
+    settle,
+    stated_keys,
+)
+from edgekit_converters.contract_file.draft import Family, draft, families
 
-__all__ = ["describe", "detect_scores", "find_contract_file", "settle", "stated_keys"]
+__all__ = [
+    "Family",
+    "default_file",
+    "describe",
+    "detect_scores",
+    "draft",
+    "families",
+    "find_contract_file",
+    "settle",
+    "stated_keys",
+]

@@ -1,10 +1,10 @@
-"""A source model and its contract file -> Contract, with what only the model's answers tell.
+"""A source model and its contract file -> Contract, with what only the model's answers show.
 
     contract = describe(source, find_contract_file(Path("model.keras")))
     scores = detect_scores(np.array([[0.1, 0.9], [0.7, 0.3]]))       # "probabilities"
 
 Rules: a picture's height, width and channels come from the model's own input, never from the file; the model's real
-answers tell classes from numbers, and probabilities from logits.
+answers distinguish classes from numbers, and probabilities from logits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgekit_converters.calibration.lint import Finding
-from edgekit_converters.contract_file.document import read_document, read_text
 from edgekit_converters.contract_file.tasks import (
     StateKeys,
     carried_by_names,
     check_tasks,
     detection_spec,
     embedding_spec,
+    read_document,
     read_state,
+    read_stated,
+    read_text,
 )
 from edgekit_converters.errors import ContractFileError
 from edgekit_converters.sources.model import SourceModel
@@ -46,7 +48,16 @@ from edgekit_runtime.contract.spec import (
 )
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["IMAGE_KEYS", "describe", "detect_scores", "find_contract_file", "image_spec", "settle", "stated_keys"]
+__all__ = [
+    "IMAGE_KEYS",
+    "default_file",
+    "describe",
+    "detect_scores",
+    "find_contract_file",
+    "image_spec",
+    "settle",
+    "stated_keys",
+]
 
 IMAGE_KEYS = ("color", "resize", "crop", "interpolation", "mean", "std")
 
@@ -90,24 +101,20 @@ def image_spec(table: Table, tensor: TensorSpec) -> ImageSpec:
         table.wrong("crop", f"{crop:g} is not a fraction", "Write a number above 0 and at most 1, e.g. 0.875")
     if table.has("crop") and resize != "center-crop":
         table.wrong("crop", f'has no meaning with resize = "{resize}"', 'Write resize = "center-crop"')
+    color = cast(Color, table.text("color", "gray" if channels == 1 else "rgb", get_args(Color)))
+    if (color == "gray") != (channels == 1):
+        fitting = '"gray"' if channels == 1 else '"rgb" or "bgr"'
+        table.wrong("color", f'"{color}" does not fit an input with {channels} channels', f"Write {fitting}")
     return ImageSpec(
         height=height,
         width=width,
         mean=mean,
         std=std,
-        color=_color(table, channels),
+        color=color,
         resize=resize,
         crop=crop,
         interpolation=cast(Interpolation, table.text("interpolation", "bilinear", get_args(Interpolation))),
     )
-
-
-def _color(table: Table, channels: int) -> Color:
-    color = cast(Color, table.text("color", "gray" if channels == 1 else "rgb", get_args(Color)))
-    if (color == "gray") != (channels == 1):
-        fitting = '"gray"' if channels == 1 else '"rgb" or "bgr"'
-        table.wrong("color", f'"{color}" does not fit an input with {channels} channels', f"Write {fitting}")
-    return color
 
 
 def _normalisation(table: Table, tensor: TensorSpec, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -139,35 +146,44 @@ _SUFFIX = ".contract.toml"
 _MASKS = ". Where it is a class a pixel, labels that are masks of class indexes are measured as miou then"
 
 
+def default_file(model: Path) -> Path:
+    """`model.contract.toml` beside `model.keras`, `folder.contract.toml` beside a folder."""
+    return model.parent / ((model.name if model.is_dir() else model.stem) + _SUFFIX)
+
+
 def find_contract_file(model: Path) -> Path | None:
     """`model.contract.toml` beside `model.keras` (or `model.keras.contract.toml`), None where neither exists."""
-    names = [model.name + _SUFFIX] if model.is_dir() else [model.stem + _SUFFIX, model.name + _SUFFIX]
+    names = [default_file(model).name, model.name + _SUFFIX]
     return next((model.parent / name for name in names if (model.parent / name).is_file()), None)
 
 
-def stated_keys(file: Path | None) -> frozenset[str]:
-    """The keys at the top of the file: what a person said, and nobody needs to guess."""
-    return frozenset() if file is None else frozenset(read_document(file).data)
+def stated_keys(file: Path | None, source: SourceModel | None = None) -> frozenset[str]:
+    """The keys at the top of the file, or of what the model says without one: nothing of these needs to be guessed."""
+    if file is not None:
+        return frozenset(read_document(file).data)
+    return frozenset(read_stated(source.stated, source.path).data) if source is not None else frozenset()
 
 
 def describe(source: SourceModel, file: Path | None) -> Contract:
     """The contract of a model.
 
-    With no file: tensors in, tensors out; a classifier if there is exactly one float output of item shape [C], C >= 2.
+    With no file: what the model file itself says; where that is nothing, tensors in, tensors out; a classifier if there
+    is exactly one float output of item shape [C], C >= 2.
     `scores` stays None where the file does not say; `settle` finds it once the original has answered.
     Raises ContractFileError naming the file, the key and what to do.
     """
     outputs = tuple(OutputContract(spec.name, tuple(spec.shape[1:]), spec.dtype) for spec in source.outputs)
-    if file is None:
+    if file is None and not source.stated:
         kept = carried_by_names(source)
-        told = _told(outputs, kept)
-        task: Task = "classification" if len(told) == 1 and _is_vector(told[0]) else "raw"
+        returned = _of_caller(outputs, kept)
+        task: Task = "classification" if len(returned) == 1 and _is_vector(returned[0]) else "raw"
         return Contract(task, tuple(_tensor(spec, str(source.path)) for spec in source.inputs), outputs, **kept)
-    document = read_document(file)
-    document.done(("task", "labels", "scores", "input", "inputs", "state", "detection", "embedding"))
+    document = read_stated(source.stated, source.path) if file is None else read_document(file)
+    document.done(("task", "labels", "scores", "input", "inputs", "state", "classification", "detection", "embedding"))
     kept = document.part(lambda: read_state(document, source)) or carried_by_names(source)
-    told = _told(outputs, kept)
-    task = _task(document, told)
+    outputs = _scores_first(document, outputs, _of_caller(outputs, kept))
+    returned = _of_caller(outputs, kept)
+    task = _task(document, returned)
     inputs = document.part(lambda: _inputs(document, source.inputs)) or ()
     if "task" in document.mistakes:  # what follows from it is not known
         document.refuse()
@@ -175,12 +191,12 @@ def describe(source: SourceModel, file: Path | None) -> Contract:
         task=task,
         inputs=inputs,
         outputs=outputs,
-        labels=document.part(lambda: _labels(document, task, told)),
+        labels=document.part(lambda: _labels(document, task, returned)),
         scores=document.part(lambda: _scores(document, task)),
-        detection=document.part(lambda: detection_spec(document, told, network_size(inputs)))
+        detection=document.part(lambda: detection_spec(document, returned, network_size(inputs)))
         if task == "detection"
         else None,
-        embedding=document.part(lambda: embedding_spec(document, told)) if task == "embedding" else None,
+        embedding=document.part(lambda: embedding_spec(document, returned)) if task == "embedding" else None,
         **kept,
     )
     document.refuse()
@@ -189,22 +205,41 @@ def describe(source: SourceModel, file: Path | None) -> Contract:
     return contract
 
 
-def _told(outputs: tuple[OutputContract, ...], kept: StateKeys) -> tuple[OutputContract, ...]:
+def _of_caller(outputs: tuple[OutputContract, ...], kept: StateKeys) -> tuple[OutputContract, ...]:
     """The outputs that a caller gets."""
     carried = {pair.output for pair in kept["carried"] or ()}
     return tuple(output for output in outputs if output.name not in carried)
 
 
+def _scores_first(
+    document: Table, outputs: tuple[OutputContract, ...], returned: tuple[OutputContract, ...]
+) -> tuple[OutputContract, ...]:
+    """The outputs with the one in front that [classification] names: a classifier's first output has its scores."""
+    table = document.optional_table("classification")
+    if table is None:
+        return outputs
+    table.done(("output",))
+    name, names = table.text("output"), [output.name for output in returned]
+    if table.has("output") and name not in names:
+        table.wrong("output", f"the model has no output '{name}'", f"Name one of them: {', '.join(names)}")
+    return tuple(sorted(outputs, key=lambda output: output.name != name))
+
+
 def _task(document: Table, outputs: tuple[OutputContract, ...]) -> Task:
-    guess = "classification" if len(outputs) == 1 and _is_vector(outputs[0]) else "raw"
+    chosen = document.has("classification")
+    guess = "classification" if chosen or (len(outputs) == 1 and _is_vector(outputs[0])) else "raw"
     task = cast(Task, document.text("task", guess, get_args(Task)))
+    if chosen and task != "classification":
+        document.wrong("classification", f"has no meaning for a model whose task is {task}", "Remove the table")
     if task == "classification" and not _is_classes(outputs[0]):
-        shape = list(outputs[0].shape)
+        shape, others = list(outputs[0].shape), [output.name for output in outputs if _is_classes(output)]
+        which = "output" if chosen else "first output"
+        do = f'Write output = "{others[0]}" in [classification]' if others else ""
         document.wrong(
             "task",
-            f"the model's first output '{outputs[0].name}' is {outputs[0].dtype} {shape}; a classifier's is one "
+            f"the model's {which} '{outputs[0].name}' is {outputs[0].dtype} {shape}; a classifier's is one "
             f"float a class",
-            'Write task = "raw"' + (_MASKS if len(shape) >= 3 else ""),
+            do or 'Write task = "raw"' + (_MASKS if len(shape) >= 3 else ""),
         )
     return task
 
@@ -269,12 +304,25 @@ def _labels(document: Table, task: Task, outputs: tuple[OutputContract, ...]) ->
 
 def _inputs(document: Table, specs: tuple[TensorSpec, ...]) -> tuple[InputContract, ...]:
     tables = _input_tables(document, specs)
-    found = [document.part(partial(_input, document, tables.get(spec.name), spec)) for spec in specs]
+
+    def read(spec: TensorSpec) -> InputContract:
+        table = tables.get(spec.name)
+        if table is None:
+            return _tensor(spec, document.file)
+        table.done(("kind", *IMAGE_KEYS))
+        kind = table.text("kind", "", ("image", "tensor"))
+        if not kind:
+            table.stop("kind", "is missing", 'Write kind = "image" or kind = "tensor"')
+        if kind == "image":
+            image = image_spec(table, spec)
+            return InputContract(spec.name, (image.height, image.width, image.channels), spec.dtype, image)
+        for key in IMAGE_KEYS:
+            if table.has(key):
+                table.wrong(key, 'has no meaning with kind = "tensor"', 'Remove it, or write kind = "image"')
+        return _tensor(spec, table.file)
+
+    found = [document.part(partial(read, spec)) for spec in specs]
     return tuple(one for one in found if one is not None)
-
-
-def _input(document: Table, table: Table | None, spec: TensorSpec) -> InputContract:
-    return _tensor(spec, document.file) if table is None else _KINDS[_kind(table)](table, spec)
 
 
 def _input_tables(document: Table, specs: tuple[TensorSpec, ...]) -> dict[str, Table]:
@@ -296,26 +344,6 @@ def _input_tables(document: Table, specs: tuple[TensorSpec, ...]) -> dict[str, T
     return {name: several.table(name) for name in several.data}
 
 
-def _kind(table: Table) -> str:
-    table.done(("kind", *IMAGE_KEYS))
-    kind = table.text("kind", "", tuple(_KINDS))
-    if not kind:
-        table.stop("kind", "is missing", 'Write kind = "image" or kind = "tensor"')
-    return kind
-
-
-def _plain(table: Table, spec: TensorSpec) -> InputContract:
-    for key in IMAGE_KEYS:
-        if table.has(key):
-            table.wrong(key, 'has no meaning with kind = "tensor"', 'Remove it, or write kind = "image"')
-    return _tensor(spec, table.file)
-
-
-def _image(table: Table, spec: TensorSpec) -> InputContract:
-    image = image_spec(table, spec)
-    return InputContract(spec.name, (image.height, image.width, image.channels), spec.dtype, image)
-
-
 def _tensor(spec: TensorSpec, where: str) -> InputContract:
     if not spec.shape:
         raise ContractFileError(
@@ -333,10 +361,7 @@ def _tensor(spec: TensorSpec, where: str) -> InputContract:
     return InputContract(spec.name, tuple(spec.shape[1:]), spec.dtype)
 
 
-_KINDS = {"image": _image, "tensor": _plain}
-"""What `kind` may say of an input -> what makes its contract of the file's table."""
-
-_ENOUGH = 64  # answers looked at: one logit row in them is enough to tell
+_ENOUGH = 64  # answers looked at: one logit row in them is enough
 _SLACK = 1e-3  # what a sum of rounded numbers may be off
 _OTHER = {"probabilities": "logits", "logits": "probabilities"}
 
@@ -361,7 +386,7 @@ def settle(
     What a person stated stays, with a warning (`scores-normalised`) where the answers say otherwise: scores that
     softmax would be taken of twice, or never.
 
-    stated: the keys of the contract file. A model whose task nobody stated is a classifier if its answers may be scores
+    stated: the keys of the contract file. A model without a stated task is a classifier if its answers may be scores
     of classes that exclude each other; values that all lie in 0..1 without summing to 1 are not, nor are vectors of
     length 1, and then the task is raw.
     """
@@ -376,7 +401,8 @@ def settle(
         do = f'If that is wrong, write scores = "{_OTHER[scores]}" in the contract file'
         note = Finding("guessed-scores", "note", f"the output '{name}' is taken for {scores}, by what it answered", do)
         return replace(contract, scores=scores), (note,)
-    if scores == "logits" and _unit_vectors(rows):
+    unit = bool((np.abs(np.linalg.norm(rows, axis=1) - 1) <= _SLACK).all())
+    if scores == "logits" and unit and len(rows) > 1:  # one row may have that length by chance
         what = f"the task is taken for raw: '{name}' answers vectors of length 1, as embeddings are"
         do = (
             'Write task = "embedding" in the contract file; or task = "classification", where they are scores of '
@@ -384,7 +410,7 @@ def settle(
         )
         return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
     if not rows.any():
-        what = f"the task is taken for raw: '{name}' answers zeros only, which tells nothing of scores"
+        what = f"the task is taken for raw: '{name}' answers zeros only, which says nothing of scores"
         do = "Check that the items are what the model takes, in its units; the task may be stated in the contract file"
         return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
     if scores == "logits" and (rows >= 0).all() and (rows <= 1).all():
@@ -399,24 +425,16 @@ def settle(
     return replace(contract, scores=scores), (Finding("guessed-task", "note", what, do),)
 
 
-def _unit_vectors(rows: NDArray[np.float64]) -> bool:
-    """Two rows at least: one may have that length by chance."""
-    return len(rows) > 1 and bool((np.abs(np.linalg.norm(rows, axis=1) - 1) <= _SLACK).all())
-
-
 def _doubted(stated: Literal["probabilities", "logits"], name: str, rows: NDArray[np.float64]) -> tuple[Finding, ...]:
     """rows: [N, C], the answers of the output that is called `name`."""
     if stated == "logits" and detect_scores(rows) == "probabilities":
         what = f"the contract file says that '{name}' answers logits, but its values lie in 0..1 and sum to 1"
         why = "they are probabilities already, and softmax of them is nearly flat"
     elif stated == "probabilities" and not ((rows >= -_SLACK) & (rows <= 1 + _SLACK)).all():
-        what = f"the contract file says that '{name}' answers probabilities, but its values are {_span(rows)}"
+        span = f"from {rows.min():.3g} to {rows.max():.3g}"
+        what = f"the contract file says that '{name}' answers probabilities, but its values are {span}"
         why = "nothing makes probabilities of them"
     else:
         return ()
     do = f'If they are {_OTHER[stated]}, write scores = "{_OTHER[stated]}" in the contract file'
     return (Finding("scores-normalised", "warning", f"{what}: {why}", do),)
-
-
-def _span(rows: NDArray[np.float64]) -> str:
-    return f"from {rows.min():.3g} to {rows.max():.3g}"

@@ -12,22 +12,29 @@ Rules:
 - what contradicts the model's outputs is refused with the key that says it;
 - a pair of state tensors has one dtype and one shape; something besides the states goes in and comes out; a state that
   the model keeps inside has neither pairs nor initial values to name.
+
+A contract file as one table, whose mistakes name the file, the key and the remedy.
+
+table = read_document(Path("model.contract.toml"))
+table.text("task", "raw", ("classification", "raw"))
 """
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, get_args
 
+from edgekit_converters.errors import ContractFileError
 from edgekit_converters.sources.model import SourceModel
-from edgekit_profiles.schema import Table
+from edgekit_profiles.schema import Table, parse_toml
 from edgekit_runtime.contract.detect import nonsense
 from edgekit_runtime.contract.spec import (
     Activation,
     Background,
     BoxFormat,
     Candidates,
-    Carried,
+    CarriedState,
     Contract,
     DetectionSpec,
     EmbeddingSpec,
@@ -44,7 +51,10 @@ __all__ = [
     "check_tasks",
     "detection_spec",
     "embedding_spec",
+    "read_document",
     "read_state",
+    "read_stated",
+    "read_text",
 ]
 
 DETECTION_KEYS = (
@@ -172,13 +182,13 @@ StateKeys = dict[str, Any]
 
 
 def carried_by_names(source: SourceModel) -> StateKeys:
-    """What the model itself tells."""
-    pairs = tuple(Carried(name, output) for name, output in source.state_pairs)
+    """What the model itself shows."""
+    pairs = tuple(CarriedState(name, output) for name, output in source.state_pairs)
     return {"state": source.state, "carried": pairs or None}
 
 
 def read_state(document: Table, source: SourceModel) -> StateKeys:
-    """What the model tells, and a person in the contract file. Raises ContractFileError."""
+    """What the model and the contract file say. Raises ContractFileError."""
     found = carried_by_names(source)
     table = document.optional_table("state")
     if table is None:
@@ -198,8 +208,15 @@ def read_state(document: Table, source: SourceModel) -> StateKeys:
                 table.stop(key, "has no meaning for a model without state", "Remove it, or name carried = { ... }")
     if found["carried"] is not None:
         initial = table.optional_table("initial")
-        found["carried"] = _begun(found["carried"], initial, source)
         pairs = found["carried"]
+        if initial is not None:
+            initial.done([pair.input for pair in pairs])
+            shapes = {spec.name: spec.shape[1:] for spec in source.inputs}
+            pairs = tuple(
+                CarriedState(pair.input, pair.output, _values(initial, pair.input, shapes[pair.input]))
+                for pair in pairs
+            )
+            found["carried"] = pairs
         inputs, outputs = [pair.input for pair in pairs], [pair.output for pair in pairs]
         twice = next((name for name in outputs if outputs.count(name) > 1), None)
         if twice is not None:
@@ -209,7 +226,7 @@ def read_state(document: Table, source: SourceModel) -> StateKeys:
     return {**found, "hop": table.optional_integer("hop")}
 
 
-def _pair(named: Table, source: SourceModel, name: str) -> Carried:
+def _pair(named: Table, source: SourceModel, name: str) -> CarriedState:
     value = named.data[name]
     into = next((spec for spec in source.inputs if spec.name == name), None)
     if into is None:
@@ -223,15 +240,7 @@ def _pair(named: Table, source: SourceModel, name: str) -> Carried:
             f"'{name}' is {into.dtype} {list(into.shape[1:])} and '{value}' is {out.dtype} {list(out.shape[1:])}",
             "A state comes out as it went in",
         )
-    return Carried(name, str(value))
-
-
-def _begun(pairs: tuple[Carried, ...], initial: Table | None, source: SourceModel) -> tuple[Carried, ...]:
-    if initial is None:
-        return pairs
-    initial.done([pair.input for pair in pairs])
-    shapes = {spec.name: spec.shape[1:] for spec in source.inputs}
-    return tuple(Carried(pair.input, pair.output, _values(initial, pair.input, shapes[pair.input])) for pair in pairs)
+    return CarriedState(name, str(value))
 
 
 def _values(initial: Table, name: str, shape: tuple[int, ...]) -> tuple[float, ...] | None:
@@ -249,3 +258,37 @@ def _values(initial: Table, name: str, shape: tuple[int, ...]) -> tuple[float, .
 
 def _names(specs: tuple[TensorSpec, ...]) -> str:
     return ", ".join(spec.name for spec in specs)
+
+
+def _mistake(file: str, path: str, key: str, what: str, do: str) -> ContractFileError:
+    place = " ".join(part for part in (f"[{path}]" if path else "", key) if part)
+    return ContractFileError(f"{place}: {what}", where=file, do=do)
+
+
+def read_document(file: Path) -> Table:
+    """The file as one table. Raises ContractFileError when it is missing, not UTF-8 or not TOML."""
+    try:
+        data = parse_toml(read_text(file, "the contract file"))
+    except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, and integers of thousands of digits
+        raise ContractFileError(f"not valid TOML: {error}", where=str(file), do="Mend the line; see toml.io") from error
+    return Table(data, str(file), mistake=_mistake)
+
+
+def read_stated(text: str, model: Path) -> Table:
+    """What the model file itself says (`Description.stated`), as one table."""
+    return Table(parse_toml(text), str(model), mistake=_mistake)
+
+
+def read_text(file: Path, what: str) -> str:
+    """UTF-8 text, with or without a byte order mark."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ContractFileError(
+            f"{what} is not UTF-8 (byte {error.start})", where=str(file), do="Save it again as UTF-8"
+        ) from error
+    except FileNotFoundError as error:
+        raise ContractFileError(f"{what} does not exist", where=str(file), do="Check the path") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = getattr(error, "strerror", None) or error
+        raise ContractFileError(f"{what} cannot be read: {reason}", where=str(file)) from error

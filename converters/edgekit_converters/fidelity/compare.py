@@ -10,6 +10,7 @@ as zeros; a file whose bytes cannot be counted is no failure.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,22 +21,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Dataset, Example, digest
-from edgekit_converters.deadline import tick
 from edgekit_converters.errors import CalibrationError, ConversionError
 from edgekit_converters.fidelity.detection import DecisionCount
 from edgekit_converters.fidelity.metrics import Metric, task_metrics
-from edgekit_converters.fidelity.reference import Intake, Reference
-from edgekit_converters.fidelity.result import Fidelity, Score, SizeBreakdown, Span, kinds
-from edgekit_converters.fidelity.statistics import Drift, decibels
+from edgekit_converters.fidelity.reference import ExampleIntake, Reference
+from edgekit_converters.fidelity.result import Fidelity, Score, SizeBreakdown, StepSpan, kinds
+from edgekit_converters.fidelity.statistics import DriftMeter, decibels
 from edgekit_converters.formats import onnx as onnx_file
 from edgekit_converters.formats import tflite
-from edgekit_converters.progress import Progress, silent
+from edgekit_converters.progress import Progress, silent, tick
 from edgekit_converters.targets.artifact import Artifact
-from edgekit_converters.workload import uncounted
-from edgekit_runtime.contract.finish import Finisher
+from edgekit_converters.workload import uncounted_operations
+from edgekit_runtime.contract.finish import Finisher, top_score
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.stepping import Stepper
+from edgekit_runtime.telemetry.drift import BINS, count_score
 
 __all__ = ["SPANS", "Evaluation", "OverTime", "compare", "growth", "measure_ms", "size_breakdown", "time_runs"]
 
@@ -73,16 +74,17 @@ class OverTime:
             at.signal, at.noise = at.signal + float(x @ x), at.noise + float(apart @ apart)
             at.worst = max(at.worst, float(apart.max(initial=0)))
 
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> tuple[StepSpan, ...]:
         """The steps of the longest sequence, cut into eight."""
         longest = len(self._steps)
         edges = np.unique(np.linspace(0, longest, min(SPANS, longest) + 1).astype(int)).tolist()
-        return tuple(self._span(first, end) for first, end in itertools.pairwise(edges))
-
-    def _span(self, first: int, end: int) -> Span:
-        steps = self._steps[first:end]
-        db = decibels(sum(step.signal for step in steps), sum(step.noise for step in steps))
-        return Span(first, end - 1, sum(step.frames for step in steps), db, max(step.worst for step in steps))
+        spans = []
+        for first, end in itertools.pairwise(edges):
+            steps = self._steps[first:end]
+            db = decibels(sum(step.signal for step in steps), sum(step.noise for step in steps))
+            worst = max(step.worst for step in steps)
+            spans.append(StepSpan(first, end - 1, sum(step.frames for step in steps), db, worst))
+        return tuple(spans)
 
 
 _SMALL = {"tflite": {"INT8", "UINT8", "INT4", "UINT4", "INT2", "BOOL"}, "onnx": {"INT8", "UINT8", "INT4", "UINT4"}}
@@ -91,11 +93,18 @@ _SMALL = {"tflite": {"INT8", "UINT8", "INT4", "UINT4", "INT2", "BOOL"}, "onnx": 
 def size_breakdown(format: str, data: bytes) -> SizeBreakdown | None:  # noqa: A002
     """None for bytes that are no model of that format: a size is no reason to fail."""
     try:
-        sizes = list(_tflite(data) if format == "tflite" else _onnx(data))
+        if format == "tflite":  # every buffer that a tensor reads
+            read_by = {tensor.buffer: tensor for graph in tflite.read(data).subgraphs for tensor in graph.tensors}
+            sizes = [(tensor.dtype, tensor.nbytes) for tensor in read_by.values()]
+        else:
+            import onnx
+
+            kind = onnx.TensorProto.DataType.Name
+            sizes = [(kind(t.data_type), t.ByteSize()) for t in onnx_file.tensors(onnx_file.parse(data))]
     except Exception:  # noqa: BLE001  a damaged file raises whatever its parser does
         return None
-    small = sum(size for kind, size in sizes if kind in _SMALL[format])
-    other = sum(size for kind, size in sizes if kind not in _SMALL[format])
+    small = sum(size for name, size in sizes if name in _SMALL[format])
+    other = sum(size for name, size in sizes if name not in _SMALL[format])
     return SizeBreakdown(small, other, max(0, len(data) - small - other))
 
 
@@ -118,20 +127,6 @@ def growth(format: str, before: bytes, after: bytes) -> str:  # noqa: A002
 
 def _kb(size: int) -> str:
     return f"{size / 1000:.0f} kB"
-
-
-def _tflite(data: bytes) -> Iterator[tuple[str, int]]:
-    """(type, bytes) of every buffer that a tensor reads."""
-    read_by = {tensor.buffer: tensor for graph in tflite.read(data).subgraphs for tensor in graph.tensors}
-    for tensor in read_by.values():
-        yield tensor.dtype, tensor.nbytes
-
-
-def _onnx(data: bytes) -> Iterator[tuple[str, int]]:
-    import onnx
-
-    for tensor in onnx_file.tensors(onnx_file.parse(data)):
-        yield onnx.TensorProto.DataType.Name(tensor.data_type), tensor.ByteSize()
 
 
 @dataclass(frozen=True)
@@ -166,75 +161,85 @@ def compare(
     MetricError where the metric does not fit the labels. A stateful model's artifact carries its own state along each
     sequence, from the beginning.
     """
-    contract = evaluation.contract.of_caller
-    names = [output.name for output in contract.outputs]
-    drift = Drift(names, kinds(contract, reference.outputs))
-    metrics = task_metrics(contract, reference.labels, evaluation.metric)
-    kept: list[list[Any]] = [[] for _ in metrics]
-    counted = DecisionCount(contract) if contract.detection is not None else None
-    along = OverTime(names) if contract.state != "none" else None
     recipe = artifact.recipe
+    tally = _ArtifactTally(reference, evaluation)
     with load_engine(recipe.format, artifact.data, threads=evaluation.threads, engine=evaluation.engine) as loaded:
         name = f"{loaded.info.name} {loaded.info.version}"
         examples = _checked(reference, evaluation.dataset)
         for index, (step, answer) in enumerate(_answers(loaded, artifact, evaluation.contract, examples)):
-            _same_sizes(reference.outputs[index], answer, recipe.name)
-            if along is not None:
-                along.add(step or 0, reference.outputs[index], answer)
-            finite = drift.add(reference.outputs[index], answer)
-            if counted is not None:
-                counted.add(reference.outputs[index], answer if finite else None)
+            for output, value in reference.outputs[index].items():
+                if answer[output].size != value.size:
+                    shapes = (
+                        f"{list(answer[output].shape)} for '{output}' where the original answers {list(value.shape)}"
+                    )
+                    raise ConversionError(f"answers {shapes}", where=recipe.name)
+            tally.add(index, step or 0, answer)
             if seen is not None:
                 seen(index, answer)
-            for metric, items in zip(metrics, kept, strict=True):
-                items.append(metric.keep(answer if finite else None, _label(reference, index)))
             progress(f"evaluating {recipe.name}", index + 1, len(reference))
             tick()
-    scores = tuple(_scored(reference, metric, items) for metric, items in zip(metrics, kept, strict=True))
-    outputs = drift.outputs()
-    first = next((o.agreement for o in outputs if reference.best is not None and o.agreement is not None), None)
-    agreement = first.value if first is not None else None
-    decisions = counted.found() if counted is not None else None
-    return Fidelity(
-        items=drift.items,
-        **_deciding(scores),
-        agreement=agreement if decisions is None else decisions.agreement,
-        cosine=drift.cosine,
-        sqnr_db=drift.sqnr_db,
-        quantized_macs=artifact.quantized_macs,
-        quantized_weights=artifact.quantized_weights,
-        engine=name,
-        held_out=evaluation.held_out,
-        not_finite=drift.not_finite,
-        outputs=outputs,
-        scores=scores,
-        size=size_breakdown(recipe.format, artifact.data),
-        sequences=along.sequences if along is not None else None,
-        over_time=along.spans() if along is not None else (),
-        uncounted=_uncounted(artifact),
-        decisions=decisions,
-    )
+    return tally.fidelity(artifact, name)
 
 
-def _uncounted(artifact: Artifact) -> tuple[str, ...]:
-    """Nothing where the file cannot be read: then no share of it is known either."""
-    try:
-        return uncounted(artifact.recipe.format, artifact.data)
-    except ConversionError:
-        return ()
+class _ArtifactTally:
+    """What `compare` keeps of the artifact's answers, item by item."""
 
+    def __init__(self, reference: Reference, evaluation: Evaluation) -> None:
+        contract = evaluation.contract.of_caller
+        names = [output.name for output in contract.outputs]
+        self._reference, self._held_out = reference, evaluation.held_out
+        self._drift = DriftMeter(names, kinds(contract, reference.outputs))
+        self._metrics = task_metrics(contract, reference.labels, evaluation.metric)
+        self._kept: list[list[Any]] = [[] for _ in self._metrics]
+        self._decisions = DecisionCount(contract) if contract.detection is not None else None
+        self._over_time = OverTime(names) if contract.state != "none" else None
+        self._contract, self._top_scores = contract, [0] * BINS
 
-def _deciding(scores: Sequence[Score]) -> dict[str, Any]:
-    if not scores:
-        return dict.fromkeys(("metric", "original", "artifact", "drop", "ci95"))
-    first = scores[0]
-    shares = {"metric": first.metric, "original": first.original, "artifact": first.artifact}
-    return {**shares, "drop": first.drop, "ci95": first.ci95}
+    def add(self, index: int, step: int, answer: Outputs) -> None:
+        original = self._reference.outputs[index]
+        if self._over_time is not None:
+            self._over_time.add(step, original, answer)
+        finite = self._drift.add(original, answer)
+        if finite:
+            count_score(self._top_scores, top_score(answer, self._contract))
+        if self._decisions is not None:
+            self._decisions.add(original, answer if finite else None)
+        for metric, items in zip(self._metrics, self._kept, strict=True):
+            items.append(metric.keep(answer if finite else None, _label(self._reference, index)))
 
-
-def _scored(reference: Reference, metric: Metric, items: Sequence[Any]) -> Score:
-    before = [metric.keep(answer, _label(reference, index)) for index, answer in enumerate(reference.outputs)]
-    return metric.compare(before, items)
+    def fidelity(self, artifact: Artifact, engine: str) -> Fidelity:
+        drift, scores, reference = self._drift, list[Score](), self._reference
+        for metric, items in zip(self._metrics, self._kept, strict=True):
+            originals = [metric.keep(answer, _label(reference, at)) for at, answer in enumerate(reference.outputs)]
+            scores.append(metric.compare(originals, items))
+        keys = ("metric", "original", "artifact", "drop", "ci95")
+        deciding: dict[str, Any] = {key: getattr(scores[0], key) if scores else None for key in keys}
+        outputs, left = drift.outputs(), tuple[str, ...]()
+        with contextlib.suppress(ConversionError):  # of a file that cannot be read no share is known
+            left = uncounted_operations(artifact.recipe.format, artifact.data)
+        first = next((one.agreement for one in outputs if one.agreement is not None), None)
+        agreement = first.value if first is not None and self._reference.best is not None else None
+        decisions = self._decisions.found() if self._decisions is not None else None
+        return Fidelity(
+            items=drift.items,
+            **deciding,
+            agreement=agreement if decisions is None else decisions.agreement,
+            cosine=drift.cosine,
+            sqnr_db=drift.sqnr_db,
+            quantized_macs=artifact.quantized_macs,
+            quantized_weights=artifact.quantized_weights,
+            engine=engine,
+            held_out=self._held_out,
+            not_finite=drift.not_finite,
+            outputs=outputs,
+            scores=tuple(scores),
+            size=size_breakdown(artifact.recipe.format, artifact.data),
+            sequences=self._over_time.sequences if self._over_time is not None else None,
+            over_time=self._over_time.spans() if self._over_time is not None else (),
+            uncounted=left,
+            decisions=decisions,
+            top_scores=tuple(self._top_scores) if any(self._top_scores) else None,
+        )
 
 
 def _label(reference: Reference, index: int) -> Any:
@@ -253,20 +258,11 @@ def _answers(
                 stepper.reset()
             yield example.step, stepper.step(example.inputs)
         return
-    intake, finish = Intake(contract, artifact.inputs, 1), Finisher(contract, artifact.outputs)
+    intake, finish = ExampleIntake(contract, artifact.inputs, 1), Finisher(contract, artifact.outputs)
     for group, tensors in intake.batches(examples):
         raw = engine.run(tensors)
         for row in range(len(group)):
             yield None, finish(raw, row)
-
-
-def _same_sizes(original: Mapping[str, NDArray[Any]], answer: Mapping[str, NDArray[Any]], where: str) -> None:
-    for name, value in original.items():
-        if answer[name].size != value.size:
-            raise ConversionError(
-                f"answers {list(answer[name].shape)} for '{name}' where the original answers {list(value.shape)}",
-                where=where,
-            )
 
 
 def _checked(reference: Reference, dataset: Dataset) -> Iterator[Example]:
@@ -302,7 +298,7 @@ def measure_ms(
 
     A file with a fixed batch is timed for the whole batch. Raises EngineError where the engine refuses the artifact.
     """
-    tensors = Intake(contract, artifact.inputs, 1).adapt(example)
+    tensors = ExampleIntake(contract, artifact.inputs, 1).adapt(example)
     with load_engine(artifact.recipe.format, artifact.data, threads=threads) as engine:
         runs = time_runs(lambda: engine.run(tensors), clock)
     return float(np.percentile(runs, 50)) * 1e3, float(np.percentile(runs, 95)) * 1e3

@@ -65,7 +65,7 @@ class Boxes:
 
 
 @dataclass(frozen=True)
-class _Matched:
+class _ClassMatches:
     """One class of one image. hits: bool [thresholds, detections], the surest first, as `scores` are."""
 
     scores: NDArray[np.float64]
@@ -109,7 +109,7 @@ class MeanAveragePrecision:
             "them and calls mean_average_precision",
         )
 
-    def keep(self, answer: Mapping[str, NDArray[Any]] | None, label: Label) -> dict[int, _Matched]:
+    def keep(self, answer: Mapping[str, NDArray[Any]] | None, label: Label) -> dict[int, _ClassMatches]:
         truth = np.asarray(label, np.float64)
         if truth.size == 0:
             truth = np.zeros((0, 5))
@@ -117,13 +117,25 @@ class MeanAveragePrecision:
             raise MetricError(
                 f"{self.name} needs labels [M, 5] and one is {list(truth.shape)}", do="Rows are x1 y1 x2 y2 class"
             )
-        return _match(
-            Boxes(np.zeros((0, 4)), np.zeros(0), np.zeros(0)) if answer is None else self._boxes(answer),
-            truth,
-            self.thresholds,
-        )
+        if answer is None:
+            found = Boxes(np.zeros((0, 4)), np.zeros(0), np.zeros(0))
+        elif self.contract is not None:
+            kept = candidates(answer, self.contract, _LEAST_SCORE)
+            found = Boxes(kept.corners, kept.scores, kept.classes)
+        else:
+            values = [np.asarray(answer[name], np.float64) for name in self.outputs]
+            if len(values) == 1:
+                found = Boxes(values[0][:, :4], values[0][:, 4], values[0][:, 5])
+            elif len(values) == 3:
+                found = Boxes(values[0], values[1].reshape(-1), values[2].reshape(-1))
+            else:
+                scores = values[1].reshape(len(values[0]), -1)
+                found = Boxes(values[0], scores.max(axis=1), scores.argmax(axis=1))
+        return _match(found, truth, self.thresholds)
 
-    def compare(self, original: Sequence[dict[int, _Matched]], artifact: Sequence[dict[int, _Matched]]) -> Score:
+    def compare(
+        self, original: Sequence[dict[int, _ClassMatches]], artifact: Sequence[dict[int, _ClassMatches]]
+    ) -> Score:
         def drop(at: NDArray[np.int64]) -> float:
             return _precision([original[i] for i in at]) - _precision([artifact[i] for i in at])
 
@@ -131,22 +143,11 @@ class MeanAveragePrecision:
         interval = resampled_interval(drop, len(original), _RESAMPLES)
         return Score(self.name, before, after, before - after, interval)
 
-    def _boxes(self, answer: Mapping[str, NDArray[Any]]) -> Boxes:
-        if self.contract is not None:
-            found = candidates(answer, self.contract, _LEAST_SCORE)
-            return Boxes(found.corners, found.scores, found.classes)
-        values = [np.asarray(answer[name], np.float64) for name in self.outputs]
-        if len(values) == 1:
-            return Boxes(values[0][:, :4], values[0][:, 4], values[0][:, 5])
-        if len(values) == 3:
-            return Boxes(values[0], values[1].reshape(-1), values[2].reshape(-1))
-        scores = values[1].reshape(len(values[0]), -1)
-        return Boxes(values[0], scores.max(axis=1), scores.argmax(axis=1))
-
 
 class DecisionCount:
-    """Counts the boxes of an original and of an artifact, item by item. contract: of a detector that says where boxes
-    are.
+    """Counts the boxes of an original and of an artifact, item by item.
+
+    contract: of a detector that says where boxes are.
     """
 
     def __init__(self, contract: Contract) -> None:
@@ -172,7 +173,8 @@ class DecisionCount:
             return None
 
         def agreement(at: NDArray[np.int64]) -> float:
-            return _agreement(items[at])
+            first, other, both = items[at].sum(axis=0)
+            return float(both / max(first, other)) if max(first, other) else float("nan")
 
         # Boxes of one item are lost together, so items are resampled; few boxes are never a sure thing, so Wilson's
         # holds too.
@@ -210,15 +212,12 @@ def decision_noise(
     return noise / signal if boxes >= _FEW_BOXES else None
 
 
-def _agreement(items: NDArray[np.int64]) -> float:
-    original, artifact, kept = items.sum(axis=0)
-    return float(kept / max(original, artifact)) if max(original, artifact) else float("nan")
-
-
 def mean_average_precision(
     found: Sequence[Boxes], truth: Sequence[NDArray[Any]], thresholds: Sequence[float] = COCO
 ) -> float:
-    """0..1, one entry an image in both. truth: [M, 5] rows x1 y1 x2 y2 class; a class below 0 is filling.
+    """0..1, one entry an image in both.
+
+    truth: [M, 5] rows x1 y1 x2 y2 class; a class below 0 is filling.
 
     Raises ValueError for lists of different lengths; NaN where no image has any truth.
     """
@@ -244,7 +243,7 @@ def iou(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
     return share
 
 
-def _match(found: Boxes, truth: NDArray[np.float64], thresholds: Sequence[float]) -> dict[int, _Matched]:
+def _match(found: Boxes, truth: NDArray[np.float64], thresholds: Sequence[float]) -> dict[int, _ClassMatches]:
     """class -> which of its detections hit, for the classes that are found or true in this image."""
     truth = truth[truth[:, 4] >= 0]
     matched = {}
@@ -256,7 +255,7 @@ def _match(found: Boxes, truth: NDArray[np.float64], thresholds: Sequence[float]
         hits = np.array([_hits(overlaps, threshold) for threshold in thresholds], bool).reshape(
             len(thresholds), len(order)
         )
-        matched[int(kind)] = _Matched(np.asarray(found.scores, np.float64)[order], hits, len(wanted))
+        matched[int(kind)] = _ClassMatches(np.asarray(found.scores, np.float64)[order], hits, len(wanted))
     return matched
 
 
@@ -273,8 +272,8 @@ def _hits(overlaps: NDArray[np.float64], threshold: float) -> list[bool]:
     return hits
 
 
-def _precision(images: Sequence[dict[int, _Matched]]) -> float:
-    classes: dict[int, list[_Matched]] = {}
+def _precision(images: Sequence[dict[int, _ClassMatches]]) -> float:
+    classes: dict[int, list[_ClassMatches]] = {}
     for image in images:
         for kind, matched in image.items():
             classes.setdefault(kind, []).append(matched)
@@ -282,7 +281,7 @@ def _precision(images: Sequence[dict[int, _Matched]]) -> float:
     return float(np.mean(averages)) if averages else float("nan")
 
 
-def _average(rows: Sequence[_Matched]) -> float:
+def _average(rows: Sequence[_ClassMatches]) -> float:
     """Average precision of one class, the mean over thresholds."""
     truths = sum(row.truths for row in rows)
     scores = np.concatenate([row.scores for row in rows])

@@ -6,7 +6,7 @@
 
 Rules:
 - both run on the same samples, aligned by tensor name; a tensor that only one of them has is left out;
-- what a layer adds by itself is told apart from what reached it through its inputs, as far as powers can tell;
+- what a layer adds by itself is separated from what reached it through its inputs, as far as powers show;
 - whether a tensor is quantized, and on which grid, is read from the file: values may lie on a grid by chance;
 - what a tensor's own grid costs is tried: its float values are cut off and rounded by themselves.
 """
@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.statistics import Histogram
+from edgekit_converters.calibration.ranges import ActivationHistogram
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.fidelity.statistics import decibels
-from edgekit_converters.graph import Graph, Grid, Layer, Watched
+from edgekit_converters.graph import Graph, Grid, Layer, WatchedGraph
 from edgekit_converters.progress import Progress, silent
 
 __all__ = ["Feed", "LayerError", "LayerHistogram", "Pair", "layer_errors", "layer_histograms", "worst"]
@@ -36,6 +36,9 @@ Feed = Sequence[NDArray[Any]]
 _TAIL = 0.00005  # of the values at each end
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 @dataclass(frozen=True)
 class LayerError:
     """One layer's first output, float against quantized, over all samples.
@@ -43,7 +46,7 @@ class LayerError:
     tensor: where it was seen: its output, or that of the activation that quantizers fuse into it. sqnr_db: 10 log10(sum
     x^2 / sum (x - y)^2), None where nothing differs. inputs_sqnr_db: the worst of its inputs', None where they are
     exact or not known. own_sqnr_db: the same with the noise that the layer itself added, None where it
-    added none that can be told from what came in. macs: for one item. quantized: the file has its values in integers;
+    added none beside what came in. macs: for one item. quantized: the file has its values in integers;
     scale: the step of their grid, None for a float layer; grid_low, grid_high: its ends. cut_sqnr_db: what is left of
     the float values when they are cut off at these ends and nothing else is done to them, None where nothing is cut;
     rounded_sqnr_db: when they are rounded to the grid besides. depth: where in the float graph it stands, 0..1.
@@ -97,7 +100,10 @@ class LayerError:
 
     @property
     def grid_sqnr_db(self) -> float | None:
-        """What this grid costs by itself: as it was tried, or rms^2 over step^2 / 12. None for a float layer."""
+        """What this grid costs by itself: as it was tried, or rms^2 over step^2 / 12.
+
+        None for a float layer.
+        """
         if self.rounded_sqnr_db is not None:
             return self.rounded_sqnr_db
         if self.scale is None or self.float_rms == 0:
@@ -107,9 +113,11 @@ class LayerError:
 
 @dataclass
 class Pair:
-    """One tensor in both graphs, while samples stream by. channel: its axis of channels. grid: of the quantized one.
-    cut,
-    rounded: noise of the float values put on it."""
+    """One tensor in both graphs, while samples stream by.
+
+    channel: its axis of channels. grid: of the quantized one.
+    cut, rounded: noise of the float values put on it.
+    """
 
     channel: int = -1
     grid: Grid | None = None
@@ -125,10 +133,14 @@ class Pair:
     items: int = 0
     offsets: NDArray[np.float64] | None = None
     integers: bool = True
-    histogram: Histogram = field(default_factory=Histogram)
+    histogram: ActivationHistogram = field(default_factory=ActivationHistogram)
 
     def add(self, original: NDArray[Any], answer: NDArray[Any]) -> None:
-        x, y = (np.nan_to_num(np.asarray(v, np.float64).reshape(-1)) for v in (original, answer))
+        # an infinity, as attention masks have, counts as float32's largest, whose square a float64 holds
+        x, y = (
+            np.nan_to_num(np.asarray(v, np.float64).reshape(-1), posinf=_LARGEST, neginf=-_LARGEST)
+            for v in (original, answer)
+        )
         if x.size == 0:
             return
         self.signal += float(x @ x)
@@ -140,24 +152,23 @@ class Pair:
         self.items += 1
         self.integers = self.integers and bool((x == np.rint(x)).all())
         self.histogram.add(x.astype(np.float32))
-        self._shift((y - x).reshape(original.shape))
+        if original.ndim > 1:  # without a second axis there is no channel
+            axis = self.channel % original.ndim
+            others = tuple(i for i in range(original.ndim) if i != axis)
+            sums = (y - x).reshape(original.shape).sum(axis=others)
+            if self.offsets is None or self.offsets.shape == sums.shape:
+                self.offsets = sums if self.offsets is None else self.offsets + sums
         if self.grid is not None:
             cut, rounded = x - np.clip(x, self.grid.low, self.grid.high), x - self.grid.rounded(x)
             self.cut += float(cut @ cut)
             self.rounded += float(rounded @ rounded)
 
-    def _shift(self, noise: NDArray[np.float64]) -> None:
-        """Sum of the noise of each channel. Without a second axis there is no channel to tell."""
-        if noise.ndim < 2:
-            return
-        axis = self.channel % noise.ndim
-        sums = noise.sum(axis=tuple(i for i in range(noise.ndim) if i != axis))
-        if self.offsets is None or self.offsets.shape == sums.shape:
-            self.offsets = sums if self.offsets is None else self.offsets + sums
-
     @property
     def shift(self) -> float:
-        """n mean^2 of each channel's noise, over all its power. One sample of one value a channel cannot tell."""
+        """n mean^2 of each channel's noise, over all its power.
+
+        One sample of one value a channel is too little.
+        """
         if self.offsets is None or self.noise == 0:
             return 0.0
         values = self.values * self.items / len(self.offsets)
@@ -190,7 +201,7 @@ def layer_errors(
     return tuple(replace(_error(span, pairs), depth=places[span.layer.name]) for span in spans)
 
 
-def run_both(pairs: Mapping[str, Pair], original: Watched, answer: Watched, feed: Feed) -> None:
+def run_both(pairs: Mapping[str, Pair], original: WatchedGraph, answer: WatchedGraph, feed: Feed) -> None:
     """One sample through both, every tensor into its pair."""
     first, second = original.run(feed), answer.run(feed)
     for name, pair in pairs.items():
@@ -313,8 +324,16 @@ def layer_histograms(
     bins: int = 64,
     limit: int = 16,
 ) -> tuple[LayerHistogram, ...]:
-    """One histogram for each of `errors`, over the first `limit` feeds. The bins span the range of both graphs."""
-    edges = {error.tensor: _edges(error, bins) for error in errors}
+    """One histogram for each of `errors`, over the first `limit` feeds.
+
+    The bins span the range of both graphs.
+    """
+    edges = {}
+    for error in errors:
+        low, high = min(error.float_low, error.quantized_low), max(error.float_high, error.quantized_high)
+        if high <= low:
+            high = low + (abs(low) or 1.0)
+        edges[error.tensor] = np.linspace(low, math.nextafter(high, math.inf), bins + 1)
     layers = {error.tensor: error.layer for error in errors}
     counts = {name: np.zeros((2, bins), np.int64) for name in edges}
     with float_graph.watch(list(edges)) as original, quantized.watch(list(edges)) as answer:
@@ -326,10 +345,3 @@ def layer_histograms(
         LayerHistogram(layers[name], tuple(map(float, edges[name])), *(tuple(map(int, row)) for row in counts[name]))
         for name in edges
     )
-
-
-def _edges(error: LayerError, bins: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    low, high = min(error.float_low, error.quantized_low), max(error.float_high, error.quantized_high)
-    if high <= low:
-        high = low + (abs(low) or 1.0)
-    return np.linspace(low, math.nextafter(high, math.inf), bins + 1)

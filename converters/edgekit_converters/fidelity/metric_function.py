@@ -13,12 +13,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import math
-import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -29,6 +26,7 @@ from edgekit_converters.calibration.dataset import Label
 from edgekit_converters.errors import MetricError
 from edgekit_converters.fidelity.result import Score
 from edgekit_converters.fidelity.statistics import resampled_interval
+from edgekit_converters.user_code import working_folder_on_path
 
 __all__ = ["FunctionMetric", "open_metric_function"]
 
@@ -114,7 +112,7 @@ def open_metric_function(spec: str) -> FunctionMetric:
     """spec: `package.module:function`; the current folder is searched first. Raises MetricError."""
     module_name, function_name = spec.split(":", 1)
     try:
-        with _importable(Path.cwd()):
+        with working_folder_on_path():
             module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         what = f"there is no module '{error.name}'"
@@ -127,14 +125,14 @@ def open_metric_function(spec: str) -> FunctionMetric:
         what = f"'{function_name}' is not a function: it is {_shown(function)}"
         raise MetricError(what, where=spec, do="Name a function (outputs, labels) -> float")
     if function is None:
-        near = difflib.get_close_matches(function_name, _functions(module), 1)
+        near = difflib.get_close_matches(
+            function_name,
+            [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name, None))],
+            1,
+        )
         hint = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function (outputs, labels) -> float"
         raise MetricError(f"'{module_name}' has no function '{function_name}'", where=spec, do=hint)
     return FunctionMetric(spec, function, bool(getattr(function, "higher_is_better", True)))
-
-
-def _functions(module: Any) -> list[str]:
-    return [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name, None))]
 
 
 def _stacked(answers: Sequence[Outputs | None], like: Outputs) -> dict[str, NDArray[Any]]:
@@ -151,13 +149,3 @@ def _shown(value: Any) -> str:
 
 def _rows(outputs: dict[str, NDArray[Any]], at: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     return {name: value[at] for name, value in outputs.items()}
-
-
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        with suppress(ValueError):
-            sys.path.remove(str(folder))

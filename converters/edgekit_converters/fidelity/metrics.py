@@ -76,7 +76,10 @@ def channel_axis(shape: Sequence[int], mask: Sequence[int] | None = None) -> int
 
 
 def pixel_metric(name: str, contract: Contract) -> _PixelMetric:
-    """name: miou or pixel-accuracy. Raises MetricError where the first output has no classes of pixels."""
+    """name: miou or pixel-accuracy.
+
+    Raises MetricError where the first output has no classes of pixels.
+    """
     output = contract.outputs[0]
     if not is_map(output):
         raise MetricError(
@@ -102,8 +105,8 @@ class _PixelMetric:
         raise NotImplementedError
 
     def keep(self, answer: Mapping[str, NDArray[Any]] | None, label: Label) -> Counts:
-        """Counts of an item; an answer that is not finite is right nowhere. Raises MetricError where the mask does not
-        fit.
+        """Counts of an item; an answer that is not finite is right nowhere.
+        Raises MetricError where the mask does not fit.
         """
         mask = np.asarray(label)
         axis = channel_axis(self.shape, mask.shape)
@@ -243,8 +246,10 @@ class MacroF1:
 
 @dataclass(frozen=True)
 class MeanAbsoluteError:
-    """Mean over items of the mean over values of |answer - label|, of `output`. An answer that is not finite counts as
-    the answer that is farthest from its label among all labels, or as the largest error of the set if that is more.
+    """Mean over items of the mean over values of |answer - label|, of `output`.
+
+    An answer that is not finite counts as the answer that is farthest from its label among all labels, or as the
+    largest error of the set if that is more.
     """
 
     output: str
@@ -278,7 +283,10 @@ class MeanAbsoluteError:
 
 
 def macro_f1(truth: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
-    """Mean over the classes that occur in either of 2 TP / (2 TP + FP + FN). predicted: -1 for no class at all."""
+    """Mean over the classes that occur in either of 2 TP / (2 TP + FP + FN).
+
+    predicted: -1 for no class at all.
+    """
     size = int(max(truth.max(), predicted.max())) + 1
     right = np.bincount(truth[truth == predicted], minlength=size)
     seen = np.bincount(truth, minlength=size) + np.bincount(predicted[predicted >= 0], minlength=size)
@@ -287,7 +295,10 @@ def macro_f1(truth: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
 
 
 def named_metric(name: str, contract: Contract) -> Metric:
-    """name: one of `_NAMES`, or `module:function`. Raises MetricError: unknown, or not for this task."""
+    """name: one of `_NAMES`, or `module:function`.
+
+    Raises MetricError: unknown, or not for this task.
+    """
     from edgekit_converters.fidelity.detection import MeanAveragePrecision
     from edgekit_converters.fidelity.metric_function import open_metric_function
 
@@ -330,14 +341,15 @@ def task_metrics(contract: Contract, labels: Sequence[Label] | None, wanted: Met
     from edgekit_converters.fidelity.detection import MeanAveragePrecision
 
     own: tuple[Metric, ...] = ()
-    first = contract.outputs[0]
+    first, label = contract.outputs[0], np.asarray(labels[0])
+    is_mask = label.dtype.kind in "iub" and label.ndim >= 2 and channel_axis(first.shape, label.shape) is not None
     if contract.task == "classification":
         own = (TopK(first.name), *([TopK(first.name, 5)] if math.prod(first.shape) > 5 else []), MacroF1(first.name))
-    elif contract.detection is not None and np.asarray(labels[0]).ndim == 2 and np.asarray(labels[0]).shape[1] == 5:
+    elif contract.detection is not None and label.ndim == 2 and label.shape[1] == 5:
         own = (MeanAveragePrecision.of(contract, "map"),)
-    elif np.asarray(labels[0]).dtype.kind == "f" and np.asarray(labels[0]).size == math.prod(first.shape):
+    elif label.dtype.kind == "f" and label.size == math.prod(first.shape):
         own = (MeanAbsoluteError(first.name),)
-    elif is_map(first) and _is_mask(labels[0], first.shape):
+    elif is_map(first) and is_mask:
         own = (pixel_metric("miou", contract), pixel_metric("pixel-accuracy", contract))
     if wanted is None:
         return own
@@ -355,11 +367,6 @@ def rehearse(metrics: Sequence[Metric], answers: Sequence[Outputs], labels: Sequ
                 metric.keep(answer, label)
     except MetricError as error:
         raise MetricError(error.what, where=error.where or where, do=error.do) from error
-
-
-def _is_mask(label: Label, shape: Sequence[int]) -> bool:
-    mask = np.asarray(label)
-    return mask.dtype.kind in "iub" and mask.ndim >= 2 and channel_axis(shape, mask.shape) is not None
 
 
 def _instead(contract: Contract) -> str:

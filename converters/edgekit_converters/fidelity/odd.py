@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,16 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.decode import sets_of
 from edgekit_converters.targets.artifact import Artifact
+from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.children import python_module
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher
-from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
-from edgekit_runtime.engines import Engine, load_engine
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
+from edgekit_runtime.engines import load_engine
 from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.jobs import Outcome, Run, Say, ask, serve
-from edgekit_runtime.tensors import Quantization, TensorSpec
+from edgekit_runtime.jobs import ChildOutcome, Run, Say, ask, serve
+from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["ODD_SAMPLES", "OddInput", "odd_inputs", "odd_samples"]
 
@@ -52,7 +52,10 @@ ODD_SAMPLES = {
 
 @dataclass(frozen=True)
 class OddInput:
-    """name: of the sample. ok: it was answered, with finite numbers. what: else what happened, in words."""
+    """name: of the sample.
+
+    ok: it was answered, with finite numbers. what: else what happened, in words.
+    """
 
     name: str
     ok: bool
@@ -78,7 +81,16 @@ def odd_inputs(
         model.write_bytes(artifact.data)
         while left := [name for name in names if name not in found]:
             # Verdicts of one child; where it died, the first sample without one is what killed it
-            job = {**_job(artifact, contract, engine, left), "model": str(model)}
+            job: dict[str, Any] = {
+                "model": str(model),
+                "format": artifact.recipe.format,
+                "engine": engine,
+                "names": list(left),
+                "task": contract.task,
+                "inputs": to_json(contract.inputs),
+                "outputs": to_json(contract.outputs),
+                "tensors": [to_json(side) for side in (artifact.inputs, artifact.outputs)],
+            }
             came = ask(python_module(__name__), job, silence_s=TIMEOUT_S, run=run)
             verdicts = [OddInput(**fact) for fact in came.facts if "name" in fact]
             answered = {verdict.name for verdict in verdicts}
@@ -110,7 +122,7 @@ def odd_samples(contract: Contract) -> Iterator[tuple[str, dict[str, NDArray[Any
         yield name, inputs
 
 
-def _death(came: Outcome) -> str:
+def _death(came: ChildOutcome) -> str:
     if came.silent:
         return f"there was no answer within {TIMEOUT_S:.0f} s"
     if signal := came.crashed or came.interrupted:
@@ -120,24 +132,12 @@ def _death(came: Outcome) -> str:
     return f"the engine failed: {came.last_words}" if came.last_words else "the process ended without an answer"
 
 
-def _job(artifact: Artifact, contract: Contract, engine: str | None, names: Sequence[str]) -> dict[str, Any]:
-    return {
-        "format": artifact.recipe.format,
-        "engine": engine,
-        "names": list(names),
-        "task": contract.task,
-        "inputs": [asdict(spec) for spec in contract.inputs],
-        "outputs": [asdict(spec) for spec in contract.outputs],
-        "tensors": [[asdict(spec) for spec in side] for side in (artifact.inputs, artifact.outputs)],
-    }
-
-
 def _work(job: dict[str, Any], say: Say) -> dict[str, Any]:
     """The child: one fact a sample, each said before the next is tried."""
-    inputs = tuple(_input(entry) for entry in job["inputs"])
-    outputs = tuple(OutputContract(e["name"], tuple(e["shape"]), e["dtype"]) for e in job["outputs"])
+    inputs = from_json(tuple[InputContract, ...], job["inputs"], "the contract's inputs")
+    outputs = from_json(tuple[OutputContract, ...], job["outputs"], "the contract's outputs")
     contract = Contract(job["task"], inputs, outputs)
-    took, gave = ([_tensor(entry) for entry in side] for side in job["tensors"])
+    took, gave = (from_json(tuple[TensorSpec, ...], side, "the artifact's tensors") for side in job["tensors"])
     adapters, finish = [Adapter(contract.input(spec.name), spec) for spec in took], Finisher(contract, gave)
     samples = dict(odd_samples(contract))
     with load_engine(job["format"], Path(job["model"]).read_bytes(), engine=job["engine"]) as engine:
@@ -147,31 +147,14 @@ def _work(job: dict[str, Any], say: Say) -> dict[str, Any]:
             arrays = [adapt(values[spec.name]) for adapt, spec in zip(adapters, took, strict=True)]
             rows = max((spec.shape[0] for spec in took if spec.shape), default=1)
             filled = [np.repeat(array, rows, axis=0) if rows > 1 else array for array in arrays]
-            say(asdict(_verdict(name, partial(_answer, engine, finish, filled))))
+            try:
+                answer = finish(engine.run(filled))
+            except EdgekitError as error:
+                say(asdict(OddInput(name, False, str(error))))
+                continue
+            bad = [output for output, value in answer.items() if not np.isfinite(value).all()]
+            say(asdict(OddInput(name, not bad, f"'{bad[0]}' is NaN or infinite" if bad else "")))
     return {}
-
-
-def _answer(engine: Engine, finish: Finisher, arrays: list[NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-    return finish(engine.run(arrays))
-
-
-def _verdict(name: str, answer: Callable[[], Any]) -> OddInput:
-    try:
-        bad = [output for output, value in answer().items() if not np.isfinite(value).all()]
-    except EdgekitError as error:
-        return OddInput(name, False, str(error))
-    return OddInput(name, not bad, f"'{bad[0]}' is NaN or infinite" if bad else "")
-
-
-def _input(entry: dict[str, Any]) -> InputContract:
-    given = entry["image"]
-    image = ImageSpec(**{**given, "mean": tuple(given["mean"]), "std": tuple(given["std"])}) if given else None
-    return InputContract(entry["name"], tuple(entry["shape"]), entry["dtype"], image)
-
-
-def _tensor(entry: dict[str, Any]) -> TensorSpec:
-    quantization = Quantization(**entry["quantization"]) if entry["quantization"] else None
-    return TensorSpec(**{**entry, "shape": tuple(entry["shape"]), "quantization": quantization})
 
 
 if __name__ == "__main__":

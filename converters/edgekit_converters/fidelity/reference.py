@@ -33,13 +33,13 @@ from edgekit_converters.sources.quiet import quiet
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.errors import EdgekitError, EngineError, shortened
+from edgekit_runtime.errors import EdgekitError, EngineError, shorten
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = [
     "AT_ONCE",
     "GOLDEN_FRAMES",
-    "Intake",
+    "ExampleIntake",
     "Reference",
     "ask",
     "check_answerable",
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 
-class Intake:
+class ExampleIntake:
     """Adapts examples to one destination's tensors, in its order, and groups them.
 
     at_once: items a batch where the file leaves the batch axis free; a fixed axis decides for itself. A last batch that
@@ -92,9 +92,12 @@ _OUTSIDE = (  # TensorFlow's Gather; ONNX Runtime's, which also counts from the 
 
 
 def ask(
-    source: SourceModel, intake: Intake, group: Sequence[Example], tensors: list[NDArray[Any]]
+    source: SourceModel, intake: ExampleIntake, group: Sequence[Example], tensors: list[NDArray[Any]]
 ) -> list[NDArray[Any]]:
-    """The original's answers to a batch. Raises CalibrationError with the first item that it does not answer."""
+    """The original's answers to a batch.
+
+    Raises CalibrationError with the first item that it does not answer.
+    """
     try:
         return _quietly(source, tensors)
     except Exception as error:
@@ -119,7 +122,7 @@ def check_answerable(source: SourceModel, contract: Contract, dataset: Dataset, 
     conversion of it, in the middle. Raises CalibrationError."""
     if not any(sets_of(spec).holds_ids(spec) for spec in contract.inputs):
         return
-    intake, done = Intake(contract, source.inputs, AT_ONCE), 0
+    intake, done = ExampleIntake(contract, source.inputs, AT_ONCE), 0
     for group, tensors in intake.batches(dataset):
         ask(source, intake, group, tensors)
         done += len(group)
@@ -130,8 +133,8 @@ def reason(error: BaseException) -> str:
     """A framework's reason in one line: no stack, no node names."""
     text = error.what if isinstance(error, EdgekitError) else str(error)
     lines = [line.strip() for line in text.splitlines()]
-    said = next((line for line in lines if line and not _STACK.match(line)), "") or type(error).__name__
-    return shortened(said, _LONGEST)
+    line_of_error = next((line for line in lines if line and not _STACK.match(line)), "") or type(error).__name__
+    return shorten(line_of_error, _LONGEST)
 
 
 def _quietly(source: SourceModel, tensors: list[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -199,7 +202,7 @@ def reference(source: SourceModel, contract: Contract, dataset: Dataset, progres
     part; SourceError where the original's own answer is not finite, or where an item is answered otherwise alone than
     in a batch: nothing can be compared with either.
     """
-    intake, finish = Intake(contract, source.inputs, AT_ONCE), Finisher(contract, source.outputs)
+    intake, finish = ExampleIntake(contract, source.inputs, AT_ONCE), Finisher(contract, source.outputs)
     outputs: list[Mapping[str, NDArray[Any]]] = []
     labels: list[Label | None] = []
     digests: list[str] = []
@@ -231,7 +234,7 @@ def reference(source: SourceModel, contract: Contract, dataset: Dataset, progres
     return Reference(tuple(outputs), _labels(labels, dataset.name), best, tuple(digests))
 
 
-class _InOrder(Intake):
+class _InOrder(ExampleIntake):
     """Frames one after another, for an original that keeps its state inside: it forgets before each sequence."""
 
     def __init__(self, contract: Contract, source: SourceModel) -> None:
@@ -283,12 +286,20 @@ def pick_golden(reference: Reference, count: int = 4) -> list[int]:
     A classifier's are those where its best score leads the second by most, of as many classes as possible: rounding
     must not flip them. Otherwise they are spread evenly over the set.
     """
-    different = _first_of_each(reference.digests)
+    first_of: dict[str, int] = {}
+    for index, key in enumerate(reference.digests):
+        first_of.setdefault(key, index)
+    different = list(first_of.values())
     if reference.best is None:
         wanted = min(count, len(different))
         return [different[(2 * place + 1) * len(different) // (2 * wanted)] for place in range(wanted)]
     best = reference.best
-    surest = sorted(different, key=lambda index: (-_lead(reference, index), index))
+    leads = {}  # the first output's best score less its second best
+    for index in different:
+        scores = np.asarray(next(iter(reference.outputs[index].values())), np.float64).reshape(-1)
+        second, first = np.partition(scores, -2)[-2:]
+        leads[index] = float(first - second)
+    surest = sorted(different, key=lambda index: (-leads[index], index))
     chosen: dict[int, int] = {}  # class -> its surest item
     for index in surest:
         chosen.setdefault(best[index], index)
@@ -305,47 +316,21 @@ def golden_sequences(
     Each is up to 32 frames in a row of one sequence; begun afresh wherever it lies. Those where the original's answers
     move most come first, at most one from any place: a sequence of silence proves little.
     """
-    windows = _windows([example.step or 0 for example in dataset])
-    ranked = sorted(windows, key=lambda span: (-_movement(reference, *span), span))
-    chosen = sorted(ranked[:count])
+    steps = [example.step or 0 for example in dataset]
+    begins = [index for index, step in enumerate(steps) if step == 0] + [len(steps)]
+    windows = []  # (first, end), no two of which overlap; shorter ones only where a whole sequence is shorter
+    for first, end in itertools.pairwise(begins):
+        whole = range(first, end - GOLDEN_FRAMES + 1, GOLDEN_FRAMES)
+        windows += [(start, start + GOLDEN_FRAMES) for start in whole] or [(first, end)]
+    moved = dict.fromkeys(windows, 0.0)  # how much the answers vary, in shares of the largest answer there is
+    for first, end in windows:
+        for name in reference.outputs[first]:
+            rows = [np.asarray(answer[name], np.float64).reshape(-1) for answer in reference.outputs[first:end]]
+            largest = max(float(np.abs(answer[name]).max(initial=0)) for answer in reference.outputs)
+            moved[first, end] += float(np.stack(rows).std(axis=0).mean()) / largest if largest else 0.0
+    chosen = sorted(sorted(windows, key=lambda span: (-moved[span], span))[:count])
     golden = []
     for first, last in chosen:
         frames = [example.inputs for example in dataset.pick(range(first, last))]
         golden.append({spec.name: np.stack([frame[spec.name] for frame in frames]) for spec in contract.caller_inputs})
     return golden
-
-
-def _windows(steps: Sequence[int]) -> list[tuple[int, int]]:
-    """(first, end) of windows of 32 frames, no two of which overlap; shorter ones only where a whole sequence is
-    shorter.
-    """
-    begins = [index for index, step in enumerate(steps) if step == 0] + [len(steps)]
-    spans = []
-    for first, end in itertools.pairwise(begins):
-        whole = range(first, end - GOLDEN_FRAMES + 1, GOLDEN_FRAMES)
-        spans += [(start, start + GOLDEN_FRAMES) for start in whole] or [(first, end)]
-    return spans
-
-
-def _movement(reference: Reference, first: int, end: int) -> float:
-    """How much the original's answers vary over those frames, in shares of the largest answer there is."""
-    moved = 0.0
-    for name in reference.outputs[first]:
-        rows = np.stack([np.asarray(answer[name], np.float64).reshape(-1) for answer in reference.outputs[first:end]])
-        largest = max(float(np.abs(answer[name]).max(initial=0)) for answer in reference.outputs)
-        moved += float(rows.std(axis=0).mean()) / largest if largest else 0.0
-    return moved
-
-
-def _lead(reference: Reference, index: int) -> float:
-    """The first output's best score less its second best."""
-    scores = np.asarray(next(iter(reference.outputs[index].values())), np.float64).reshape(-1)
-    second, first = np.partition(scores, -2)[-2:]
-    return float(first - second)
-
-
-def _first_of_each(digests: Sequence[str]) -> list[int]:
-    seen: dict[str, int] = {}
-    for index, key in enumerate(digests):
-        seen.setdefault(key, index)
-    return list(seen.values())

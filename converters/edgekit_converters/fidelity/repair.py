@@ -1,6 +1,6 @@
 """The least departure from full int8 that keeps a limit on the drop, searched for as long as there is time.
 
-    found = repair(bench, Start("tflite-int8", plan, checked), Target(0.01, mixed="tflite-int8-mixed"))
+    found = repair(bench, RepairStart("tflite-int8", plan, checked), RepairTarget(0.01, mixed="tflite-int8-mixed"))
     found.met, found.plan.float_layers, found.why
 
 Remedies, the cheapest artifact first: ranges found by another method; other steps on the float weights; the fewest
@@ -20,18 +20,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
-from edgekit_converters.deadline import TimeIsOverError, limited, tick
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.fidelity.sensitivity import Unit, by_benefit, float_share, merged, stretches
-from edgekit_converters.progress import Progress, silent
-from edgekit_converters.targets.artifact import Plan, RangeMethod, Step
+from edgekit_converters.fidelity.sensitivity import Unit, by_benefit, float_share, merge_units, stretches
+from edgekit_converters.progress import Progress, TimeIsOverError, silent, tick, time_limit
+from edgekit_converters.targets.artifact import QuantizationPlan, RangeMethod, Step
 from edgekit_runtime.errors import EngineError
 
-__all__ = ["MOST", "WANTED", "Attempt", "Bench", "Checked", "Repair", "Start", "Target", "percent", "repair"]
+__all__ = [
+    "MOST",
+    "WANTED",
+    "Bench",
+    "HeldOutCheck",
+    "Repair",
+    "RepairAttempt",
+    "RepairStart",
+    "RepairTarget",
+    "percent",
+    "repair",
+]
 
 WANTED = 0.10
 MOST = 0.50
@@ -43,7 +53,7 @@ ALIKE = 1.1
 """Up to this much of the least noise a plan is looked at with the evaluation set: it costs nothing on the board."""
 LOST = 1.0
 """Noise as loud as the signal: about half of a classifier's answers are wrong. Ranges and weights do not mend that, and
-which of them is the best cannot be told."""
+which of them is the best is unknown."""
 WORSE = 1.02
 """Noise may rise to this much when an island is given up as not needed."""
 STRETCHES = 8
@@ -61,15 +71,20 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Checked(Generic[T]):
-    """drop: on the items that a search may choose by, what the limit is on. fidelity: all that was found there."""
+class HeldOutCheck(Generic[T]):
+    """drop: on the items that a search may choose by, what the limit is on.
+
+    fidelity: all that was found there.
+    """
 
     drop: float
     fidelity: T
 
 
 class Bench(Protocol[T]):
-    """What a search measures with. All may raise ConversionError or EngineError for a plan that cannot be made.
+    """What a search measures with.
+
+    All may raise ConversionError or EngineError for a plan that cannot be made.
 
     units: in the order of execution.
     """
@@ -77,30 +92,30 @@ class Bench(Protocol[T]):
     @property
     def units(self) -> Sequence[Unit]: ...
 
-    def noise(self, recipe: str, plan: Plan) -> float:
+    def noise(self, recipe: str, plan: QuantizationPlan) -> float:
         """Noise power at the outputs relative to the signal's, on calibration samples, against the float model."""
         ...
 
-    def noise_alone(self, recipe: str, plan: Plan, unit: Unit) -> float:
+    def noise_alone(self, recipe: str, plan: QuantizationPlan, unit: Unit) -> float:
         """The same with that unit alone in int8."""
         ...
 
-    def check(self, recipe: str, plan: Plan) -> Checked[T]:
+    def check(self, recipe: str, plan: QuantizationPlan) -> HeldOutCheck[T]:
         """With the items of the evaluation set that the search may choose by."""
         ...
 
 
 @dataclass(frozen=True)
-class Start(Generic[T]):
+class RepairStart(Generic[T]):
     """The artifact that misses the limit."""
 
     recipe: str
-    plan: Plan
-    checked: Checked[T]
+    plan: QuantizationPlan
+    checked: HeldOutCheck[T]
 
 
 @dataclass(frozen=True)
-class Target:
+class RepairTarget:
     """max_drop: 0..1. budget_s: None for no limit. mixed: the recipe with layers in float."""
 
     max_drop: float
@@ -109,13 +124,17 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """What was tried. noise: on calibration samples, None where it was not measured. drop: on the evaluation set, None
-    where the noise ruled it out or it failed. float_macs: share of the multiply-accumulates in float, 0..1."""
+class RepairAttempt:
+    """What was tried.
+
+    noise: on calibration samples, None where it was not measured.
+    drop: on the evaluation set, None where the noise ruled it out or it failed.
+    float_macs: share of the multiply-accumulates in float, 0..1.
+    """
 
     remedy: str
     recipe: str
-    plan: Plan
+    plan: QuantizationPlan
     noise: float | None = None
     drop: float | None = None
     float_macs: float = 0.0
@@ -131,9 +150,9 @@ class Repair(Generic[T]):
     """
 
     recipe: str
-    plan: Plan
-    checked: Checked[T]
-    tried: tuple[Attempt, ...]
+    plan: QuantizationPlan
+    checked: HeldOutCheck[T]
+    tried: tuple[RepairAttempt, ...]
     met: bool
     why: str
     what: str
@@ -142,15 +161,18 @@ class Repair(Generic[T]):
 
 def repair(
     bench: Bench[T],
-    start: Start[T],
-    target: Target,
+    start: RepairStart[T],
+    target: RepairTarget,
     progress: Progress = silent,
     clock: Callable[[], float] = time.monotonic,
 ) -> Repair[T]:
-    """Search until the limit holds, the time is over or there is nothing left to try. clock: seconds, monotonic."""
+    """Search until the limit holds, the time is over or there is nothing left to try.
+
+    clock: seconds, monotonic.
+    """
     search = _Search(bench, start, target, progress, clock)
     try:
-        with limited(search.in_time):
+        with time_limit(search.in_time):
             search.run()
         over = False
     except TimeIsOverError:
@@ -161,11 +183,11 @@ def repair(
 @dataclass
 class _Search(Generic[T]):
     bench: Bench[T]
-    start: Start[T]
-    target: Target
+    start: RepairStart[T]
+    target: RepairTarget
     progress: Progress
     clock: Callable[[], float]
-    tried: list[Attempt] = field(default_factory=list)
+    tried: list[RepairAttempt] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._begun = self.clock()
@@ -174,7 +196,17 @@ class _Search(Generic[T]):
         self._best = (self.start.recipe, self.start.plan, self.start.checked)
 
     def run(self) -> None:
-        for remedy in (self._other_ranges, self._other_steps):
+        def other_ranges() -> None:
+            plans = [replace(self._plan, ranges=method) for method in METHODS if method != self._plan.ranges]
+            self._by_noise([(f"ranges by {plan.ranges}", plan) for plan in plans])
+
+        def other_steps() -> None:
+            if self._noise("as it is", self.start.recipe, self._plan) > LOST:
+                return
+            plans = [replace(self._plan, steps=steps) for steps in STEPS if steps != self._plan.steps]
+            self._by_noise([(f"weights: {', '.join(plan.steps) or 'as they are'}", plan) for plan in plans])
+
+        for remedy in (other_ranges, other_steps):
             if not self._met:
                 self._for_half_the_time(remedy)
         if not self._met:
@@ -190,7 +222,7 @@ class _Search(Generic[T]):
                 raise TimeIsOverError
 
         try:
-            with limited(in_time):
+            with time_limit(in_time):
                 remedy()
         except TimeIsOverError:
             self.in_time()  # raises again where it was the search's own time
@@ -212,17 +244,7 @@ class _Search(Generic[T]):
 
     # --- remedies
 
-    def _other_ranges(self) -> None:
-        plans = [replace(self._plan, ranges=method) for method in METHODS if method != self._plan.ranges]
-        self._by_noise([(f"ranges by {plan.ranges}", plan) for plan in plans])
-
-    def _other_steps(self) -> None:
-        if self._noise("as it is", self.start.recipe, self._plan) > LOST:
-            return
-        plans = [replace(self._plan, steps=steps) for steps in STEPS if steps != self._plan.steps]
-        self._by_noise([(f"weights: {', '.join(plan.steps) or 'as they are'}", plan) for plan in plans])
-
-    def _by_noise(self, plans: Sequence[tuple[str, Plan]]) -> None:
+    def _by_noise(self, plans: Sequence[tuple[str, QuantizationPlan]]) -> None:
         """Goes on with the plan of the least noise; checks those that are about as good or better."""
         least = self._noise("as it is", self.start.recipe, self._plan)
         for remedy, plan in plans:
@@ -235,11 +257,18 @@ class _Search(Generic[T]):
                     return
 
     def _islands(self) -> None:
-        """The fewest layers in float. Where it is enough that products alone are in int8, from among the others."""
+        """The fewest layers in float.
+        Where it is enough that products alone are in int8, from among the others."""
         cheap = [unit for unit in self.bench.units if not unit.macs]
         enough = self._products_alone(cheap)
         ranked = self._ranked(cheap if enough else self.bench.units)
-        ranked = _fitting(ranked)
+        # those that fit into what may be in float together: one that does not makes room for the next
+        fitting, left = list[Unit](), MOST
+        for unit in ranked:
+            if unit.macs <= left + SLACK:
+                fitting.append(unit)
+                left -= unit.macs
+        ranked = tuple(fitting)
         failing, meeting = 0, 0
         for size in _growing(len(ranked)):
             if self._check_islands(ranked[:size]):
@@ -291,7 +320,7 @@ class _Search(Generic[T]):
         that a search that is cut short has measured all of it, and knows best where it is noisiest."""
         until = self._half_of_what_is_left()
         noise: dict[Unit, float] = {}
-        parts = {merged(units): units for units in stretches(among, STRETCHES)}
+        parts = {merge_units(units): units for units in stretches(among, STRETCHES)}
         waiting = list(parts)
         while waiting:
             if self.clock() >= until:
@@ -299,31 +328,27 @@ class _Search(Generic[T]):
                 break
             self.progress("measuring how sensitive layers are", len(noise), len(noise) + len(waiting))
             unit = waiting.pop(0)
-            noise[unit] = self._noise_alone(unit)
-            if waiting or (noisy := self._noisiest(noise, parts)) is None:
+            try:
+                alone = self.bench.noise_alone(self.target.mixed, self._plan, unit)
+            except (ConversionError, EngineError):
+                alone = math.inf  # cannot be parted from its neighbours: no island of its own
+            noise[unit] = math.inf if math.isnan(alone) else alone
+            if waiting:
                 continue
+            # the stretch that is worth parting most, if it makes a noticeable part of the noise
+            finite = [value for value in noise.values() if math.isfinite(value)]
+            floor = min(finite, default=0.0)
+            whole = [(value, unit.cost, unit.name, unit) for unit, value in noise.items() if len(parts[unit]) > 1]
+            loudest = max(whole, default=None)
+            if loudest is None or loudest[0] - floor <= QUIET * sum(value - floor for value in finite):
+                continue
+            noisy = loudest[3]
             del noise[noisy]
-            halves = {merged(units): units for units in stretches(parts.pop(noisy), 2)}
+            halves = {merge_units(units): units for units in stretches(parts.pop(noisy), 2)}
             parts |= halves
             waiting.extend(halves)
         known = {unit.name: value for unit, value in noise.items() if math.isfinite(value)}
         return by_benefit([unit for unit in noise if unit.name in known], known)
-
-    def _noisiest(self, noise: Mapping[Unit, float], parts: Mapping[Unit, Sequence[Unit]]) -> Unit | None:
-        """The stretch that is worth parting most; None where no stretch makes a noticeable part of the noise."""
-        finite = [value for value in noise.values() if math.isfinite(value)]
-        floor = min(finite, default=0.0)
-        least = QUIET * sum(value - floor for value in finite)
-        found = [(value, unit.cost, unit.name, unit) for unit, value in noise.items() if len(parts[unit]) > 1]
-        loudest = max(found, default=None)
-        return None if loudest is None or loudest[0] - floor <= least else loudest[3]
-
-    def _noise_alone(self, unit: Unit) -> float:
-        try:
-            noise = self.bench.noise_alone(self.target.mixed, self._plan, unit)
-        except (ConversionError, EngineError):
-            return math.inf  # cannot be parted from its neighbours: no island of its own
-        return math.inf if math.isnan(noise) else noise
 
     def _half_of_what_is_left(self) -> float:
         if self.target.budget_s is None:
@@ -331,7 +356,7 @@ class _Search(Generic[T]):
         now = self.clock()
         return now + (self._begun + self.target.budget_s - now) / 2
 
-    def _noise(self, remedy: str, recipe: str, plan: Plan) -> float:
+    def _noise(self, remedy: str, recipe: str, plan: QuantizationPlan) -> float:
         self._tick(remedy)
         try:
             noise = self.bench.noise(recipe, plan)
@@ -342,7 +367,7 @@ class _Search(Generic[T]):
         self._remember(remedy, recipe, plan, noise=noise)
         return noise
 
-    def _check(self, remedy: str, recipe: str, plan: Plan) -> bool:
+    def _check(self, remedy: str, recipe: str, plan: QuantizationPlan) -> bool:
         self._tick(remedy)
         try:
             checked = self.bench.check(recipe, plan)
@@ -359,7 +384,7 @@ class _Search(Generic[T]):
         count = len(units)
         return self._check(f"{count} island{'s' * (count > 1)} in float", self.target.mixed, self._with(units))
 
-    def _with(self, units: Sequence[Unit], plan: Plan | None = None) -> Plan:
+    def _with(self, units: Sequence[Unit], plan: QuantizationPlan | None = None) -> QuantizationPlan:
         return replace(plan or self._plan, float_layers=frozenset().union(*(unit.layers for unit in units)))
 
     def _tick(self, remedy: str) -> None:
@@ -372,14 +397,14 @@ class _Search(Generic[T]):
         self,
         remedy: str,
         recipe: str,
-        plan: Plan,
+        plan: QuantizationPlan,
         *,
         noise: float | None = None,
         drop: float | None = None,
         failed: str = "",
     ) -> None:
         share = float_share(self.bench.units, plan.float_layers)
-        self.tried.append(Attempt(remedy, recipe, plan, noise, drop, share, failed))
+        self.tried.append(RepairAttempt(remedy, recipe, plan, noise, drop, share, failed))
 
     # --- words
 
@@ -400,7 +425,7 @@ class _Search(Generic[T]):
         best = f"the best found is {what}" if changed else "nothing was better than the start"
         return f"{limit} is not kept: {best}, with a drop of {percent(checked.drop, self.target.max_drop)}, and {end}"
 
-    def _what(self, recipe: str, plan: Plan) -> str:
+    def _what(self, recipe: str, plan: QuantizationPlan) -> str:
         units = [unit for unit in self.bench.units if unit.layers <= plan.float_layers]
         if not units:
             return recipe
@@ -410,17 +435,6 @@ class _Search(Generic[T]):
             f"{recipe} with {len(units)} of {len(self.bench.units)} layers in float ({percent(share)} of the "
             f"work{more})"
         )
-
-
-def _fitting(ranked: Sequence[Unit]) -> tuple[Unit, ...]:
-    """In their order, those that fit into what may be in float together: one that does not makes room for the next."""
-    found: list[Unit] = []
-    left = MOST
-    for unit in ranked:
-        if unit.macs <= left + SLACK:
-            found.append(unit)
-            left -= unit.macs
-    return tuple(found)
 
 
 def _growing(count: int) -> Iterator[int]:

@@ -11,7 +11,7 @@ Rules:
 - calibration data alone decide on the first plan: no label and no evaluation item is looked at;
 - `STATIC`, which takes ranges as they were seen, is left for MSE ranges with less noise, and for percentiles or entropy
   only if they halve it: these cut off most, and inputs unlike the calibration set pay for that;
-- what cannot be made is passed over; where nothing can, `STATIC` comes back, and fails where the reason is told.
+- what cannot be made is passed over; where nothing can, `STATIC` comes back, and fails where the reason is reported.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.deadline import tick
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.detection import decision_noise
-from edgekit_converters.fidelity.repair import BETTER, Bench, Checked
+from edgekit_converters.fidelity.repair import BETTER, Bench, HeldOutCheck
 from edgekit_converters.fidelity.result import OFFSET, Fidelity, apart
 from edgekit_converters.fidelity.sensitivity import Unit, island_units
 from edgekit_converters.graph import open_graph
-from edgekit_converters.store import NO_STORE, Store, kept_json, key
-from edgekit_converters.targets.artifact import STATIC, Artifact, Plan, RangeMethod, Recipe
+from edgekit_converters.progress import tick
+from edgekit_converters.store import NO_STORE, StageStore, cached_json, key
+from edgekit_converters.targets.artifact import STATIC, Artifact, QuantizationPlan, RangeMethod, Recipe
 from edgekit_converters.targets.artifact import recipe as named
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.bundle.codec import to_json
@@ -54,9 +54,12 @@ Outputs = Sequence[NDArray[Any]]
 
 
 class WorkspaceBench:
-    """check: compares an artifact with the original on the evaluation set. drop: what of that the limit is on.
-    identity: what samples and model the cached numbers follow from, with the store that keeps them. contract: a
-    detector's."""
+    """check: compares an artifact with the original on the evaluation set.
+
+    drop: what of that the limit is on.
+    identity: what samples and model the cached numbers follow from, with the store that keeps them.
+    contract: a detector's.
+    """
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class WorkspaceBench:
         format: str,  # noqa: A002
         check: Callable[[Artifact], Fidelity],
         *,
-        store: Store = NO_STORE,
+        store: StageStore = NO_STORE,
         identity: Sequence[str] = (),
         contract: Contract | None = None,
     ) -> None:
@@ -79,42 +82,38 @@ class WorkspaceBench:
         names = {layer.weight for layer in graph.layers if layer.weight is not None}
         return island_units(graph.layers, {name: graph.constant(name).size for name in names})
 
-    def noise(self, recipe: str, plan: Plan) -> float:
-        return self._kept(recipe, plan, SAMPLES)
+    def noise(self, recipe: str, plan: QuantizationPlan) -> float:
+        return self._measure_or_load(recipe, plan, SAMPLES)
 
-    def noise_alone(self, recipe: str, plan: Plan, unit: Unit) -> float:
+    def noise_alone(self, recipe: str, plan: QuantizationPlan, unit: Unit) -> float:
         others = frozenset().union(*(other.layers for other in self.units)) - unit.layers
-        alone = Plan(plan.ranges, plan.fixed_ranges, others, plan.steps)
-        return self._kept(recipe, alone, ALONE)
+        alone = QuantizationPlan(plan.ranges, plan.fixed_ranges, others, plan.steps)
+        return self._measure_or_load(recipe, alone, ALONE)
 
-    def check(self, recipe: str, plan: Plan) -> Checked[Fidelity]:
+    def check(self, recipe: str, plan: QuantizationPlan) -> HeldOutCheck[Fidelity]:
         artifact = self._workspace.make(named(recipe), plan)
         fidelity = self._check(artifact)
-        return Checked(fidelity.loss, fidelity)
+        return HeldOutCheck(fidelity.loss, fidelity)
 
-    def _kept(self, recipe: str, plan: Plan, samples: int) -> float:
+    def _measure_or_load(self, recipe: str, plan: QuantizationPlan, samples: int) -> float:
         what = "noise" if self._contract is None else "noise of boxes"
         name = key(what, recipe, to_json(plan), samples, *self._identity)
         if name not in self._seen:
-            self._seen[name] = kept_json(self._store, name, float, lambda: self._measured(recipe, plan, samples))
+            self._seen[name] = cached_json(self._store, name, float, lambda: self._measured(recipe, plan, samples))
         return self._seen[name]
 
-    def _measured(self, recipe: str, plan: Plan, samples: int) -> float:
+    def _measured(self, recipe: str, plan: QuantizationPlan, samples: int) -> float:
         data = self._workspace.trial(named(recipe), plan)
         inputs, originals = (values[:samples] for values in self._samples)
         answers = self._run(data, inputs)
-        of_boxes = self._decision_noise(originals, answers)
-        return output_noise(originals, answers) if of_boxes is None else of_boxes
-
-    def _decision_noise(self, originals: Sequence[Outputs], answers: Sequence[Outputs]) -> float | None:
-        """None where this is no detector, or where it finds too little in these samples."""
         if self._contract is None:
-            return None
+            return output_noise(originals, answers)
         if not all(np.isfinite(values).all() for answer in answers for values in answer):
             return float("inf")
         names = self._workspace.float_model(self._format).outputs
-        named = [[dict(zip(names, outputs, strict=True)) for outputs in each] for each in (originals, answers)]
-        return decision_noise(self._contract, *named)
+        sides = [[dict(zip(names, outputs, strict=True)) for outputs in each] for each in (originals, answers)]
+        of_boxes = decision_noise(self._contract, *sides)  # None where it finds too little in these samples
+        return output_noise(originals, answers) if of_boxes is None else of_boxes
 
     @cached_property
     def _inputs(self) -> list[Sequence[NDArray[Any]]]:
@@ -167,7 +166,11 @@ def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> fl
         signal = _spread(before)
         if signal is None:
             signal = np.array([_power(values, values.shape) for values in before])  # [samples, channels]
-            groups = apart(np.max([_peaks(values) for values in before], axis=0)) if signal.shape[1] > 1 else []
+            groups = []
+            if signal.shape[1] > 1:
+                channels = 1 + int(np.argmin(before[0].shape[1:]))
+                others = tuple(axis for axis in range(before[0].ndim) if axis != channels)
+                groups = apart(np.max([np.abs(values).max(axis=others) for values in before], axis=0))
             if len(groups) > 1:
                 signal, noise = (np.stack([part[:, at].sum(axis=1) for at in groups], 1) for part in (signal, noise))
             signal = (signal + _BESIDE * signal.mean(axis=0)) / (1.0 + _BESIDE)
@@ -191,15 +194,9 @@ def _spread(answers: Outputs) -> NDArray[np.float64] | None:
     return np.array([[varies]])
 
 
-def _peaks(values: NDArray[Any]) -> NDArray[Any]:
-    """The largest magnitude of each channel."""
-    channels = 1 + int(np.argmin(values.shape[1:]))
-    return np.asarray(np.abs(values).max(axis=tuple(axis for axis in range(values.ndim) if axis != channels)))
-
-
 def _power(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Sums of squares, one a channel: [channels], or [1] where the whole is one. Channels are the shortest axis after
-    the batch, whichever layout it is in."""
+    """Sums of squares, one a channel: [channels], or [1] where the whole is one.
+    Channels are the shortest axis after the batch, whichever layout it is in."""
     squares = np.square(values, dtype=np.float64)
     if len(shape) < 3:
         return np.full(1, squares.sum())
@@ -212,12 +209,12 @@ _MARGINS: tuple[tuple[RangeMethod, float], ...] = (("mse", 1.0), ("percentile", 
 """How much of the best so far a method's noise may be, for the method to be taken."""
 
 
-def first_plan(bench: Bench[T], recipe: Recipe) -> Plan:
+def first_plan(bench: Bench[T], recipe: Recipe) -> QuantizationPlan:
     """The plan of the least noise, with these margins: every range method with the weights rounded by their error, and
     the best of them also with the weights as they are. Recipes without calibration have an empty one.
     """
     if not recipe.needs_calibration:
-        return Plan()
+        return QuantizationPlan()
     best, least = STATIC, _noise(bench, recipe, STATIC)
     for method, margin in _MARGINS:
         plan = replace(STATIC, ranges=method)
@@ -228,7 +225,7 @@ def first_plan(bench: Bench[T], recipe: Recipe) -> Plan:
     return as_they_are if _noise(bench, recipe, as_they_are) < least * BETTER else best
 
 
-def _noise(bench: Bench[T], recipe: Recipe, plan: Plan) -> float:
+def _noise(bench: Bench[T], recipe: Recipe, plan: QuantizationPlan) -> float:
     try:
         noise = bench.noise(recipe.name, plan)
     except (ConversionError, EngineError):

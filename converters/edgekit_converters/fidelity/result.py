@@ -136,7 +136,9 @@ class OutputDrift:
 
     @property
     def losses(self) -> dict[Measure, float]:
-        """What was lost, by each measure that says something of this kind of output. With e = `spread_error`:
+        """What was lost, by each measure that says something of this kind of output.
+
+        With e = `spread_error`:
 
         - "classes": `agreement`, the share of items with another best class;
         - "numbers": `spread`, e itself. "probabilities": `variance`, e^2, which is 1 - R^2;
@@ -187,7 +189,10 @@ class OutputDrift:
 
 @dataclass(frozen=True)
 class Score:
-    """One task metric on the same items. drop: positive when the artifact is worse, whichever way the metric points."""
+    """One task metric on the same items.
+
+    drop: positive when the artifact is worse, whichever way the metric points.
+    """
 
     metric: str
     original: float
@@ -212,7 +217,7 @@ class SizeBreakdown:
 
 
 @dataclass(frozen=True)
-class Span:
+class StepSpan:
     """Some steps of all sequences, first and last: how far a stateful artifact has drifted by then. frames: that many
     sequences' frames fall into it. sqnr_db: None where nothing differs. worst: the largest absolute error of any value.
     """
@@ -243,6 +248,7 @@ class Fidelity:
     sequences: of a stateful model, how many there were; the artifact carried its own state along each, and `items`
     counts frames. over_time: the drift by steps, so that one that grows is seen.
     chosen_by: of a repaired artifact, how many items it was chosen by. judged_apart: none of them is among `items`.
+    top_scores: of a classifier, how many of the artifact's best scores were in each of ten equal parts of 0 to 1.
     """
 
     items: int
@@ -264,11 +270,12 @@ class Fidelity:
     scores: tuple[Score, ...] = ()
     size: SizeBreakdown | None = None
     sequences: int | None = None
-    over_time: tuple[Span, ...] = ()
+    over_time: tuple[StepSpan, ...] = ()
     uncounted: tuple[str, ...] = ()
     decisions: Decisions | None = None
     chosen_by: int = 0
     judged_apart: bool = True
+    top_scores: tuple[int, ...] | None = None
 
     @property
     def is_error(self) -> bool:
@@ -359,8 +366,11 @@ _LARGEST = 1 << 20  # values of an output, beyond which no offset is looked for
 
 @dataclass(frozen=True)
 class Group:
-    """Channels of an output with a range of their own. channels: their places, None for the whole output. low, high: of
-    the original's values. varied: it uses `MANY_LEVELS` or more."""
+    """Channels of an output with a range of their own.
+
+    channels: their places, None for the whole output. low, high: of the original's values.
+    varied: it uses `MANY_LEVELS` or more.
+    """
 
     channels: tuple[int, ...] | None
     low: float
@@ -370,10 +380,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Kind:
-    """what: see `OutputKind`. spread: what an error is held against, [values] for "numbers", [1] for an output whose
-    values have one unit, None where the signal itself will do. largest: the greatest norm of an answer. agrees: items
-    with the same best class are counted. indexes: the values are classes themselves, and are the same or not. axis: of
-    the channels, among the sides that are longer than 1, None where there are none. groups: of channels.
+    """what: see `OutputKind`.
+
+    spread: what an error is held against, [values] for "numbers", [1] for an output whose values have one unit, None
+    where the signal itself will do.
+    largest: the greatest norm of an answer. agrees: items with the same best class are counted.
+    indexes: the values are classes themselves, and are the same or not.
+    axis: of the channels, among the sides that are longer than 1, None where there are none.
+    groups: of channels.
     """
 
     what: OutputKind = "vector"
@@ -416,7 +430,8 @@ def _kind(contract: Contract, name: str, answers: Sequence[NDArray[Any]]) -> Kin
     count = answers[0].size
     if first:
         return Kind("classes", None, largest, agrees=True)
-    if count > 1 and all(_distribution(answer) for answer in answers):
+    wide = (np.asarray(answer, np.float64) for answer in answers)
+    if count > 1 and all(float(v.min()) >= 0 and abs(float(v.sum()) - 1) <= SUM_TO_ONE for v in wide):
         return Kind("classes" if count <= MOST_CLASSES else "vector", None, largest, agrees=True)
     if count < FEW and all(answer.dtype.kind in "iub" for answer in answers):
         return Kind("classes", None, largest, agrees=True, indexes=True)
@@ -515,8 +530,3 @@ def _ranked(shape: tuple[int, ...], values: NDArray[np.float64]) -> bool:
     if norms.std() <= _CONSTANT * norms.mean():
         return False  # a direction: an embedding of length 1
     return bool(len(np.unique(values.argmax(axis=1))) >= _WINNERS * count)
-
-
-def _distribution(values: NDArray[Any]) -> bool:
-    numbers = np.asarray(values, np.float64)
-    return bool(numbers.min() >= 0) and abs(float(numbers.sum()) - 1) <= SUM_TO_ONE

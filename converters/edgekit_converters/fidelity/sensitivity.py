@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from edgekit_converters.graph import Layer
 
-__all__ = ["EDGE", "WEIGHT", "Unit", "by_benefit", "float_share", "island_units", "merged", "stretches"]
+__all__ = ["EDGE", "WEIGHT", "Unit", "by_benefit", "float_share", "island_units", "merge_units", "stretches"]
 
 EDGE = 0.002
 """What an island costs beside its multiply-accumulates and weights, as a share of the model's."""
@@ -30,7 +30,10 @@ FINISHING = frozenset({"RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "CLIP", "
 
 @dataclass(frozen=True)
 class Unit:
-    """Layers that go to float together. name: of the first. macs, weights: shares of the model's, 0..1."""
+    """Layers that go to float together.
+
+    name: of the first. macs, weights: shares of the model's, 0..1.
+    """
 
     name: str
     layers: frozenset[str]
@@ -54,7 +57,10 @@ def island_units(layers: Sequence[Layer], weights: Mapping[str, int] | None = No
     unit_of: dict[str, int] = {}  # tensor -> place of the unit that makes it
     found: list[list[Layer]] = []
     for layer in layers:
-        place = _joined(layer, readers, unit_of)
+        # a layer belongs to the unit whose work it only finishes
+        source = layer.inputs[0] if len(set(layer.inputs)) == 1 and layer.weight is None else None
+        alone = source is not None and readers[source] == 1 and layer.op.upper() in FINISHING
+        place = unit_of.get(source) if source is not None and (alone or layer.kind == "move") else None
         if place is None:
             place = len(found)
             found.append([])
@@ -73,8 +79,9 @@ def island_units(layers: Sequence[Layer], weights: Mapping[str, int] | None = No
 
 
 def by_benefit(units: Sequence[Unit], noise: Mapping[str, float]) -> tuple[Unit, ...]:
-    """Units whose noise was measured, the most useful island first. noise: by unit, of the outputs with only it in
-    int8.
+    """Units whose noise was measured, the most useful island first.
+
+    noise: by unit, of the outputs with only it in int8.
     """
     measured = [unit for unit in units if unit.name in noise]
     if not measured:
@@ -91,7 +98,7 @@ def stretches(units: Sequence[Unit], count: int) -> tuple[Sequence[Unit], ...]:
     return tuple(units[low:high] for low, high in pairwise(ends))
 
 
-def merged(units: Sequence[Unit]) -> Unit:
+def merge_units(units: Sequence[Unit]) -> Unit:
     """A stretch as one unit."""
     layers = frozenset[str]().union(*(unit.layers for unit in units))
     return Unit(units[0].name, layers, sum(unit.macs for unit in units), sum(unit.weights for unit in units))
@@ -100,13 +107,3 @@ def merged(units: Sequence[Unit]) -> Unit:
 def float_share(units: Sequence[Unit], layers: frozenset[str]) -> float:
     """Share of the multiply-accumulates, 0..1, of units whose layers are all in `layers`."""
     return sum(unit.macs for unit in units if unit.layers <= layers)
-
-
-def _joined(layer: Layer, readers: Mapping[str, int], unit_of: Mapping[str, int]) -> int | None:
-    """The unit that a layer belongs to because it only finishes what that unit made."""
-    inputs = set(layer.inputs)
-    if len(inputs) != 1 or layer.weight is not None:
-        return None
-    (name,) = inputs
-    alone = readers[name] == 1 and layer.op.upper() in FINISHING
-    return unit_of.get(name) if alone or layer.kind == "move" else None

@@ -1,6 +1,6 @@
 """What is counted while items stream by: a few numbers an item, never its outputs; and how sure it is.
 
-    drift = Drift(["probs"], kinds(contract, reference.outputs))
+    drift = DriftMeter(["probs"], kinds(contract, reference.outputs))
     drift.add({"probs": original}, {"probs": answer})
     drift.cosine, drift.sqnr_db, drift.outputs()
     paired_interval(lost=9, gained=4, items=1000)        # (-0.0024, 0.0123), a drop of a share
@@ -26,7 +26,7 @@ __all__ = [
     "SURE",
     "Z95",
     "Accuracy",
-    "Drift",
+    "DriftMeter",
     "best_class",
     "best_classes",
     "cosine",
@@ -157,7 +157,7 @@ its
 group, whose peaks may be rare: a score is 0 nearly everywhere and decides everything."""
 
 
-class Drift:
+class DriftMeter:
     """Distance of an artifact's outputs from the original's, over all items, for each output and for all together.
 
     kinds: what each output is, by name; one that is not in it is a vector.
@@ -231,13 +231,18 @@ class _Output:
             squares = np.square(error) if len(self.kind.spread) == len(error) > 1 else np.array([float(error @ error)])
             squares = squares + np.square(self.kind.spread) if lost else squares
             self.errors = squares if self.errors is None else self.errors + squares
-        self._by_channel(original.shape, x, y)
+        # Signal and noise of each channel, [2, channels], where the output has more than one row of them
+        sides = tuple(side for side in original.shape if side > 1)
+        if len(sides) > 1:
+            axis = self.kind.axis if self.kind.axis is not None else channel_axis(original.shape)
+            others = tuple(place for place in range(len(sides)) if place != axis)
+            power = np.array([np.square(values.reshape(sides)).sum(axis=others) for values in (x, x - y)])
+            self.channels = power if self.channels is None else self.channels + power
         # The values that are in use in each group, one more than `FEW_LEVELS` at most
-        sides = tuple(side for side in original.shape if side > 1) or (1,)
         self.levels = self.levels or [set() for _ in self.kind.groups]
         for group, levels in zip(self.kind.groups, self.levels, strict=True):
             if group.varied and len(levels) <= FEW_LEVELS:
-                part = part_of(y.reshape(sides), self.kind.axis or 0, group.channels)
+                part = part_of(y.reshape(sides or (1,)), self.kind.axis or 0, group.channels)
                 levels.update(np.unique(part)[: FEW_LEVELS + 1].tolist())
         self.worst = max(self.worst, float(np.abs(x - y).max(initial=0)))
         if self.kind.agrees:
@@ -248,16 +253,6 @@ class _Output:
         if self.errors is None or self.kind.spread is None:
             return None
         return float((np.sqrt(self.errors / len(self.cosines)) / self.kind.spread).max())
-
-    def _by_channel(self, shape: tuple[int, ...], x: NDArray[np.float64], y: NDArray[np.float64]) -> None:
-        """Signal and noise of each channel, [2, channels], where the output has more than one row of them."""
-        sides = tuple(side for side in shape if side > 1)
-        if len(sides) < 2:
-            return
-        axis = self.kind.axis if self.kind.axis is not None else channel_axis(shape)
-        others = tuple(place for place in range(len(sides)) if place != axis)
-        power = np.array([np.square(values.reshape(sides)).sum(axis=others) for values in (x, x - y)])
-        self.channels = power if self.channels is None else self.channels + power
 
     @property
     def _few_levels(self) -> FewLevels | None:
@@ -351,7 +346,10 @@ class Accuracy:
 
 
 def cosine(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    """x.y / (|x| |y|), -1..1, for finite vectors. Two zero vectors are alike: 1. One zero vector is like nothing: 0."""
+    """x.y / (|x| |y|), -1..1, for finite vectors.
+
+    Two zero vectors are alike: 1. One zero vector is like nothing: 0.
+    """
     peak_x, peak_y = float(np.abs(x).max(initial=0)), float(np.abs(y).max(initial=0))
     if peak_x == 0 or peak_y == 0:
         return 1.0 if peak_x == peak_y else 0.0

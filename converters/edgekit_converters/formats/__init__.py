@@ -1,10 +1,11 @@
-"""Model files as plain values: one reader for .tflite and one for .onnx, which every other room asks. Nothing is run.
+"""Model files as plain values: one reader for .tflite and one for .onnx, which every other package uses. Nothing is
+run.
 
     from edgekit_converters.formats import tflite
     tflite.read(data).main.operators[0].op          # "CONV_2D"
 
-Rules: `tflite` and `onnx` read; `tflite_edit` is for what writes files. What a number stands for (`Affine`, `Grid`) is
-the same in both formats. What a reader knows of a file is decided here once, and no other room decodes bytes by itself.
+Rules: `tflite` and `onnx` read; `tflite_edit` writes. What a number stands for (`AffineGrid`, `Grid`) is the same in
+both formats. Facts of a file are computed here once; no other package decodes its bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Affine", "Grid"]
+__all__ = ["AffineGrid", "Grid"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,11 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Affine:
-    """float = scale * (integer - zero). scale, zero: one number, or one for each index of `axis`."""
+class AffineGrid:
+    """float = scale * (integer - zero).
+
+    scale, zero: one number, or one for each index of `axis`.
+    """
 
     scale: NDArray[np.float32]
     zero: NDArray[np.int64]

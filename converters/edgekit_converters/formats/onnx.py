@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.formats import Affine
+from edgekit_converters.formats import AffineGrid
 
 __all__ = [
     "FLOATS",
@@ -35,7 +35,7 @@ __all__ = [
     "array",
     "attribute",
     "constants",
-    "copied",
+    "copy_model",
     "float_name",
     "new_constant",
     "new_node",
@@ -149,8 +149,9 @@ def opset_of(model: Any) -> int:
 
 @dataclass(frozen=True)
 class Value:
-    """kind: element type as in TensorProto.DataType, 0 for an unknown one. shape: -1 for a free axis, None without a
-    rank.
+    """kind: element type as in TensorProto.DataType, 0 for an unknown one.
+
+    shape: -1 for a free axis, None without a rank.
     """
 
     kind: int
@@ -171,13 +172,13 @@ def values(graph: Any) -> dict[str, Value]:
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def copied(message: Any) -> Any:
+def copy_model(message: Any) -> Any:
     return type(message).FromString(message.SerializeToString())
 
 
 def replace(field: Any, items: Iterable[Any]) -> None:
     """Let a repeated field hold copies of these, in place; they may be of the field itself."""
-    copies = [copied(item) for item in items]
+    copies = [copy_model(item) for item in items]
     del field[:]
     field.extend(copies)
 
@@ -218,8 +219,9 @@ def rename(model: Any, names: dict[str, str]) -> None:
 
 
 class GraphView:
-    """model: an onnx.ModelProto, kept and not copied. infer: whether types and shapes that it does not state are
-    inferred.
+    """model: an onnx.ModelProto, kept and not copied.
+
+    infer: whether types and shapes that it does not state are inferred.
     """
 
     def __init__(self, model: Any, *, infer: bool = True) -> None:
@@ -245,7 +247,7 @@ class GraphView:
         import onnx
 
         try:
-            return values(onnx.shape_inference.infer_shapes(self.model, data_prop=True).graph)
+            return values(onnx.shape_inference.infer_shapes(self.model).graph)
         except Exception:  # noqa: BLE001 - shapes that contradict each other, or a model too large for one message
             return values(self.graph)
 
@@ -279,7 +281,7 @@ class GraphView:
         found = self.constant(name)
         return float(found.reshape(-1)[0]) if found is not None and found.size == 1 else None
 
-    def computed(self, node: Any) -> list[str]:
+    def computed_inputs(self, node: Any) -> list[str]:
         """The inputs of a node that are not constant."""
         return [name for name in node.input if name and not self.is_constant(name)]
 
@@ -304,10 +306,13 @@ class GraphView:
 
 @dataclass(frozen=True)
 class Constant:
-    """tensor: the TensorProto that holds it. affine: how its integers stand for floats, where they do."""
+    """tensor: the TensorProto that holds it.
+
+    affine: how its integers stand for floats, where they do.
+    """
 
     tensor: Any
-    affine: Affine | None = None
+    affine: AffineGrid | None = None
 
     def array(self) -> NDArray[Any]:
         values = array(self.tensor)
@@ -357,14 +362,14 @@ class FoldedView(GraphView):
                     found.setdefault(node.input[0], back[0].output[0])
         return found
 
-    def affine(self, node: Any) -> Affine | None:
+    def affine(self, node: Any) -> AffineGrid | None:
         """Of a QuantizeLinear or DequantizeLinear whose scale is a constant."""
         if attribute(node, "block_size", 0) or node.input[1] not in self.constants:
             return None
         scale = self.constants[node.input[1]].array()
         given = len(node.input) > 2 and node.input[2] in self.constants
         zero = self.constants[node.input[2]].array() if given else np.zeros(1)
-        return Affine(scale.reshape(-1), zero.astype(np.int64).reshape(-1), int(attribute(node, "axis", 1)))
+        return AffineGrid(scale.reshape(-1), zero.astype(np.int64).reshape(-1), int(attribute(node, "axis", 1)))
 
     def _folds(self, node: Any) -> bool:
         """Whether it is known before anything runs; if so its constants are noted."""

@@ -8,7 +8,7 @@ Rules:
 - an index that names no tensor makes the file damaged; an input that is left out is -1.
 
     file = read(data)
-    stored(data, file.main.tensors[3])          # the array as it stands in the file
+    stored_values(data, file.main.tensors[3])          # the array as it stands in the file
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.formats import Affine
+from edgekit_converters.formats import AffineGrid
 
 __all__ = [
     "DTYPES",
@@ -40,7 +40,7 @@ __all__ = [
     "raw_bytes",
     "read",
     "schema",
-    "stored",
+    "stored_values",
 ]
 
 FLOATS = frozenset({"FLOAT32", "FLOAT16", "BFLOAT16", "FLOAT64"})
@@ -75,7 +75,7 @@ class Tensor:
     signature: tuple[int, ...]
     buffer: int
     nbytes: int
-    affine: Affine | None
+    affine: AffineGrid | None
     variable: bool
 
     @property
@@ -187,18 +187,31 @@ def read(data: bytes) -> TfliteFile:
         raise ConversionError("these bytes are not a TFLite model")
     try:
         model = schema().Model.GetRootAs(data, 0)
-        codes = [_code(model.OperatorCodes(index)) for index in range(model.OperatorCodesLength())]
+        codes = []  # name, version, and whether it is no built-in operator
+        for entry in (model.OperatorCodes(index) for index in range(model.OperatorCodesLength())):
+            # Codes up to 127 stand in the older field, all of them in the newer; the larger is right either way.
+            number = max(entry.DeprecatedBuiltinCode(), entry.BuiltinCode())
+            name, custom = names("BuiltinOperator").get(number, f"operator {number}"), entry.CustomCode()
+            codes.append((_text(custom) or name, entry.Version(), bool(custom) or name == "CUSTOM"))
         subgraphs = [_subgraph(model, model.Subgraphs(index), codes) for index in range(model.SubgraphsLength())]
         if not subgraphs:
             raise ValueError("it has no subgraph")
-        signatures = [_signature(model.SignatureDefs(index)) for index in range(model.SignatureDefsLength())]
+        signatures = []
+        for entry in (model.SignatureDefs(index) for index in range(model.SignatureDefsLength())):
+            ends = [entry.Inputs(index) for index in range(entry.InputsLength())]
+            ends += [entry.Outputs(index) for index in range(entry.OutputsLength())]
+            called = {int(end.TensorIndex()): _text(end.Name()) for end in ends}
+            signatures.append(Signature(_text(entry.SignatureKey()), int(entry.SubgraphIndex()), called))
         return TfliteFile(tuple(subgraphs), tuple(signatures), _claimed(model))
     except (struct.error, IndexError, ValueError, TypeError, AttributeError) as error:
         raise ConversionError(f"the TFLite model cannot be read: {error}") from error
 
 
-def stored(data: bytes | bytearray, tensor: Tensor) -> NDArray[Any]:
-    """A constant as it stands in the file, mostly a view of it. Raises KeyError for a type without an array's."""
+def stored_values(data: bytes | bytearray, tensor: Tensor) -> NDArray[Any]:
+    """A constant as it stands in the file, mostly a view of it.
+
+    Raises KeyError for a type without an array's.
+    """
     raw = raw_bytes(data, tensor)
     if tensor.dtype == "INT4":  # two in a byte, the first in the low half
         halves = np.stack([raw << 4, raw & 0xF0], axis=-1).view(np.int8) >> 4
@@ -211,7 +224,10 @@ def stored(data: bytes | bytearray, tensor: Tensor) -> NDArray[Any]:
 
 
 def overwrite(data: bytearray, tensor: Tensor, values: NDArray[Any]) -> None:
-    """Puts floats or the file's own integers in the constant's place. Raises ValueError for another shape."""
+    """Puts floats or the file's own integers in the constant's place.
+
+    Raises ValueError for another shape.
+    """
     if values.shape != tensor.shape:
         raise ValueError(f"'{tensor.name}' has shape {tensor.shape}, not {values.shape}")
     if tensor.dtype not in DTYPES:
@@ -223,7 +239,10 @@ def overwrite(data: bytearray, tensor: Tensor, values: NDArray[Any]) -> None:
 
 
 def raw_bytes(data: bytes | bytearray, tensor: Tensor) -> NDArray[np.uint8]:
-    """A view of a constant; of a bytearray it can be written. Files over 2 GB keep buffers behind the flatbuffer."""
+    """A view of a constant; of a bytearray it can be written.
+
+    Files over 2 GB keep buffers behind the flatbuffer.
+    """
     table = schema().Model.GetRootAs(data, 0).Buffers(tensor.buffer)
     if table.Size() > 1:
         return np.frombuffer(data, np.uint8, table.Size(), table.Offset())
@@ -231,19 +250,30 @@ def raw_bytes(data: bytes | bytearray, tensor: Tensor) -> NDArray[np.uint8]:
     return found
 
 
-def _code(entry: Any) -> tuple[str, int, bool]:
-    """Name, version, and whether it is no built-in operator."""
-    # Codes up to 127 stand in the older field, all of them in the newer; the larger is right either way.
-    number = max(entry.DeprecatedBuiltinCode(), entry.BuiltinCode())
-    name, custom = names("BuiltinOperator").get(number, f"operator {number}"), entry.CustomCode()
-    return _text(custom) or name, entry.Version(), bool(custom) or name == "CUSTOM"
-
-
 def _subgraph(model: Any, graph: Any, codes: list[tuple[str, int, bool]]) -> Subgraph:
     tensors: list[Tensor] = []
     taken: set[str] = set()
     for index in range(graph.TensorsLength()):
-        tensors.append(_tensor(model, graph.Tensors(index), index, taken))
+        tensor = graph.Tensors(index)
+        label, buffer, affine = _text(tensor.Name()), model.Buffers(tensor.Buffer()), None
+        quantization = tensor.Quantization()
+        if quantization is not None and quantization.ScaleLength():
+            zero = quantization.ZeroPointAsNumpy() if quantization.ZeroPointLength() else np.zeros(1)
+            scale, axis = np.asarray(quantization.ScaleAsNumpy(), np.float32), int(quantization.QuantizedDimension())
+            affine = AffineGrid(scale, np.asarray(zero, np.int64), axis)
+        tensors.append(
+            Tensor(
+                name=label if label and label not in taken else f"{label}#{index}",
+                label=label,
+                dtype=names("TensorType").get(tensor.Type(), "?"),
+                shape=_ints(tensor.ShapeAsNumpy()),
+                signature=_ints(tensor.ShapeSignatureAsNumpy()),
+                buffer=int(tensor.Buffer()),
+                nbytes=int(buffer.Size() if buffer.Size() > 1 else buffer.DataLength()),
+                affine=affine,
+                variable=bool(tensor.IsVariable()),
+            )
+        )
         taken.add(tensors[-1].name)
     operators = tuple(_operators(graph, codes))
     inputs, outputs = _ints(graph.InputsAsNumpy()), _ints(graph.OutputsAsNumpy())
@@ -254,34 +284,15 @@ def _subgraph(model: Any, graph: Any, codes: list[tuple[str, int, bool]]) -> Sub
     return Subgraph(tuple(tensors), operators, inputs, outputs)
 
 
-def _tensor(model: Any, tensor: Any, index: int, taken: set[str]) -> Tensor:
-    label, buffer = _text(tensor.Name()), model.Buffers(tensor.Buffer())
-    return Tensor(
-        name=label if label and label not in taken else f"{label}#{index}",
-        label=label,
-        dtype=names("TensorType").get(tensor.Type(), "?"),
-        shape=_ints(tensor.ShapeAsNumpy()),
-        signature=_ints(tensor.ShapeSignatureAsNumpy()),
-        buffer=int(tensor.Buffer()),
-        nbytes=int(buffer.Size() if buffer.Size() > 1 else buffer.DataLength()),
-        affine=_affine(tensor.Quantization()),
-        variable=bool(tensor.IsVariable()),
-    )
-
-
-def _affine(quantization: Any) -> Affine | None:
-    if quantization is None or quantization.ScaleLength() == 0:
-        return None
-    zero = quantization.ZeroPointAsNumpy() if quantization.ZeroPointLength() else np.zeros(1)
-    axis = int(quantization.QuantizedDimension())
-    return Affine(np.asarray(quantization.ScaleAsNumpy(), np.float32), np.asarray(zero, np.int64), axis)
-
-
 def _operators(graph: Any, codes: list[tuple[str, int, bool]]) -> Iterator[Operator]:
     for index in range(graph.OperatorsLength()):
         operator = graph.Operators(index)
         op, version, custom = codes[operator.OpcodeIndex()]
-        options = _options(operator)
+        table, kind = operator.BuiltinOptions(), names("BuiltinOptions").get(operator.BuiltinOptionsType(), "")
+        options: Any = None
+        if table is not None and hasattr(schema(), kind):
+            options = getattr(schema(), kind)()
+            options.Init(table.Bytes, table.Pos)
         sliding = op in ("CONV_2D", "DEPTHWISE_CONV_2D") and options is not None
         fused = options.FusedActivationFunction() if hasattr(options, "FusedActivationFunction") else 0
         yield Operator(
@@ -296,22 +307,6 @@ def _operators(graph: Any, codes: list[tuple[str, int, bool]]) -> Iterator[Opera
             transposed=op == "BATCH_MATMUL" and options is not None and bool(options.AdjY()),
             fused=names("ActivationFunctionType").get(fused, "").lower() or None if fused else None,
         )
-
-
-def _options(operator: Any) -> Any:
-    table, kind = operator.BuiltinOptions(), names("BuiltinOptions").get(operator.BuiltinOptionsType(), "")
-    if table is None or not hasattr(schema(), kind):
-        return None
-    options = getattr(schema(), kind)()
-    options.Init(table.Bytes, table.Pos)
-    return options
-
-
-def _signature(entry: Any) -> Signature:
-    inputs = [entry.Inputs(index) for index in range(entry.InputsLength())]
-    outputs = [entry.Outputs(index) for index in range(entry.OutputsLength())]
-    ends = {int(end.TensorIndex()): _text(end.Name()) for end in (*inputs, *outputs)}
-    return Signature(_text(entry.SignatureKey()), int(entry.SubgraphIndex()), ends)
 
 
 def _claimed(model: Any) -> str | None:

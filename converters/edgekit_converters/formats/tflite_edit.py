@@ -29,10 +29,10 @@ __all__ = [
     "layer_of",
     "name_of",
     "op_of",
-    "parted",
     "read",
     "schema",
     "set_input",
+    "split_buffers",
     "swap",
     "type_of",
     "write",
@@ -141,43 +141,29 @@ def compact(model: Any) -> None:
         moved = {old: new for new, old in enumerate(kept)}
         graph.tensors = [graph.tensors[index] for index in kept]
         swap(graph, moved)
-        _move_signatures(model, position, moved)
-    _compact_buffers(model)
-    _compact_codes(model)
-
-
-def _move_signatures(model: Any, subgraph: int, moved: Mapping[int, int]) -> None:
-    for signature in model.signatureDefs or ():
-        if signature.subgraphIndex == subgraph:
-            for end in (*(signature.inputs or ()), *(signature.outputs or ())):
-                end.tensorIndex = moved.get(int(end.tensorIndex), int(end.tensorIndex))
-
-
-def _compact_buffers(model: Any) -> None:
+        for signature in model.signatureDefs or ():
+            if signature.subgraphIndex == position:
+                for end in (*(signature.inputs or ()), *(signature.outputs or ())):
+                    end.tensorIndex = moved.get(int(end.tensorIndex), int(end.tensorIndex))
     used = {0} | {int(tensor.buffer) for graph in model.subgraphs for tensor in graph.tensors}
     used |= {int(entry.buffer) for entry in model.metadata or ()}
     used |= {int(index) for index in (model.metadataBuffer if model.metadataBuffer is not None else ())}
     moved = {old: new for new, old in enumerate(sorted(used))}
     model.buffers = [model.buffers[index] for index in sorted(used)]
-    for graph in model.subgraphs:
-        for tensor in graph.tensors:
-            tensor.buffer = moved[int(tensor.buffer)]
+    for tensor in (tensor for graph in model.subgraphs for tensor in graph.tensors):
+        tensor.buffer = moved[int(tensor.buffer)]
     for entry in model.metadata or ():
         entry.buffer = moved[int(entry.buffer)]
     if model.metadataBuffer is not None:
         model.metadataBuffer = [moved[int(index)] for index in model.metadataBuffer]
+    operators = [operator for graph in model.subgraphs for operator in graph.operators]
+    codes = sorted({int(operator.opcodeIndex) for operator in operators})
+    model.operatorCodes = [model.operatorCodes[index] for index in codes]
+    for operator in operators:
+        operator.opcodeIndex = codes.index(int(operator.opcodeIndex))
 
 
-def _compact_codes(model: Any) -> None:
-    used = sorted({int(operator.opcodeIndex) for graph in model.subgraphs for operator in graph.operators})
-    moved = {old: new for new, old in enumerate(used)}
-    model.operatorCodes = [model.operatorCodes[index] for index in used]
-    for graph in model.subgraphs:
-        for operator in graph.operators:
-            operator.opcodeIndex = moved[int(operator.opcodeIndex)]
-
-
-def parted(data: bytes) -> bytes:
+def split_buffers(data: bytes) -> bytes:
     """The same model with a buffer for each constant, so that writing one leaves the others."""
     model = read(data)
     taken: set[int] = set()

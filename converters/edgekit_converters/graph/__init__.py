@@ -1,4 +1,6 @@
-"""A model file as a graph of layers: read, run with every tensor in sight, and edited. One view for .tflite and .onnx.
+"""A model file as a graph of layers: read, run with every tensor in sight, and edited.
+
+One view for .tflite and .onnx.
 
     graph = open_graph("tflite", data)
     graph.layers[0].name, graph.layers[0].kind          # a layer is called after the tensor that it makes
@@ -17,14 +19,14 @@ from edgekit_converters.graph.graph import (
     Graph,
     Grid,
     Join,
+    KernelWindow,
     Kind,
     Layer,
-    Watched,
-    Window,
+    WatchedGraph,
     head,
     joins,
+    open_graph,
 )
-from edgekit_converters.graph.open import open_graph
 
 __all__ = [
     "FEW_LEVELS",
@@ -32,10 +34,10 @@ __all__ = [
     "Graph",
     "Grid",
     "Join",
+    "KernelWindow",
     "Kind",
     "Layer",
-    "Watched",
-    "Window",
+    "WatchedGraph",
     "head",
     "joins",
     "open_graph",

@@ -11,10 +11,11 @@ ranges: 18.2 dB between answers and their error, and 25.6 with its logits' whole
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from numpy.typing import NDArray
 
@@ -24,18 +25,20 @@ from edgekit_converters.workload import read_workload
 
 __all__ = [
     "FEW_LEVELS",
+    "GRAPHS",
     "UNLIKE",
     "Graph",
     "Grid",
     "Join",
+    "KernelWindow",
     "Kind",
     "Layer",
-    "Watched",
-    "Window",
+    "WatchedGraph",
     "head",
     "joins",
     "kinds",
     "macs_by_tensor",
+    "open_graph",
 ]
 
 Kind = Literal[
@@ -47,8 +50,10 @@ move: values are copied, not computed (reshape, transpose, pad, slice, gather, q
 
 
 @dataclass(frozen=True)
-class Window:
-    """How a convolution slides over its input. Pairs are (vertical, horizontal); a sequence is a picture one high.
+class KernelWindow:
+    """How a convolution slides over its input.
+
+    Pairs are (vertical, horizontal); a sequence is a picture one high.
 
     pads: zeros put around the input: top, left, bottom, right. channels_last: whether its input and output are NHWC.
     """
@@ -81,15 +86,18 @@ class Layer:
     bias: str | None = None
     weight_axis: int | None = None
     macs: int = 0
-    window: Window | None = None
+    window: KernelWindow | None = None
     fused: str | None = None
 
 
-class Watched(Protocol):
+class WatchedGraph(Protocol):
     """A graph that runs and shows its tensors."""
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """inputs: in the file's order, batch of 1, with the file's own dtypes. Watched tensors by name, float32."""
+        """inputs: in the file's order, batch of 1, with the file's own dtypes.
+
+        Watched tensors by name, float32.
+        """
         ...
 
 
@@ -121,7 +129,10 @@ class Graph(Protocol):
         ...
 
     def constant(self, name: str) -> NDArray[Any]:
-        """A weight or bias in the file's layout; that of a quantized file is dequantized. Raises KeyError."""
+        """A weight or bias in the file's layout; that of a quantized file is dequantized.
+
+        Raises KeyError.
+        """
         ...
 
     def with_constants(self, values: Mapping[str, NDArray[Any]]) -> Graph:
@@ -131,7 +142,7 @@ class Graph(Protocol):
         """
         ...
 
-    def watch(self, tensors: Sequence[str] | None = None) -> AbstractContextManager[Watched]:
+    def watch(self, tensors: Sequence[str] | None = None) -> AbstractContextManager[WatchedGraph]:
         """Run with these tensors in sight, None for all of `tensors`.
 
         In a quantized file by the float graph's names.
@@ -199,7 +210,10 @@ class Join:
 
 
 def joins(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> tuple[Join, ...]:
-    """Of every output. ranges: of tensors by name; a part without one, or that is always 0, is left out."""
+    """Of every output.
+
+    ranges: of tensors by name; a part without one, or that is always 0, is left out.
+    """
     made = {tensor: layer for layer in graph.layers for tensor in layer.outputs}
     found = []
     for output in graph.outputs:
@@ -220,3 +234,16 @@ def joins(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> tuple[Join
             part = min(reach, key=lambda name: reach[name])
             found.append(Join(output, frozenset(copied), part, reach[part], max(reach.values())))
     return tuple(found)
+
+
+GRAPHS: dict[str, str] = {
+    "tflite": "edgekit_converters.graph.tflite:TfliteGraph",
+    "onnx": "edgekit_converters.graph.onnx:OnnxGraph",
+}
+"""Format -> `module:class`, called with the file's bytes."""
+
+
+def open_graph(format: str, data: bytes) -> Graph:  # noqa: A002
+    """Raises ConversionError for bytes that are no model of that format."""
+    module, name = GRAPHS[format].split(":")
+    return cast(Graph, getattr(importlib.import_module(module), name)(data))

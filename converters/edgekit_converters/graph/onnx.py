@@ -27,13 +27,13 @@ from edgekit_converters.formats.onnx import (
     FoldedView,
     array,
     attribute,
-    copied,
+    copy_model,
     float_name,
     new_constant,
     parse,
     replace,
 )
-from edgekit_converters.graph.graph import Grid, Kind, Layer, Watched, Window, kinds, macs_by_tensor
+from edgekit_converters.graph.graph import Grid, KernelWindow, Layer, WatchedGraph, kinds, macs_by_tensor
 
 __all__ = ["OnnxGraph", "session", "unsigned_products"]
 
@@ -103,7 +103,7 @@ class OnnxGraph:
 
     @cached_property
     def grids(self) -> Mapping[str, Grid]:
-        """A tensor is read after it went through integers, so it has their grid, whoever computed it."""
+        """A tensor is read after it went through integers, so it has their grid, whatever computed it."""
         import onnx
 
         file = self._file
@@ -122,7 +122,7 @@ class OnnxGraph:
         return self._file.constants[name].array()
 
     def with_constants(self, values: Mapping[str, NDArray[Any]]) -> OnnxGraph:
-        file = FoldedView(copied(self._file.model))
+        file = FoldedView(copy_model(self._file.model))
         for name, given in values.items():
             file.constants[name].overwrite(np.asarray(given))
         if "values" in self._file.__dict__:
@@ -134,17 +134,17 @@ class OnnxGraph:
         return copy
 
     @contextmanager
-    def watch(self, tensors: Sequence[str] | None = None) -> Iterator[Watched]:
+    def watch(self, tensors: Sequence[str] | None = None) -> Iterator[WatchedGraph]:
         file = self._file
         known = {*self._floats, *self.inputs, *self.outputs, *(name for node in file.layers for name in node.output)}
         names = [name for name in (self.tensors if tensors is None else tensors) if name in known]
-        yield _Watched(self, {name: file.dequantized.get(name, name) for name in names})
+        yield _TensorReader(self, {name: file.dequantized.get(name, name) for name in names})
 
     def _showing(self, names: Sequence[str]) -> bytes:
         """The file with exactly these outputs. A type is not needed: the engine works it out."""
         import onnx
 
-        model = copied(self._file.model)
+        model = copy_model(self._file.model)
         known = {value.name: value for value in model.graph.output}
         replace(model.graph.output, [known.get(name) or onnx.ValueInfoProto(name=name) for name in names])
         return bytes(model.SerializeToString())
@@ -152,10 +152,15 @@ class OnnxGraph:
     def _layer(self, node: Any, macs: Mapping[str, int]) -> Layer:
         outputs = tuple(name for name in node.output if name)
         weight, bias, axis = self._weights(node)
+        kind = KINDS.get(node.op_type, "other")
+        if node.op_type == "Conv" and attribute(node, "group", 1) > 1:
+            kernel = self._file.shape(node.input[1])
+            if kernel is not None and len(kernel) > 1 and kernel[1] == 1:
+                kind = "depthwise"
         return Layer(
             name=outputs[0] if outputs else node.name,
             op=node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}",
-            kind=self._kind(node),
+            kind=kind,
             inputs=tuple(name for name in node.input if name and name not in self._file.folded),
             outputs=outputs,
             weight=weight,
@@ -164,13 +169,6 @@ class OnnxGraph:
             macs=macs.get(outputs[0], 0) if outputs else 0,
             window=self._window(node),
         )
-
-    def _kind(self, node: Any) -> Kind:
-        if node.op_type == "Conv" and attribute(node, "group", 1) > 1:
-            kernel = self._file.shape(node.input[1])
-            if kernel is not None and len(kernel) > 1 and kernel[1] == 1:
-                return "depthwise"
-        return KINDS.get(node.op_type, "other")
 
     def _weights(self, node: Any) -> tuple[str | None, str | None, int | None]:
         """Names of kernel and bias, and the kernel's axis of output channels."""
@@ -184,16 +182,13 @@ class OnnxGraph:
             weight = self._known(node, place)
             if weight is not None:
                 rank = len(self._shape_of_constant(weight))
-                return weight, self._added(node) if place else None, max(rank - 2 + place, 0)
+                bias = None
+                user = self._file.only_user(node.output[0]) if place else None
+                if user is not None and user.op_type == "Add":  # the constant vector that the only reader adds
+                    other = [name for name in user.input if name != node.output[0]]
+                    bias = other[0] if len(other) == 1 and len(self._shape_of_constant(other[0])) == 1 else None
+                return weight, bias, max(rank - 2 + place, 0)
         return None, None, None
-
-    def _added(self, node: Any) -> str | None:
-        """The constant vector that the only reader of a product adds to it."""
-        user = self._file.only_user(node.output[0])
-        if user is None or user.op_type != "Add":
-            return None
-        other = [name for name in user.input if name != node.output[0]]
-        return other[0] if len(other) == 1 and len(self._shape_of_constant(other[0])) == 1 else None
 
     def _shape_of_constant(self, name: str) -> tuple[int, ...]:
         constant = self._file.constants.get(name)
@@ -203,7 +198,7 @@ class OnnxGraph:
         name = node.input[place] if place < len(node.input) else ""
         return float_name(name) if name in self._file.constants else None
 
-    def _window(self, node: Any) -> Window | None:
+    def _window(self, node: Any) -> KernelWindow | None:
         kernel = self._file.shape(node.input[1]) if node.op_type == "Conv" else None
         if kernel is None or len(kernel) not in (3, 4):
             return None
@@ -222,10 +217,10 @@ class OnnxGraph:
             size = (1, source[2]) if flat else source[2:]
             pads = _same(size, kernel[2:], strides, dilations, upper=mode == b"SAME_UPPER")
         groups = int(attribute(node, "group", 1))
-        return Window((kernel[2], kernel[3]), strides, dilations, pads, groups, channels_last=False)
+        return KernelWindow((kernel[2], kernel[3]), strides, dilations, pads, groups, channels_last=False)
 
 
-class _Watched:
+class _TensorReader:
     """names: tensor as it is called -> tensor that is read."""
 
     def __init__(self, graph: OnnxGraph, names: Mapping[str, str]) -> None:
@@ -279,7 +274,10 @@ def _same(
 
 
 def session(data: bytes, *, plain: bool) -> Any:
-    """plain: node by node, as the file says; otherwise with the engine's own fusions. Raises ConversionError."""
+    """plain: node by node, as the file says; otherwise with the engine's own fusions.
+
+    Raises ConversionError.
+    """
     import onnxruntime
 
     from edgekit_runtime.engines.onnx import session_options

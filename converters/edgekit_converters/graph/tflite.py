@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.formats.tflite import DTYPES, QUANTIZED, Operator, Tensor, overwrite, read, stored
-from edgekit_converters.formats.tflite_edit import parted
-from edgekit_converters.graph.graph import Grid, Layer, Watched, Window, kinds, macs_by_tensor
+from edgekit_converters.formats.tflite import DTYPES, QUANTIZED, Operator, Tensor, overwrite, read, stored_values
+from edgekit_converters.formats.tflite_edit import split_buffers
+from edgekit_converters.graph.graph import Grid, KernelWindow, Layer, WatchedGraph, kinds, macs_by_tensor
 
 __all__ = ["TfliteGraph"]
 
@@ -104,7 +104,7 @@ class TfliteGraph:
 
     def constant(self, name: str) -> NDArray[Any]:
         tensor = self._constant(name)
-        values = stored(self.data, tensor)
+        values = stored_values(self.data, tensor)
         if tensor.affine is not None:
             return tensor.affine.to_float(values)
         return values.astype(np.float32) if tensor.dtype in ("FLOAT16", "BFLOAT16") else values.copy()
@@ -113,7 +113,7 @@ class TfliteGraph:
         found = {name: self._constant(name) for name in values}
         shared = Counter(tensor.buffer for tensor in self._file.tensors if tensor.constant)
         if any(shared[tensor.buffer] > 1 for tensor in found.values()):
-            return TfliteGraph(parted(self.data)).with_constants(values)
+            return TfliteGraph(split_buffers(self.data)).with_constants(values)
         data = bytearray(self.data)
         for name, tensor in found.items():
             overwrite(data, tensor, np.asarray(values[name]))
@@ -123,10 +123,10 @@ class TfliteGraph:
         return copy
 
     @contextmanager
-    def watch(self, tensors: Sequence[str] | None = None) -> Iterator[Watched]:
+    def watch(self, tensors: Sequence[str] | None = None) -> Iterator[WatchedGraph]:
         names = self.tensors if tensors is None else tensors
         indexes = {name: self._indexes[name] for name in names if name in self._indexes}
-        yield _Watched(self, indexes, inner=not set(indexes) <= {*self.inputs, *self.outputs})
+        yield _TensorReader(self, indexes, inner=not set(indexes) <= {*self.inputs, *self.outputs})
 
     def _computed(self) -> list[Operator]:
         folded = self._file.folded
@@ -163,7 +163,7 @@ class TfliteGraph:
         rank = len(self._file.tensors[operator.inputs[places[0]]].shape)
         return weight, self._known(operator, places[1]), places[2] % rank if rank else None
 
-    def _window(self, operator: Operator) -> Window | None:
+    def _window(self, operator: Operator) -> KernelWindow | None:
         if operator.op not in ("CONV_2D", "DEPTHWISE_CONV_2D") or len(operator.inputs) < 2 or min(operator.strides) < 1:
             return None
         source, kernel = (self._file.tensors[index].shape for index in operator.inputs[:2])
@@ -178,7 +178,9 @@ class TfliteGraph:
             pads[axis] = (whole // 2, whole - whole // 2)
         groups = source[3] if operator.op == "DEPTHWISE_CONV_2D" else source[3] // max(kernel[3], 1)
         around = (pads[0][0], pads[1][0], pads[0][1], pads[1][1])
-        return Window((kernel[1], kernel[2]), operator.strides, operator.dilations, around, groups, channels_last=True)
+        return KernelWindow(
+            (kernel[1], kernel[2]), operator.strides, operator.dilations, around, groups, channels_last=True
+        )
 
     def _known(self, operator: Operator, place: int) -> str | None:
         """The name of the constant at that place of an operator's inputs."""
@@ -195,7 +197,7 @@ class TfliteGraph:
         return tensor
 
 
-class _Watched:
+class _TensorReader:
     def __init__(self, graph: TfliteGraph, indexes: Mapping[str, int], *, inner: bool) -> None:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
@@ -234,29 +236,27 @@ class _Watched:
             except (RuntimeError, ValueError) as error:
                 raise _failed(error) from error
         for index, array in zip(self._inputs, inputs, strict=True):
-            self._interpreter.set_tensor(index, self._as_stored(self._tensors[index], array))
+            tensor = self._tensors[index]
+            dtype = np.dtype(DTYPES.get(tensor.dtype, array.dtype))
+            if tensor.affine is not None and dtype.kind in "iu" and array.dtype.kind == "f":
+                stored = tensor.affine.to_integer(array, dtype)
+            else:
+                stored = np.ascontiguousarray(array, dtype)
+            self._interpreter.set_tensor(index, stored)
         try:
             self._interpreter.invoke()
         except (RuntimeError, ValueError) as error:
             raise _failed(error) from error
-        seen = ((name, self._as_float(index)) for name, index in self._indexes.items())
-        return {name: values for name, values in seen if values is not None}
-
-    def _as_stored(self, tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
-        dtype = np.dtype(DTYPES.get(tensor.dtype, array.dtype))
-        if tensor.affine is not None and dtype.kind in "iu" and array.dtype.kind == "f":
-            return tensor.affine.to_integer(array, dtype)
-        return np.ascontiguousarray(array, dtype)
-
-    def _as_float(self, index: int) -> NDArray[Any] | None:
-        try:
-            values = self._interpreter.get_tensor(index)
-        except ValueError:
-            return None
-        tensor = self._tensors[index]
-        if tensor.affine is not None and values.dtype.kind in "iu":
-            return tensor.affine.to_float(values)
-        return np.asarray(values, np.float32)
+        seen = {}
+        for name, index in self._indexes.items():
+            try:
+                values = self._interpreter.get_tensor(index)
+            except ValueError:  # not kept
+                continue
+            affine = self._tensors[index].affine
+            integers = affine is not None and values.dtype.kind in "iu"
+            seen[name] = affine.to_float(values) if affine is not None and integers else np.asarray(values, np.float32)
+        return seen
 
 
 def _failed(error: Exception) -> ConversionError:

@@ -18,14 +18,17 @@ from edgekit_runtime.errors import MissingExtraError
 __all__ = ["Barrier", "BarrierCode", "Needs", "Runtime", "Use", "barriers", "read_needs"]
 
 READERS = {
-    "tflite": "edgekit_converters.needs.tflite:read",
+    "tflite": "edgekit_converters.needs.rules:read",
     "onnx": "edgekit_converters.needs.onnx:read",
 }
 
 
 def read_needs(format: str, data: bytes) -> Needs:  # noqa: A002
-    """format: `tflite` or `onnx`. Raises ConversionError when the bytes are not such a model, MissingExtraError when
-    the tools that read them are not installed."""
+    """format: `tflite` or `onnx`.
+
+    Raises ConversionError when the bytes are not such a model, MissingExtraError when the tools that read them are not
+    installed.
+    """
     target = READERS.get(format)
     if target is None:
         raise ConversionError(f"nothing reads what the format '{format}' asks for", do=f"Known: {', '.join(READERS)}")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from edgekit_converters.formats.onnx import copied, nodes, parse, values
+from edgekit_converters.formats.onnx import nodes, parse, values
 from edgekit_converters.needs.rules import Needs, Node, Use
 
 __all__ = ["read"]
@@ -90,7 +90,7 @@ def _node(node: Any, domain: str, opset: int, types: dict[str, str]) -> Node:
 
 
 def _body(node: Any, found: Node, opsets: dict[str, int], types: dict[str, str]) -> tuple[Node, ...]:
-    """The operators that compute a node whose schema is a function. Empty where that cannot be told."""
+    """The operators that compute a node whose schema is a function. Empty where that is unknown."""
     import onnx
 
     schema: Any = onnx.defs.get_schema(found.op, opsets.get(found.domain, 1), found.domain)
@@ -109,34 +109,33 @@ def _body(node: Any, found: Node, opsets: dict[str, int], types: dict[str, str])
     except (RuntimeError, ValueError, KeyError, AttributeError, onnx.defs.SchemaError):
         return ()
     model = onnx.ModelProto(opset_import=function.opset_import)
-    model.graph.node.extend(_with_attributes(one, node, schema) for one in function.node)
+    # the function's nodes, with the attributes that they take from the node that calls it
+    outer = {attribute.name: attribute for attribute in node.attribute}
+    defaults = {name: attribute.default_value for name, attribute in schema.attributes.items()}
+    for inner in function.node:
+        made = model.graph.node.add()
+        made.CopyFrom(inner)
+        del made.attribute[:]
+        for attribute in inner.attribute:
+            name = attribute.ref_attr_name
+            source = outer.get(name) or defaults.get(name)
+            if name and (source is None or not source.type):
+                continue
+            made.attribute.append(source if name else attribute)
+            made.attribute[-1].name = attribute.name
     for name, kind in zip(function.input, given, strict=False):
         model.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
-    inner = {entry.domain if entry.domain != "ai.onnx" else "": int(entry.version) for entry in function.opset_import}
-    return tuple(_typed(model, inner, set()))
+    opset = {entry.domain if entry.domain != "ai.onnx" else "": int(entry.version) for entry in function.opset_import}
+    return tuple(_typed(model, opset, set()))
 
 
 def _newest(versions: list[int], opset: int) -> int:
     return max((version for version in versions if version <= opset), default=min(versions))
 
 
-def _with_attributes(inner: Any, node: Any, schema: Any) -> Any:
-    """A node of a function's body with the attributes that it takes from the node that calls the function."""
-    made = copied(inner)
-    given = {attribute.name: attribute for attribute in node.attribute}
-    del made.attribute[:]
-    for attribute in inner.attribute:
-        name = attribute.ref_attr_name
-        source = given.get(name) or (schema.attributes[name].default_value if name in schema.attributes else None)
-        if name and (source is None or not source.type):
-            continue
-        made.attribute.append(source if name else attribute)
-        made.attribute[-1].name = attribute.name
-    return made
-
-
 def _types(model: Any) -> dict[str, str]:
-    """Tensor -> element type, as far as it can be told. The weights themselves are left out of the inference."""
+    """Tensor -> element type, as far as it is known.
+    The weights themselves are left out of the inference."""
     import onnx
 
     light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)

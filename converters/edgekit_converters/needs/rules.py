@@ -12,9 +12,15 @@ Rules:
   newest does; one that is older than all of them is compared with the file's claim;
 - a kernel that names a last version serves every version of the operator up to it; one that names none serves its own
   alone;
-- a type that nothing tells stands in no kernel's way, and float16 counts as float too, because the engine inserts
+- an unknown type matches every kernel, and float16 counts as float too, because the engine inserts
   casts;
 - faults that load and answer wrongly are listed one by one, with the versions that have them.
+
+What a .tflite file asks of its runtime: every subgraph, nothing run.
+
+Rules: a dense layer's kernel counts as per channel where it has more than one scale, whatever version the operator
+claims; an axis is empty where something is computed into it, so that the optional inputs that converters leave empty do
+not count.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from edgekit_converters.formats import tflite
 from edgekit_profiles.schema import parse_toml
 from edgekit_runtime.modelfile.check import DELEGATED
 
@@ -38,14 +45,15 @@ __all__ = [
     "Remedy",
     "Runtime",
     "Use",
-    "asked_of",
     "barriers",
     "kernel_versions",
     "known_custom",
+    "known_versions",
     "limits",
     "missing",
     "onnx_limits",
     "parts",
+    "read",
 ]
 
 
@@ -54,9 +62,13 @@ _OPEN = 2**31 - 1
 
 @dataclass(frozen=True)
 class Node:
-    """domain: "" for ONNX's own. since: the operator's version. types: element types, by the schema's type parameters
-    and by the names of inputs and outputs. function: its schema says how other operators compute it, and body names
-    these, as far as they are known. layer: a name for people."""
+    """domain: "" for ONNX's own.
+
+    since: the operator's version.
+    types: element types, by the schema's type parameters and by the names of inputs and outputs.
+    function: its schema says how other operators compute it, and body names these, as far as they are known.
+    layer: a name for people.
+    """
 
     domain: str
     op: str
@@ -69,10 +81,11 @@ class Node:
 
 def missing(version: str, node: Node) -> str:
     """Why that version of ONNX Runtime computes no such operator on a CPU; empty where it does or nothing is known."""
-    place = _place(version)
-    if place is None or node.op == "Constant":  # a constant is no computation to the engine
+    versions = kernel_versions()
+    known = [place for place, one in enumerate(versions) if parts(one) <= parts(version)]
+    if not known or parts(version) > parts(versions[-1]) or node.op == "Constant":  # a constant is no computation
         return ""
-    reason = _reason(place, node)
+    reason = _reason(known[-1], node)
     if reason and node.function:
         return next(filter(None, (missing(version, one) for one in node.body)), "") and reason
     return reason
@@ -83,11 +96,17 @@ def _reason(place: int, node: Node) -> str:
     rows = [row for row in _kernel_facts()["kernels"].get(name, []) if row[3] <= place <= row[4]]
     if not rows:
         return f"it has no kernel for {name}"
-    of_version = [row for row in rows if _serves(row[0], row[1], node.since) or node.domain]
+    of_version = [
+        row
+        for row in rows
+        if node.domain or node.since == row[0] or (row[0] < node.since <= row[1] and row[1] != _OPEN)
+    ]
     if not of_version:
         return f"it has no kernel for {name} of opset {node.since}"
-    if any(_takes(row[2], node.types) for row in of_version):
-        return ""
+    for row in of_version:
+        pairs = [(node.types.get(parameter, ""), kinds.split()) for parameter, kinds in row[2].items()]
+        if all(not kind or kind in kinds or (kind == "float16" and "float" in kinds) for kind, kinds in pairs):
+            return ""
     kinds = dict.fromkeys(
         kind for parameter, kind in node.types.items() if any(parameter in row[2] for row in of_version)
     )
@@ -99,25 +118,6 @@ def kernel_versions() -> tuple[str, ...]:
     return tuple(_kernel_facts()["versions"])
 
 
-def _place(version: str) -> int | None:
-    versions = kernel_versions()
-    if parts(version) > parts(versions[-1]):
-        return None
-    return max((place for place, one in enumerate(versions) if parts(one) <= parts(version)), default=None)
-
-
-def _serves(start: int, end: int, since: int) -> bool:
-    return since == start or (start < since <= end and end != _OPEN)
-
-
-def _takes(row: dict[str, str], types: dict[str, str]) -> bool:
-    return all(_fits(types.get(parameter, ""), kinds.split()) for parameter, kinds in row.items())
-
-
-def _fits(kind: str, kinds: list[str]) -> bool:
-    return not kind or kind in kinds or (kind == "float16" and "float" in kinds)
-
-
 @functools.cache
 def _kernel_facts() -> dict[str, Any]:
     text = (importlib.resources.files("edgekit_converters.needs") / "onnx_kernels.json").read_text(encoding="utf-8")
@@ -127,8 +127,10 @@ def _kernel_facts() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Use:
-    """An operator in the version that the file asks for, and the first layer that uses it. In ONNX the version is the
-    operator set's."""
+    """An operator in the version that the file asks for, and the first layer that uses it.
+
+    In ONNX the version is the operator set's.
+    """
 
     op: str
     version: int
@@ -137,7 +139,9 @@ class Use:
 
 @dataclass(frozen=True)
 class Needs:
-    """ops: each operator once a version. custom: those that are no built-in ones, by the names they go by.
+    """ops: each operator once a version.
+
+    custom: those that are no built-in ones, by the names they go by.
 
     Layers, in the file's order. per_channel_dense: dense ones in int8 with a scale a channel. hybrid_dense: dense ones
     with float activations and 8-bit weights with a scale a channel. int8_matmul: products of two computed int8 tensors,
@@ -177,9 +181,9 @@ class OnnxLimits:
 
 def limits(engine: str, version: str) -> Mapping[str, int] | None:
     """TFLite operator -> the highest version of it; operators that it has none of are not in there."""
-    asked = _facts()["tflite"]["asked"]
-    places = [place for place, (name, _) in enumerate(asked) if name == engine]
-    known = [place for place in places if parts(asked[place][1]) <= parts(version)]
+    rows = _facts()["tflite"]["asked"]
+    places = [place for place, (name, _) in enumerate(rows) if name == engine]
+    known = [place for place in places if parts(rows[place][1]) <= parts(version)]
     if not known:
         return None
     last = known[-1]
@@ -196,8 +200,8 @@ def onnx_limits(version: str) -> OnnxLimits | None:
     return OnnxLimits(known[-1]["ir"], known[-1]["opset"], known[-1]["quantize"]) if known else None
 
 
-def asked_of(engine: str) -> tuple[str, ...]:
-    """The versions of an engine that were asked, the oldest first."""
+def known_versions(engine: str) -> tuple[str, ...]:
+    """The versions of an engine that the table holds, the oldest first."""
     if engine == "onnxruntime":
         return tuple(row["version"] for row in _facts()["onnx"])
     return tuple(version for name, version in _facts()["tflite"]["asked"] if name == engine)
@@ -241,8 +245,11 @@ ARMV8_0 = ("cortex-a35", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a73")
 
 @dataclass(frozen=True)
 class Runtime:
-    """engine: as edgekit's runtime calls it. arch: of the board, "" for any. core: of the board, "" for any. delegate:
-    a library that it is given, "" for none."""
+    """engine: as edgekit's runtime calls it.
+
+    arch: of the board, "" for any. core: of the board, "" for any.
+    delegate: a library that it is given, "" for none.
+    """
 
     engine: str
     version: str
@@ -261,8 +268,10 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Barrier:
-    """what: a sentence's beginning that names operator, layer and runtime. layers: those it is about. remedy: None
-    where the converter has none but another format."""
+    """what: a sentence's beginning that names operator, layer and runtime.
+
+    layers: those it is about. remedy: None where the converter has none but another format.
+    """
 
     code: BarrierCode
     what: str
@@ -271,14 +280,12 @@ class Barrier:
 
 
 def barriers(needs: Needs, runtime: Runtime) -> tuple[Barrier, ...]:
-    """In the order of what a runtime would stumble over first."""
+    """In the order of what stops a runtime first."""
     rules = _onnx if needs.format == "onnx" else _tflite
-    return (*_empty(needs), *rules(needs, runtime))
-
-
-def _empty(needs: Needs) -> Iterator[Barrier]:
+    found = list(rules(needs, runtime))
     if needs.empty:
-        yield Barrier("empty-tensor", f"'{needs.empty[0]}' has an axis of length 0", needs.empty)
+        found.insert(0, Barrier("empty-tensor", f"'{needs.empty[0]}' has an axis of length 0", needs.empty))
+    return tuple(found)
 
 
 def _tflite(needs: Needs, runtime: Runtime) -> Iterator[Barrier]:
@@ -377,9 +384,9 @@ def _onnx(needs: Needs, runtime: Runtime) -> Iterator[Barrier]:
         yield Barrier("onnx-opset", what)
 
 
-def _wrong(code: BarrierCode, layers: tuple[str, ...], what: str, runtime: Runtime) -> Barrier:
-    told = f"{runtime} answers wrongly, and says nothing, for a dense layer that has {what}: {_named(layers)}"
-    return Barrier(code, told, layers, "per-tensor")
+def _wrong(code: BarrierCode, layers: tuple[str, ...], weights: str, runtime: Runtime) -> Barrier:
+    what = f"{runtime} answers wrongly, and says nothing, for a dense layer that has {weights}: {_named(layers)}"
+    return Barrier(code, what, layers, "per-tensor")
 
 
 def _named(layers: Sequence[str]) -> str:
@@ -390,3 +397,52 @@ def _named(layers: Sequence[str]) -> str:
 def _short(layer: str) -> str:
     """TensorFlow calls what it fused by all its parts, one after another."""
     return layer.split(";")[0]
+
+
+_BYTES = frozenset({"INT8", "UINT8", "INT4", "UINT4"})
+
+
+def read(data: bytes) -> Needs:
+    """Raises ConversionError when the bytes are not a TFLite model."""
+    file = tflite.read(data)
+    ops: dict[tuple[str, int], Use] = {}
+    custom: dict[str, Use] = {}
+    per_channel, hybrid, matmul, computed = list[str](), list[str](), list[str](), list[tflite.Tensor]()
+    for graph in file.subgraphs:
+        computed += [graph.tensors[index] for index in graph.inputs]
+        for operator in graph.operators:
+            inputs = [graph.tensors[index] if index >= 0 else None for index in operator.inputs]
+            outputs = [graph.tensors[index] for index in operator.outputs]
+            computed += outputs
+            layer = outputs[0].name if outputs else operator.op
+            use = Use(operator.op, operator.version, layer)
+            if operator.custom:
+                custom.setdefault(operator.op, use)
+            else:
+                ops.setdefault((operator.op, operator.version), use)
+            types = [tensor.dtype if tensor is not None else "" for tensor in inputs[:2]]
+            if operator.op == "FULLY_CONNECTED":
+                kernel = inputs[1] if len(inputs) > 1 else None
+                if (
+                    kernel is not None
+                    and kernel.affine is not None
+                    and kernel.affine.scale.size > 1
+                    and types[1] in _BYTES
+                ):
+                    if types[0] in _BYTES:
+                        per_channel.append(layer)
+                    elif types[0] == "FLOAT32":
+                        hybrid.append(layer)
+            elif operator.op == "BATCH_MATMUL" and types == ["INT8", "INT8"]:
+                matmul.append(layer)
+    return Needs(
+        "tflite",
+        ops=tuple(ops.values()),
+        custom=tuple(custom.values()),
+        per_channel_dense=tuple(per_channel),
+        hybrid_dense=tuple(hybrid),
+        int8_matmul=tuple(matmul),
+        free_axes=tuple(dict.fromkeys(tensor.name for tensor in computed if not tensor.fixed)),
+        empty=tuple(dict.fromkeys(tensor.name for tensor in computed if 0 in tensor.shape)),
+        claimed=file.claimed,
+    )

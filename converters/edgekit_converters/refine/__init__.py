@@ -1,7 +1,7 @@
 """Float weights made ready to be quantized: the same layers and shapes, other constants, less lost in 8 bits.
 
     refined = apply(graph, ("round",), statistics, feeds)     # seconds; the quantizer then finds these very integers
-    islands = restored(refined, graph, {"block_1/conv"})      # layers that stay in float get their own weights back
+    islands = restore_layers(refined, graph, {"block_1/conv"})    # layers that stay in float get their own weights back
 
 Rules: only constants change; a step works on layers, never on names or formats, so .tflite and .onnx gain alike; no
 step needs labels; a layer for which a step does no good keeps what it has.
@@ -9,6 +9,6 @@ step needs labels; a layer for which a step does no good keeps what it has.
 
 from __future__ import annotations
 
-from edgekit_converters.refine.apply import Feeds, apply, restored
+from edgekit_converters.refine.apply import Feeds, apply, restore_layers
 
-__all__ = ["Feeds", "apply", "restored"]
+__all__ = ["Feeds", "apply", "restore_layers"]

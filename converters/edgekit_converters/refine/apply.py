@@ -43,20 +43,23 @@ __all__ = [
     "Feeds",
     "Moments",
     "apply",
-    "compensated",
-    "corrected",
+    "compensate_rounding",
+    "correct_bias",
     "nearest",
     "observe",
     "output_error",
-    "restored",
+    "restore_layers",
     "steps_of",
 ]
 
 
-def corrected(
+def correct_bias(
     bias: NDArray[Any], weights: NDArray[np.float64], rounded: NDArray[np.float64], mean: NDArray[np.float64]
 ) -> NDArray[np.float32]:
-    """weights, rounded: [groups, outputs, n]. mean: of the inputs, [groups, n]. bias: one number an output channel."""
+    """weights, rounded: [groups, outputs, n].
+
+    mean: of the inputs, [groups, n]. bias: one number an output channel.
+    """
     shift = ((weights - rounded) @ mean[:, :, None])[..., 0]
     return np.asarray(bias.astype(np.float64) + shift.reshape(bias.shape), np.float32)
 
@@ -74,7 +77,10 @@ COLUMNS = 2304
 
 @dataclass(frozen=True)
 class Moments:
-    """rows: patches seen. mean: float64 [groups, n]. second: E[x x^T], float64 [groups, n, n], None for wide layers."""
+    """rows: patches seen.
+
+    mean: float64 [groups, n]. second: E[x x^T], float64 [groups, n, n], None for wide layers.
+    """
 
     matrix: Matrix
     rows: int
@@ -132,8 +138,9 @@ class _Sums:
 def observe(
     graph: Graph, feeds: Iterable[Sequence[NDArray[Any]]], count: int, progress: Progress = silent
 ) -> dict[str, Moments]:
-    """By layer name. feeds: inputs in the file's order, `count` of them: where they are many, some from all over are
-    run.
+    """By layer name.
+
+    feeds: inputs in the file's order, `count` of them: where they are many, some from all over are run.
     """
     sums = {layer.name: _Sums(matrix) for layer in graph.layers if (matrix := as_matrix(graph, layer)) is not None}
     wanted = list(dict.fromkeys(entry.matrix.layer.inputs[0] for entry in sums.values()))
@@ -186,10 +193,11 @@ def output_error(weights: Array, rounded: Array, second: Array) -> Array:
     return found
 
 
-def compensated(weights: Array, second: Array, rows: int) -> Array:
-    """weights: float64 [groups, outputs, n]. second: the inputs' covariance or second moment, [groups, n, n], found
-    from that many rows. The same shape as the weights, on the grid, no channel with more output error than `nearest`
-    gives.
+def compensate_rounding(weights: Array, second: Array, rows: int) -> Array:
+    """weights: float64 [groups, outputs, n].
+
+    second: the inputs' covariance or second moment, [groups, n, n], found from that many rows. The same shape as the
+    weights, on the grid, no channel with more output error than `nearest` gives.
     """
     plain = nearest(weights)
     if not np.isfinite(second).all():
@@ -202,26 +210,23 @@ def compensated(weights: Array, second: Array, rows: int) -> Array:
         steady: Array = second * (rows / (rows + columns))
         added = diagonal * (columns / (rows + columns)) + DAMPING * diagonal.mean(axis=-1, keepdims=True) + 1e-12
         steady[:, np.arange(columns), np.arange(columns)] += added
-        found = _fed_back(weights, steady)
+        order = np.argsort(
+            -np.einsum("gii->gi", steady), axis=-1
+        )  # the columns that matter most have most to hand on to
+        places = np.arange(len(weights))[:, None]
+        sorted_second = steady[places[:, :, None], order[:, :, None], order[:, None, :]]
+        upper = np.linalg.cholesky(np.linalg.inv(sorted_second)).transpose(0, 2, 1)
     except np.linalg.LinAlgError:
         return plain
-    better = output_error(weights, found, second) < output_error(weights, plain, second)
-    chosen: Array = np.where(better[..., None], found, plain)
-    return chosen
-
-
-def _fed_back(weights: Array, second: Array) -> Array:
-    groups = len(weights)
-    order = np.argsort(-np.einsum("gii->gi", second), axis=-1)  # the columns that matter most have most to hand on to
-    rows = np.arange(groups)[:, None]
-    sorted_second = second[rows[:, :, None], order[:, :, None], order[:, None, :]]
-    upper = np.linalg.cholesky(np.linalg.inv(sorted_second)).transpose(0, 2, 1)
     steps = steps_of(weights)
     start = np.take_along_axis(weights / steps, order[:, None, :], axis=-1)
     integers = _rounded_in_turn(np.ascontiguousarray(start.transpose(2, 0, 1)), upper).transpose(1, 2, 0)
-    restored = np.empty_like(weights)
-    np.put_along_axis(restored, np.broadcast_to(order[:, None, :], weights.shape), integers, axis=-1)
-    return restored * steps
+    found = np.empty_like(weights)
+    np.put_along_axis(found, np.broadcast_to(order[:, None, :], weights.shape), integers, axis=-1)
+    found *= steps
+    better = output_error(weights, found, second) < output_error(weights, plain, second)
+    chosen: Array = np.where(better[..., None], found, plain)
+    return chosen
 
 
 def _rounded_in_turn(start: Array, upper: Array) -> Array:
@@ -259,11 +264,11 @@ def apply(
     """A graph with other constants. statistics: of `graph`, as calibration saw it."""
     for step in steps:
         if step == "equalise":
-            from edgekit_converters.refine.equalise import equalised
+            from edgekit_converters.refine.equalise import equalise_channels
 
             # The largest absolute value of each channel, for tensors that have channels
             channels = {name: tensor.channels for name, tensor in statistics.tensors.items()}
-            graph = equalised(
+            graph = equalise_channels(
                 graph,
                 {
                     name: np.maximum(np.abs(found.low), np.abs(found.high))
@@ -273,11 +278,13 @@ def apply(
             )
         elif step == "round" or "round" not in steps:
             moments = observe(graph, feeds(), statistics.samples, progress)
-            graph = rounded(graph, moments, compensate=step == "round", progress=progress)
+            graph = round_weights(graph, moments, compensate=step == "round", progress=progress)
     return graph
 
 
-def rounded(graph: Graph, moments: Mapping[str, Moments], *, compensate: bool, progress: Progress = silent) -> Graph:
+def round_weights(
+    graph: Graph, moments: Mapping[str, Moments], *, compensate: bool, progress: Progress = silent
+) -> Graph:
     """Weights rounded with compensation and biases corrected, or only biases, for weights rounded to the nearest."""
     # Constants that more than one layer reads
     uses = Counter(name for layer in graph.layers for name in (layer.weight, layer.bias) if name is not None)
@@ -288,11 +295,20 @@ def rounded(graph: Graph, moments: Mapping[str, Moments], *, compensate: bool, p
         found = moments.get(layer.name)
         if found is None or layer.weight is None or layer.weight in shared:
             continue
-        values.update(_layer(graph, layer, found, _own_bias(graph, layer, shared), compensate))
+        bias = _own_bias(graph, layer, shared)
+        weights = found.matrix.weights(graph.constant(layer.weight))
+        second = found.second if bias is None else found.covariance
+        if compensate and second is not None:
+            chosen = compensate_rounding(weights, second, found.rows)
+            values[layer.weight] = found.matrix.constant(chosen)
+        else:
+            chosen = nearest(weights)
+        if bias is not None:
+            values[bias] = correct_bias(graph.constant(bias), weights, chosen, found.mean)
     return graph.with_constants(values)
 
 
-def restored(refined: Graph, exact: Graph, layers: Collection[str]) -> Graph:
+def restore_layers(refined: Graph, exact: Graph, layers: Collection[str]) -> Graph:
     """`refined`, with weights and biases of those layers as they are in `exact`."""
     names = {
         name
@@ -302,21 +318,6 @@ def restored(refined: Graph, exact: Graph, layers: Collection[str]) -> Graph:
         if name is not None
     }
     return refined.with_constants({name: exact.constant(name) for name in names}) if names else refined
-
-
-def _layer(graph: Graph, layer: Layer, moments: Moments, bias: str | None, compensate: bool) -> dict[str, NDArray[Any]]:
-    assert layer.weight is not None
-    weights = moments.matrix.weights(graph.constant(layer.weight))
-    second = moments.second if bias is None else moments.covariance
-    values: dict[str, NDArray[Any]] = {}
-    if compensate and second is not None:
-        chosen = compensated(weights, second, moments.rows)
-        values[layer.weight] = moments.matrix.constant(chosen)
-    else:
-        chosen = nearest(weights)
-    if bias is not None:
-        values[bias] = corrected(graph.constant(bias), weights, chosen, moments.mean)
-    return values
 
 
 def _own_bias(graph: Graph, layer: Layer, shared: Collection[str]) -> str | None:

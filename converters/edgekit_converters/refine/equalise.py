@@ -5,7 +5,7 @@ If channel c of a layer's output is divided by s and every layer that reads it m
 network computes the same (Nagel et al., Data-free quantization, 2019). The ranges here are those of the activations,
 which is what one scale a tensor hurts; weights have a scale for each channel anyway.
 
-    same = equalised(graph, peaks)
+    same = equalise_channels(graph, peaks)
 
 Rules: only between layers with weights, through what passes channels on as they are: ReLU, which is the same at every
 scale, sums, whose operands then share one s, and pools; a ReLU6, a sigmoid, a reshape or an output of the graph leaves
@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.graph import Graph, Layer
-from edgekit_converters.refine.matrix import Matrix, as_matrix
+from edgekit_converters.refine.matrix import as_matrix
 
-__all__ = ["equalised"]
+__all__ = ["equalise_channels"]
 
 BOUND = 16.0
 """s lies within 1 / BOUND .. 1."""
@@ -37,7 +37,7 @@ _SUMS = frozenset({"ADD", "SUM"})
 _LINEAR = (None, "relu")
 
 
-def equalised(graph: Graph, peaks: Mapping[str, NDArray[Any]]) -> Graph:
+def equalise_channels(graph: Graph, peaks: Mapping[str, NDArray[Any]]) -> Graph:
     """peaks: the largest absolute value of each channel, by tensor; one that is not in it stays as it is."""
     found = _Tensors(graph)
     values: dict[str, NDArray[Any]] = {}
@@ -45,7 +45,9 @@ def equalised(graph: Graph, peaks: Mapping[str, NDArray[Any]]) -> Graph:
         seen = [peaks.get(name) for name in group]
         sizes = {None if entry is None else len(entry) for entry in seen}
         if len(sizes) == 1 and sizes != {None} and found.outputs_of(group) == sizes:
-            factors = _factors(np.max([entry for entry in seen if entry is not None], axis=0))
+            most = np.max([entry for entry in seen if entry is not None], axis=0)
+            share = most.astype(np.float64) / max(float(most.max()), 1e-30)
+            factors = np.where(most > 0, np.clip(share**STRENGTH, 1 / BOUND, 1.0), 1.0)
             _scale(graph, found, group, factors, values)
     return graph.with_constants({name: np.asarray(value, np.float32) for name, value in values.items()})
 
@@ -105,12 +107,6 @@ class _Tensors:
         return name
 
 
-def _factors(peaks: NDArray[Any]) -> NDArray[np.float64]:
-    """What each channel is divided by."""
-    share = peaks.astype(np.float64) / max(float(peaks.max()), 1e-30)
-    return np.where(peaks > 0, np.clip(share**STRENGTH, 1 / BOUND, 1.0), 1.0)
-
-
 def _scale(
     graph: Graph, found: _Tensors, group: list[str], factors: NDArray[np.float64], values: dict[str, NDArray[Any]]
 ) -> None:
@@ -127,11 +123,7 @@ def _scale(
             if layer.bias is not None:
                 values[layer.bias] = current(layer.bias) / factors.reshape(current(layer.bias).shape)
         if layer.inputs[0] in group:
-            weights = matrix.weights(current(layer.weight)) * _by_column(matrix, factors)
+            channels = factors.reshape(matrix.groups, -1)  # the factor of the input channel behind each column
+            by_column = np.tile(channels, (1, matrix.columns // channels.shape[1]))[:, None, :]
+            weights = matrix.weights(current(layer.weight)) * by_column
             values[layer.weight] = matrix.constant(weights).astype(np.float64)
-
-
-def _by_column(matrix: Matrix, factors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The factor of the input channel behind each column: [groups, 1, n]."""
-    channels = factors.reshape(matrix.groups, -1)
-    return np.tile(channels, (1, matrix.columns // channels.shape[1]))[:, None, :]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.graph import Graph, Layer, Window
+from edgekit_converters.graph import Graph, KernelWindow, Layer
 
 __all__ = ["Matrix", "as_matrix"]
 
@@ -56,9 +56,13 @@ class Matrix:
                 return None
             rows = values.reshape(-1, self.columns)
             return np.asarray(rows[_drawn(len(rows), limit, random)], np.float32)[None]
-        picture = _channels_last(values, window)
+        if values.ndim == 3:  # a sequence is a picture one high
+            values = values[:, None] if window.channels_last else values[:, :, None]
+        if values.ndim != 4:
+            return None
+        picture = values if window.channels_last else values.transpose(0, 2, 3, 1)
         depth = self.columns // (window.kernel[0] * window.kernel[1])
-        if picture is None or picture.shape[-1] != depth * self.groups:
+        if picture.shape[-1] != depth * self.groups:
             return None
         seen = _windows(picture, window, limit, random)  # [rows, height * width, channels]
         rows, places, _ = seen.shape
@@ -95,16 +99,7 @@ def _axes(shape: tuple[int, ...], layer: Layer) -> tuple[int, ...] | None:
     return (0, 2, 1) if len(shape) == 3 and axis == 0 and not window.channels_last else None
 
 
-def _channels_last(values: NDArray[Any], window: Window) -> NDArray[Any] | None:
-    """[batch, height, width, channels]; a sequence is a picture one high."""
-    if values.ndim == 3:
-        values = values[:, None] if window.channels_last else values[:, :, None]
-    if values.ndim != 4:
-        return None
-    return values if window.channels_last else values.transpose(0, 2, 3, 1)
-
-
-def _windows(picture: NDArray[Any], window: Window, limit: int, random: np.random.Generator) -> NDArray[Any]:
+def _windows(picture: NDArray[Any], window: KernelWindow, limit: int, random: np.random.Generator) -> NDArray[Any]:
     batch, height, width, channels = picture.shape
     top, left, bottom, right = window.pads
     spans = [(kernel - 1) * dilation + 1 for kernel, dilation in zip(window.kernel, window.dilations, strict=True)]

@@ -1,18 +1,17 @@
-"""What tf2onnx wrote becomes ours: the contract's names and order, boards' versions, and the proof that it answers the
-same.
+"""What tf2onnx wrote, with the contract's names and order and boards' versions, proved to answer as the original.
 
 Rules: inputs and outputs keep the contract's names and order; picture inputs are NCHW, so that ONNX Runtime's
 convolutions need no transposes (the metadata says which); the result must agree with the original.
 
     adopt(model, source, {"image:0": "image"}, batch=-1)
-    data, problem = proved(model, source, batch=-1)
+    data, problem = prove_export(model, source, batch=-1)
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,8 @@ from edgekit_converters.sources.onnx_graph import order, renumber
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import graph_names
 from edgekit_runtime.errors import EngineError
-from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["adopt", "expand", "failed", "proved", "to_onnx", "unknown"]
+__all__ = ["adopt", "expand", "export_error", "prove_export", "to_onnx", "unknown"]
 
 
 def adopt(model: Any, source: SourceModel, names: Mapping[str, str], batch: int) -> None:
@@ -43,25 +41,41 @@ def adopt(model: Any, source: SourceModel, names: Mapping[str, str], batch: int)
     as_nchw = [spec.name for spec in source.inputs if spec.layout == "NHWC"]
     if as_nchw:
         onnx.helper.set_model_props(model, {onnx_graph.NCHW_KEY: ",".join(as_nchw)})
-    onnx_graph.set_batch(
-        model, [_onnx_spec(s, batch) for s in source.inputs], [_batched(s, batch) for s in source.outputs]
+    inputs, outputs = (
+        [dataclasses.replace(spec, shape=(batch, *spec.shape[1:])) for spec in specs]
+        for specs in (source.inputs, source.outputs)
     )
+    for place, spec in enumerate(inputs):
+        if spec.layout == "NHWC":
+            inputs[place] = dataclasses.replace(spec, shape=(batch, spec.shape[3], *spec.shape[1:3]))
+    onnx_graph.set_batch(model, inputs, outputs)
 
 
-def proved(model: Any, source: SourceModel, batch: int) -> tuple[bytes | None, str]:
-    """The graph's bytes, folded where that is right; or None and what is wrong with it."""
-    problem = ""
+def prove_export(model: Any, source: SourceModel, batch: int) -> tuple[bytes | None, str]:
+    """The graph's bytes, folded where that is right; or None and the reason why it disagrees with the original."""
+    inputs = onnx_graph.random_inputs(source.inputs, 3 if batch == -1 else 1)
+    expected = source.predict(inputs)
+    fed: list[NDArray[Any]] = [
+        np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if spec.layout == "NHWC" else array
+        for array, spec in zip(inputs, source.inputs, strict=True)
+    ]
+    wrong = ""
     for candidate in (onnx_graph.slim(model), model):
         order(candidate)
         renumber(candidate)
         data: bytes = candidate.SerializeToString(deterministic=True)
-        problem = _differs(source, data, batch)
-        if not problem:
+        try:
+            difference = onnx_graph.disagreement(data, fed, expected, [spec.name for spec in source.outputs])
+        except EngineError as error:
+            wrong = str(error)
+            continue
+        if difference is None:
             return data, ""
-    return None, problem
+        wrong = f"the output '{difference.output}' is {difference.worst:.3g} off the original's"
+    return None, wrong
 
 
-def failed(source: SourceModel, problem: str) -> ConversionError:
+def export_error(source: SourceModel, problem: str) -> ConversionError:
     """problem: of the export or of ONNX Runtime; an operator that neither knows is named instead of either's words."""
     operator = unknown(problem)
     return ConversionError(
@@ -69,34 +83,6 @@ def failed(source: SourceModel, problem: str) -> ConversionError:
         where=str(source.path),
         do="Choose a TFLite recipe: tflite-int8, tflite-dynamic, tflite-f32",
     )
-
-
-def _batched(spec: TensorSpec, batch: int) -> TensorSpec:
-    return dataclasses.replace(spec, shape=(batch, *spec.shape[1:]))
-
-
-def _onnx_spec(spec: TensorSpec, batch: int) -> TensorSpec:
-    if spec.layout != "NHWC":
-        return _batched(spec, batch)
-    _, height, width, channels = spec.shape
-    return dataclasses.replace(spec, shape=(batch, channels, height, width))
-
-
-def _differs(source: SourceModel, data: bytes, batch: int) -> str:
-    """What is wrong with the graph, in words; empty when it agrees with the original."""
-    inputs = onnx_graph.random_inputs(source.inputs, 3 if batch == -1 else 1)
-    expected = source.predict(inputs)
-    fed: list[NDArray[Any]] = [
-        np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if spec.layout == "NHWC" else array
-        for array, spec in zip(inputs, source.inputs, strict=True)
-    ]
-    try:
-        difference = onnx_graph.disagreement(data, fed, expected, [spec.name for spec in source.outputs])
-    except EngineError as error:
-        return str(error)
-    if difference is None:
-        return ""
-    return f"the output '{difference.output}' is {difference.worst:.3g} off the original's"
 
 
 # What TensorFlow traces as float ONNX, through tf2onnx: Keras models and SavedModels.
@@ -109,7 +95,10 @@ def _differs(source: SourceModel, data: bytes, batch: int) -> str:
 
 
 def to_onnx(source: TensorFlowSource) -> bytes:
-    """Bytes. Raises ConversionError when tf2onnx cannot express the model, or what it wrote gives other answers."""
+    """Bytes.
+
+    Raises ConversionError when tf2onnx cannot express the model, or what it wrote gives other answers.
+    """
     free = all(spec.free_batch for spec in source.inputs)
     problem = ""
     for batch in (-1, 1) if free else (1,):
@@ -118,10 +107,10 @@ def to_onnx(source: TensorFlowSource) -> bytes:
         except Exception as error:  # noqa: BLE001 - tf2onnx raises ValueError, RuntimeError, KeyError, ...
             problem = one_line(error)
             continue
-        data, problem = proved(model, source, batch)
+        data, problem = prove_export(model, source, batch)
         if data is not None:
             return data
-    raise failed(source, problem)
+    raise export_error(source, problem)
 
 
 def _export(source: TensorFlowSource, batch: int) -> Any:
@@ -139,16 +128,11 @@ def _export(source: TensorFlowSource, batch: int) -> Any:
         model, _ = tf2onnx.convert.from_function(
             function, input_signature=signature, opset=onnx_graph.OPSET, inputs_as_nchw=pictures or None
         )
-    names = {old: spec.name for old, spec in zip(_graph_inputs(model, ins), source.inputs, strict=True)}
+    present = {value.name.removesuffix(":0"): value.name for value in model.graph.input}  # tf2onnx may append ':0'
+    names = {present[name]: spec.name for name, spec in zip(ins, source.inputs, strict=True)}
     names |= {value.name: spec.name for value, spec in zip(model.graph.output, source.outputs, strict=True)}
     adopt(model, source, names, batch)
     return model
-
-
-def _graph_inputs(model: Any, names: Sequence[str]) -> list[str]:
-    """tf2onnx may append ':0', and drops nothing: find each input by its TensorFlow name."""
-    present = {value.name.removesuffix(":0"): value.name for value in model.graph.input}
-    return [present[name] for name in names]
 
 
 # Operators of TensorFlow and TFLite that tf2onnx leaves as they are, written with ONNX's own.
@@ -160,7 +144,7 @@ def _graph_inputs(model: Any, names: Sequence[str]) -> list[str]:
 # what it says; whether the whole answers as the original is proved afterwards, like all that is exported.
 
 
-class _Writer:
+class _NodeWriter:
     """Nodes in place of one node. Constants are kept once a value."""
 
     def __init__(self, node: Any, constants: dict[float, str]) -> None:
@@ -181,7 +165,22 @@ class _Writer:
 def expand(model: Any) -> None:
     """In place. Graphs inside nodes are expanded as well."""
     for graph in reversed(list(subgraphs(model.graph))):  # the inner ones first: an edit copies nodes
-        _graph(graph)
+        constants: dict[float, str] = {}
+        nodes: list[Any] = []
+        for node in graph.node:
+            write = _WRITERS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+            if write is None:
+                nodes.append(node)
+                continue
+            writer = _NodeWriter(node, constants)
+            write(writer, node)
+            nodes.extend(writer.nodes)
+        if constants:
+            have = {tensor.name for tensor in graph.initializer}
+            arrays = ((name, np.asarray(value, np.float32)) for value, name in constants.items() if name not in have)
+            graph.initializer.extend(new_constant(name, array) for name, array in arrays)
+        if len(nodes) != len(graph.node) or constants:
+            replace(graph.node, nodes)
 
 
 def unknown(problem: str) -> str:
@@ -190,38 +189,7 @@ def unknown(problem: str) -> str:
     return found.group(1) if found else ""
 
 
-def _graph(graph: Any) -> None:
-    constants: dict[float, str] = {}
-    nodes: list[Any] = []
-    for node in graph.node:
-        write = _WRITERS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-        if write is None:
-            nodes.append(node)
-            continue
-        writer = _Writer(node, constants)
-        write(writer, node)
-        nodes.extend(writer.nodes)
-    if constants:
-        have = {tensor.name for tensor in graph.initializer}
-        arrays = ((name, np.asarray(value, np.float32)) for value, name in constants.items() if name not in have)
-        graph.initializer.extend(new_constant(name, array) for name, array in arrays)
-    if len(nodes) != len(graph.node) or constants:
-        replace(graph.node, nodes)
-
-
-def _erfc(write: _Writer, node: Any) -> None:
-    write("Sub", 1.0, write("Erf", node.input[0]), to=node.output[0])
-
-
-def _expm1(write: _Writer, node: Any) -> None:
-    write("Sub", write("Exp", node.input[0]), 1.0, to=node.output[0])
-
-
-def _log1p(write: _Writer, node: Any) -> None:
-    write("Log", write("Add", node.input[0], 1.0), to=node.output[0])
-
-
-def _gelu(write: _Writer, node: Any) -> None:
+def _gelu(write: _NodeWriter, node: Any) -> None:
     """x / 2 (1 + erf(x / sqrt 2)), or by tanh where the node says so."""
     (x,) = node.input
     if any(attribute.name == "approximate" and attribute.i for attribute in node.attribute):
@@ -233,10 +201,10 @@ def _gelu(write: _Writer, node: Any) -> None:
     write("Mul", write("Mul", x, 0.5), write("Add", half, 1.0), to=node.output[0])
 
 
-def _nothing_where(which: int, op: str) -> Callable[[_Writer, Any], None]:
+def _nothing_where(which: int, op: str) -> Callable[[_NodeWriter, Any], None]:
     """The product or quotient, 0 where that input is 0: 0 log 0 and 0 / 0 are 0."""
 
-    def written(write: _Writer, node: Any) -> None:
+    def written(write: _NodeWriter, node: Any) -> None:
         x, y = node.input
         other = write("Log", y) if op == "Log" else y
         value = write("Div" if op == "Div" else "Mul", x, other)
@@ -245,10 +213,10 @@ def _nothing_where(which: int, op: str) -> Callable[[_Writer, Any], None]:
     return written
 
 
-_WRITERS: dict[str, Callable[[_Writer, Any], None]] = {
-    "Erfc": _erfc,
-    "Expm1": _expm1,
-    "Log1p": _log1p,
+_WRITERS: dict[str, Callable[[_NodeWriter, Any], object]] = {
+    "Erfc": lambda write, node: write("Sub", 1.0, write("Erf", node.input[0]), to=node.output[0]),
+    "Expm1": lambda write, node: write("Sub", write("Exp", node.input[0]), 1.0, to=node.output[0]),
+    "Log1p": lambda write, node: write("Log", write("Add", node.input[0], 1.0), to=node.output[0]),
     "TFL_GELU": _gelu,
     "Xlogy": _nothing_where(0, "Log"),
     "Xdivy": _nothing_where(0, "Div"),

@@ -38,14 +38,14 @@ from edgekit_converters.sources.model import (
     Description,
     LoadOptions,
     Note,
-    changed,
+    changed_error,
     described_json,
     model_sha256,
     saved_model_sha256,
 )
 from edgekit_runtime import errors as runtime_errors
 from edgekit_runtime.bundle.codec import from_json
-from edgekit_runtime.children import CPU_S, allowed_bytes, crashed, environment, machine_bytes, python_module
+from edgekit_runtime.children import CPU_S, allowed_bytes, crash_signal, environment, machine_bytes, python_module
 from edgekit_runtime.errors import BundleError, EdgekitError
 from edgekit_runtime.strict_json import load_json
 
@@ -84,7 +84,7 @@ def is_on() -> bool:
 class IsolatedSource(Description):
     """A SourceModel that answers in its own process. See `model.SourceModel`."""
 
-    child: _Child = field(repr=False)
+    child: _SourceChild = field(repr=False)
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
@@ -116,7 +116,7 @@ class IsolatedSource(Description):
 
 def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
     """Raises what `load` raises, and SourceError where the process ends by itself."""
-    child = _Child(path)
+    child = _SourceChild(path)
     chosen = {**described_json(options), "path": str(path.absolute())}
     try:
         head, _ = child.ask({"do": "open", "options": chosen})
@@ -127,7 +127,7 @@ def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
         try:
             own = saved_model_sha256(path, options) if path.is_dir() else model_sha256(path, options)
         except OSError as error:
-            raise changed(path) from error
+            raise changed_error(path) from error
         if described.sha256 != own:
             raise errors.SourceError(
                 "the process that opened it describes another file, or the file changed meanwhile",
@@ -159,7 +159,7 @@ def _not_understood(path: Path) -> EdgekitError:
     )
 
 
-class _Child:
+class _SourceChild:
     """The process, asked one thing at a time by any thread."""
 
     def __init__(self, path: Path) -> None:
@@ -169,7 +169,9 @@ class _Child:
         sizes = (file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]))
         self._memory = allowed_bytes(sum(sizes), machine_bytes(), _MEMORY_BYTES)
         log = None if os.environ.get("EDGEKIT_CONVERTER_LOG") else subprocess.DEVNULL
-        environ = {**_few(environment()), "HOME": own, "TMPDIR": own, "KERAS_HOME": keras, "CUDA_VISIBLE_DEVICES": "-1"}
+        # What Python, the frameworks and edgekit's own modules need. No passphrase, token or key of another program.
+        needed = {k: v for k, v in environment().items() if k in _VARIABLES or k.startswith(_FAMILIES)}
+        environ = {**needed, "HOME": own, "TMPDIR": own, "KERAS_HOME": keras, "CUDA_VISIBLE_DEVICES": "-1"}
         self._process = subprocess.Popen(
             python_module(_MODULE, own, str(path.absolute()), keras, str(self._memory)),
             stdin=subprocess.PIPE,
@@ -199,15 +201,15 @@ class _Child:
                 late.cancel()
         if "error" in answer:
             with _understood(self._path):
-                said = answer["error"]
-                if not all(isinstance(said[part], str) for part in ("type", "what", "where", "do")):
+                reply = answer["error"]
+                if not all(isinstance(reply[part], str) for part in ("type", "what", "where", "do")):
                     raise TypeError("an error has four texts")
-                kind = getattr(errors, said["type"], None) or getattr(runtime_errors, said["type"], None)
+                kind = getattr(errors, reply["type"], None) or getattr(runtime_errors, reply["type"], None)
                 if not (isinstance(kind, type) and issubclass(kind, EdgekitError)):
                     kind = errors.SourceError
                 raised = kind.__new__(kind)
-                where = said["where"].replace(str(self._path.absolute()), str(self._path))
-                EdgekitError.__init__(raised, said["what"], where=where, do=said["do"])
+                where = reply["where"].replace(str(self._path.absolute()), str(self._path))
+                EdgekitError.__init__(raised, reply["what"], where=where, do=reply["do"])
             raise raised
         return answer, data
 
@@ -218,7 +220,7 @@ class _Child:
     def _ended(self) -> EdgekitError:
         self._process.kill()
         code = self._process.wait()
-        if self._late or crashed(code) == "SIGXCPU":
+        if self._late or crash_signal(code) == "SIGXCPU":
             bound = f"{_ANSWER_S:.0f} s" if self._late else f"{CPU_S} s of processor time for each core"
             return errors.SourceError(
                 f"one answer took longer than {bound}, and was given up",
@@ -226,15 +228,10 @@ class _Child:
                 do="If it may wait for something outside, export it to ONNX or TFLite; else use a smaller model",
             )
         return errors.SourceError(
-            f"the process that opened it ended ({crashed(code) or code})",
+            f"the process that opened it ended ({crash_signal(code) or code})",
             where=str(self._path),
             do=f"Set EDGEKIT_CONVERTER_LOG=1 to see what it said; it may take {self._memory / 1e9:.0f} GB of memory",
         )
-
-
-def _few(variables: dict[str, str]) -> dict[str, str]:
-    """What Python, the frameworks and edgekit's own modules need. No passphrase, token or key of another program."""
-    return {name: value for name, value in variables.items() if name in _VARIABLES or name.startswith(_FAMILIES)}
 
 
 def _end(process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]) -> None:
@@ -276,7 +273,10 @@ def _exactly(pipe: IO[bytes], size: int) -> bytes:
 
 
 def unpack(shapes: list[Any], data: bytes) -> list[NDArray[Any]]:
-    """Arrays that lie one behind the other. Raises ValueError where the bytes are not exactly theirs."""
+    """Arrays that lie one behind the other.
+
+    Raises ValueError where the bytes are not exactly theirs.
+    """
     arrays, position = list[NDArray[Any]](), 0
     for kind, sizes in shapes:
         dtype = np.dtype(str(kind))

@@ -31,7 +31,7 @@ from edgekit_converters.sources.load import check_archive, check_hdf5
 from edgekit_converters.sources.model import LoadOptions, Note, model_sha256
 from edgekit_converters.sources.quiet import import_keras, quiet
 from edgekit_converters.sources.shapes import check_finite, check_inputs, check_named, image_layout, pin, unique_names
-from edgekit_converters.sources.traced import Network, Origin, TracedSource, described
+from edgekit_converters.sources.traced import Origin, TracedNetwork, TracedSource, describe_traced
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["code", "is_weights", "load", "load_h5", "make_layers_scopes", "scope"]
@@ -125,16 +125,23 @@ _UNREAD = ("compile_config", "training_config")
 
 def is_weights(name: str) -> bool:
     """Whether a member of a `.keras` archive is one that a network of numbers has."""
-    return re.fullmatch(r"config\.json|metadata\.json|[\w.-]+\.weights\.(h5|json)|assets/", name) is not None
+    return (
+        re.fullmatch(r"config\.json|metadata\.json|edgekit\.json|[\w.-]+\.weights\.(h5|json)|assets/", name) is not None
+    )
 
 
 def code(config: Any, layer: str = "", key: str = "") -> Iterator[str]:
-    """What would run, in words, at any depth of a model's config. key: under which the value stands."""
+    """What would run, in words, at any depth of a model's config.
+
+    key: under which the value stands.
+    """
     if isinstance(config, list):
         for value in config:
             yield from code(value, layer, key)
     elif isinstance(config, str):
-        if _NAMED.fullmatch(key) and config not in _FUNCTIONS and _camel(config) not in _CLASSES:
+        # `glorot_uniform` -> `GlorotUniform`, `l2` -> `L2`
+        camel = config if config[:1].isupper() else "".join(p[:1].upper() + p[1:] for p in config.split("_"))
+        if _NAMED.fullmatch(key) and config not in _FUNCTIONS and camel not in _CLASSES:
             yield f"the layer '{layer}' has the {key} '{config}', which is not one of Keras' own"
     elif isinstance(config, dict):
         inner = config.get("config")
@@ -176,16 +183,11 @@ def _piece(config: dict[str, Any], layer: str) -> str:
     return f"the layer '{layer}' is of {place}, which is not a layer of Keras that only computes"
 
 
-def _camel(name: str) -> str:
-    """`glorot_uniform` -> `GlorotUniform`, `l2` -> `L2`."""
-    return name if name[:1].isupper() else "".join(part[:1].upper() + part[1:] for part in name.split("_"))
-
-
 _MAX_CONFIG_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class _File:
+class _KerasFile:
     path: Path
     format: str
     config: Any
@@ -215,7 +217,7 @@ def load(path: Path, options: LoadOptions) -> TracedSource:
         _refuse(path, "this is not a .keras file, or it is damaged", error)
     version = metadata.get("keras_version", "") if isinstance(metadata, dict) else ""
     members = tuple(f"it holds '{name}', which may be a program" for name in names if not is_weights(name))
-    return _load(_File(path, "keras", config, str(version), members), options)
+    return _load(_KerasFile(path, "keras", config, str(version), members), options)
 
 
 def load_h5(path: Path, options: LoadOptions) -> TracedSource:
@@ -236,10 +238,10 @@ def load_h5(path: Path, options: LoadOptions) -> TracedSource:
     except (ValueError, RecursionError) as error:
         _refuse(path, "its model_config is damaged", error)
     version = version.decode("utf-8", "replace") if isinstance(version, bytes) else str(version)
-    return _load(_File(path, "keras-h5", config, version), options)
+    return _load(_KerasFile(path, "keras-h5", config, version), options)
 
 
-def _load(file: _File, options: LoadOptions) -> TracedSource:
+def _load(file: _KerasFile, options: LoadOptions) -> TracedSource:
     try:
         pieces = list(dict.fromkeys([*code(file.config), *file.members]))
     except RecursionError as error:
@@ -265,12 +267,12 @@ def _load(file: _File, options: LoadOptions) -> TracedSource:
         answers = flat(list(tensors), training=False)
         return list(answers) if isinstance(answers, (list, tuple)) else [answers]
 
-    network = Network(call, [variable.value for variable in _variables(flat)], tools, flat)
+    network = TracedNetwork(call, [variable.value for variable in _variables(flat)], tools, flat)
     origin = Origin(file.path, file.format, model_sha256(file.path, options), ran)
-    return described(network, origin, inputs, outputs)
+    return describe_traced(network, origin, inputs, outputs)
 
 
-def _read(file: _File, *, trusted: bool) -> tuple[Any, tuple[str, ...], Any]:
+def _read(file: _KerasFile, *, trusted: bool) -> tuple[Any, tuple[str, ...], Any]:
     """(keras or tf_keras, the distributions, the model)."""
     keras = import_keras()
     try:
@@ -279,7 +281,18 @@ def _read(file: _File, *, trusted: bool) -> tuple[Any, tuple[str, ...], Any]:
     except Exception as error:  # Keras raises a dozen unrelated types on a damaged or foreign file
         old = file.version.startswith(("1.", "2."))
         if old and importlib.util.find_spec("tf_keras") is not None:
-            return _read_by_keras_2(file, error, trusted=trusted)
+            with quiet():
+                import tf_keras
+            try:
+                with quiet():
+                    model = tf_keras.models.load_model(file.path, compile=False, safe_mode=not trusted)
+            except Exception as again:  # noqa: BLE001 - as Keras does
+                raise SourceError(
+                    f"neither Keras 3 nor tf_keras {tf_keras.__version__} can read it: {_cause(again)}",
+                    where=str(file.path),
+                    do="Save it again with built-in layers only, or export it to ONNX",
+                ) from error
+            return tf_keras, ("tf-keras",), model
         by = f"; it was saved with Keras {file.version}" if old else ""
         do = "Run: pip install tf-keras (Keras 2) and try again, or save" if old else "Save"
         raise SourceError(
@@ -287,22 +300,6 @@ def _read(file: _File, *, trusted: bool) -> tuple[Any, tuple[str, ...], Any]:
             where=str(file.path),
             do=f"{do} it again with Keras 3 and built-in layers only, or export it to ONNX",
         ) from error
-
-
-def _read_by_keras_2(file: _File, first: Exception, *, trusted: bool) -> tuple[Any, tuple[str, ...], Any]:
-    with quiet():
-        import tf_keras
-
-    try:
-        with quiet():
-            model = tf_keras.models.load_model(file.path, compile=False, safe_mode=not trusted)
-    except Exception as error:  # noqa: BLE001 - as Keras does
-        raise SourceError(
-            f"neither Keras 3 nor tf_keras {tf_keras.__version__} can read it: {_cause(error)}",
-            where=str(file.path),
-            do="Save it again with built-in layers only, or export it to ONNX",
-        ) from first
-    return tf_keras, ("tf-keras",), model
 
 
 def _cause(error: Exception) -> str:
@@ -348,7 +345,15 @@ def _inputs(keras: Any, model: Any, options: LoadOptions, where: str) -> tuple[T
         if name in options.shapes:
             shape = pin(name, shape, options.shapes[name], where=where)
         layout = image_layout(shape, prefer=prefer)  # type: ignore[arg-type]
-        specs.append(TensorSpec(name, name, _dtype(tensor, name, where), shape, layout))
+        try:
+            dtype = np.dtype(str(getattr(tensor.dtype, "name", tensor.dtype))).name
+        except TypeError as error:
+            raise SourceError(
+                f"'{name}' has the dtype {tensor.dtype}, which no board's engine takes",
+                where=where,
+                do="Use float32 or integer inputs and outputs",
+            ) from error
+        specs.append(TensorSpec(name, name, dtype, shape, layout))
     check_inputs(specs, where=where)
     return tuple(specs)
 
@@ -367,17 +372,6 @@ def _output_names(keras: Any, model: Any) -> Sequence[str]:
         names = [str(tensor._keras_history.operation.name) for tensor in model.outputs]
     # One layer may have several outputs.
     return [name if names.count(name) == 1 else f"{name}_{names[:i].count(name)}" for i, name in enumerate(names)]
-
-
-def _dtype(tensor: Any, name: str, where: str) -> str:
-    try:
-        return np.dtype(str(getattr(tensor.dtype, "name", tensor.dtype))).name
-    except TypeError as error:
-        raise SourceError(
-            f"'{name}' has the dtype {tensor.dtype}, which no board's engine takes",
-            where=where,
-            do="Use float32 or integer inputs and outputs",
-        ) from error
 
 
 def _refuse(path: Path, what: str, cause: Exception | None = None) -> NoReturn:
@@ -405,10 +399,10 @@ def scope(name: str) -> str:
 
 
 def make_layers_scopes(model: Any) -> None:
-    """Rename the layers of a Keras 3 model, those of models inside it too, and their weights, in place; names stay
-    unique.
-    """
-    named = list(_named(model))
+    """Rename a Keras 3 model's layers, at any depth, and their weights, in place; names stay unique."""
+    named = []
+    for layer in model._flatten_layers(include_self=True, recursive=True):
+        named += [layer, *getattr(layer, "operations", ())]  # the plain operations between layers
     taken = {part.name for part in named}
     for part in named:
         wanted = scope(part.name)
@@ -422,10 +416,3 @@ def make_layers_scopes(model: Any) -> None:
         name, colon, output = value.name.partition(":")
         if scope(name) != name:
             value._handle_name = f"{scope(name)}{colon}{output}"  # what TensorFlow calls it where it saves the graph
-
-
-def _named(model: Any) -> Iterator[Any]:
-    """Layers at any depth, and the plain operations between them."""
-    for layer in model._flatten_layers(include_self=True, recursive=True):
-        yield layer
-        yield from getattr(layer, "operations", ())

@@ -20,7 +20,7 @@ from __future__ import annotations
 import importlib
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,12 +34,12 @@ from edgekit_converters.sources.model import (
     Description,
     LoadOptions,
     SourceModel,
-    changed,
+    changed_error,
     content_sha256,
     described_json,
     description_of,
 )
-from edgekit_converters.store import Store, get_json, key, put_json
+from edgekit_converters.store import StageStore, get_json, key, put_json
 
 __all__ = [
     "FORMATS",
@@ -117,10 +117,10 @@ def load(path: Path | str, options: LoadOptions | None = None) -> SourceModel:
         source = cast(SourceModel, loader(path, options))
     except SourceError as error:
         if _content(path) != before:  # half a file looks like a damaged one
-            raise changed(path) from error
+            raise changed_error(path) from error
         raise
     if _content(path) != before:
-        raise changed(path)
+        raise changed_error(path)
     return source
 
 
@@ -137,7 +137,14 @@ def _format(path: Path) -> str:
             return "torch-module"
         _refuse(path, "there is no such file", "Check the path")
     if path.is_dir():
-        return _folder(path)
+        if not (path / "saved_model.pb").is_file():
+            inside = [file for file in sorted(path.iterdir()) if file.suffix.lower() in FORMATS]
+            inside += [file.parent for file in sorted(path.glob("*/saved_model.pb"))]
+            do = f"Did you mean {inside[0]}?" if inside else _KNOWN
+            _refuse(path, "this is a folder without a saved_model.pb, so no SavedModel", do)
+        if (path / "saved_model.pb").stat().st_size == 0:
+            _refuse(path, "its saved_model.pb is empty", "Save the model again, or download it again")
+        return "saved-model"
     if not path.is_file():
         _refuse(path, "this is not a regular file, but a pipe, a socket or a device", "Save the model in a file")
     suffix = path.suffix.lower()
@@ -157,17 +164,6 @@ def _format(path: Path) -> str:
     return FORMATS[suffix]
 
 
-def _folder(path: Path) -> str:
-    if not (path / "saved_model.pb").is_file():
-        inside = [file for file in sorted(path.iterdir()) if file.suffix.lower() in FORMATS]
-        inside += [file.parent for file in sorted(path.glob("*/saved_model.pb"))]
-        do = f"Did you mean {inside[0]}?" if inside else _KNOWN
-        _refuse(path, "this is a folder without a saved_model.pb, so no SavedModel", do)
-    if (path / "saved_model.pb").stat().st_size == 0:
-        _refuse(path, "its saved_model.pb is empty", "Save the model again, or download it again")
-    return "saved-model"
-
-
 def _article(format: str) -> str:  # noqa: A002
     return f"an {format} model" if format[0] in "aeio" else f"a {format} model"
 
@@ -181,7 +177,10 @@ _WHOLE = {".keras", ".h5", ".hdf5", ".pt2"}  # one file holds everything, and op
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DeferredSource(Description):
-    """A SourceModel that opens the model when it is first asked for answers. open: called once, by one thread."""
+    """A SourceModel that opens the model when it is first asked for answers.
+
+    open: called once, by one thread.
+    """
 
     open: Callable[[], SourceModel]
 
@@ -201,7 +200,7 @@ def actual(source: SourceModel) -> SourceModel:
     return source.actual if isinstance(source, DeferredSource) else source
 
 
-def open_source(path: Path, options: LoadOptions, store: Store) -> SourceModel:
+def open_source(path: Path, options: LoadOptions, store: StageStore) -> SourceModel:
     """`load`, or what is remembered of it. Raises what `load` raises."""
     content = _content_key(path)
     if content is None:
@@ -209,12 +208,18 @@ def open_source(path: Path, options: LoadOptions, store: Store) -> SourceModel:
     name = key("source", content, path.suffix.lower(), described_json(options))
     stored = get_json(store, name, Description)
     if stored is not None:
-        return DeferredSource(
-            **{**vars(stored), "path": path}, open=lambda: _same(_opened(path, options), stored.sha256)
-        )
+
+        def reopen() -> SourceModel:
+            """The source, if it is the one that everything stored was made from."""
+            again = _opened(path, options)
+            if again.sha256 != stored.sha256:
+                raise changed_error(path)
+            return again
+
+        return DeferredSource(**{**vars(stored), "path": path}, open=reopen)
     source = _opened(path, options)
     if _content_key(path) != content:
-        raise changed(path)
+        raise changed_error(path)
     put_json(store, name, description_of(source))
     return source
 
@@ -224,15 +229,8 @@ def _opened(path: Path, options: LoadOptions) -> SourceModel:
     return isolated.open_isolated(path, options) if isolated.is_on() else load(path, options)
 
 
-def _same(source: SourceModel, sha256: str) -> SourceModel:
-    """The source, if it is the one that everything stored was made from. Raises SourceError."""
-    if source.sha256 != sha256:
-        raise changed(source.path)
-    return source
-
-
 def _content_key(path: Path) -> str | None:
-    """A digest of everything that the model is made of, None where that cannot be told or opening it is quick."""
+    """A digest of everything that the model is made of, None where that is unknown or opening it is quick."""
     try:
         if (path.is_file() and path.suffix.lower() in _WHOLE) or (path / "saved_model.pb").is_file():
             return content_sha256(path)
@@ -269,21 +267,14 @@ def check_archive(path: Path, archive: zipfile.ZipFile) -> None:
 
 
 def check_hdf5(path: Path, file: Any) -> None:
-    """file: an open h5py.File. Raises SourceError for links, foreign storage, and declared shapes beyond the bounds."""
-    unpacked = stored = 0
-    for dataset in _datasets(path, file):
-        if dataset.external or dataset.is_virtual:
-            _refuse_size(path, f"its '{dataset.name}' lies in another file, which is never opened")
-        unpacked += int(dataset.size or 0) * dataset.dtype.itemsize
-        stored += dataset.id.get_storage_size()
-        check_unpacked(path, unpacked, stored, "it")
+    """file: an open h5py.File.
 
-
-def _datasets(path: Path, file: Any) -> Iterator[Any]:
-    """Every dataset once, without following a link that is no part of the file's own tree."""
+    Raises SourceError for links, foreign storage, and declared shapes beyond the bounds.
+    """
     import h5py  # type: ignore[import-untyped]
 
     waiting, seen = [file], set[int]()
+    unpacked = stored = 0
     while waiting:
         group = waiting.pop()
         for name in group:
@@ -300,7 +291,11 @@ def _datasets(path: Path, file: Any) -> Iterator[Any]:
             if isinstance(item, h5py.Group):
                 waiting.append(item)
             elif isinstance(item, h5py.Dataset):
-                yield item
+                if item.external or item.is_virtual:
+                    _refuse_size(path, f"its '{item.name}' lies in another file, which is never opened")
+                unpacked += int(item.size or 0) * item.dtype.itemsize
+                stored += item.id.get_storage_size()
+                check_unpacked(path, unpacked, stored, "it")
 
 
 def _refuse_size(path: Path, what: str) -> NoReturn:

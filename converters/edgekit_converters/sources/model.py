@@ -35,7 +35,7 @@ __all__ = [
     "State",
     "TensorFlowSource",
     "TfliteSource",
-    "changed",
+    "changed_error",
     "content_sha256",
     "described_json",
     "description_of",
@@ -76,7 +76,10 @@ class LoadOptions:
         signature: str | None = None,
         trust_model: bool = False,
     ) -> LoadOptions:
-        """From a command line's words. Raises SourceError naming the option, also where an input is named twice."""
+        """From a command line's words.
+
+        Raises SourceError naming the option, also where an input is named twice.
+        """
         return cls(
             _once(shapes, parse_shape, "--shape"),
             _once(constants, parse_constant, "--constant"),
@@ -86,7 +89,10 @@ class LoadOptions:
 
 
 def described_json(options: LoadOptions) -> dict[str, Any]:
-    """For the process that opens the file, and for the key of what came of it. `as_is` is of neither."""
+    """For the process that opens the file, and for the key of what came of it.
+
+    `as_is` is of neither.
+    """
     return {
         "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
         "constants": dict(options.constants),
@@ -155,7 +161,7 @@ class SourceModel(Protocol):
 
     `inputs` and `outputs` carry the contract's names; shapes have -1 where an axis is free (the batch), `layout` is set
     for image-shaped inputs ([N, H, W, C] or [N, C, H, W] with 1, 3 or 4 channels). `sha256` is of the file, together
-    with the options that make another model of it. `state`, `state_pairs`, `notes`: see `Description`.
+    with the options that make another model of it. `state`, `state_pairs`, `notes`, `stated`: see `Description`.
     """
 
     @property
@@ -174,6 +180,8 @@ class SourceModel(Protocol):
     def state_pairs(self) -> tuple[tuple[str, str], ...]: ...
     @property
     def notes(self) -> tuple[Note, ...]: ...
+    @property
+    def stated(self) -> str: ...
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """The original, in float, on a batch: arrays in the order of `inputs`, results in the order of `outputs`."""
@@ -253,7 +261,10 @@ internal: the model keeps it to itself."""
 
 @dataclass(frozen=True)
 class Note:
-    """Something that a person should know of a model that was read all the same. code: stable, for scripts."""
+    """Something that a person should know of a model that was read all the same.
+
+    code: stable, for scripts.
+    """
 
     code: str
     what: str
@@ -267,9 +278,12 @@ def description_of(source: SourceModel) -> Description:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Description:
-    """path: the file, the folder, or `module:function`. sha256: of the file, together with the options that make
-    another model of it (shapes, constants, signature). state_pairs: (input, output), where state is explicit. Two
-    sources are equal only if they are one.
+    """path: the file, the folder, or `module:function`.
+
+    sha256: of the file, together with the options that make another model of it (shapes, constants, signature).
+    state_pairs: (input, output), where state is explicit.
+    stated: what the file itself says of its numbers, as a contract file's text. Two sources are equal only if they are
+    one.
     """
 
     path: Path
@@ -280,6 +294,7 @@ class Description:
     state: State = "none"
     state_pairs: tuple[tuple[str, str], ...] = ()
     notes: tuple[Note, ...] = ()
+    stated: str = ""
 
     @property
     def free_batch(self) -> bool:
@@ -287,7 +302,10 @@ class Description:
         return all(spec.free_batch for spec in (*self.inputs, *self.outputs))
 
     def reset(self) -> None:
-        """Forget what earlier answers left inside. A source whose state is not internal has nothing to forget."""
+        """Forget what earlier answers left inside.
+
+        A source whose state is not internal has nothing to forget.
+        """
 
     def answered(
         self,
@@ -308,7 +326,7 @@ class Description:
         return [np.concatenate(parts) for parts in zip(*items, strict=True)]
 
 
-# What tells one model from another: its bytes, and the options that make another model of the same bytes.
+# What identifies a model: its bytes, and the options that make another model of the same bytes.
 #
 # Rules: a digest is of the bytes that were read: a file that changed meanwhile is refused, because what is made of it
 # would be
@@ -342,7 +360,7 @@ def content_sha256(path: Path) -> str | None:
     return folder_sha256(path, [file for file in files if file.is_file()])
 
 
-def changed(path: Path) -> SourceError:
+def changed_error(path: Path) -> SourceError:
     """The error for a model that is not what it was when its reading began."""
     return SourceError(
         "the file changed while it was read", where=str(path), do="Run the build again when nothing writes to it"
@@ -369,10 +387,10 @@ def with_options(digest: str, options: LoadOptions) -> str:
     """The digest itself where no option makes another model."""
     if not (options.shapes or options.constants or options.signature):
         return digest
-    said = {
+    record = {
         "file": digest,
         "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
         "constants": dict(options.constants),
         "signature": options.signature,
     }
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

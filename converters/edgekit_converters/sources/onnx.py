@@ -21,7 +21,9 @@ from edgekit_converters.errors import SourceError
 from edgekit_converters.formats.onnx import parse
 from edgekit_converters.sources import onnx_file, onnx_graph, state
 from edgekit_converters.sources.model import Description, LoadOptions, Note, with_options
-from edgekit_converters.sources.onnx_graph import finished
+from edgekit_converters.sources.onnx_classifier import Scores, scores_alone, standardise, stated_classes
+from edgekit_converters.sources.onnx_graph import finish_onnx
+from edgekit_converters.sources.onnx_metadata import read_metadata, stated_contract
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.sources.shapes import check_inputs, image_layout, measured_outputs, unique_names
 from edgekit_runtime.engines import Engine, load_engine
@@ -48,13 +50,19 @@ class OnnxSource(Description):
 
     @cached_property
     def _onnx(self) -> bytes:
-        return finished(self.model, self)
+        return finish_onnx(self.model, self)
 
 
 def load(path: Path, options: LoadOptions) -> OnnxSource:
-    """Parse, check, and open a session. Raises SourceError with the reason for whatever is refused."""
+    """Parse, check, and open a session.
+
+    Raises SourceError with the reason for whatever is refused.
+    """
     file = onnx_file.read(path)
     model, where = file.model, str(path)
+    said = read_metadata(model)
+    scores = scores_alone(model)
+    standardise(model)
     stored = onnx_file.widen(model)
     fixed = onnx_file.fixed_batches(model, options)
     onnx_file.make_constants(where, model, options)
@@ -69,7 +77,7 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
             f"its input '{unused[0]}' is used by nothing", where=where, do=f"{onnx_file.EXPORT_AGAIN} without it"
         )
     engine = _engine(model.SerializeToString(), where)
-    inputs = _inputs(model.graph, engine, where)
+    inputs = _inputs(model.graph, engine, where, said.picture)
     names = unique_names([spec.tensor for spec in engine.outputs], where=where, kind="output")
     outputs = measured_outputs(
         [(name, spec.tensor) for name, spec in zip(names, engine.outputs, strict=True)],
@@ -82,6 +90,7 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
     if fixed:
         _check_pinned_batch(_engine(before, where), engine, inputs, where)
     pairs = state.pairs(inputs, outputs)
+    stated, why = stated_contract(said, inputs, outputs)
     return OnnxSource(
         path=path,
         format="onnx",
@@ -90,7 +99,10 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
         outputs=outputs,
         state="explicit" if pairs else "none",
         state_pairs=pairs,
-        notes=(*_notes(pairs, [name for pair in states for name in pair]), *_halved(bool(stored))),
+        notes=_notes(pairs, [name for pair in states for name in pair], halved=bool(stored))
+        + _taken_away(scores)
+        + (Note("metadata-unused", why, "Say what the numbers mean in a contract file"),) * bool(why),
+        stated=stated or stated_classes(scores, outputs),
         model=model,
         engine=engine,
     )
@@ -127,14 +139,15 @@ def _engine(data: bytes, where: str) -> Engine:
         raise SourceError(error.what, where=where, do=onnx_file.EXPORT_AGAIN) from error
 
 
-def _inputs(graph: Any, engine: Engine, where: str) -> tuple[TensorSpec, ...]:
+def _inputs(graph: Any, engine: Engine, where: str, picture: tuple[int, int] | None) -> tuple[TensorSpec, ...]:
     names = unique_names([spec.tensor for spec in engine.inputs], where=where, kind="input")
     axes = {value.name: [dim.dim_param or None for dim in value.type.tensor_type.shape.dim] for value in graph.input}
     specs = tuple(
         replace(spec, name=name, layout=image_layout(spec.shape, prefer="NCHW"))
         for name, spec in zip(names, engine.inputs, strict=True)
     )
-    check_inputs(specs, where=where, axes={spec.name: axes.get(spec.tensor, ()) for spec in specs})
+    named = {spec.name: axes.get(spec.tensor, ()) for spec in specs}
+    check_inputs(specs, where=where, axes=named, picture=picture)
     return specs
 
 
@@ -190,23 +203,26 @@ def _check_widened(
         )
 
 
-def _halved(halved: bool) -> tuple[Note, ...]:
-    if not halved:
-        return ()
-    what = "it is a float16 model, and is widened to float32: what was lost to float16 before is not measured"
-    return (Note("float16-weights", what, "Pass the float32 model, if there is one"),)
+def _notes(pairs: Sequence[tuple[str, str]], wrapped: Sequence[str], *, halved: bool) -> tuple[Note, ...]:
+    notes = []
+    if pairs:
+        carried = ", ".join(f"'{output}' is the next '{name}'" for name, output in pairs)
+        more = f"; {', '.join(wrapped)} got a first axis of 1 for the batch" if wrapped else ""
+        what = f"the model keeps a state that its caller carries: {carried}{more}"
+        do = "Give sequences (recordings, or arrays [sequences, frames, ...]) without the state, and ask through "
+        notes.append(Note("explicit-state", what, f"{do}model.session()"))
+    if halved:
+        what = "it is a float16 model, and is widened to float32: what was lost to float16 before is not measured"
+        notes.append(Note("float16-weights", what, "Pass the float32 model, if there is one"))
+    return tuple(notes)
 
 
-def _notes(pairs: Sequence[tuple[str, str]], wrapped: Sequence[str]) -> tuple[Note, ...]:
-    if not pairs:
-        return ()
-    carried = ", ".join(f"'{output}' is the next '{name}'" for name, output in pairs)
-    more = f"; {', '.join(wrapped)} got a first axis of 1 for the batch" if wrapped else ""
-    return (
-        Note(
-            "explicit-state",
-            f"the model keeps a state that its caller carries: {carried}{more}",
-            "Give sequences (recordings, or arrays [sequences, frames, ...]) without the state, and ask through "
-            "model.session()",
-        ),
-    )
+def _taken_away(scores: Scores) -> tuple[Note, ...]:
+    notes = []
+    if scores.zipped:
+        what = f"the output '{scores.zipped[0]}' was a list of dictionaries (ZipMap), and is a table of scores now"
+        notes.append(Note("zipmap-removed", what, "Ask for answer.top(): it has the classes by name"))
+    if scores.removed:
+        what = f"the output '{scores.removed[0]}' was taken away: it is the class with the best score"
+        notes.append(Note("label-removed", what, "Ask for answer.top(1)"))
+    return tuple(notes)

@@ -8,7 +8,7 @@ Rules:
 - standard operators only, because a custom domain needs code that no board has; a float model;
 - weights in other files must stand in the model's own folder; weights are finite;
 - all float16 becomes float32, in inner graphs too: a board's CPU computes in float32. The widened graph must answer as
-  the file does, as far as float16 can tell;
+  the file does, within float16's precision;
 - --shape: an axis with a name is one size wherever the inputs name it; shapes inside the graph are forgotten, because
   they followed from the old ones; a pinned batch must give the answers of the original's;
 - an input that --constant names is gone.
@@ -17,6 +17,7 @@ Rules:
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,8 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError, SourceError, first_line
 from edgekit_converters.formats.onnx import FLOATS, array, constants, new_constant, nodes, parse, subgraphs, tensors
-from edgekit_converters.sources.model import LoadOptions, changed, file_sha256, folder_sha256
+from edgekit_converters.sources.model import LoadOptions, changed_error, file_sha256, folder_sha256
+from edgekit_converters.sources.onnx_classifier import merge_opsets
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.sources.shapes import check_finite, check_named, pin
 from edgekit_runtime.errors import MissingExtraError
@@ -78,7 +80,10 @@ _LARGEST = 2_000_000_000  # protobuf's own limit is 2 GiB
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """model: with every weight inside. sha256: of the file, and of those that weights were read from."""
+    """model: with every weight inside.
+
+    sha256: of the file, and of those that weights were read from.
+    """
 
     model: Any
     sha256: str
@@ -96,18 +101,22 @@ def read(path: Path) -> OnnxFile:
         _refuse(path, "this is not an ONNX model, or it is damaged", cause=error)
     if not model.opset_import:
         _refuse(path, "this is not an ONNX model, or it has no operators")
+    merge_opsets(model)
     sha256 = _with_external_data(path, model)
     check_graph(str(path), model)
     return OnnxFile(model, sha256)
 
 
 def check_graph(where: str, model: Any) -> None:
-    """Raises SourceError for operators that no board has, a quantized model, a broken graph, or weights that are
-    damaged.
-    """
+    """Raises SourceError for foreign operators, a quantized model, a broken graph, or damaged weights."""
     import onnx
 
     _check_operators(where, model)
+    made = Counter(name for node in model.graph.node for name in node.output if name)
+    made.update(value.name for value in model.graph.input)
+    if twice := [name for name, times in made.items() if times > 1]:
+        do = "Export it again with other input_names and output_names: none that a layer has"
+        raise SourceError(f"two of its values are called '{twice[0]}', and no engine loads that", where=where, do=do)
     try:
         with quiet():
             onnx.checker.check_model(model)
@@ -153,8 +162,8 @@ def _check_operators(where: str, model: Any) -> None:
 
 
 def _with_external_data(path: Path, model: Any) -> str:
-    """Read weights that stand beside the model into it; the digest of all. Nothing outside of the model's folder is
-    opened.
+    """Read weights that stand beside the model into it; the digest of all.
+    Nothing outside of the model's folder is opened.
     """
     import onnx
 
@@ -178,7 +187,7 @@ def _with_external_data(path: Path, model: Any) -> str:
     except Exception as error:  # noqa: BLE001 - onnx raises ValidationError, ValueError and OSError here
         _refuse(path, f"its weights cannot be read: {first_line(error)}", cause=error)
     if folder_sha256(folder, files) != before:
-        raise changed(path)
+        raise changed_error(path)
     return before
 
 
@@ -225,7 +234,13 @@ def widen(model: Any) -> bytes:
 
     half, graphs = TensorProto.FLOAT16, list(subgraphs(model.graph))
     halves = [tensor for tensor in tensors(model) if tensor.data_type == half]
-    types = [(holder, name) for graph in graphs for holder, name in _types(graph) if getattr(holder, name) == half]
+    types: list[tuple[Any, str]] = []  # where an element type stands, and the field's name
+    for graph in graphs:
+        for value in (*graph.input, *graph.output):
+            types += [(kind, "elem_type") for kind in _kinds(value.type) if kind.elem_type == half]
+        for attribute in (attribute for node in graph.node for attribute in node.attribute):
+            if attribute.name in _TYPED and attribute.type == attribute.INT and attribute.i == half:
+                types.append((attribute, "i"))
     if not halves and not types:
         return b""
     before = bytes(model.SerializeToString())
@@ -239,7 +254,7 @@ def widen(model: Any) -> bytes:
 
 
 def differs(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> str:
-    """What is wrong with the second answers, in words; "" where they are the first's as far as float16 can tell.
+    """What is wrong with the second answers, in words; "" where they are the first's within float16's precision.
 
     An answer that is too large for float16 says nothing, and neither does an integer one: a tie may fall otherwise.
     """
@@ -254,16 +269,6 @@ def differs(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> st
     return ""
 
 
-def _types(graph: Any) -> Iterator[tuple[Any, str]]:
-    """Where an element type stands, and the field's name."""
-    for value in (*graph.input, *graph.output):
-        yield from ((kind, "elem_type") for kind in _kinds(value.type))
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.name in _TYPED and attribute.type == attribute.INT:
-                yield attribute, "i"
-
-
 def _kinds(kind: Any) -> Iterator[Any]:
     """The tensor types in a type: of itself, or of a sequence's or an optional's elements."""
     which = kind.WhichOneof("value")
@@ -275,10 +280,29 @@ def _kinds(kind: Any) -> Iterator[Any]:
 
 def make_constants(where: str, model: Any, options: LoadOptions) -> None:
     """In place. Raises SourceError where a constant does not fit the model."""
-    inputs = _inputs(model)
+    from onnx import helper
+
+    graph, inputs = model.graph, _inputs(model)
     check_named(options.constants, list(inputs), where=where, option="--constant")
     for name, number in options.constants.items():
-        _make_constant(where, model.graph, inputs[name], number)
+        value = inputs[name]
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        shape = _sizes(value.type.tensor_type.shape.dim)
+        if any(size < 0 for size in shape[1:]):
+            raise SourceError(
+                f"the input '{name}' has free axes, so it cannot be one number",
+                where=where,
+                do="Pin it with --shape",
+            )
+        array = np.full([abs(size) for size in shape], number, dtype)
+        if not np.all(array == number):
+            raise SourceError(
+                f"--constant gives the input '{name}' {number}, which is no {dtype.name}",
+                where=where,
+                do="Give it a number of that kind",
+            )
+        graph.initializer.append(new_constant(value.name, array))
+        del graph.input[[entry.name for entry in graph.input].index(value.name)]
 
 
 def pin_shapes(where: str, model: Any, options: LoadOptions) -> None:
@@ -324,28 +348,6 @@ def forget_shapes(model: Any) -> None:
     for value in model.graph.output:
         for dim in value.type.tensor_type.shape.dim:
             dim.Clear()
-
-
-def _make_constant(where: str, graph: Any, value: Any, number: float) -> None:
-    from onnx import helper
-
-    dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-    shape = _sizes(value.type.tensor_type.shape.dim)
-    if any(size < 0 for size in shape[1:]):
-        raise SourceError(
-            f"the input '{_plain(value.name)}' has free axes, so it cannot be one number",
-            where=where,
-            do="Pin it with --shape",
-        )
-    array = np.full([abs(size) for size in shape], number, dtype)
-    if not np.all(array == number):
-        raise SourceError(
-            f"--constant gives the input '{_plain(value.name)}' {number}, which is no {dtype.name}",
-            where=where,
-            do="Give it a number of that kind",
-        )
-    graph.initializer.append(new_constant(value.name, array))
-    del graph.input[[entry.name for entry in graph.input].index(value.name)]
 
 
 def _sizes(dims: Sequence[Any]) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError, first_line
-from edgekit_converters.formats.onnx import copied, opset_of, reads, rename, replace
+from edgekit_converters.formats.onnx import copy_model, opset_of, reads, rename, replace
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import quiet
 from edgekit_runtime.errors import EngineError
@@ -30,7 +30,7 @@ __all__ = [
     "NCHW_KEY",
     "OPSET",
     "disagreement",
-    "finished",
+    "finish_onnx",
     "nchw_inputs",
     "order",
     "random_inputs",
@@ -119,7 +119,7 @@ def slim(model: Any) -> Any:
 
     try:
         with quiet():
-            slimmed = onnxslim.slim(copied(model))
+            slimmed = onnxslim.slim(copy_model(model))
     except Exception:  # noqa: BLE001 - an optimization: the graph is right without it
         return model
     return slimmed if slimmed is not None and _ends(slimmed) == _ends(model) else model
@@ -130,7 +130,7 @@ def _ends(model: Any) -> tuple[set[str], set[str]]:
 
 
 @dataclass(frozen=True)
-class Difference:
+class GraphDifference:
     """Where and by how much an ONNX graph differs from the original."""
 
     output: str
@@ -139,7 +139,7 @@ class Difference:
 
 def disagreement(
     data: bytes, inputs: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]], names: Sequence[str]
-) -> Difference | None:
+) -> GraphDifference | None:
     """Run the graph; None where every output is within 1e-3 (of its largest magnitude, at least 1) of `expected`.
 
     Raises EngineError when ONNX Runtime refuses the graph.
@@ -150,11 +150,11 @@ def disagreement(
         results = engine.run(inputs)
     for name, got, want in zip(names, results, expected, strict=True):
         if got.shape != want.shape:
-            return Difference(name, float("inf"))
+            return GraphDifference(name, float("inf"))
         error = np.abs(got.astype(np.float64) - want.astype(np.float64))
         limit = _TOLERANCE * max(1.0, float(np.abs(want).max(initial=0.0)))
         if error.size and not float(error.max()) <= limit:  # NaN is a difference too
-            return Difference(name, float(error.max()))
+            return GraphDifference(name, float(error.max()))
     return None
 
 
@@ -243,7 +243,7 @@ def _free(name: str, taken: set[str]) -> str:
 # data = finished(model, source)
 
 
-def finished(original: Any, source: SourceModel) -> bytes:
+def finish_onnx(original: Any, source: SourceModel) -> bytes:
     """original: a graph whose values are called as the specs' `tensor`.
 
     Raises ConversionError where its answers moved.
@@ -251,7 +251,7 @@ def finished(original: Any, source: SourceModel) -> bytes:
     specs = (*source.inputs, *source.outputs)
     inputs = random_inputs(source.inputs, 3 if all(spec.free_batch for spec in specs) else 1)
     expected = source.predict(inputs)
-    model = tie_down(copied(original))
+    model = tie_down(copy_model(original))
     problem = ""
     for candidate in (slim(model), model):
         order(candidate)
@@ -268,5 +268,5 @@ def finished(original: Any, source: SourceModel) -> bytes:
             return data
         problem = f"the output '{difference.output}' moved by {difference.worst:.3g}"
     before, after = opset_of(original), opset_of(model)
-    step = "writing the graph anew" if before == after else f"taking the graph from opset {before} to {after}"
+    step = "rewriting the graph" if before == after else f"taking the graph from opset {before} to {after}"
     raise ConversionError(f"{step} failed: {problem}", where=str(source.path), do=f"Export it again at opset {OPSET}")

@@ -3,10 +3,10 @@ lost.
 
 Rules:
 - while `quiet()` lasts, what C++ code writes to file descriptor 2 goes to a scratch file, and Python's own `sys.stderr`
-  still reaches the terminal, so that a progress bar goes on;
+  still reaches the terminal, so that a progress bar is not interrupted;
 - several threads may be quiet at once: descriptor 2 is the process's, so the first turns it away and the last one to
   leave turns it back; each is given what was written since it began;
-- nothing that is raised is swallowed; `Captured.text()` gives what was written, for an error's message;
+- nothing that is raised is swallowed; `CapturedOutput.text()` gives what was written, for an error's message;
 - EDGEKIT_CONVERTER_LOG=1 lets everything through.
 
     with quiet() as log:
@@ -28,13 +28,13 @@ from typing import IO, Any
 from edgekit_converters.errors import SourceError
 from edgekit_runtime.errors import MissingExtraError
 
-__all__ = ["Captured", "import_keras", "import_tensorflow", "quiet"]
+__all__ = ["CapturedOutput", "import_keras", "import_tensorflow", "quiet"]
 
 _LOGGERS = ("tensorflow", "absl", "tf2onnx", "onnxslim", "torch", "torch.onnx", "root")
 _TAIL_BYTES = 64_000
 
 
-class Captured:
+class CapturedOutput:
     """What was written to stderr while it was quiet."""
 
     def __init__(self, file: IO[bytes] | None = None) -> None:
@@ -51,7 +51,7 @@ class Captured:
         return os.pread(descriptor, size - start, start).decode("utf-8", "replace")
 
 
-class _Quiet:
+class _StderrRedirect:
     """The one redirection of this process, and how many are inside it."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _Quiet:
         self._stack = contextlib.ExitStack()
         self._scratch: IO[bytes] | None = None
 
-    def enter(self) -> Captured:
+    def enter(self) -> CapturedOutput:
         with self._lock:
             if self._inside == 0:
                 with contextlib.ExitStack() as stack:
@@ -70,7 +70,7 @@ class _Quiet:
                     self._scratch = stack.enter_context(_redirected())
                     self._stack = stack.pop_all()
             self._inside += 1
-            return Captured(self._scratch)
+            return CapturedOutput(self._scratch)
 
     def leave(self) -> None:
         with self._lock:
@@ -80,14 +80,14 @@ class _Quiet:
                 self._stack.close()
 
 
-_QUIET = _Quiet()
+_QUIET = _StderrRedirect()
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[Captured]:
+def quiet() -> Iterator[CapturedOutput]:
     """Keep notices off the terminal while a conversion tool works."""
     if os.environ.get("EDGEKIT_CONVERTER_LOG"):
-        yield Captured()
+        yield CapturedOutput()
         return
     captured = _QUIET.enter()
     try:
@@ -106,7 +106,10 @@ def _redirected() -> Iterator[IO[bytes] | None]:
     python_stderr, own = sys.stderr, None
     with tempfile.TemporaryFile() as scratch:
         try:
-            if _is_descriptor_2(python_stderr):
+            is_descriptor_2 = False
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                is_descriptor_2 = python_stderr.fileno() == 2
+            if is_descriptor_2:
                 python_stderr.flush()
                 own = os.fdopen(os.dup(saved), "w", buffering=1, encoding="utf-8", errors="replace")
                 sys.stderr = own
@@ -121,17 +124,10 @@ def _redirected() -> Iterator[IO[bytes] | None]:
                 own.close()
 
 
-def _is_descriptor_2(stream: Any) -> bool:
-    try:
-        return bool(stream.fileno() == 2)
-    except (AttributeError, OSError, ValueError):
-        return False
-
-
 @contextlib.contextmanager
 def _quiet_loggers() -> Iterator[None]:
-    """The tools' loggers speak of errors only. The null handler stops `logging.warning` from configuring the root
-    logger.
+    """The tools' loggers speak of errors only.
+    The null handler stops `logging.warning` from configuring the root logger.
     """
     root, null = logging.getLogger(), logging.NullHandler()
     loggers = [root if name == "root" else logging.getLogger(name) for name in _LOGGERS]
@@ -148,7 +144,10 @@ def _quiet_loggers() -> Iterator[None]:
 
 
 def import_tensorflow() -> Any:
-    """The tensorflow module, imported without a word. Raises MissingExtraError with the command that adds it."""
+    """The tensorflow module, imported without a word.
+
+    Raises MissingExtraError with the command that adds it.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         with quiet():
@@ -161,7 +160,10 @@ def import_tensorflow() -> Any:
 
 
 def import_keras() -> Any:
-    """The keras module on its TensorFlow backend. Raises SourceError when another backend was chosen before."""
+    """The keras module on its TensorFlow backend.
+
+    Raises SourceError when another backend was chosen before.
+    """
     import_tensorflow()
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "tensorflow"

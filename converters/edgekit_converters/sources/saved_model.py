@@ -29,7 +29,7 @@ from edgekit_converters.sources.load import check_unpacked
 from edgekit_converters.sources.model import LoadOptions, Note, saved_model_sha256
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import check_finite, check_inputs, check_named, image_layout, pin, unique_names
-from edgekit_converters.sources.traced import Network, Origin, TracedSource, described, keeps_state
+from edgekit_converters.sources.traced import Origin, TracedNetwork, TracedSource, describe_traced, keeps_state
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["load"]
@@ -87,13 +87,13 @@ def load(path: Path, options: LoadOptions) -> TracedSource:
     graph = serving[0]
     program, notes = _program(path, graph, _signature(path, graph, options), options)
     tf = import_tensorflow()
-    unpacked = 0
-    for nodes in (program.graph.node, *(function.node_def for function in program.graph.library.function)):
-        for tensor in (node.attr["value"].tensor for node in nodes if node.op == "Const"):
-            sides = [max(int(side.size), 0) for side in tensor.tensor_shape.dim]
-            unpacked += math.prod(sides) * tf.dtypes.as_dtype(tensor.dtype).size
+    unpacked, graphs = 0, (program.graph.node, *(function.node_def for function in program.graph.library.function))
+    constants = [node for nodes in graphs for node in nodes if node.op == "Const"]
+    for tensor in (node.attr["value"].tensor for node in constants):
+        sides = [max(int(side.size), 0) for side in tensor.tensor_shape.dim]
+        unpacked += math.prod(sides) * tf.dtypes.as_dtype(tensor.dtype).size
     check_unpacked(path, unpacked, (path / "saved_model.pb").stat().st_size, "saved_model.pb")
-    check_finite(_constants(program.graph), where=str(path), may_be_infinite=lambda _: True)
+    check_finite(_floating(constants), where=str(path), may_be_infinite=lambda _: True)
     inputs = _inputs(program, options, str(path))
     function, weights = _function(path, program)
     check_finite(weights, where=str(path))
@@ -103,22 +103,23 @@ def load(path: Path, options: LoadOptions) -> TracedSource:
 
     origin = Origin(path, "saved-model", saved_model_sha256(path, options), notes)
     outputs = unique_names(program.outputs, where=str(path), kind="output")
-    return described(Network(call, holds=function), origin, inputs, outputs)
+    return describe_traced(TracedNetwork(call, holds=function), origin, inputs, outputs)
 
 
 def _program(path: Path, graph: Any, name: str, options: LoadOptions) -> tuple[_Program, tuple[Note, ...]]:
-    """What the signature runs. Raises SourceError for operators that are no arithmetic, and for a state kept inside."""
+    """What the signature runs.
+    Raises SourceError for operators that are no arithmetic, and for a state kept inside."""
     signature = graph.signature_def[name]
     odd = [key for info in (signature.inputs, signature.outputs) for key in info if not info[key].name]
     if odd:
         _refuse(path, f"'{odd[0]}' of its signature is no plain tensor", "Save a signature with plain tensors")
     values = [info.name for info in (*signature.inputs.values(), *signature.outputs.values())]
-    nodes = traced.reached(graph.graph_def, values)
+    nodes = traced.reachable_nodes(graph.graph_def, values)
     if traced.writes_state(nodes):
         raise keeps_state([node.name for node in nodes if node.op in _VARIABLES], str(path))
     foreign = traced.beyond_arithmetic(nodes)
     saver = graph.saver_def
-    restored = traced.reached(graph.graph_def, [saver.restore_op_name])
+    restored = traced.reachable_nodes(graph.graph_def, [saver.restore_op_name])
     if any(node.op in _VARIABLES for node in nodes):
         foreign += sorted({*traced.beyond_arithmetic(restored)} - _RESTORES - {*foreign})
     if not foreign:
@@ -134,23 +135,12 @@ def _program(path: Path, graph: Any, name: str, options: LoadOptions) -> tuple[_
 
 
 def _function(path: Path, program: _Program) -> tuple[Any, Iterator[tuple[str, NDArray[Any]]]]:
-    """A TensorFlow function of the signature's inputs, in their order, and its weights by name."""
-    tf = import_tensorflow()
+    """A TensorFlow function of the signature's inputs, in their order, and its weights by name.
+
+    The checkpoint's values stand in the place of variables.
+    """
+    tf, graph = import_tensorflow(), program.graph
     ends = [[info[key].name for key in sorted(info)] for info in (program.signature.inputs, program.signature.outputs)]
-    try:
-        with quiet():
-            frozen = _frozen(tf, path, program, [name.partition(":")[0] for names in ends for name in names])
-            whole = tf.compat.v1.wrap_function(lambda: tf.compat.v1.import_graph_def(frozen, name=""), [])
-            function = whole.prune(*ends)
-    except Exception as error:  # noqa: BLE001 - TensorFlow raises a dozen unrelated types on a damaged folder
-        _refuse(path, f"TensorFlow cannot load it: {one_line(error)}", cause=error)
-    names = {*program.variables}
-    return function, _floating(node for node in frozen.node if node.name in names)
-
-
-def _frozen(tf: Any, path: Path, program: _Program, keep: list[str]) -> Any:
-    """The graph with the checkpoint's values in the place of variables."""
-    graph = program.graph
     names = {node.name for node in graph.node}
     for node in list(graph.node):
         reader = f"{node.name}/Read/ReadVariableOp"  # where TensorFlow's own freezing looks for a variable's value
@@ -158,19 +148,27 @@ def _frozen(tf: Any, path: Path, program: _Program, keep: list[str]) -> Any:
             graph.node.add(name=reader, op="ReadVariableOp", input=[node.name]).attr["dtype"].CopyFrom(
                 node.attr["dtype"]
             )
-    with tf.Graph().as_default() as opened, tf.compat.v1.Session(graph=opened) as session:
-        tf.compat.v1.import_graph_def(graph, name="")
-        if program.variables:
-            checkpoint = str(path / "variables" / "variables")
-            session.run(program.saver.restore_op_name, {program.saver.filename_tensor_name: checkpoint})
-        if program.init:
-            session.run(program.init)
-        freeze = tf.compat.v1.graph_util.convert_variables_to_constants
-        frozen = freeze(session, opened.as_graph_def(), sorted({*keep}))
-    for function in frozen.library.function:
-        function.attr.pop("_input_shapes", None)  # of before, when weights were arguments
-    _name_by_content(frozen)
-    return frozen
+    try:
+        with quiet():
+            with tf.Graph().as_default() as opened, tf.compat.v1.Session(graph=opened) as session:
+                tf.compat.v1.import_graph_def(graph, name="")
+                if program.variables:
+                    checkpoint = str(path / "variables" / "variables")
+                    session.run(program.saver.restore_op_name, {program.saver.filename_tensor_name: checkpoint})
+                if program.init:
+                    session.run(program.init)
+                freeze = tf.compat.v1.graph_util.convert_variables_to_constants
+                kept = sorted({name.partition(":")[0] for side in ends for name in side})
+                frozen = freeze(session, opened.as_graph_def(), kept)
+            for function in frozen.library.function:
+                function.attr.pop("_input_shapes", None)  # of before, when weights were arguments
+            _name_by_content(frozen)
+            whole = tf.compat.v1.wrap_function(lambda: tf.compat.v1.import_graph_def(frozen, name=""), [])
+            network = whole.prune(*ends)
+    except Exception as error:  # noqa: BLE001 - TensorFlow raises a dozen unrelated types on a damaged folder
+        _refuse(path, f"TensorFlow cannot load it: {one_line(error)}", cause=error)
+    variables = {*program.variables}
+    return network, _floating(node for node in frozen.node if node.name in variables)
 
 
 def _name_by_content(graph: Any) -> None:
@@ -238,11 +236,6 @@ def _inputs(program: _Program, options: LoadOptions, where: str) -> tuple[Tensor
         described_inputs.append(TensorSpec(name, name, str(np.dtype(dtype.as_numpy_dtype).name), shape, layout))
     check_inputs(described_inputs, where=where)
     return tuple(described_inputs)
-
-
-def _constants(graph_def: Any) -> Iterator[tuple[str, NDArray[Any]]]:
-    for nodes in (graph_def.node, *(function.node_def for function in graph_def.library.function)):
-        yield from _floating(node for node in nodes if node.op == "Const")
 
 
 def _floating(constants: Iterable[Any]) -> Iterator[tuple[str, NDArray[Any]]]:

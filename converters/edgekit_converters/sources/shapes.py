@@ -41,7 +41,10 @@ Run = Callable[[list[NDArray[Any]]], Sequence[NDArray[Any]]]
 
 
 def image_layout(shape: Sequence[int], *, prefer: Layout) -> Layout | None:
-    """Where the channels stand, for a 4-D input; None when neither end has 1, 3 or 4. `prefer` settles [N, 3, 5, 3]."""
+    """Where the channels stand, for a 4-D input; None when neither end has 1, 3 or 4.
+
+    `prefer` settles [N, 3, 5, 3].
+    """
     if len(shape) != 4:
         return None
     fits: dict[Layout, bool] = {"NHWC": shape[3] in CHANNELS, "NCHW": shape[1] in CHANNELS}
@@ -63,8 +66,9 @@ def check_named(wanted: Iterable[str], inputs: Sequence[str], *, where: str, opt
 
 
 def pin(name: str, shape: Sequence[int], wanted: Sequence[int], *, where: str) -> tuple[int, ...]:
-    """The model's shape with its free axes fixed. A free batch stays free; a fixed batch becomes 1, if the graph lets
-    it.
+    """The model's shape with its free axes fixed.
+
+    A free batch stays free; a fixed batch becomes 1, if the graph lets it.
 
     Raises SourceError where the model itself says otherwise.
     """
@@ -84,16 +88,30 @@ def pin(name: str, shape: Sequence[int], wanted: Sequence[int], *, where: str) -
     return (-1 if shape[0] == -1 else 1, *wanted[1:])
 
 
-def check_shape(spec: TensorSpec, *, where: str, kind: str, axis_names: Sequence[str | None] = ()) -> None:
-    """Raises SourceError unless axis 0 is a batch of -1 or 1 and every other axis is fixed and positive."""
+def check_shape(
+    spec: TensorSpec,
+    *,
+    where: str,
+    kind: str,
+    axis_names: Sequence[str | None] = (),
+    picture: tuple[int, int] | None = None,
+) -> None:
+    """Raises SourceError unless axis 0 is a batch of -1 or 1 and every other axis is fixed and positive.
+
+    picture: the height and width that the file names, for the option that the error shows.
+    """
     label, shape = f"{kind} '{spec.name}'", spec.shape
     if not shape:
-        raise SourceError(f"{label} is a scalar: it has no batch axis", where=where, do=_for_scalar(spec, kind))
+        do = "Give it a first axis for the batch"
+        if kind == "input":
+            do = f"Fix its value with --constant {spec.name}=NUMBER, or give it a first axis for the batch"
+        raise SourceError(f"{label} is a scalar: it has no batch axis", where=where, do=do)
     if shape[0] not in (-1, 1):
+        sizes = ",".join(_example((1, *shape[1:]), picture))
         raise SourceError(
             f"{label} has the shape {shape_text(shape)}: a fixed batch of {shape[0]}",
             where=where,
-            do=f"Try --shape {spec.name}={','.join(_example((1, *shape[1:])))}, or export the model with a free batch"
+            do=f"Try --shape {spec.name}={sizes}, or export the model with a free batch"
             if kind == "input"
             else "Return it with the batch as its first axis, or export the model with a free batch or a batch of 1",
         )
@@ -111,12 +129,16 @@ def check_shape(spec: TensorSpec, *, where: str, kind: str, axis_names: Sequence
         raise SourceError(
             f"{label} has the shape {shape_text(shape)}: {called} is free, and only the batch axis may be",
             where=where,
-            do=_how_to_pin(spec) if kind == "input" else f"Export the model with a fixed size for axis {axis}",
+            do=_how_to_pin(spec, picture) if kind == "input" else f"Export the model with a fixed size for axis {axis}",
         )
 
 
 def check_inputs(
-    specs: Sequence[TensorSpec], *, where: str, axes: Mapping[str, Sequence[str | None]] = MappingProxyType({})
+    specs: Sequence[TensorSpec],
+    *,
+    where: str,
+    axes: Mapping[str, Sequence[str | None]] = MappingProxyType({}),
+    picture: tuple[int, int] | None = None,
 ) -> None:
     """`check_shape` for all inputs: where several do not fit, one error shows every option to give. axes: names of
     theirs.
@@ -124,14 +146,18 @@ def check_inputs(
     errors: list[tuple[TensorSpec, SourceError]] = []
     for spec in specs:
         try:
-            check_shape(spec, where=where, kind="input", axis_names=axes.get(spec.name, ()))
+            check_shape(spec, where=where, kind="input", axis_names=axes.get(spec.name, ()), picture=picture)
         except SourceError as error:
             errors.append((spec, error))
     if len(errors) > 1:
-        shown = ", ".join(
-            f"'{spec.name}' {shape_text(spec.shape) if spec.shape else '(a scalar)'}" for spec, _ in errors
+        specs = [spec for spec, _ in errors]
+        shown = ", ".join(f"'{spec.name}' {shape_text(spec.shape) if spec.shape else '(a scalar)'}" for spec in specs)
+        options = " ".join(
+            f"--shape {spec.name}={','.join(_example(spec.shape, picture))}"
+            if spec.shape
+            else f"--constant {spec.name}=NUMBER"
+            for spec in specs
         )
-        options = " ".join(_option(spec) for spec, _ in errors)
         raise SourceError(
             f"{len(errors)} inputs are not of a fixed size with the batch in front: {shown}",
             where=where,
@@ -139,10 +165,6 @@ def check_inputs(
         )
     if errors:
         raise errors[0][1]
-
-
-def _option(spec: TensorSpec) -> str:
-    return f"--shape {spec.name}={','.join(_example(spec.shape))}" if spec.shape else f"--constant {spec.name}=NUMBER"
 
 
 def measured_outputs(
@@ -179,26 +201,23 @@ def _zeros(inputs: Sequence[TensorSpec], items: int) -> list[NDArray[Any]]:
     return [np.zeros((items, *spec.shape[1:]), spec.dtype) for spec in inputs]
 
 
-def _how_to_pin(spec: TensorSpec) -> str:
+def _how_to_pin(spec: TensorSpec, picture: tuple[int, int] | None = None) -> str:
     letters: Mapping[int, str] = {}
     if image_layout(spec.shape, prefer="NCHW") == "NCHW":
         letters = {2: "HEIGHT", 3: "WIDTH"}
     elif image_layout(spec.shape, prefer="NHWC") == "NHWC":
         letters = {1: "HEIGHT", 2: "WIDTH"}
     sizes = ["1", *(letters.get(i, f"SIZE{i}") if n < 1 else str(n) for i, n in enumerate(spec.shape[1:], 1))]
-    example = ",".join(_example(spec.shape))
+    example = ",".join(_example(spec.shape, picture))
     return f"Pin it: --shape {spec.name}={','.join(sizes)}, such as --shape {spec.name}={example}"
 
 
-def _example(shape: Sequence[int]) -> list[str]:
-    stand_in = 224 if len(shape) == 4 else 128
-    return ["1", *(str(stand_in if n < 1 else n) for n in shape[1:])]
-
-
-def _for_scalar(spec: TensorSpec, kind: str) -> str:
-    if kind != "input":
-        return "Give it a first axis for the batch"
-    return f"Fix its value with --constant {spec.name}=NUMBER, or give it a first axis for the batch"
+def _example(shape: Sequence[int], picture: tuple[int, int] | None = None) -> list[str]:
+    stand_in, sides = 224 if len(shape) == 4 else 128, dict[int, int]()
+    if picture is not None and (layout := image_layout(shape, prefer="NCHW")):
+        first = 2 if layout == "NCHW" else 1
+        sides = dict(zip((first, first + 1), picture, strict=True))
+    return ["1", *(str(sides.get(i, stand_in) if n < 1 else n) for i, n in enumerate(shape[1:], 1))]
 
 
 # What inputs and outputs are called: the contract's names, and those that TensorFlow allows.
@@ -209,7 +228,7 @@ def _for_scalar(spec: TensorSpec, kind: str) -> str:
 def unique_names(names: Sequence[str], *, where: str, kind: str) -> tuple[str, ...]:
     """Names without TensorFlow's ':0'.
 
-    Raises SourceError when two are the same: a contract could not tell them apart.
+    Raises SourceError when two are the same: a contract could not name them.
     """
     clean = tuple(name.removesuffix(":0") for name in names)
     for name in clean:

@@ -116,18 +116,14 @@ def give_batch(model: Any, states: Sequence[tuple[str, str]]) -> None:
         reshape = new_node("Reshape", [value.name, f"{value.name}/shape"], [inner], inner)
         replace(graph.node, [reshape, *graph.node])
         _set_shape(value, (1, *sizes))
-        _reshaped_output(graph, made, sizes)
+        inner = f"{made.name}/without_batch"
+        for node in graph.node:
+            node.output[:] = [inner if old == made.name else old for old in node.output]
+        _rename_readings(graph, made.name, inner)
+        graph.node.append(new_node("Reshape", [inner, f"{made.name}/shape"], [made.name], f"{made.name}/batch"))
+        _set_shape(made, (1, *sizes))
     if states:
         del graph.value_info[:]
-
-
-def _reshaped_output(graph: Any, value: Any, sizes: Sequence[int]) -> None:
-    inner = f"{value.name}/without_batch"
-    for node in graph.node:
-        node.output[:] = [inner if name == value.name else name for name in node.output]
-    _rename_readings(graph, value.name, inner)
-    graph.node.append(new_node("Reshape", [inner, f"{value.name}/shape"], [value.name], f"{value.name}/batch"))
-    _set_shape(value, (1, *sizes))
 
 
 def _set_shape(value: Any, sizes: Sequence[int]) -> None:

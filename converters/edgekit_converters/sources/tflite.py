@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -42,10 +42,10 @@ from edgekit_runtime.contract.adapt import quantize
 from edgekit_runtime.contract.finish import dequantize
 from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.errors import EngineError, MissingExtraError
-from edgekit_runtime.modelfile.check import DELEGATED, delegated
+from edgekit_runtime.modelfile.check import DELEGATED, delegated_operators
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["FinishedTflite", "TfliteFile", "TfliteModel", "load", "load_finished", "read", "with_shapes"]
+__all__ = ["FinishedTflite", "FloatTflite", "TfliteModel", "load", "load_finished", "read", "with_shapes"]
 
 _AS_IS = "or pack the file as it is, with nothing measured: --recipe tflite-as-is"
 _MADE_FROM = f"Pass the float model that it was made from: the Keras, SavedModel, ONNX or float .tflite file; {_AS_IS}"
@@ -57,10 +57,12 @@ _NARROW = frozenset(["INT8", "UINT8", "INT4", "INT2", "INT16"])
 
 
 @dataclass(frozen=True)
-class TfliteFile:
-    """data: the float32 file. names: tensor's name -> the signature's, where the file has a signature. shapes: of
-    inputs, by tensor, -1 where the file leaves an axis free. halved: how many weights were float16. stateful: operators
-    that keep a state inside.
+class FloatTflite:
+    """data: the float32 file.
+
+    names: tensor's name -> the signature's, where the file has a signature.
+    shapes: of inputs, by tensor, -1 where the file leaves an axis free. halved: how many weights were float16.
+    stateful: operators that keep a state inside.
     """
 
     data: bytes
@@ -71,7 +73,7 @@ class TfliteFile:
     operators: tuple[str, ...] = ()
 
 
-def read(path: Path, *, as_is: bool = False) -> TfliteFile:
+def read(path: Path, *, as_is: bool = False) -> FloatTflite:
     """as_is: quantized files and those with a state inside are read too, and nothing in them is changed. Raises
     SourceError with the reason for whatever is refused."""
     data = path.read_bytes()
@@ -98,23 +100,31 @@ def read(path: Path, *, as_is: bool = False) -> TfliteFile:
         stateful = tuple(sorted(operators & _STATEFUL)) or (("a variable tensor",) if variable else ())
         if not as_is:
             _check_original(path, file, stateful)
-        _check_operators(path, operators, as_is=as_is)
+        # operators of a known delegate may be in a finished file; the delegate must be there to run it
+        run_elsewhere = {f"CUSTOM {name}" for name in DELEGATED} if as_is else set()
+        foreign = sorted(n for n in operators - run_elsewhere if n.startswith(("CUSTOM ", "SELECT-TF ")))
+        if foreign:
+            _refuse(
+                path,
+                f"it has operators that boards' runtimes do not carry: {', '.join(foreign[:5])}",
+                "Convert it again with built-in operators only, or pass the model that it was made from",
+            )
         data, halved = (data, 0) if as_is else _widened(data, file)
         file = tflite.read(data) if halved else file
-        weights = _weights(file)
-        check_finite(_constants(data, file), where=str(path), may_be_infinite=lambda name: name not in weights)
+        _check_weights(path, data, file)
     except ModuleNotFoundError as error:
         raise MissingExtraError("convert", "reading a .tflite model", where=str(path)) from error
     except (ConversionError, IndexError, ValueError, MemoryError) as error:
         _refuse(path, "this is not a TFLite model, or it is damaged", "Convert or download it again", error)
-    return TfliteFile(
+    return FloatTflite(
         data, names, shapes, halved, stateful, tuple(sorted(n.removeprefix("CUSTOM ") for n in operators))
     )
 
 
 def with_shapes(data: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
-    """The same file with other input shapes, by tensor name, and every shape in it that follows. Raises ValueError
-    where the graph does not take them.
+    """The same file with other input shapes, by tensor name, and every shape in it that follows.
+
+    Raises ValueError where the graph does not take them.
     """
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
@@ -156,18 +166,6 @@ def _check_original(path: Path, file: tflite.TfliteFile, stateful: Sequence[str]
         )
 
 
-def _check_operators(path: Path, operators: frozenset[str], *, as_is: bool) -> None:
-    """as_is: operators of a known delegate may be in it; the delegate must be there to run the file."""
-    delegated = {f"CUSTOM {name}" for name in DELEGATED} if as_is else set()
-    custom = sorted(name for name in operators - delegated if name.startswith(("CUSTOM ", "SELECT-TF ")))
-    if custom:
-        _refuse(
-            path,
-            f"it has operators that boards' runtimes do not carry: {', '.join(custom[:5])}",
-            "Convert it again with built-in operators only, or pass the model that it was made from",
-        )
-
-
 def _widened(data: bytes, file: tflite.TfliteFile) -> tuple[bytes, int]:
     """float16 weights that a DEQUANTIZE reads as float32 weights, and how many."""
     if not any(tensor.dtype == "FLOAT16" and tensor.constant for graph in file.subgraphs for tensor in graph.tensors):
@@ -187,22 +185,23 @@ def _widened(data: bytes, file: tflite.TfliteFile) -> tuple[bytes, int]:
     return tfl.write(model) if widened else data, widened
 
 
-def _constants(data: bytes, file: tflite.TfliteFile) -> Iterator[tuple[str, NDArray[Any]]]:
-    for graph in file.subgraphs:
-        for tensor in graph.tensors:
-            if tensor.constant and tensor.dtype in ("FLOAT32", "FLOAT16", "FLOAT64"):
-                yield tensor.label, tflite.raw_bytes(data, tensor).view(tflite.DTYPES[tensor.dtype])
-
-
-def _weights(file: tflite.TfliteFile) -> frozenset[str]:
-    return frozenset(
+def _check_weights(path: Path, data: bytes, file: tflite.TfliteFile) -> None:
+    """Raises SourceError for a NaN in a constant, or an infinity in one that a layer reads as its weights."""
+    weights = {
         graph.tensors[index].label
         for graph in file.subgraphs
         for operator in graph.operators
         if operator.op in _WEIGHTED
         for index in operator.inputs
         if index >= 0
+    }
+    constants = (
+        (tensor.label, tflite.raw_bytes(data, tensor).view(tflite.DTYPES[tensor.dtype]))
+        for graph in file.subgraphs
+        for tensor in graph.tensors
+        if tensor.constant and tensor.dtype in ("FLOAT32", "FLOAT16", "FLOAT64")
     )
+    check_finite(constants, where=str(path), may_be_infinite=lambda name: name not in weights)
 
 
 def _refuse(path: Path, what: str, do: str, cause: Exception | None = None) -> NoReturn:
@@ -225,7 +224,10 @@ class TfliteModel(Description):
         return self.answered(inputs, self.engine.run, at_once=False)
 
     def onnx(self) -> bytes:
-        """Through tf2onnx, opset 17, IR 10, batch of 1; image inputs are NCHW there. Raises ConversionError."""
+        """Through tf2onnx, opset 17, IR 10, batch of 1; image inputs are NCHW there.
+
+        Raises ConversionError.
+        """
         return self._onnx
 
     @cached_property
@@ -242,10 +244,10 @@ class TfliteModel(Description):
                 )
             exported.adopt(model, self, {spec.tensor: spec.name for spec in (*self.inputs, *self.outputs)}, 1)
         except Exception as error:
-            raise exported.failed(self, one_line(error)) from error
-        data, problem = exported.proved(model, self, 1)
+            raise exported.export_error(self, one_line(error)) from error
+        data, problem = exported.prove_export(model, self, 1)
         if data is None:
-            raise exported.failed(self, problem)
+            raise exported.export_error(self, problem)
         return data
 
 
@@ -286,7 +288,7 @@ def load(path: Path, options: LoadOptions) -> TfliteModel:
     )
 
 
-def _pinned(file: TfliteFile, options: LoadOptions, where: str) -> bytes:
+def _pinned(file: FloatTflite, options: LoadOptions, where: str) -> bytes:
     """The file with every axis fixed; the error for a free one shows the option to give."""
     names = {tensor: file.names.get(tensor, tensor) for tensor in file.shapes}
     check_named(options.shapes, list(names.values()), where=where)
@@ -308,13 +310,16 @@ def _pinned(file: TfliteFile, options: LoadOptions, where: str) -> bytes:
         raise SourceError(f"the graph does not take these shapes: {error}", where=where, do="Check --shape") from error
 
 
-def _called(file: TfliteFile, specs: Sequence[TensorSpec], where: str, kind: str) -> tuple[str, ...]:
+def _called(file: FloatTflite, specs: Sequence[TensorSpec], where: str, kind: str) -> tuple[str, ...]:
     return unique_names([file.names.get(spec.tensor, spec.tensor) for spec in specs], where=where, kind=kind)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FinishedTflite(Description):
-    """See `model.FinishedSource`. tensors: inputs and outputs as the file has them, called as the contract does."""
+    """See `model.FinishedSource`.
+
+    tensors: inputs and outputs as the file has them, called as the contract does.
+    """
 
     data: bytes = field(repr=False)
     engine: Engine = field(repr=False)
@@ -326,7 +331,14 @@ class FinishedTflite(Description):
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Real numbers in and out, one item after the other: where the state is inside, each follows the one before."""
-        return self.answered(inputs, self._run, at_once=False)
+        took, gave = self.tensors
+
+        def run(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
+            raw = self.engine.run([_stored(array, spec) for array, spec in zip(arrays, took, strict=True)])
+            ends = zip(raw, gave, self.outputs, strict=True)
+            return [dequantize(value, tensor, np.dtype(spec.dtype)) for value, tensor, spec in ends]
+
+        return self.answered(inputs, run, at_once=False)
 
     def reset(self) -> None:
         if self.state == "internal":
@@ -337,15 +349,6 @@ class FinishedTflite(Description):
         raise ConversionError(
             "a finished .tflite is packed as it is, and is made into nothing else", where=self.path.name
         )
-
-    def _run(self, arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
-        took, gave = self.tensors
-        fed = [_stored(array, spec) for array, spec in zip(arrays, took, strict=True)]
-        raw = self.engine.run(fed)
-        return [
-            dequantize(value, tensor, np.dtype(spec.dtype))
-            for value, tensor, spec in zip(raw, gave, self.outputs, strict=True)
-        ]
 
 
 def load_finished(path: Path, options: LoadOptions) -> FinishedTflite:
@@ -360,7 +363,7 @@ def load_finished(path: Path, options: LoadOptions) -> FinishedTflite:
             engine = load_engine("tflite", file.data)
     except EngineError as error:
         again = "Convert or download it again"
-        do = "Set EDGEKIT_DELEGATE to the accelerator's library" if delegated(file.operators) else again
+        do = "Set EDGEKIT_DELEGATE to the accelerator's library" if delegated_operators(file.operators) else again
         raise SourceError(error.what, where=where, do=do) from error
     took = _named(file, engine.inputs, where, "input")
     gave = _named(file, engine.outputs, where, "output")
@@ -378,6 +381,11 @@ def load_finished(path: Path, options: LoadOptions) -> FinishedTflite:
     engine.reset()
     pairs = () if file.stateful else state.pairs(inputs, outputs)
     kept: State = "internal" if file.stateful else "explicit" if pairs else "none"
+    what = "the file is packed as it is: nothing was converted, and what it lost when it was made is not measured"
+    notes = [Note("as-is", what, "To measure it, pass the float model that it was made from")]
+    if file.stateful:
+        inside = f"the model keeps a state inside ({', '.join(file.stateful)}): it is asked through model.session()"
+        notes.append(Note("internal-state", inside))
     return FinishedTflite(
         path=path,
         format="tflite",
@@ -386,14 +394,14 @@ def load_finished(path: Path, options: LoadOptions) -> FinishedTflite:
         outputs=outputs,
         state=kept,
         state_pairs=pairs,
-        notes=_notes(file.stateful),
+        notes=tuple(notes),
         data=file.data,
         engine=engine,
         tensors=(tuple(replace(spec, layout=real.layout) for spec, real in zip(took, inputs, strict=True)), gave),
     )
 
 
-def _named(file: TfliteFile, specs: Sequence[TensorSpec], where: str, kind: str) -> tuple[TensorSpec, ...]:
+def _named(file: FloatTflite, specs: Sequence[TensorSpec], where: str, kind: str) -> tuple[TensorSpec, ...]:
     names = unique_names([file.names.get(spec.tensor, spec.tensor) for spec in specs], where=where, kind=kind)
     return tuple(replace(spec, name=name, shape=(1, *spec.shape[1:])) for name, spec in zip(names, specs, strict=True))
 
@@ -407,12 +415,3 @@ def _stored(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
     if spec.quantization is None:
         return np.ascontiguousarray(array, spec.dtype)
     return quantize(array, spec.quantization, np.dtype(spec.dtype))
-
-
-def _notes(stateful: Sequence[str]) -> tuple[Note, ...]:
-    what = "the file is packed as it is: nothing was converted, and what it lost when it was made is not measured"
-    found = [Note("as-is", what, "To measure it, pass the float model that it was made from")]
-    if stateful:
-        kept = f"the model keeps a state inside ({', '.join(stateful)}): it is asked through model.session()"
-        found.append(Note("internal-state", kept))
-    return tuple(found)

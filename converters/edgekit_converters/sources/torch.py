@@ -20,10 +20,9 @@ import contextlib
 import hashlib
 import importlib
 import inspect
-import sys
 import traceback
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +35,7 @@ from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.formats.onnx import rename
 from edgekit_converters.sources import onnx_file, onnx_graph, state, torch_archive
 from edgekit_converters.sources.model import Description, LoadOptions, Note, model_sha256
-from edgekit_converters.sources.onnx_graph import finished
+from edgekit_converters.sources.onnx_graph import finish_onnx
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.sources.shapes import (
     check_finite,
@@ -47,10 +46,20 @@ from edgekit_converters.sources.shapes import (
     pin,
     unique_names,
 )
+from edgekit_converters.user_code import working_folder_on_path
 from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Called", "TorchSource", "called", "flat", "import_torch", "load", "load_function", "open_program"]
+__all__ = [
+    "NetworkCall",
+    "TorchSource",
+    "call_network",
+    "flatten_outputs",
+    "import_torch",
+    "load",
+    "load_function",
+    "open_program",
+]
 
 _SAVE_AGAIN = "Save it again: torch.export.save(torch.export.export(model.eval(), example_inputs), path)"
 
@@ -69,7 +78,10 @@ def import_torch(where: str) -> Any:
 
 
 def open_program(path: Path, options: LoadOptions) -> tuple[Any, tuple[str, ...]]:
-    """A `.pt2` file -> its ExportedProgram, and what had to be trusted in it. Raises SourceError."""
+    """A `.pt2` file -> its ExportedProgram, and what had to be trusted in it.
+
+    Raises SourceError.
+    """
     torch = import_torch(str(path))
     try:
         pieces = tuple(torch_archive.code(torch, path))
@@ -99,15 +111,18 @@ def open_program(path: Path, options: LoadOptions) -> tuple[Any, tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Called:
-    """A network and one call of it. names: of the inputs. examples: tensors with a batch of 1. free: of any batch."""
+class NetworkCall:
+    """A network and one call of it.
+
+    names: of the inputs. examples: tensors with a batch of 1. free: of any batch.
+    """
 
     module: Any
     names: tuple[str, ...]
     examples: tuple[Any, ...]
 
 
-def called(spec: str, options: LoadOptions) -> Called:
+def call_network(spec: str, options: LoadOptions) -> NetworkCall:
     """`module:function` -> the network that it returns, alone or with example inputs: a tensor, a sequence or a dict.
 
     Raises SourceError where the function is missing, fails, or returns something else; and where inputs have no shapes.
@@ -142,14 +157,14 @@ def called(spec: str, options: LoadOptions) -> Called:
         name for name, tensor in zip(names, tensors, strict=True) if tensor is None and name not in options.shapes
     ]
     if missing:
-        asked = " ".join(f"--shape {name}=1,3,224,224" for name in missing)
+        shapes = " ".join(f"--shape {name}=1,3,224,224" for name in missing)
         raise SourceError(
             f"the shape of its input{'s' if len(missing) > 1 else ''} {', '.join(missing)} is not known",
             where=spec,
-            do=f"Give it, such as {asked}, or return (network, example_inputs)",
+            do=f"Give it, such as {shapes}, or return (network, example_inputs)",
         )
     made = [_example(torch, spec, n, t, options) for n, t in zip(names, tensors, strict=True)]
-    return Called(module, tuple(names), tuple(made))
+    return NetworkCall(module, tuple(names), tuple(made))
 
 
 def _example(torch: Any, spec: str, name: str, tensor: Any, options: LoadOptions) -> Any:
@@ -170,7 +185,7 @@ def _example(torch: Any, spec: str, name: str, tensor: Any, options: LoadOptions
 def _result(spec: str) -> Any:
     name, _, function = spec.partition(":")
     try:
-        with _working_directory_on_path(), quiet():
+        with working_folder_on_path(), quiet():
             return getattr(importlib.import_module(name), function)()
     except (KeyboardInterrupt, GeneratorExit):
         raise
@@ -188,17 +203,7 @@ def _result(spec: str) -> Any:
         raise SourceError(what, where=spec, do=do) from error
 
 
-@contextlib.contextmanager
-def _working_directory_on_path() -> Iterator[None]:
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(str(Path.cwd()))
-
-
-def flat(outputs: Any, name: str = "") -> tuple[list[str], list[Any]]:
+def flatten_outputs(outputs: Any, name: str = "") -> tuple[list[str], list[Any]]:
     """Every tensor that a network returned, called after its key, its field or its place; one alone is `output`."""
     if isinstance(outputs, Mapping):
         items = [(str(key), value) for key, value in outputs.items()]
@@ -212,7 +217,7 @@ def flat(outputs: Any, name: str = "") -> tuple[list[str], list[Any]]:
         return [name or "output"], [outputs]
     names, values = list[str](), list[Any]()
     for key, value in items:
-        more = flat(value, key)
+        more = flatten_outputs(value, key)
         names += more[0]
         values += more[1]
     return names, values
@@ -227,8 +232,9 @@ _OPSET = 18  # what the exporter writes by itself; boards' engines take it
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TorchSource(Description):
-    """A torch network. module: called with tensors in the order of `inputs`. model: its ONNX form, names as the
-    contract's.
+    """A torch network.
+
+    module: called with tensors in the order of `inputs`. model: its ONNX form, names as the contract's.
     """
 
     module: Any = field(repr=False)
@@ -236,15 +242,18 @@ class TorchSource(Description):
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """torch's own answers, in inference mode on the CPU, on a batch of any size."""
-        return self.answered(inputs, lambda arrays: _answers(self.module, arrays), at_once=self.free_batch)
+        return self.answered(inputs, lambda arrays: _answers(self.module, arrays)[1], at_once=self.free_batch)
 
     def onnx(self) -> bytes:
-        """Through torch.onnx, opset 18 or what it says, IR 10, constants folded. Raises ConversionError."""
+        """Through torch.onnx, opset 18 or what it says, IR 10, constants folded.
+
+        Raises ConversionError.
+        """
         return self._onnx
 
     @cached_property
     def _onnx(self) -> bytes:
-        return finished(self.model, self)
+        return finish_onnx(self.model, self)
 
 
 def load(path: Path, options: LoadOptions) -> TorchSource:
@@ -266,9 +275,12 @@ def load(path: Path, options: LoadOptions) -> TorchSource:
 
 
 def load_function(path: Path, options: LoadOptions) -> TorchSource:
-    """`module:function`. The sha256 is of the ONNX form, because code has no file that says what it makes."""
+    """`module:function`.
+
+    The sha256 is of the ONNX form, because code has no file that says what it makes.
+    """
     where = str(path)
-    call = called(where, options)
+    call = call_network(where, options)
     check_finite(_weights(call.module.state_dict()), where=where)
     program, free = _exported(call, where)
     specs = [
@@ -279,7 +291,7 @@ def load_function(path: Path, options: LoadOptions) -> TorchSource:
     return replace(source, sha256=hashlib.sha256(source.onnx()).hexdigest())
 
 
-def _exported(call: Called, where: str) -> tuple[Any, bool]:
+def _exported(call: NetworkCall, where: str) -> tuple[Any, bool]:
     """The program, and whether its batch is free."""
     torch = import_torch(where)
     pairs = tuple(
@@ -309,7 +321,8 @@ def _source(
     check_inputs(inputs, where=where)
     module = program.module()
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    names = unique_names(_output_names(module, inputs, where), where=where, kind="output")
+    zeros = [np.zeros((1, *spec.shape[1:]), spec.dtype) for spec in inputs]
+    names = unique_names(_run(module, zeros, where)[0], where=where, kind="output")
     changed = next((name for name, buffer in module.named_buffers() if not buffer.equal(before[name])), None)
     if changed is not None:
         raise SourceError(
@@ -317,7 +330,9 @@ def _source(
             where=where,
             do="Give it its state as an input and return the new one as an output",
         )
-    outputs = measured_outputs([(n, n) for n in names], lambda arrays: _run(module, arrays, where), inputs, where=where)
+    outputs = measured_outputs(
+        [(n, n) for n in names], lambda arrays: _run(module, arrays, where)[1], inputs, where=where
+    )
     model = _onnx_form(program, inputs, names, where)
     onnx_file.pin_shapes(where, model, options)
     pairs = state.pairs(inputs, outputs)
@@ -359,17 +374,7 @@ def _onnx_form(program: Any, inputs: Sequence[TensorSpec], outputs: Sequence[str
     return model
 
 
-def _output_names(module: Any, inputs: Sequence[TensorSpec], where: str) -> list[str]:
-    torch = import_torch(where)
-    zeros = [torch.zeros((1, *spec.shape[1:]), dtype=getattr(torch, spec.dtype)) for spec in inputs]
-    try:
-        with torch.no_grad():
-            return flat(module(*zeros))[0]
-    except Exception as error:
-        raise SourceError(f"the model does not run: {one_line(error)}", where=where, do="Check --shape") from error
-
-
-def _run(module: Any, arrays: list[NDArray[Any]], where: str) -> list[NDArray[Any]]:
+def _run(module: Any, arrays: list[NDArray[Any]], where: str) -> tuple[list[str], list[NDArray[Any]]]:
     try:
         return _answers(module, arrays)
     except Exception as error:
@@ -377,12 +382,13 @@ def _run(module: Any, arrays: list[NDArray[Any]], where: str) -> list[NDArray[An
         raise SourceError(what, where=where, do="Check --shape") from error
 
 
-def _answers(module: Any, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+def _answers(module: Any, arrays: Sequence[NDArray[Any]]) -> tuple[list[str], list[NDArray[Any]]]:
+    """Names and values of the outputs."""
     import torch
 
     with torch.no_grad():
-        values = flat(module(*(torch.from_numpy(array) for array in arrays)))[1]
-    return [np.array(value.detach()) for value in values]
+        names, values = flatten_outputs(module(*(torch.from_numpy(array) for array in arrays)))
+    return names, [np.array(value.detach()) for value in values]
 
 
 def _weights(tensors: Any) -> Any:

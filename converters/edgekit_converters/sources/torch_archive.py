@@ -5,7 +5,7 @@ Rules:
   Each part is held against a grammar of what it may be, and everything else is named by `code`;
 - sizes are symbols, integers and arithmetic; operators are ATen's, Python's and torch's own arithmetic; names are
   identifiers; containers are tuples, lists and dicts;
-- what torch is given is written anew from what was checked, without the parts that no conversion needs: guards,
+- torch gets a rewritten archive of what was checked, without the parts that no conversion needs: guards,
   metadata.
 
     pieces = code(torch, path)                  # ["the pickle 'custom_obj_0'"]
@@ -27,7 +27,7 @@ from typing import Any
 
 from edgekit_converters.sources.load import check_archive
 from edgekit_converters.sources.quiet import quiet
-from edgekit_runtime.errors import shortened
+from edgekit_runtime.errors import shorten
 
 __all__ = ["checked_copy", "code", "is_arithmetic"]
 
@@ -56,41 +56,41 @@ _LONGEST = 4096  # of an expression, in characters
 
 
 def code(torch: Any, path: Path) -> list[str]:
-    """Parts that torch.export.load would run, in words. Raises SourceError for what unpacks to too much; BadZipFile,
-    ValueError, KeyError for what is no archive."""
+    """Parts that torch.export.load would run, in words.
+
+    Raises SourceError for what unpacks to too much; BadZipFile, ValueError, KeyError for what is no archive.
+    """
+    found: list[str] = []
     with zipfile.ZipFile(path) as archive:
         check_archive(path, archive)
-        return list(dict.fromkeys(_code(torch, archive)))
+        for name in archive.namelist():
+            short = name.rpartition("/")[2]
+            if short.startswith(("opaque_obj", "custom_obj")):
+                found.append(f"the pickle '{short}'")
+            elif "aotinductor" in name or short.endswith((".so", ".dll", ".dylib", ".cpp")):
+                found.append(f"the library '{short}'")
+            elif short.endswith(".pt"):
+                try:
+                    with quiet():
+                        torch.load(io.BytesIO(archive.read(name)), weights_only=True, map_location="cpu")
+                except Exception:  # noqa: BLE001 - whatever is wrong with it, it is not plain tensors
+                    found.append(f"the pickle '{short}'")
+            elif short.endswith(".json"):
+                found += _code_in(json.loads(archive.read(name)), "")
+    return list(dict.fromkeys(found))
 
 
 @contextlib.contextmanager
 def checked_copy(path: Path) -> Iterator[Path]:
-    """The archive written anew as it was checked: one reader's view of it, without guards and metadata."""
+    """The archive rewritten as it was checked: one reader's view of it, without guards and metadata."""
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(path) as old:
         copy = Path(folder) / "model.pt2"
         with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as new:
             for member in old.infolist():
-                data = old.read(member)
-                new.writestr(member.filename, _without_notes(data) if _is_program(member.filename) else data)
+                name, data = member.filename, old.read(member)
+                is_program = name.endswith(".json") and not name.endswith("_config.json")
+                new.writestr(name, _without_notes(data) if is_program else data)
         yield copy
-
-
-def _code(torch: Any, archive: zipfile.ZipFile) -> Iterator[str]:
-    for name in archive.namelist():
-        short = name.rpartition("/")[2]
-        if short.startswith(("opaque_obj", "custom_obj")):
-            yield f"the pickle '{short}'"
-        elif "aotinductor" in name or short.endswith((".so", ".dll", ".dylib", ".cpp")):
-            yield f"the library '{short}'"
-        elif short.endswith(".pt"):
-            if not _is_plain(torch, archive.read(name)):
-                yield f"the pickle '{short}'"
-        elif short.endswith(".json"):
-            yield from _code_in(json.loads(archive.read(name)), "")
-
-
-def _is_program(name: str) -> bool:
-    return name.endswith(".json") and not name.endswith("_config.json")
 
 
 def _without_notes(data: bytes) -> bytes:
@@ -103,15 +103,6 @@ def _without_notes(data: bytes) -> bytes:
         return {key: empty[key] if key in empty else stripped(item) for key, item in value.items()}
 
     return json.dumps(stripped(json.loads(data))).encode()
-
-
-def _is_plain(torch: Any, data: bytes) -> bool:
-    try:
-        with quiet():
-            torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-    except Exception:  # noqa: BLE001 - whatever is wrong with it, it is not plain tensors
-        return False
-    return True
 
 
 def _code_in(value: Any, key: str) -> Iterator[str]:
@@ -184,21 +175,22 @@ def _arithmetic(node: ast.expr) -> bool:
         case ast.UnaryOp(op=operator, operand=operand):
             return isinstance(operator, _OPERATORS) and _arithmetic(operand)
         case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str() as name)], keywords=keywords):
-            return _IDENTIFIER.fullmatch(name) is not None and all(_is_assumption(keyword) for keyword in keywords)
+            flags = [keyword.value.value for keyword in keywords if isinstance(keyword.value, ast.Constant)]
+            assumptions = len(flags) == len(keywords) and all(isinstance(flag, bool) for flag in flags)
+            return _IDENTIFIER.fullmatch(name) is not None and assumptions
         case ast.Call(func=ast.Name(id="Float"), args=[ast.Constant(value=str() as number)], keywords=keywords):
             plain = re.fullmatch(r"-?\d+\.?\d*(e[+-]?\d{1,3})?", number) is not None
             return plain and all(keyword.arg in ("precision", "dps") and _small(keyword.value) for keyword in keywords)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
             if name not in _FUNCTIONS or any(keyword.arg != "evaluate" for keyword in keywords):
                 return False
-            if name in _POWERS and not (len(arguments) == 2 and _small(arguments[1]) and not _has_power(arguments[0])):
-                return False
+            if name in _POWERS:
+                if len(arguments) != 2 or not _small(arguments[1]):
+                    return False
+                if any(isinstance(part, ast.Name) and part.id in _POWERS for part in ast.walk(arguments[0])):
+                    return False
             return all(_arithmetic(argument) for argument in arguments)
     return False
-
-
-def _is_assumption(keyword: ast.keyword) -> bool:
-    return isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, bool)
 
 
 def _small(node: ast.expr) -> bool:
@@ -212,9 +204,5 @@ def _small(node: ast.expr) -> bool:
     return False
 
 
-def _has_power(node: ast.expr) -> bool:
-    return any(isinstance(part, ast.Name) and part.id in _POWERS for part in ast.walk(node))
-
-
 def _shown(text: str) -> str:
-    return repr(shortened(text, 60))
+    return repr(shorten(text, 60))

@@ -1,7 +1,7 @@
 """Sources that TensorFlow traces: one class for Keras and SavedModel alike, and what their graphs run.
 
-    source = described(network, Origin(path, "keras", sha256), inputs, outputs)
-    nodes = reached(graph_def, ["StatefulPartitionedCall:0"])
+    source = describe_traced(network, Origin(path, "keras", sha256), inputs, outputs)
+    nodes = reachable_nodes(graph_def, ["StatefulPartitionedCall:0"])
     foreign = beyond_arithmetic(nodes)                  # ["WriteFile"]
 
 Rules:
@@ -31,14 +31,14 @@ from edgekit_runtime.tensors import TensorSpec
 
 __all__ = [
     "ARITHMETIC",
-    "Network",
     "Origin",
+    "TracedNetwork",
     "TracedSource",
     "beyond_arithmetic",
-    "described",
+    "describe_traced",
     "keeps_state",
     "prune",
-    "reached",
+    "reachable_nodes",
     "writes_state",
 ]
 
@@ -92,7 +92,7 @@ _WRITES = (
 )  # fmt: skip
 
 
-def reached(graph_def: Any, values: Iterable[str]) -> list[Any]:
+def reachable_nodes(graph_def: Any, values: Iterable[str]) -> list[Any]:
     """Nodes that compute the named values or nodes, control inputs and called functions included."""
     functions = {function.signature.name: function for function in graph_def.library.function}
     top = {node.name: node for node in graph_def.node}
@@ -117,7 +117,7 @@ def prune(graph_def: Any, values: Iterable[str]) -> Any:
     pruned.versions.CopyFrom(graph_def.versions)
     top = _behind({node.name: node for node in graph_def.node}, values)
     pruned.node.extend(top)
-    nodes = reached(graph_def, [node.name for node in top])
+    nodes = reachable_nodes(graph_def, [node.name for node in top])
     wanted = set(_called(nodes))
     pruned.library.function.extend(f for f in graph_def.library.function if f.signature.name in wanted)
     return pruned
@@ -160,15 +160,17 @@ def _called(nodes: Iterable[Any]) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Network:
-    """function: flat tensors in the order of the inputs -> a flat list in that of the outputs. variables: TensorFlow's,
-    and whatever else the function reads (tables). tools: distributions that read the file, besides TensorFlow.
+class TracedNetwork:
+    """function: flat tensors in the order of the inputs -> a flat list in that of the outputs.
+
+    variables: TensorFlow's, and whatever else the function reads (tables).
+    tools: distributions that read the file, besides TensorFlow.
     """
 
     function: Callable[..., list[Any]]
     variables: Sequence[Any] = ()
     tools: tuple[str, ...] = ()
-    holds: Any = None  # TensorFlow frees what nobody holds
+    holds: Any = None  # TensorFlow frees what nothing refers to
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ class Origin:
 class TracedSource(Description):
     """See `model.TensorFlowSource`."""
 
-    network: Network = field(repr=False)
+    network: TracedNetwork = field(repr=False)
 
     @property
     def variables(self) -> Sequence[Any]:
@@ -201,10 +203,11 @@ class TracedSource(Description):
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """The original, in float, on a batch of any size; a batch that is fixed is run once an item."""
-        return self.answered(inputs, self._run, at_once=self.free_batch)
 
-    def _run(self, arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
-        return [np.array(output) for output in self._concrete(*(_tensor(array) for array in arrays))]
+        def run(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
+            return [np.array(output) for output in self._concrete(*map(_tensor, arrays))]
+
+        return self.answered(inputs, run, at_once=self.free_batch)
 
     @cached_property
     def _concrete(self) -> Any:
@@ -221,13 +224,25 @@ class TracedSource(Description):
         return to_onnx(self)
 
 
-def described(network: Network, origin: Origin, inputs: Sequence[TensorSpec], outputs: Sequence[str]) -> TracedSource:
-    """Trace it, run it once, and say what it is. outputs: names. Raises SourceError where it cannot be run."""
+def describe_traced(
+    network: TracedNetwork, origin: Origin, inputs: Sequence[TensorSpec], outputs: Sequence[str]
+) -> TracedSource:
+    """Trace it, run it once, and say what it is.
+
+    outputs: names. Raises SourceError where it cannot be run.
+    """
     where = str(origin.path)
     with quiet():
-        concrete = _traced_for(network, inputs, where)
+        try:
+            concrete = _traced(network, inputs)
+        except Exception as error:
+            raise SourceError(
+                f"TensorFlow cannot run it with these shapes: {one_line(error)}",
+                where=where,
+                do="Check --shape, or save the model again",
+            ) from error
     graph = concrete.graph.as_graph_def()
-    if writes_state(reached(graph, [node.name for node in graph.node])):
+    if writes_state(reachable_nodes(graph, [node.name for node in graph.node])):
         raise keeps_state([variable.name.removesuffix(":0") for variable in concrete.graph.variables], where)
 
     def run(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -251,18 +266,7 @@ def described(network: Network, origin: Origin, inputs: Sequence[TensorSpec], ou
     return source
 
 
-def _traced_for(network: Network, inputs: Sequence[TensorSpec], where: str) -> Any:
-    try:
-        return _traced(network, inputs)
-    except Exception as error:
-        raise SourceError(
-            f"TensorFlow cannot run it with these shapes: {one_line(error)}",
-            where=where,
-            do="Check --shape, or save the model again",
-        ) from error
-
-
-def _traced(network: Network, inputs: Sequence[TensorSpec]) -> Any:
+def _traced(network: TracedNetwork, inputs: Sequence[TensorSpec]) -> Any:
     tf = import_tensorflow()
     signature = [
         tf.TensorSpec([None, *spec.shape[1:]] if spec.free_batch else spec.shape, spec.dtype) for spec in inputs

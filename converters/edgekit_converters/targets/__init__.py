@@ -13,20 +13,20 @@ from __future__ import annotations
 from edgekit_converters.targets.artifact import (
     RECIPES,
     Artifact,
-    Plan,
+    QuantizationPlan,
     Recipe,
+    Samples,
     default_recipes,
     per_tensor,
     recipe,
     with_islands,
 )
-from edgekit_converters.targets.samples import Samples
 from edgekit_converters.targets.workspace import Workspace, convert
 
 __all__ = [
     "RECIPES",
     "Artifact",
-    "Plan",
+    "QuantizationPlan",
     "Recipe",
     "Samples",
     "Workspace",

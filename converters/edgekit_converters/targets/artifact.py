@@ -1,24 +1,26 @@
 """What conversion works with, as data: recipes, plans, float models, artifacts, and their bytes in a store.
 
     recipe("tflite-int8")                                        # Recipe("tflite-int8", "tflite", "int8")
-    Plan(float_layers=frozenset({"block_1/conv"}), ranges="mse")  # how an artifact departs from its recipe
+    QuantizationPlan(float_layers=frozenset({"block_1/conv"}), ranges="mse")  # how an artifact departs from its recipe
 
 Rules: a recipe's name reads `<format>-<precision>[-<form>]`; an artifact carries its recipe and its plan.
+Calibration examples are as the original takes them, and are transposed where a target's layout differs.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib.metadata
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.progress import Progress
-from edgekit_converters.targets.samples import Samples, checked_samples, turn
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.tensors import TensorSpec
@@ -28,20 +30,25 @@ __all__ = [
     "STATIC",
     "Artifact",
     "FloatModel",
-    "Network",
-    "Plan",
     "Precision",
+    "QuantizationPlan",
     "RangeMethod",
     "Recipe",
+    "Samples",
     "Step",
+    "TensorFlowNetwork",
     "artifact_bytes",
     "artifact_from",
+    "checked_samples",
     "default_recipes",
     "feeds",
     "float_model_bytes",
     "float_model_from",
     "per_tensor",
     "recipe",
+    "tool_versions",
+    "transposed_pixels",
+    "transposed_shape",
     "with_islands",
 ]
 
@@ -53,9 +60,12 @@ Step = Literal["equalise", "round", "bias"]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """ranges: for every activation. fixed_ranges: tensor -> (low, high), over `ranges`. float_layers: names of layers
-    (`graph.Layer.name`) that stay in float. steps: carried out in this order on the float graph.
+class QuantizationPlan:
+    """ranges: for every activation.
+
+    fixed_ranges: tensor -> (low, high), over `ranges`.
+    float_layers: names of layers (`graph.Layer.name`) that stay in float.
+    steps: carried out in this order on the float graph.
     """
 
     ranges: RangeMethod = "minmax"
@@ -64,7 +74,7 @@ class Plan:
     steps: tuple[Step, ...] = ()
 
 
-STATIC = Plan(steps=("round",))
+STATIC = QuantizationPlan(steps=("round",))
 """What recipes that calibrate do when no plan is given: it costs seconds once a format, and on EfficientNet-Lite0 takes
 the noise at the outputs down by 5 dB."""
 
@@ -115,7 +125,7 @@ class Artifact:
     quantized_weights: float
     tools: dict[str, str]
     samples: int = 0
-    plan: Plan = field(default_factory=Plan)
+    plan: QuantizationPlan = field(default_factory=QuantizationPlan)
 
 
 RECIPES: dict[str, Recipe] = {
@@ -146,7 +156,8 @@ def recipe(name: str) -> Recipe:
     """The recipe of that name. Raises ConversionError with the nearest names."""
     if name in RECIPES:
         return RECIPES[name]
-    near = difflib.get_close_matches(name.lower(), RECIPES, n=2, cutoff=0.5)
+    near = [one for one in RECIPES if one.startswith(f"{name.lower()}-")][:3]  # a format: the usual recipes first
+    near = near or difflib.get_close_matches(name.lower(), RECIPES, n=2, cutoff=0.5)
     do = f"Did you mean {' or '.join(near)}?" if near else f"Recipes: {', '.join(RECIPES)}"
     raise ConversionError(f"there is no recipe '{name}'", do=do)
 
@@ -174,7 +185,9 @@ def per_tensor(entry: Recipe) -> Recipe | None:
 
 @dataclass(frozen=True)
 class FloatModel:
-    """inputs, outputs: contract names in the engine's order. turned: picture inputs whose layout is the other one here.
+    """inputs, outputs: contract names in the engine's order.
+
+    transposed: picture inputs in the other layout here.
 
     transposes: layout transpositions left in the graph. tools: distribution -> version.
     """
@@ -184,18 +197,21 @@ class FloatModel:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     tools: dict[str, str]
-    turned: frozenset[str] = field(default_factory=frozenset)
+    transposed: frozenset[str] = field(default_factory=frozenset)
     transposes: int = 0
 
 
 def feeds(
     model: FloatModel, specs: Sequence[TensorSpec], samples: Samples, progress: Progress
 ) -> Iterator[list[NDArray[Any]]]:
-    """Calibration samples as the float model takes them: arrays in the engine's order. specs: the source's inputs."""
+    """Calibration samples as the float model takes them: arrays in the engine's order.
+
+    specs: the source's inputs.
+    """
     order = [next(i for i, spec in enumerate(specs) if spec.name == name) for name in model.inputs]
     for arrays in checked_samples(samples, [spec.shape[1:] for spec in specs], progress):
         yield [
-            (turn(arrays[i], specs[i]) if specs[i].name in model.turned else arrays[i]).astype(
+            (transposed_pixels(arrays[i], specs[i]) if specs[i].name in model.transposed else arrays[i]).astype(
                 specs[i].dtype, copy=False
             )
             for i in order
@@ -206,17 +222,17 @@ def feeds(
 
 
 @dataclass(frozen=True)
-class Network:
+class TensorFlowNetwork:
     """TensorFlow code that answers as the source does.
 
     call: tensors in the source's input order -> list of tensors in its output order. weights: the TensorFlow variables
-    that it reads. turned: picture inputs that are NHWC here and NCHW in the source. tools: distributions that
+    that it reads. transposed: picture inputs that are NHWC here and NCHW in the source. tools: distributions that
     had a hand in it.
     """
 
     call: Callable[..., list[Any]]
     weights: Sequence[Any] = ()
-    turned: frozenset[str] = field(default_factory=frozenset)
+    transposed: frozenset[str] = field(default_factory=frozenset)
     tools: tuple[str, ...] = ()
 
 
@@ -254,3 +270,61 @@ def _packed(made: FloatModel | Artifact) -> bytes:
 def _unpacked(kind: type[Stored], stored: bytes) -> Stored:
     start = 8 + int.from_bytes(stored[:8], "little")
     return from_json(kind, {**load_json(stored[8:start]), "data": stored[start:]}, "what was stored")
+
+
+class Samples(Protocol):
+    """Calibration examples.
+
+    May be read several times; each is one array a source input, in `source.inputs` order.
+
+    Arrays carry a batch axis of 1 and have the source's dtype and layout: what the original model takes.
+    """
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Sequence[NDArray[Any]]]: ...
+
+
+def transposed_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """The shape of a picture input in the other layout."""
+    n, a, b, c = spec.shape
+    return (n, c, a, b) if spec.layout == "NHWC" else (n, b, c, a)
+
+
+def transposed_pixels(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
+    """A batch of pictures in `spec`'s layout -> the other layout, contiguous."""
+    return np.ascontiguousarray(array.transpose((0, 3, 1, 2) if spec.layout == "NHWC" else (0, 2, 3, 1)))
+
+
+def checked_samples(
+    samples: Samples, shapes: Sequence[tuple[int, ...]], progress: Progress
+) -> Iterator[list[NDArray[Any]]]:
+    """Samples one by one, progress reported before each.
+
+    Raises ConversionError for one that does not fit the model.
+
+    shapes: of one item, without the batch axis, in the source's order.
+    """
+    total = len(samples)
+    wanted = [(1, *shape) for shape in shapes]
+    progress("calibration", 0, total)
+    for index, arrays in enumerate(samples):
+        got = [tuple(array.shape) for array in arrays]
+        if got != wanted:
+            raise ConversionError(
+                f"its arrays have the shapes {got}, the model takes {wanted}",
+                where=f"calibration sample {index}",
+                do="Give each example a batch axis of 1 and the original model's shape",
+            )
+        yield list(arrays)
+        progress("calibration", index + 1, total)
+
+
+def tool_versions(distributions: Iterable[str]) -> dict[str, str]:
+    """distribution -> version, for those that are installed."""
+    found = {}
+    for name in distributions:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -8,7 +8,6 @@ Rules: opset 17 to 21 and IR 10 at most, which boards' runtimes take; pictures N
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from edgekit_converters.formats.onnx import (
     GraphView,
     attribute,
     constants,
-    copied,
+    copy_model,
     new_constant,
     new_node,
     parse,
@@ -26,11 +25,10 @@ from edgekit_converters.formats.onnx import (
 from edgekit_converters.progress import Progress
 from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.model import SourceModel
-from edgekit_converters.targets.artifact import FloatModel
-from edgekit_converters.targets.samples import tool_versions, turn
+from edgekit_converters.targets.artifact import FloatModel, tool_versions, transposed_pixels
 from edgekit_runtime.errors import EngineError
 
-__all__ = ["float_model", "rewritten"]
+__all__ = ["apply_edits", "float_model"]
 
 _TOOLS = ("onnx", "onnxruntime", "onnxslim", "tf2onnx", "tensorflow-cpu", "tensorflow", "keras")
 
@@ -40,40 +38,30 @@ def float_model(source: SourceModel, progress: Progress) -> FloatModel:
 
     Raises ConversionError when the model cannot be written as ONNX.
     """
+    from edgekit_runtime.engines import load_engine
+
     progress("conversion", 0, None)
     data = source.onnx()
     model = parse(data)
     # A file that edgekit itself once wrote says so too, but there the channels already come first.
     nchw = onnx_graph.nchw_inputs(model)
-    turned = frozenset(spec.name for spec in source.inputs if spec.name in nchw and spec.layout != "NCHW")
-    data = _in_better_forms(source, data, model)
-    return FloatModel(
-        "onnx",
-        data,
-        tuple(value.name for value in model.graph.input),
-        tuple(value.name for value in model.graph.output),
-        tool_versions(_TOOLS if source.format.startswith(("keras", "saved")) else _TOOLS[:3]),
-        turned,
-        sum(node.op_type == "Transpose" for node in model.graph.node),
-    )
-
-
-def _in_better_forms(source: SourceModel, data: bytes, model: Any) -> bytes:
-    """Rewritten, where that loads and answers as before on random inputs; the bytes themselves where it does not."""
-    from edgekit_runtime.engines import load_engine
-
-    better: bytes = rewritten(model).SerializeToString(deterministic=True)
+    transposed = frozenset(spec.name for spec in source.inputs if spec.name in nchw and spec.layout != "NCHW")
+    ends = tuple(value.name for value in model.graph.input), tuple(value.name for value in model.graph.output)
+    better: bytes = apply_edits(model).SerializeToString(deterministic=True)
     inputs = [
-        turn(array, spec) if array.ndim == 4 and spec.name in onnx_graph.nchw_inputs(model) else array
+        transposed_pixels(array, spec) if array.ndim == 4 and spec.name in nchw else array
         for spec, array in zip(source.inputs, onnx_graph.random_inputs(source.inputs, 1), strict=True)
     ]
-    try:
+    try:  # the rewritten graph is taken where it loads and answers as before on random inputs
         with load_engine("onnx", data, engine="onnxruntime") as engine:
             expected = engine.run(inputs)
-        names = [value.name for value in model.graph.output]
-        return better if onnx_graph.disagreement(better, inputs, expected, names) is None else data
+        if onnx_graph.disagreement(better, inputs, expected, list(ends[1])) is None:
+            data = better
     except EngineError:
-        return data
+        pass
+    tools = tool_versions(_TOOLS if source.format.startswith(("keras", "saved")) else _TOOLS[:3])
+    transposes = sum(node.op_type == "Transpose" for node in model.graph.node)
+    return FloatModel("onnx", data, *ends, tools, transposed, transposes)
 
 
 # A float ONNX graph in the forms that have 8-bit kernels. The rewritten graph computes the same, and never slower.
@@ -90,13 +78,24 @@ def _in_better_forms(source: SourceModel, data: bytes, model: Any) -> bytes:
 _SIXTH = 1.0 / 6.0
 
 
-def rewritten(model: Any) -> Any:
+def apply_edits(model: Any) -> Any:
     """A copy. Its nodes stand in an order in which they can run."""
-    copy = copied(model)
-    _lift_constants(copy)
+    copy = copy_model(model)
+    graph = copy.graph
+    lifted = dict(list(constants(graph))[len(graph.initializer) :])
+    for name, tensor in lifted.items():
+        graph.initializer.add().CopyFrom(tensor)
+        graph.initializer[-1].name = name
+    replace(graph.node, [node for node in graph.node if node.op_type != "Constant" or node.output[0] not in lifted])
     for step in (_no_division, _hard_swish_spelt_out, _hard_swish, _pool, _gemm):
-        _carry_out(copy, step)
-    _drop_unused(copy)
+        edit = _Edit(GraphView(copy))
+        for node in edit.view.nodes:
+            if node.domain in ("", "ai.onnx") and edit.free(node):
+                step(node, edit)
+        edit.carry_out(graph)
+    view = GraphView(copy)
+    replace(graph.initializer, [t for t in graph.initializer if view.users(t.name) or t.name in view.outputs])
+    del graph.value_info[:]
     return copy
 
 
@@ -118,27 +117,12 @@ class _Edit:
     def free(self, node: Any) -> bool:
         return id(node) not in self.replaced
 
-
-def _carry_out(model: Any, step: Callable[[Any, _Edit], None]) -> None:
-    edit = _Edit(GraphView(model))
-    for node in edit.view.nodes:
-        if node.domain in ("", "ai.onnx") and edit.free(node):
-            step(node, edit)
-    if not edit.replaced:
-        return
-    nodes = [new for node in edit.view.nodes for new in edit.replaced.get(id(node), [node])]
-    replace(model.graph.node, nodes)
-    have = {tensor.name for tensor in model.graph.initializer}
-    model.graph.initializer.extend(tensor for tensor in edit.constants if tensor.name not in have)
-
-
-def _lift_constants(model: Any) -> None:
-    graph = model.graph
-    lifted = dict(list(constants(graph))[len(graph.initializer) :])
-    for name, tensor in lifted.items():
-        graph.initializer.add().CopyFrom(tensor)
-        graph.initializer[-1].name = name
-    replace(graph.node, [node for node in graph.node if node.op_type != "Constant" or node.output[0] not in lifted])
+    def carry_out(self, graph: Any) -> None:
+        if not self.replaced:
+            return
+        replace(graph.node, [new for node in self.view.nodes for new in self.replaced.get(id(node), [node])])
+        have = {tensor.name for tensor in graph.initializer}
+        graph.initializer.extend(tensor for tensor in self.constants if tensor.name not in have)
 
 
 def _no_division(node: Any, edit: _Edit) -> None:
@@ -160,7 +144,9 @@ def _no_division(node: Any, edit: _Edit) -> None:
 def _hard_swish_spelt_out(node: Any, edit: _Edit) -> None:
     """Add 3 -> Clip 0..6 -> Mul by x, Mul by 1/6 in either order -> HardSigmoid -> Mul by x; without x, HardSigmoid."""
     view = edit.view
-    if node.op_type != "Clip" or _bounds(node, view) != (0.0, 6.0):
+    if node.op_type != "Clip":
+        return
+    if [view.number(name) if name else None for name in (*node.input[1:], "", "")][:2] != [0.0, 6.0]:
         return
     add, first = view.maker(node.input[0]), view.only_user(node.output[0])
     if add is None or add.op_type != "Add" or view.only_user(add.output[0]) is not node:
@@ -169,7 +155,7 @@ def _hard_swish_spelt_out(node: Any, edit: _Edit) -> None:
     if x is None or three is None or abs(three - 3.0) > 1e-4 or first is None or first.op_type != "Mul":
         return
     sigmoid = new_node("HardSigmoid", [x], [f"{node.output[0]}/gate"], node.name, alpha=_SIXTH, beta=0.5)
-    if _is_sixth(first, view):  # clip(x + 3) / 6: a hard sigmoid, whoever reads it
+    if _is_sixth(first, view):  # clip(x + 3) / 6: a hard sigmoid, whatever reads it
         sigmoid.output[0] = first.output[0]
         edit.replace(first, [sigmoid])
     else:
@@ -232,11 +218,6 @@ def _gemm(node: Any, edit: _Edit) -> None:
     edit.replace(add, [new_node("Gemm", [node.input[0], node.input[1], name], [add.output[0]], node.name, alpha=1.0)])
 
 
-def _bounds(node: Any, view: GraphView) -> tuple[float | None, float | None]:
-    bounds = [view.number(name) if name else None for name in (*node.input[1:], "", "")]
-    return bounds[0], bounds[1]
-
-
 def _with_number(node: Any, view: GraphView) -> tuple[str | None, float | None]:
     """(x, number) of an operation on a value and a constant of one element."""
     for x, other in ((node.input[0], node.input[1]), (node.input[1], node.input[0])):
@@ -244,10 +225,3 @@ def _with_number(node: Any, view: GraphView) -> tuple[str | None, float | None]:
         if number is not None and not view.is_constant(x):
             return x, number
     return None, None
-
-
-def _drop_unused(model: Any) -> None:
-    view = GraphView(model)
-    kept = [t for t in model.graph.initializer if view.users(t.name) or t.name in view.outputs]
-    replace(model.graph.initializer, kept)
-    del model.graph.value_info[:]

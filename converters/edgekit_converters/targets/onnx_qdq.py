@@ -25,7 +25,7 @@ and 135 more, ONNX Runtime 1.31, one thread of an x86 with VNNI (float: 18 of 20
 on a board. On an x86 without VNNI the runtime keeps sums of uint8 x int8 exact by an option
 (`edgekit_runtime.engines.onnx`).
 
-    model = quantized(GraphView(model), layers, ranges, symmetric=False)
+    model = quantize_layers(GraphView(model), layers, ranges, symmetric=False)
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.formats.onnx import GraphView, attribute, copied, new_constant, new_node, reads, replace
+from edgekit_converters.formats.onnx import GraphView, attribute, copy_model, new_constant, new_node, reads, replace
 
-__all__ = ["ELEMENTWISE", "MOVES", "PRODUCTS", "Int8Layers", "Step", "int8_layers", "quantized", "step"]
+__all__ = ["ELEMENTWISE", "MOVES", "PRODUCTS", "Int8Layers", "QdqScale", "int8_layers", "quantize_layers", "step"]
 
 _FEEDS_FLOAT = frozenset({"Gemm", "MatMul"})
 _TINY = 1e-12
@@ -49,7 +49,7 @@ _MOST_INT32 = 2.0**30
 
 
 @dataclass(frozen=True)
-class Step:
+class QdqScale:
     """value = scale * (integer - zero_point)."""
 
     scale: float
@@ -62,26 +62,29 @@ class Step:
         return rounded.clip(limits.min, limits.max).astype(self.dtype)
 
 
-def step(low: float, high: float, *, symmetric: bool) -> Step:
-    """The step of a range, which is widened to hold 0. A range without width becomes a step of 1."""
+def step(low: float, high: float, *, symmetric: bool) -> QdqScale:
+    """The step of a range, which is widened to hold 0.
+
+    A range without width becomes a step of 1.
+    """
     low, high = min(low, 0.0), max(high, 0.0)
     if symmetric:
         most = max(-low, high)
-        return Step(float(np.float32(most / 127)) if most > _TINY else 1.0, 0, np.int8)
+        return QdqScale(float(np.float32(most / 127)) if most > _TINY else 1.0, 0, np.int8)
     if high - low <= _TINY:
-        return Step(1.0, 0, np.uint8)
+        return QdqScale(1.0, 0, np.uint8)
     scale = float(np.float32((high - low) / 255))
-    return Step(scale, round(min(max(-low / scale, 0), 255)), np.uint8)
+    return QdqScale(scale, round(min(max(-low / scale, 0), 255)), np.uint8)
 
 
-def quantized(
+def quantize_layers(
     view: GraphView, layers: Int8Layers, ranges: Mapping[str, tuple[float, float]], *, symmetric: bool
 ) -> Any:
     """A copy of the view's model. ranges: of every value that an 8-bit layer reads or makes."""
-    return _Writer(view, layers, ranges, symmetric).written()
+    return _QdqWriter(view, layers, ranges, symmetric).write()
 
 
-class _Writer:
+class _QdqWriter:
     def __init__(
         self, view: GraphView, layers: Int8Layers, ranges: Mapping[str, tuple[float, float]], symmetric: bool
     ) -> None:
@@ -89,23 +92,46 @@ class _Writer:
         self.clipped = layers.clipped
         self.nodes: list[Any] = []
         self.constants: dict[str, Any] = {}
-        self.steps: dict[str, Step] = {}
+        self.steps: dict[str, QdqScale] = {}
         for name in view.inputs:
             if self._read_in_int8(name):
                 self.steps[name] = self._step_of(name)
         for node in view.nodes:
             for name in filter(None, node.output):
-                if self._rounded(name):
+                if name in self.clipped and name in layers.int8:
+                    continue  # the value between a layer and its clip
+                maker = self._maker_in_int8(name)
+                made = maker is not None and (maker.op_type not in _FEEDS_FLOAT or symmetric)
+                if made or self._read_in_int8(name):
                     self.steps[name] = self._step_of(name)
 
-    def written(self) -> Any:
+    def write(self) -> Any:
         view = self.view
         for value in view.graph.input:
             if value.name in self.steps:
                 self._pair(value.name)
         for node in view.nodes:
-            self._node(node)
-        model = copied(view.model)
+            out = node.output[0] if node.output else ""
+            if out in self.layers.absorbed and self._needless(node):
+                continue
+            new = copy_model(node)
+            end = self.clipped.get(out, out)
+            if self._in_int8(node):
+                self._int8_inputs(node, new)
+                if end != out and self._needless(view.maker(end)):
+                    new.output[0] = end
+            else:
+                for position, name in enumerate(node.input):
+                    if name in self.steps and self._maker_in_int8(name) is not None:
+                        new.input[position] = _dequantized(name)
+            made = [name for name in new.output if name in self.steps]
+            for position, name in enumerate(new.output):
+                if name in self.steps and self._ends(name):
+                    new.output[position] = f"{name}_QuantizeLinear_Input"
+            self.nodes.append(new)
+            for name in made:
+                self._pair(name)
+        model = copy_model(view.model)
         del model.graph.node[:]
         model.graph.node.extend(self.nodes)
         model.graph.initializer.extend(self.constants.values())
@@ -128,61 +154,27 @@ class _Writer:
         maker = self.view.maker(self.layers.absorbed.get(name, name))
         return maker if maker is not None and self._in_int8(maker) else None
 
-    def _rounded(self, name: str) -> bool:
-        if name in self.clipped and name in self.layers.int8:
-            return False  # the value between a layer and its clip
-        if self._read_in_int8(name):
-            return True
-        maker = self._maker_in_int8(name)
-        return maker is not None and (maker.op_type not in _FEEDS_FLOAT or self.symmetric)
-
-    def _step_of(self, name: str) -> Step:
+    def _step_of(self, name: str) -> QdqScale:
         maker = self._maker_in_int8(name)
         if maker is not None and maker.op_type in MOVES and maker.input[0] in self.steps:
             return self.steps[maker.input[0]]
         low, high = (0.0, 1.0) if maker is not None and maker.op_type == "HardSigmoid" else self.ranges[name]
-        return step(*self._seen(name, low, high), symmetric=self.symmetric)
-
-    def _seen(self, name: str, low: float, high: float) -> tuple[float, float]:
-        """Without what every reader maps to one value: below -3 a hard swish is 0, whatever the input."""
+        # Without what every reader maps to one value: below -3 a hard swish is 0, whatever the input.
         users = self.view.users(name)
         gates = [user for user in users if user.op_type == "HardSigmoid" and self._in_int8(user)]
         products = [user for user in users if user.op_type == "Mul" and self._in_int8(user)]
-        if not gates or len(gates) + len(products) != len(users) or name in self.view.outputs:
-            return low, high
-        alpha, beta = _slope(gates[0])
-        gated = {gate.output[0] for gate in gates}
-        if alpha <= 0 or any(not gated & set(product.input) for product in products):
-            return low, high
-        return max(low, -beta / alpha), high if products else min(high, (1 - beta) / alpha)
+        if gates and len(gates) + len(products) == len(users) and name not in self.view.outputs:
+            alpha, beta = _slope(gates[0])
+            gated = {gate.output[0] for gate in gates}
+            if alpha > 0 and all(gated & set(product.input) for product in products):
+                low, high = max(low, -beta / alpha), high if products else min(high, (1 - beta) / alpha)
+        return step(low, high, symmetric=self.symmetric)
 
     def _ends(self, name: str) -> bool:
         """Whether the graph hands out the rounded value."""
         return name in self.view.outputs and self._maker_in_int8(name) is not None
 
     # Writing -------------------------------------------------------------------------------------------------------
-
-    def _node(self, node: Any) -> None:
-        out = node.output[0] if node.output else ""
-        if out in self.layers.absorbed and self._needless(node):
-            return
-        new = copied(node)
-        end = self.clipped.get(out, out)
-        if self._in_int8(node):
-            self._int8_inputs(node, new)
-            if end != out and self._needless(self.view.maker(end)):
-                new.output[0] = end
-        else:
-            for position, name in enumerate(node.input):
-                if name in self.steps and self._maker_in_int8(name) is not None:
-                    new.input[position] = _dequantized(name)
-        made = [name for name in new.output if name in self.steps]
-        for position, name in enumerate(new.output):
-            if name in self.steps and self._ends(name):
-                new.output[position] = f"{name}_QuantizeLinear_Input"
-        self.nodes.append(new)
-        for name in made:
-            self._pair(name)
 
     def _needless(self, clip: Any) -> bool:
         """Whether the range of a clip's rounded output does its work already."""
@@ -199,7 +191,14 @@ class _Writer:
 
     def _int8_inputs(self, node: Any, new: Any) -> None:
         if node.op_type == "HardSigmoid":
-            self._hard_sigmoid(node, new)
+            # clip(alpha x + beta, 0, 1): the input read at another scale, plus a constant, rounded to 0..1
+            source, out = node.input[0], node.output[0]
+            alpha, beta = _slope(node)
+            rounding = self.steps[source]
+            scaled = QdqScale(float(np.float32(rounding.scale * alpha)), rounding.zero_point, rounding.dtype)
+            self._linear("DequantizeLinear", _integers(source), f"{out}/scaled", scaled)
+            offset = self._constant(f"{out}/offset", np.asarray(beta, np.float32))
+            new.CopyFrom(new_node("Add", [f"{out}/scaled", offset], [out], node.name))
             return
         for position, name in enumerate(node.input):
             if name in self.steps:
@@ -212,23 +211,18 @@ class _Writer:
                 if array is not None:
                     new.input[position] = self._constant(name, array)
 
-    def _hard_sigmoid(self, node: Any, new: Any) -> None:
-        """clip(alpha x + beta, 0, 1): the input read at another scale, plus a constant, rounded to 0..1."""
-        source, out = node.input[0], node.output[0]
-        alpha, beta = _slope(node)
-        rounding = self.steps[source]
-        scaled = Step(float(np.float32(rounding.scale * alpha)), rounding.zero_point, rounding.dtype)
-        self._linear("DequantizeLinear", _integers(source), f"{out}/scaled", scaled)
-        offset = self._constant(f"{out}/offset", np.asarray(beta, np.float32))
-        new.CopyFrom(new_node("Add", [f"{out}/scaled", offset], [out], node.name))
-
     def _weights(self, node: Any, new: Any) -> None:
         weight = self.view.constant(node.input[1])
         bias = self.view.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
         assert weight is not None
         axis = 0 if node.op_type == "Conv" or attribute(node, "transB", 0) else 1
         if node.op_type == "Gemm":
-            weight, bias = _plain_gemm(new, weight, bias, weight.shape[axis])
+            # alpha and beta go into the weights and the bias, which gets one number an output
+            alpha, beta = attribute(new, "alpha", 1.0), attribute(new, "beta", 1.0)
+            replace(new.attribute, [item for item in new.attribute if item.name not in ("alpha", "beta")])
+            if bias is not None:
+                bias = np.broadcast_to(bias.reshape(-1) * np.float32(beta), (weight.shape[axis],))
+            weight = weight * np.float32(alpha)
         first = self.steps[node.input[0]].scale
         rest = tuple(i for i in range(weight.ndim) if i != axis)
         scale = np.maximum(np.abs(weight).max(axis=rest, initial=0) / 127, _TINY).astype(np.float32)
@@ -269,7 +263,7 @@ class _Writer:
         self._linear("QuantizeLinear", f"{name}_QuantizeLinear_Input" if end else name, _integers(name), rounding)
         self._linear("DequantizeLinear", _integers(name), name if end else _dequantized(name), rounding)
 
-    def _linear(self, op: str, source: str, out: str, rounding: Step) -> None:
+    def _linear(self, op: str, source: str, out: str, rounding: QdqScale) -> None:
         scale = self._add(f"{out}_scale", np.asarray(rounding.scale, np.float32))
         zero_point = self._add(f"{out}_zero_point", np.asarray(rounding.zero_point, rounding.dtype))
         self.nodes.append(new_node(op, [source, scale, zero_point], [out], out))
@@ -278,17 +272,6 @@ class _Writer:
         if name not in self.constants:
             self.constants[name] = new_constant(name, array)
         return name
-
-
-def _plain_gemm(
-    new: Any, weight: NDArray[Any], bias: NDArray[Any] | None, width: int
-) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """alpha and beta multiplied into the weights and the bias, the bias one number an output."""
-    alpha, beta = attribute(new, "alpha", 1.0), attribute(new, "beta", 1.0)
-    replace(new.attribute, [item for item in new.attribute if item.name not in ("alpha", "beta")])
-    if bias is not None:
-        bias = np.broadcast_to(bias.reshape(-1) * np.float32(beta), (width,))
-    return weight * np.float32(alpha), bias
 
 
 def _slope(node: Any) -> tuple[float, float]:
@@ -338,8 +321,9 @@ _FEW_CHANNELS = 8
 
 @dataclass(frozen=True)
 class Int8Layers:
-    """int8: first outputs of the nodes in 8 bits. absorbed: output of a Relu or Clip -> output of the node that it
-    joins.
+    """int8: first outputs of the nodes in 8 bits.
+
+    absorbed: output of a Relu or Clip -> output of the node that it joins.
 
     clipped: the reverse of `absorbed`.
     """
@@ -355,12 +339,13 @@ class Int8Layers:
 def int8_layers(
     view: GraphView, ranged: Collection[str], float_layers: Collection[str] = (), *, symmetric: bool = False
 ) -> Int8Layers:
-    """ranged: tensors whose range is known; nothing else can be quantized. float_layers: first outputs of nodes that
-    stay.
+    """ranged: tensors whose range is known; nothing else can be quantized.
+
+    float_layers: first outputs of nodes that stay.
 
     symmetric: zero-points of 0, where a HardSigmoid's 8-bit form loses half its steps.
     """
-    return _Choice(view, frozenset(ranged), frozenset(float_layers), symmetric).made()
+    return _Choice(view, frozenset(ranged), frozenset(float_layers), symmetric).choose()
 
 
 class _Choice:
@@ -369,17 +354,25 @@ class _Choice:
         self.int8: set[str] = set()
         self.absorbed: dict[str, str] = {}
 
-    def made(self) -> Int8Layers:
+    def choose(self) -> Int8Layers:
         view = self.view
         able = {node.output[0]: node for node in view.nodes if self._able(node)}
         for name, node in able.items():
             clip = view.only_user(name)
-            if node.op_type not in MOVES and clip is not None and self._clips(clip):
+            if node.op_type in MOVES or clip is None or clip.op_type not in _CLIPS:
+                continue
+            bounds = [view.number(bound) for bound in clip.input[1:] if bound] if clip.op_type == "Clip" else []
+            if clip.output[0] not in self.float_layers and None not in bounds:
                 self.absorbed[clip.output[0]] = name
         able = {name: node for name, node in able.items() if self._end(name) in self.ranged}
         self.absorbed = {clip: name for clip, name in self.absorbed.items() if name in able}
         products = {name: node for name, node in able.items() if node.op_type in PRODUCTS}
-        slow = {name for name, node in products.items() if self._slow(node)}
+        slow = set()  # first convolutions whose 8-bit kernel loses to the float one
+        for name, node in products.items():
+            shape = view.shape(node.input[1]) if node.op_type == "Conv" and not self.symmetric else None
+            few = shape is not None and shape[1] < _FEW_CHANNELS and attribute(node, "group", 1) == 1
+            if few and node.input[0] not in self._behind_products:
+                slow.add(name)
         # Of the whole net, whatever stays float: taking one layer out of the 8-bit ones must not bring another in.
         whole = sum(self._work(node) for node in view.nodes if node.op_type in PRODUCTS)
         self.int8 = set(products) - (slow if 2 * sum(self._work(able[name]) for name in slow) <= whole else set())
@@ -403,7 +396,15 @@ class _Choice:
         if not sources or not all(name in self.ranged for name in sources):
             return False
         if op in PRODUCTS:
-            return _multiplies(node, view)
+            if not view.is_float(node.input[1]):
+                return False
+            weight = view.shape(node.input[1]) if view.is_constant(node.input[1]) else None
+            if op == "MatMul":
+                return not view.is_constant(node.input[0]) and (weight is None or len(weight) == 2)
+            bias = node.input[2] if len(node.input) > 2 else ""
+            if weight is None or (bias and not view.is_constant(bias)):
+                return False
+            return not attribute(node, "transA", 0) if op == "Gemm" else len(weight) in (3, 4)
         if op == "HardSigmoid":
             return not self.symmetric
         if op == "Resize":
@@ -411,13 +412,6 @@ class _Choice:
         if op == "MaxPool":
             return len(node.output) == 1
         return True
-
-    def _slow(self, node: Any) -> bool:
-        """A first convolution whose 8-bit kernel loses to the float one."""
-        if node.op_type != "Conv" or self.symmetric or attribute(node, "group", 1) != 1:
-            return False
-        shape = self.view.shape(node.input[1])
-        return shape is not None and shape[1] < _FEW_CHANNELS and node.input[0] not in self._behind_products
 
     def _work(self, node: Any) -> int:
         """Multiply-accumulates for one item, or the number of weights where the shape is not known."""
@@ -434,14 +428,9 @@ class _Choice:
                 found.update(node.output)
         return frozenset(found)
 
-    def _clips(self, node: Any) -> bool:
-        if node.op_type not in _CLIPS or node.output[0] in self.float_layers:
-            return False
-        return node.op_type == "Relu" or all(self.view.number(name) is not None for name in node.input[1:] if name)
-
     def _sources(self, node: Any) -> list[str]:
         """Float values, computed while the model runs, that it reads."""
-        return [name for name in self.view.computed(node) if self.view.is_float(name)]
+        return [name for name in self.view.computed_inputs(node) if self.view.is_float(name)]
 
     def _end(self, name: str) -> str:
         """The value that a node hands on: behind the clip that joins it."""
@@ -463,18 +452,3 @@ class _Choice:
             return True
         inner = not any(end in self.view.outputs for end in ends)
         return all(readers) and inner and any(map(self._made_in_int8, self._sources(node)))
-
-
-def _multiplies(node: Any, view: GraphView) -> bool:
-    """A product for which there is an 8-bit kernel."""
-    if not view.is_float(node.input[1]):
-        return False
-    weight = view.shape(node.input[1]) if view.is_constant(node.input[1]) else None
-    if node.op_type == "MatMul":
-        return not view.is_constant(node.input[0]) and (weight is None or len(weight) == 2)
-    bias = node.input[2] if len(node.input) > 2 else ""
-    if weight is None or (bias and not view.is_constant(bias)):
-        return False
-    if node.op_type == "Gemm":
-        return not attribute(node, "transA", 0)
-    return len(weight) in (3, 4)

@@ -1,8 +1,8 @@
 """ONNX recipes: every one starts from the float model's bytes, and what it makes loads in ONNX Runtime with all its
 optimizations.
 
-    data = make(model, recipe("onnx-int8-qdq"), Plan(ranges="mse"), statistics)
-    data = make(model, recipe("onnx-f32"), Plan(), None)
+    data = make(model, recipe("onnx-int8-qdq"), QuantizationPlan(ranges="mse"), statistics)
+    data = make(model, recipe("onnx-f32"), QuantizationPlan(), None)
 
 Rules: ranges come from `calibration`, never from onnxruntime's own calibrators; a plan's float layers are float; the
 same inputs give the same bytes; a recipe that would quantize nothing is an error, not a file that says otherwise.
@@ -26,7 +26,7 @@ from edgekit_converters.formats.onnx import (
     array,
     attribute,
     constants,
-    copied,
+    copy_model,
     new_constant,
     new_node,
     parse,
@@ -37,24 +37,31 @@ from edgekit_converters.formats.onnx import (
 from edgekit_converters.graph import joins, open_graph
 from edgekit_converters.sources.onnx_graph import order
 from edgekit_converters.sources.quiet import quiet
-from edgekit_converters.targets.artifact import FloatModel, Plan, Recipe
+from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, Recipe
 from edgekit_converters.targets.onnx_qdq import PRODUCTS, int8_layers
 from edgekit_runtime.errors import EngineError
 
-__all__ = ["dynamic", "halved", "lookups", "make"]
+__all__ = ["convert_float16", "dynamic", "lookups", "make"]
 
 
-def make(model: FloatModel, recipe: Recipe, plan: Plan, statistics: Statistics | None) -> bytes:
-    """statistics: of `model`, needed by the int8 recipes. Raises ConversionError when nothing can be quantized."""
+def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None) -> bytes:
+    """statistics: of `model`, needed by the int8 recipes.
+
+    Raises ConversionError when nothing can be quantized.
+    """
+    from edgekit_runtime.engines import load_engine
+
     if recipe.precision == "float32":
         return model.data
     parsed = parse(model.data)
     refused = ""
-    for made in _candidates(parsed, recipe, plan, statistics):
-        data: bytes = made.SerializeToString(deterministic=True)
-        refused = _refusal(data)
-        if not refused:
-            return data
+    for candidate in _candidates(parsed, recipe, plan, statistics):
+        data: bytes = candidate.SerializeToString(deterministic=True)
+        try:
+            with load_engine("onnx", data, engine="onnxruntime"):  # with its default optimizations
+                return data
+        except EngineError as error:
+            refused = error.what
     raise ConversionError(
         f"ONNX Runtime does not take what was made: {refused}",
         where=recipe.name,
@@ -62,10 +69,10 @@ def make(model: FloatModel, recipe: Recipe, plan: Plan, statistics: Statistics |
     )
 
 
-def _candidates(parsed: Any, recipe: Recipe, plan: Plan, statistics: Statistics | None) -> Iterator[Any]:
+def _candidates(parsed: Any, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None) -> Iterator[Any]:
     """What to try, the best first."""
     if recipe.precision == "float16":
-        yield halved(parsed)
+        yield convert_float16(parsed)
     elif recipe.precision == "dynamic":
         yield dynamic(parsed, plan.float_layers)
     elif recipe.precision == "int8":
@@ -78,8 +85,8 @@ def _candidates(parsed: Any, recipe: Recipe, plan: Plan, statistics: Statistics 
         raise ConversionError(f"there is no {recipe.precision} for ONNX", where=recipe.name)
 
 
-def _static(parsed: Any, recipe: Recipe, plan: Plan, statistics: Statistics) -> Any:
-    from edgekit_converters.targets.onnx_qdq import quantized
+def _static(parsed: Any, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics) -> Any:
+    from edgekit_converters.targets.onnx_qdq import quantize_layers
 
     ranges = dict(statistics.ranges(plan.ranges))
     ranges.update({name: (low, high) for name, low, high in plan.fixed_ranges})
@@ -94,18 +101,7 @@ def _static(parsed: Any, recipe: Recipe, plan: Plan, statistics: Statistics) -> 
             where=recipe.name,
             do=f"Choose onnx-f32; 8 bits are for {', '.join(sorted(PRODUCTS))} with constant weights in the main graph",
         )
-    return quantized(view, layers, ranges, symmetric=recipe.symmetric)
-
-
-def _refusal(data: bytes) -> str:
-    """Why ONNX Runtime does not load it with its default optimizations; empty where it does."""
-    from edgekit_runtime.engines import load_engine
-
-    try:
-        with load_engine("onnx", data, engine="onnxruntime"):
-            return ""
-    except EngineError as error:
-        return error.what
+    return quantize_layers(view, layers, ranges, symmetric=recipe.symmetric)
 
 
 # A float ONNX graph in float16, with the float32 inputs and outputs that it had.
@@ -120,11 +116,11 @@ def _refusal(data: bytes) -> str:
 #     model = halved(parse(data))
 
 
-def halved(model: Any) -> Any:
+def convert_float16(model: Any) -> Any:
     """A copy. Raises ConversionError when the converter fails."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    copy = copied(model)
+    copy = copy_model(model)
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -176,8 +172,8 @@ _STORED: dict[str, dict[int, int | None]] = {
 
 def dynamic(model: Any, float_layers: Collection[str] = ()) -> Any:
     """A copy of an onnx.ModelProto. Raises ConversionError where nothing can be quantized."""
-    copy = copied(model)
-    done = _Products(GraphView(copy), float_layers).written() + _store_weights(copy.graph, float_layers)
+    copy = copy_model(model)
+    done = _Products(GraphView(copy), float_layers).write() + _store_weights(copy.graph, float_layers)
     if not done:
         raise ConversionError(
             f"nothing in it can be quantized without calibration data: no layer has {_FEW:,} constant weights or more",
@@ -192,8 +188,8 @@ def dynamic(model: Any, float_layers: Collection[str] = ()) -> Any:
 
 def lookups(model: Any, float_layers: Collection[str] = ()) -> Any:
     """A copy with its embedding tables in 8 bits; the values that they hand on keep their names."""
-    copy = copied(model)
-    if _Products(GraphView(copy), float_layers, only_lookups=True).written():
+    copy = copy_model(model)
+    if _Products(GraphView(copy), float_layers, only_lookups=True).write():
         _drop_unread(copy.graph)
     return copy
 
@@ -214,25 +210,33 @@ class _Products:
         self._constants: list[Any] = []
         self._inputs: set[str] = set()
 
-    def written(self) -> int:
-        """Edits the graph; how many nodes it changed."""
+    def write(self) -> int:
+        """Edit the graph; how many nodes changed."""
         done = 0
         for node in self._view.nodes:
             standard = node.domain in ("", "ai.onnx") and node.output and node.output[0] not in self._float_layers
-            if standard and not self._only_lookups and (weight := _matrix(node, self._view)) is not None:
-                self._product(node, weight)
-            elif standard and (table := _table(node, self._view)) is not None:
-                self._lookup(node, table)
+            if standard and ((not self._only_lookups and self._product(node)) or self._lookup(node)):
+                done += 1
             else:
                 self._nodes.append(node)
-                continue
-            done += 1
         replace(self._view.graph.node, self._nodes)
         self._view.graph.initializer.extend(self._constants)
         return done
 
-    def _product(self, node: Any, weight: NDArray[Any]) -> None:
-        """y = scale_x scale_w (x8 - zero) w8 + bias."""
+    def _product(self, node: Any) -> bool:
+        """y = scale_x scale_w (x8 - zero) w8 + bias.
+        False where it is no product with constant float weights."""
+        view = self._view
+        weight = view.constant(node.input[1]) if node.op_type in ("MatMul", "Gemm") else None
+        if weight is None or weight.dtype != np.float32 or weight.ndim != 2 or weight.size < _FEW:
+            return False
+        if view.is_constant(node.input[0]):
+            return False
+        if node.op_type == "Gemm":  # weights as [inputs, outputs], alpha multiplied in
+            if attribute(node, "transA", 0) or attribute(node, "beta", 1.0) != 1.0:
+                return False
+            weight = weight * np.float32(attribute(node, "alpha", 1.0))
+            weight = weight.T if attribute(node, "transB", 0) else weight
         source, out = node.input[0], node.output[0]
         integers, scale = _rounded(weight, 1)
         bias = node.input[2] if node.op_type == "Gemm" and len(node.input) > 2 else ""
@@ -249,14 +253,21 @@ class _Products:
         self._node("Mul", [f"{out}/float", f"{out}/scale"], [f"{out}/scaled" if bias else out])
         if bias:
             self._node("Add", [f"{out}/scaled", bias], [out])
+        return True
 
-    def _lookup(self, node: Any, table: NDArray[Any]) -> None:
+    def _lookup(self, node: Any) -> bool:
+        table = self._view.constant(node.input[0]) if node.op_type == "Gather" else None
+        if table is None or table.dtype != np.float32 or table.ndim != 2 or table.size < _FEW:
+            return False
         out, indexes = node.output[0], node.input[1]
+        if attribute(node, "axis", 0) != 0 or self._view.is_constant(indexes):
+            return False
         integers, scale = _rounded(table, 0)
         self._node("Gather", [self._constant(f"{out}/table", integers), indexes], [f"{out}/row"], axis=0)
         self._node("Gather", [self._constant(f"{out}/table_scale", scale), indexes], [f"{out}/row_scale"], axis=0)
         self._node("Cast", [f"{out}/row"], [f"{out}/row_float"], to=1)
         self._node("Mul", [f"{out}/row_float", f"{out}/row_scale"], [out])
+        return True
 
     def _node(self, op: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
         self._nodes.append(new_node(op, inputs, outputs, outputs[0], **attributes))
@@ -266,38 +277,32 @@ class _Products:
         return name
 
 
-def _matrix(node: Any, view: GraphView) -> NDArray[Any] | None:
-    """The constant weights of a product, [inputs, outputs], alpha multiplied in."""
-    weight = view.constant(node.input[1]) if node.op_type in ("MatMul", "Gemm") else None
-    if weight is None or weight.dtype != np.float32 or weight.ndim != 2 or weight.size < _FEW:
-        return None
-    if view.is_constant(node.input[0]):
-        return None
-    if node.op_type == "MatMul":
-        return weight
-    if attribute(node, "transA", 0) or attribute(node, "beta", 1.0) != 1.0:
-        return None
-    scaled: NDArray[Any] = weight * np.float32(attribute(node, "alpha", 1.0))
-    return scaled.T if attribute(node, "transB", 0) else scaled
-
-
-def _table(node: Any, view: GraphView) -> NDArray[Any] | None:
-    table = view.constant(node.input[0]) if node.op_type == "Gather" else None
-    if table is None or table.dtype != np.float32 or table.ndim != 2 or table.size < _FEW:
-        return None
-    return table if attribute(node, "axis", 0) == 0 and not view.is_constant(node.input[1]) else None
-
-
 def _store_weights(graph: Any, float_layers: Collection[str]) -> int:
     """Weights of this graph and of those inside it, stored in 8 bits; how many there were."""
     done = 0
     for inner in subgraphs(graph):
-        wanted = _stored_weights(inner, float_layers)
+        wanted: dict[str, int | None] = {}  # weights that layers of this graph alone read -> the axis of its outputs
+        other = {value.name for value in inner.output}
+        for node in inner.node:
+            axes = _STORED.get(node.op_type, {}) if node.output and node.output[0] not in float_layers else {}
+            for position, name in enumerate(node.input):
+                if position in axes:
+                    wanted.setdefault(name, axes[position])
+                else:
+                    other.add(name)
+            if any(item.HasField("g") or item.graphs for item in node.attribute):
+                other.update(reads(node))
         nodes: list[Any] = []
         for name, tensor in list(constants(inner)):
-            if name not in wanted or tensor.data_type != 1 or math.prod(tensor.dims) < _FEW:
+            if name not in wanted or name in other or tensor.data_type != 1 or math.prod(tensor.dims) < _FEW:
                 continue
-            nodes += _multiplied_out(inner, name, array(tensor), wanted[name])
+            weight = array(tensor)
+            integers, scale = _rounded(weight, wanted[name] if weight.ndim > 1 else None)
+            inner.initializer.extend([new_constant(f"{name}/int8", integers), new_constant(f"{name}/scale", scale)])
+            nodes += [
+                new_node("Cast", [f"{name}/int8"], [f"{name}/float"], f"{name}/float", to=1),
+                new_node("Mul", [f"{name}/float", f"{name}/scale"], [name], name),
+            ]
             done += 1
         if nodes:
             made = {node.output[0] for node in nodes}
@@ -305,31 +310,6 @@ def _store_weights(graph: Any, float_layers: Collection[str]) -> int:
             replace(inner.node, (*nodes, *kept))
             replace(inner.initializer, [tensor for tensor in inner.initializer if tensor.name not in made])
     return done
-
-
-def _stored_weights(graph: Any, float_layers: Collection[str]) -> dict[str, int | None]:
-    """Weight -> the axis of its outputs, for the weights that layers of this graph alone read."""
-    wanted: dict[str, int | None] = {}
-    other = {value.name for value in graph.output}
-    for node in graph.node:
-        axes = _STORED.get(node.op_type, {}) if node.output and node.output[0] not in float_layers else {}
-        for position, name in enumerate(node.input):
-            if position in axes:
-                wanted.setdefault(name, axes[position])
-            else:
-                other.add(name)
-        if any(item.HasField("g") or item.graphs for item in node.attribute):
-            other.update(reads(node))
-    return {name: axis for name, axis in wanted.items() if name not in other}
-
-
-def _multiplied_out(graph: Any, name: str, weight: NDArray[Any], axis: int | None) -> list[Any]:
-    integers, scale = _rounded(weight, axis if weight.ndim > 1 else None)
-    graph.initializer.extend([new_constant(f"{name}/int8", integers), new_constant(f"{name}/scale", scale)])
-    return [
-        new_node("Cast", [f"{name}/int8"], [f"{name}/float"], f"{name}/float", to=1),
-        new_node("Mul", [f"{name}/float", f"{name}/scale"], [name], name),
-    ]
 
 
 def _drop_unread(graph: Any) -> None:

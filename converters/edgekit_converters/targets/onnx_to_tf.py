@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,9 +31,9 @@ from edgekit_converters.formats.onnx import array, parse, rename, values
 from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
-from edgekit_converters.targets.artifact import Network
+from edgekit_converters.targets.artifact import TensorFlowNetwork, transposed_pixels
 from edgekit_converters.targets.onnx_to_tf_worker import GRAPH, KEPT, RESULT, input_name, output_name
-from edgekit_converters.targets.samples import turn
+from edgekit_runtime.errors import install_command
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["available", "network"]
@@ -49,14 +49,17 @@ def available() -> bool:
     return all(importlib.util.find_spec(module) is not None for module in _NEEDS)
 
 
-def network(source: SourceModel, where: str, items: int = 1) -> Network:
-    """items: the batch. Raises ConversionError when the extra is missing, onnx2tf cannot express the model, or its
-    answers differ from the original's."""
+def network(source: SourceModel, where: str, items: int = 1) -> TensorFlowNetwork:
+    """items: the batch.
+
+    Raises ConversionError when the extra is missing, onnx2tf cannot express the model, or its answers differ from the
+    original's.
+    """
     if not available():
         raise MissingToolsError(
             "TFLite from an ONNX model needs the 'onnx-tflite' extra, which is not installed",
             where=where,
-            do="Run: pip install 'edgekit-deploy[onnx-tflite]', or choose onnx-int8-qdq or onnx-f32",
+            do=f"Run: {install_command('onnx-tflite')}, or choose onnx-int8-qdq or onnx-f32",
         )
     try:
         return _network(cast(Hashable, source), items)  # by identity
@@ -67,8 +70,8 @@ def network(source: SourceModel, where: str, items: int = 1) -> Network:
 
 
 @functools.lru_cache(maxsize=1)  # one build asks for several TFLite recipes of one source, and onnx2tf is slow
-def _network(source: Any, items: int) -> Network:
-    turned = frozenset(spec.name for spec in source.inputs if spec.layout == "NCHW")
+def _network(source: Any, items: int) -> TensorFlowNetwork:
+    transposed = frozenset(spec.name for spec in source.inputs if spec.layout == "NCHW")
     free = all(spec.free_batch for spec in (*source.inputs, *source.outputs))
     if items != 1 and not free:
         raise _FailedError(f"the model has a fixed batch, and cannot be given one of {items}")
@@ -76,7 +79,7 @@ def _network(source: Any, items: int) -> Network:
     # What onnx2tf makes of a graph depends on whether its batch is free: either may be right where the other is not.
     for batch in (-1, items) if free else (1,):
         try:
-            return _attempt(source, turned, batch, items)
+            return _attempt(source, transposed, batch, items)
         except _FailedError as error:
             first = first or error
     raise first or _FailedError("onnx2tf was not tried")
@@ -86,7 +89,7 @@ class _FailedError(Exception):
     """Why one way through onnx2tf did not work."""
 
 
-def _attempt(source: SourceModel, turned: frozenset[str], batch: int, items: int) -> Network:
+def _attempt(source: SourceModel, transposed: frozenset[str], batch: int, items: int) -> TensorFlowNetwork:
     """batch: of the ONNX graph, -1 to leave it free. items: of the TensorFlow code."""
     tf = import_tensorflow()
     with tempfile.TemporaryDirectory() as name:
@@ -94,14 +97,14 @@ def _attempt(source: SourceModel, turned: frozenset[str], batch: int, items: int
         _run_worker(source, folder, batch, items)
         with quiet():
             loaded = tf.saved_model.load(str(folder / RESULT))
-    axes = _output_axes(source, loaded, turned, items)
+    axes = _output_axes(source, loaded, transposed, items)
 
     def call(*inputs: Any) -> list[Any]:
         outputs = loaded.infer(*inputs)
         ordered = [outputs[output_name(i)] for i in range(len(axes))]
         return [tf.transpose(out, perm) if perm else out for out, perm in zip(ordered, axes, strict=True)]
 
-    return Network(call, loaded.infer.concrete_functions[0].variables, turned, _TOOLS)
+    return TensorFlowNetwork(call, loaded.infer.concrete_functions[0].variables, transposed, _TOOLS)
 
 
 def _run_worker(source: SourceModel, folder: Path, batch: int, items: int) -> None:
@@ -109,7 +112,11 @@ def _run_worker(source: SourceModel, folder: Path, batch: int, items: int) -> No
 
     model = parse(source.onnx())
     if batch != -1:
-        _fix_batch(model, source, batch)
+        sides = [
+            [TensorSpec(spec.name, spec.tensor, spec.dtype, (batch, *spec.shape[1:])) for spec in specs]
+            for specs in (source.inputs, source.outputs)
+        ]
+        onnx_graph.set_batch(model, *sides)
     rename(model, {spec.name: input_name(i) for i, spec in enumerate(source.inputs)})
     rename(model, {spec.name: output_name(i) for i, spec in enumerate(source.outputs)})
     _plain_names(model.graph)
@@ -140,19 +147,22 @@ def _drop_whole_slices(graph: Any) -> None:
     for node in list(graph.node):
         if node.op_type != "Slice" or node.output[0] in ends or node.input[0] not in sizes:
             continue
-        arguments = [constants.get(name) for name in node.input[1:] if name]
-        if any(argument is None for argument in arguments) or not _is_whole(sizes[node.input[0]], *arguments):
+        arguments: list[Any] = [constants.get(name) for name in node.input[1:] if name]
+        if any(argument is None for argument in arguments):
+            continue
+        starts, stops, chosen, steps = (*arguments, None, None)[:4]
+        own = sizes[node.input[0]]
+        # -1 where a size is not known: there the end has to be beyond any
+        reach = [
+            own[int(axis)] if own[int(axis)] > 0 else 1 << 30
+            for axis in (range(len(starts)) if chosen is None else chosen)
+        ]
+        whole = all(stop >= size for size, stop in zip(reach, stops, strict=True)) and not np.any(starts)
+        if not whole or (steps is not None and not np.all(steps == 1)):
             continue
         for reader in graph.node:
             reader.input[:] = [node.input[0] if name == node.output[0] else name for name in reader.input]
         graph.node.remove(node)
-
-
-def _is_whole(sizes: Sequence[int], starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> bool:
-    """sizes: -1 where one is not known; there the end has to be beyond any."""
-    chosen = range(len(starts)) if axes is None else [int(axis) for axis in axes]
-    reach = all(end >= (sizes[axis] if sizes[axis] > 0 else 1 << 30) for axis, end in zip(chosen, ends, strict=True))
-    return reach and not np.any(starts) and (steps is None or bool(np.all(steps == 1)))
 
 
 def _plain_names(graph: Any) -> None:
@@ -164,18 +174,31 @@ def _plain_names(graph: Any) -> None:
         taken.add(node.name)
 
 
-def _fix_batch(model: Any, source: SourceModel, batch: int) -> None:
-    def fixed(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-        return [TensorSpec(spec.name, spec.tensor, spec.dtype, (batch, *spec.shape[1:])) for spec in specs]
-
-    onnx_graph.set_batch(model, fixed(source.inputs), fixed(source.outputs))
-
-
-def _output_axes(source: SourceModel, loaded: Any, turned: frozenset[str], items: int) -> list[tuple[int, ...] | None]:
+def _output_axes(
+    source: SourceModel, loaded: Any, transposed: frozenset[str], items: int
+) -> list[tuple[int, ...] | None]:
     """For each output the transposition that gives the source's values, None where there is none to do."""
-    inputs, expected = _probe(source, items)
+    from edgekit_runtime.errors import EngineError
+
+    # Indexes are spread as widely as the model's tables allow: with 0 and 1 alone activations hardly vary, and a
+    # normalisation then blows rounding up until right answers look wrong.
+    inputs = onnx_graph.random_inputs(source.inputs, items)
+    expected: list[NDArray[Any]] | None = None
+    rng = np.random.default_rng(1)
+    for high in (256, 16):
+        wide = [rng.integers(0, high, a.shape).astype(a.dtype) if a.dtype.kind in "iu" else a for a in inputs]
+        if all(a is b for a, b in zip(wide, inputs, strict=True)):
+            break
+        try:
+            with quiet():
+                inputs, expected = wide, source.predict(wide)
+            break
+        except EngineError:
+            continue  # an index beyond a table
+    expected = source.predict(inputs) if expected is None else expected
     fed = [
-        turn(array, spec) if spec.name in turned else array for array, spec in zip(inputs, source.inputs, strict=True)
+        transposed_pixels(array, spec) if spec.name in transposed else array
+        for array, spec in zip(inputs, source.inputs, strict=True)
     ]
     with quiet():
         results = loaded.infer(*fed)
@@ -192,25 +215,6 @@ def _output_axes(source: SourceModel, loaded: Any, turned: frozenset[str], items
     return axes
 
 
-def _probe(source: SourceModel, items: int) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-    """Random inputs and the original's answers. Indexes are spread as widely as the model's tables allow: with 0 and 1
-    alone activations hardly vary, and a normalisation then blows rounding up until right answers look wrong."""
-    from edgekit_runtime.errors import EngineError
-
-    inputs = onnx_graph.random_inputs(source.inputs, items)
-    rng = np.random.default_rng(1)
-    for high in (256, 16):
-        wide = [rng.integers(0, high, a.shape).astype(a.dtype) if a.dtype.kind in "iu" else a for a in inputs]
-        if all(a is b for a, b in zip(wide, inputs, strict=True)):
-            break
-        try:
-            with quiet():
-                return wide, source.predict(wide)
-        except EngineError:
-            continue  # an index beyond a table
-    return inputs, source.predict(inputs)
-
-
 def _agrees(got: NDArray[Any], want: NDArray[Any]) -> bool:
     if got.shape != want.shape:
         return False
@@ -219,8 +223,10 @@ def _agrees(got: NDArray[Any], want: NDArray[Any]) -> bool:
 
 
 def _complaint(text: str) -> str:
-    """onnx2tf's own words: what Python raised, else the line it marks as an error, else the last line."""
+    """onnx2tf's own words: what Python raised, else the line it marks as an error, else the last line that is no frame
+    of a native stack."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
+    lines = [line for line in lines if not re.match(r"@\s+0x|\*\*\* |#\d+ +0x", line)]
     marked = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
     notes = ("input_onnx_file_path", "onnx_op_name", "The trace log", "Read this and deal with it")
     raised = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line)]

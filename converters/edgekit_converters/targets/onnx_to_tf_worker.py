@@ -73,7 +73,7 @@ def _save(model: Any, items: int) -> None:
     holder = tf.Module()
     holder.model = model
     holder.infer = tf.function(infer, input_signature=signature)
-    # Some of onnx2tf's layers do not belong to the model that it hands back, and what nobody holds is not saved.
+    # Some of onnx2tf's layers do not belong to the model that it hands back, and what nothing refers to is not saved.
     holder.weights = list(holder.infer.get_concrete_function().graph.variables)
     tf.saved_model.save(holder, RESULT)
 

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from edgekit_converters.errors import ConversionError, one_line
@@ -22,8 +22,7 @@ from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel, TensorFlowSource, TfliteSource
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import graph_names
-from edgekit_converters.targets.artifact import FloatModel, Network
-from edgekit_converters.targets.samples import tool_versions, turned_shape
+from edgekit_converters.targets.artifact import FloatModel, TensorFlowNetwork, tool_versions, transposed_shape
 from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["float_model"]
@@ -44,9 +43,24 @@ def float_model(source: SourceModel, progress: Progress = silent, batch: int = 1
     if isinstance(source, TfliteSource):
         return _as_it_is(source, batch)
     tf = import_tensorflow()
-    network = _network(source, batch)
-    data = _converted(tf, source, network, batch)
-    inputs, outputs = _engine_order(data)
+    if not isinstance(source, TensorFlowSource):
+        from edgekit_converters.targets.onnx_to_tf import network as onnx_network
+
+        network = onnx_network(source, f"{source.path.name}, tflite", batch)
+    elif batch != 1 and not all(spec.free_batch for spec in (*source.inputs, *source.outputs)):
+        raise ConversionError(
+            f"the model has a fixed batch of 1, and cannot be given one of {batch}",
+            where=source.path.name,
+            do="Save it with a free batch axis",
+        )
+    else:
+        network = TensorFlowNetwork(source.call, list(source.variables), tools=tuple(source.tools))
+    data = _convert(tf, source, network, batch)
+    model = tfl.read(data)
+    # an interpreter lists the tensors in another order than the signature where there are several outputs
+    graph, [signature] = model.subgraphs[0], model.signatureDefs
+    inputs = _names_in_order(graph.inputs, signature.inputs or ())
+    outputs = _names_in_order(graph.outputs, signature.outputs or ())
     in_names = dict(zip(graph_names(source.inputs), (spec.name for spec in source.inputs), strict=True))
     out_names = dict(zip(graph_names(source.outputs), (spec.name for spec in source.outputs), strict=True))
     return FloatModel(
@@ -55,9 +69,46 @@ def float_model(source: SourceModel, progress: Progress = silent, batch: int = 1
         tuple(in_names[name] for name in inputs),
         tuple(out_names[name] for name in outputs),
         tool_versions((*_TOOLS, *network.tools)),
-        network.turned,
-        _transposes(data),
+        network.transposed,
+        _transposes(model),
     )
+
+
+def _convert(tf: Any, source: SourceModel, network: TensorFlowNetwork, batch: int) -> bytes:
+    """Trace the network and convert it; an error names operators and where they stand, not the page of MLIR notes."""
+    signature = []
+    for spec, name in zip(source.inputs, graph_names(source.inputs), strict=True):
+        shape = transposed_shape(spec) if spec.name in network.transposed else spec.shape
+        signature.append(tf.TensorSpec([batch, *shape[1:]], spec.dtype, name=name))
+    outs = graph_names(source.outputs)
+
+    def infer(*inputs: Any) -> dict[str, Any]:
+        return dict(zip(outs, network.call(*inputs), strict=True))
+
+    graph: Any = None
+    with quiet() as log:
+        try:
+            holder = tf.Module()  # keeps the weights in sight of the converter, which freezes only what it can track
+            holder.weights = list(network.weights)
+            function = tf.function(infer, input_signature=signature).get_concrete_function()
+            graph = function.graph.as_graph_def()
+            return bytes(tf.lite.TFLiteConverter.from_concrete_functions([function], holder).convert())
+        except EdgekitError:
+            raise
+        except Exception as error:
+            text, where = f"{error}\n{log.text()}", source.path.name
+            operators = re.findall(r"'tf\.(\w+)' op is neither a custom op nor a flex op", text)
+            for names in re.findall(r"(?:TF Select ops|Flex ops|Custom ops|[Cc]ustom ops): ([\w, ]+)", text):
+                operators += [name.removeprefix("Flex") for name in re.split(r",\s*", names.strip()) if name]
+            if not operators:
+                first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+                raise ConversionError(f"TensorFlow's converter failed: {one_line(first)}", where=where) from error
+            traced = [] if graph is None else [graph.node, *(inner.node_def for inner in graph.library.function)]
+            nodes = [node for inner in traced for node in inner]
+            named = []
+            for op in sorted(set(operators)):
+                named += [(op, layer) for layer in sorted({node.name for node in nodes if node.op == op}) or [""]]
+            raise _foreign(named, where) from error
 
 
 def _as_it_is(source: TfliteSource, batch: int) -> FloatModel:
@@ -79,59 +130,7 @@ def _as_it_is(source: TfliteSource, batch: int) -> FloatModel:
         raise _foreign([(op.removeprefix("Flex"), name) for op, name in foreign], where)
     inputs = tuple(spec.name for spec in source.inputs)
     return FloatModel(
-        "tflite", data, inputs, tuple(spec.name for spec in source.outputs), {}, transposes=_transposes(data)
-    )
-
-
-def _network(source: SourceModel, batch: int) -> Network:
-    if isinstance(source, TensorFlowSource):
-        if batch != 1 and not all(spec.free_batch for spec in (*source.inputs, *source.outputs)):
-            raise ConversionError(
-                f"the model has a fixed batch of 1, and cannot be given one of {batch}",
-                where=source.path.name,
-                do="Save it with a free batch axis",
-            )
-        return Network(source.call, list(source.variables), tools=tuple(source.tools))
-    from edgekit_converters.targets.onnx_to_tf import network
-
-    return network(source, f"{source.path.name}, tflite", batch)
-
-
-def _converted(tf: Any, source: SourceModel, network: Network, batch: int) -> bytes:
-    graph: Any = None
-    with quiet() as log:
-        try:
-            function, holder = _traced(tf, source, network, batch)
-            graph = function.graph.as_graph_def()
-            return bytes(tf.lite.TFLiteConverter.from_concrete_functions([function], holder).convert())
-        except EdgekitError:
-            raise
-        except Exception as error:
-            raise _explained(f"{error}\n{log.text()}", error, graph, source.path.name) from error
-
-
-def _traced(tf: Any, source: SourceModel, network: Network, batch: int) -> tuple[Any, Any]:
-    signature = []
-    for spec, name in zip(source.inputs, graph_names(source.inputs), strict=True):
-        shape = turned_shape(spec) if spec.name in network.turned else spec.shape
-        signature.append(tf.TensorSpec([batch, *shape[1:]], spec.dtype, name=name))
-    outs = graph_names(source.outputs)
-
-    def infer(*inputs: Any) -> dict[str, Any]:
-        return dict(zip(outs, network.call(*inputs), strict=True))
-
-    holder = tf.Module()  # keeps the weights in sight of the converter, which freezes only what it can track
-    holder.weights = list(network.weights)
-    return tf.function(infer, input_signature=signature).get_concrete_function(), holder
-
-
-def _engine_order(data: bytes) -> tuple[list[str], list[str]]:
-    """Signature names in the order in which an interpreter lists the tensors: the two differ with several outputs."""
-    model = tfl.read(data)
-    graph, [signature] = model.subgraphs[0], model.signatureDefs
-    return (
-        _names_in_order(graph.inputs, signature.inputs or ()),
-        _names_in_order(graph.outputs, signature.outputs or ()),
+        "tflite", data, inputs, tuple(spec.name for spec in source.outputs), {}, transposes=_transposes(model)
     )
 
 
@@ -148,9 +147,8 @@ def _names_in_order(tensors: Iterable[int], ends: Iterable[Any]) -> list[str]:
     return [by_index[int(index)] for index in tensors]
 
 
-def _transposes(data: bytes) -> int:
+def _transposes(model: Any) -> int:
     """TRANSPOSE operators that turn computed values from one layout to the other."""
-    model = tfl.read(data)
     graph = model.subgraphs[0]
     found = 0
     for operator in graph.operators:
@@ -162,43 +160,8 @@ def _transposes(data: bytes) -> int:
     return found
 
 
-def _explained(text: str, error: Exception, graph: Any, where: str) -> ConversionError:
-    """The converter's page of MLIR notes, boiled down to the operators it could not take and where they stand."""
-    operators = _operators(text)
-    if operators:
-        named = [(op, layer) for op in operators for layer in (_places(graph, op) or [""])]
-        return _foreign(named, where)
-    return ConversionError(
-        f"TensorFlow's converter failed: {_first_line(str(error)) or type(error).__name__}", where=where
-    )
-
-
 def _foreign(operators: Sequence[tuple[str, str]], where: str) -> ConversionError:
     """operators: with the layer of each, where it is known."""
     shown = ", ".join(f"{op} in '{layer}'" if layer else op for op, layer in operators[:5])
     more = f" and {len(operators) - 5} more" if len(operators) > 5 else ""
     return ConversionError(f"TFLite has no kernel for {shown}{more}", where=where, do=_INSTEAD)
-
-
-def _places(graph: Any, op: str) -> list[str]:
-    """Nodes of that type in a traced function; those of inner functions too."""
-    return sorted({node.name for node in _nodes(graph) if node.op == op})
-
-
-def _nodes(graph: Any) -> Iterator[Any]:
-    if graph is not None:
-        yield from graph.node
-        for function in graph.library.function:
-            yield from function.node_def
-
-
-def _operators(text: str) -> list[str]:
-    found = re.findall(r"'tf\.(\w+)' op is neither a custom op nor a flex op", text)
-    for names in re.findall(r"(?:TF Select ops|Flex ops|Custom ops|[Cc]ustom ops): ([\w, ]+)", text):
-        found += [name.removeprefix("Flex") for name in re.split(r",\s*", names.strip()) if name]
-    return sorted(set(found))
-
-
-def _first_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return one_line(lines[0]) if lines else ""

@@ -4,7 +4,7 @@ Rules: nothing is converted again, so that trying another plan costs less than a
 by every recipe, `plan.ranges` and `plan.fixed_ranges` by those that quantize activations; the same arguments give the
 same bytes.
 
-    data = make(float_model(source), recipe("tflite-int8"), Plan(), statistics)
+    data = make(float_model(source), recipe("tflite-int8"), QuantizationPlan(), statistics)
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite_edit as tfl
-from edgekit_converters.targets.artifact import FloatModel, Plan, RangeMethod, Recipe
+from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, RangeMethod, Recipe
 
-__all__ = ["Ranged", "dynamic", "float16", "make", "per_tensor_dense"]
+__all__ = ["RangeSource", "dynamic", "float16", "make", "per_tensor_dense"]
 
 
-class Ranged(Protocol):
+class RangeSource(Protocol):
     """What calibration saw: `calibration.statistics.Statistics`."""
 
     def ranges(self, method: RangeMethod) -> Mapping[str, tuple[float, float]]:
@@ -31,7 +31,7 @@ class Ranged(Protocol):
         ...
 
 
-def make(model: FloatModel, recipe: Recipe, plan: Plan, statistics: Ranged | None = None) -> bytes:
+def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: RangeSource | None = None) -> bytes:
     """statistics: needed by recipes with `needs_calibration`, of the tensors of `model.data`.
 
     Raises ConversionError when the recipe cannot be carried out, naming operators and layers.
@@ -95,7 +95,7 @@ def dynamic(data: bytes, float_layers: frozenset[str] = frozenset()) -> bytes:
     """float_layers: names of layers (of their first output) whose kernels stay in float."""
     model = tfl.read(data)
     for graph in model.subgraphs:
-        writer = _Writer(model, graph, {})
+        writer = _KernelWriter(model, graph, {})
         for operator in list(graph.operators):
             if tfl.layer_of(graph, operator) not in float_layers:
                 writer.quantize(operator)
@@ -104,8 +104,9 @@ def dynamic(data: bytes, float_layers: frozenset[str] = frozenset()) -> bytes:
 
 
 @dataclass
-class _Writer:
-    """Quantizes the kernels of one subgraph. A kernel that several operators share is written once a form.
+class _KernelWriter:
+    """Quantizes the kernels of one subgraph.
+    A kernel that several operators share is written once a form.
 
     done: (tensor, axis) -> the tensor that holds it in 8 bits.
     """
@@ -117,23 +118,35 @@ class _Writer:
     def quantize(self, operator: Any) -> None:
         op = tfl.op_of(self.model, operator)
         if op == "GATHER":
-            self._gather(operator)
+            # looks up in 8 bits, then dequantizes what was found into the tensor that was there before
+            if not self._heavy(self.graph.tensors[operator.inputs[0]]):
+                return
+            schema = tfl.schema()
+            tfl.set_input(operator, 0, self._eight_bits(int(operator.inputs[0]), None))
+            operator.opcodeIndex = tfl.code(self.model, "GATHER", 2)
+            table, found = self.graph.tensors[operator.inputs[0]], int(operator.outputs[0])
+            small = _copy(schema, self.graph.tensors[found], "/int8")
+            small.type, small.quantization = table.type, table.quantization
+            self.graph.tensors.append(small)
+            operator.outputs = [len(self.graph.tensors) - 1]
+            back = schema.OperatorT()
+            back.opcodeIndex = tfl.code(self.model, "DEQUANTIZE", 2)
+            back.inputs, back.outputs = list(operator.outputs), [found]
+            self.graph.operators.insert(self.graph.operators.index(operator) + 1, back)
             return
         kernel = _KERNELS.get(op)
-        if kernel is None or not self._takes(op, operator, kernel):
+        if kernel is None:
             return
+        source, weights = (self.graph.tensors[operator.inputs[place]] for place in (0, kernel.place))
+        if tfl.type_of(source) != "FLOAT32" or not self._heavy(weights):
+            return
+        if op == "CONV_2D" and int(source.shape[3]) != int(weights.shape[3]):
+            return  # no engine has a kernel for grouped convolutions with 8-bit weights and float activations
         index = int(operator.inputs[kernel.place])
         tfl.set_input(operator, kernel.place, self._eight_bits(index, kernel.axis))
         operator.opcodeIndex = tfl.code(self.model, op, kernel.version)
         if op == "FULLY_CONNECTED":
             operator.builtinOptions.asymmetricQuantizeInputs = True
-
-    def _takes(self, op: str, operator: Any, kernel: _Kernel) -> bool:
-        source, weights = (self.graph.tensors[operator.inputs[place]] for place in (0, kernel.place))
-        if tfl.type_of(source) != "FLOAT32" or not self._heavy(weights):
-            return False
-        # No engine has a kernel for grouped convolutions with 8-bit weights and float activations.
-        return op != "CONV_2D" or int(source.shape[3]) == int(weights.shape[3])
 
     def _heavy(self, tensor: Any) -> bool:
         return (
@@ -142,29 +155,12 @@ class _Writer:
             and int(np.prod(tensor.shape)) >= _SMALLEST
         )
 
-    def _gather(self, operator: Any) -> None:
-        """Looks up in 8 bits, then dequantizes what was found into the tensor that was there before."""
-        if not self._heavy(self.graph.tensors[operator.inputs[0]]):
-            return
-        schema = tfl.schema()
-        tfl.set_input(operator, 0, self._eight_bits(int(operator.inputs[0]), None))
-        operator.opcodeIndex = tfl.code(self.model, "GATHER", 2)
-        table, found = self.graph.tensors[operator.inputs[0]], int(operator.outputs[0])
-        small = _copy(schema, self.graph.tensors[found], "/int8")
-        small.type, small.quantization = table.type, table.quantization
-        self.graph.tensors.append(small)
-        operator.outputs = [len(self.graph.tensors) - 1]
-        back = schema.OperatorT()
-        back.opcodeIndex = tfl.code(self.model, "DEQUANTIZE", 2)
-        back.inputs, back.outputs = list(operator.outputs), [found]
-        self.graph.operators.insert(self.graph.operators.index(operator) + 1, back)
-
     def _eight_bits(self, index: int, axis: int | None) -> int:
         if (index, axis) not in self.done:
             schema, tensor = tfl.schema(), self.graph.tensors[index]
             values, scales = symmetric(tfl.constant(self.model, tensor), axis)
             # The float tensor is dropped unless something else reads it, so its name is free.
-            small = _copy(schema, tensor, "")
+            small = _copy(schema, tensor)
             small.type, small.buffer = schema.TensorType.INT8, tfl.add_constant(self.model, values)
             small.quantization = schema.QuantizationParametersT()
             small.quantization.scale = scales
@@ -183,10 +179,10 @@ def symmetric(values: NDArray[Any], axis: int | None) -> tuple[NDArray[np.int8],
     return np.clip(np.rint(values / scales), -127, 127).astype(np.int8), scales.reshape(-1)
 
 
-def _copy(schema: Any, tensor: Any, suffix: str) -> Any:
+def _copy(schema: Any, tensor: Any, suffix: str = "") -> Any:
     made = schema.TensorT()
     made.shape, made.shapeSignature, made.hasRank = tensor.shape, tensor.shapeSignature, tensor.hasRank
-    made.type, made.name = tensor.type, tensor.name + suffix.encode()
+    made.type, made.name = tensor.type, tensor.name + suffix.encode() if suffix else tensor.name
     return made
 
 
@@ -213,39 +209,9 @@ _LEFT = frozenset({"WHILE", "IF", "CALL", "CALL_ONCE", "VAR_HANDLE", "ASSIGN_VAR
 
 def float16(data: bytes, float_layers: frozenset[str] = frozenset()) -> bytes:
     """float_layers: names of layers (of their first output) whose constants stay in 32 bits."""
-    model = tfl.read(data)
-    _narrow(model, model.subgraphs[0], float_layers)
-    tfl.compact(model)
-    return tfl.write(model)
-
-
-def _narrow(model: Any, graph: Any, float_layers: frozenset[str]) -> None:
-    schema = tfl.schema()
-    widened: list[Any] = []
-    buffers: dict[int, int] = {}
-    for index in _candidates(model, graph, float_layers):
-        tensor = graph.tensors[index]
-        values = tfl.constant(model, tensor)
-        if values.size < 2 or not np.all(np.abs(values) <= _LARGEST):
-            continue
-        if tensor.buffer not in buffers:
-            buffers[tensor.buffer] = tfl.add_constant(model, values.astype(np.float16))
-        half = schema.TensorT()
-        half.shape, half.shapeSignature, half.hasRank = tensor.shape, tensor.shapeSignature, tensor.hasRank
-        half.type, half.name = schema.TensorType.FLOAT16, tensor.name + b"/float16"
-        half.buffer = buffers[tensor.buffer]
-        graph.tensors.append(half)
-        tensor.buffer = 0
-        operator = schema.OperatorT()
-        operator.opcodeIndex = tfl.code(model, "DEQUANTIZE", 3)
-        operator.inputs, operator.outputs = [len(graph.tensors) - 1], [index]
-        widened.append(operator)
-    graph.operators = widened + list(graph.operators)
-
-
-def _candidates(model: Any, graph: Any, float_layers: frozenset[str]) -> list[int]:
-    """Float constants that ordinary operators read, in the order in which they are read first."""
-    found: dict[int, None] = {}
+    model, schema = tfl.read(data), tfl.schema()
+    graph = model.subgraphs[0]
+    found: dict[int, None] = {}  # float constants in the order in which ordinary operators read them first
     left = {int(index) for index in graph.outputs}
     for operator in graph.operators:
         skip = tfl.op_of(model, operator) in _LEFT or tfl.layer_of(graph, operator) in float_layers
@@ -256,7 +222,26 @@ def _candidates(model: Any, graph: Any, float_layers: frozenset[str]) -> list[in
                     left.add(index)
                 else:
                     found[index] = None
-    return [index for index in found if index not in left]
+    widened: list[Any] = []
+    buffers: dict[int, int] = {}
+    for index in (index for index in found if index not in left):
+        tensor = graph.tensors[index]
+        values = tfl.constant(model, tensor)
+        if values.size < 2 or not np.all(np.abs(values) <= _LARGEST):
+            continue
+        if tensor.buffer not in buffers:
+            buffers[tensor.buffer] = tfl.add_constant(model, values.astype(np.float16))
+        half = _copy(schema, tensor, "/float16")
+        half.type, half.buffer = schema.TensorType.FLOAT16, buffers[tensor.buffer]
+        graph.tensors.append(half)
+        tensor.buffer = 0
+        operator = schema.OperatorT()
+        operator.opcodeIndex = tfl.code(model, "DEQUANTIZE", 3)
+        operator.inputs, operator.outputs = [len(graph.tensors) - 1], [index]
+        widened.append(operator)
+    graph.operators = widened + list(graph.operators)
+    tfl.compact(model)
+    return tfl.write(model)
 
 
 # A finished .tflite file whose dense layers have a scale a channel, with one scale a layer instead.
@@ -277,29 +262,36 @@ _CLAIM = b"min_runtime_version"
 
 
 def per_tensor_dense(data: bytes) -> bytes:
-    """The file itself where no dense layer has more than one scale. Raises ConversionError for weights of 4 bits."""
+    """The file itself where no dense layer has more than one scale.
+
+    Raises ConversionError for weights of 4 bits.
+    """
     model = tfl.read(data)
     changed = False
     for graph in model.subgraphs:
         made: dict[tuple[int, str], int] = {}
         for operator in graph.operators:
-            if tfl.op_of(model, operator) == "FULLY_CONNECTED" and _scales(graph, operator) > 1:
-                _change(model, graph, operator, made)
+            if tfl.op_of(model, operator) != "FULLY_CONNECTED":
+                continue
+            quantization = graph.tensors[operator.inputs[1]].quantization
+            if quantization is not None and quantization.scale is not None and len(quantization.scale) > 1:
+                _give_one_scale(model, graph, operator, made)
                 changed = True
     if not changed:
         return data
-    _lower_versions(model)
+    for graph in model.subgraphs:  # a converter gives all dense layers the version that one of them needs
+        for operator in graph.operators:
+            if tfl.op_of(model, operator) != "FULLY_CONNECTED":
+                continue
+            if {tfl.type_of(graph.tensors[operator.inputs[place]]) for place in (0, 1)} <= {"FLOAT32", "INT8"}:
+                version = int(model.operatorCodes[operator.opcodeIndex].version)
+                operator.opcodeIndex = tfl.code(model, "FULLY_CONNECTED", min(version, _OLD))
     model.metadata = [entry for entry in model.metadata or () if bytes(entry.name or b"") != _CLAIM]
     tfl.compact(model)
     return tfl.write(model)
 
 
-def _scales(graph: Any, operator: Any) -> int:
-    quantization = graph.tensors[operator.inputs[1]].quantization
-    return 0 if quantization is None or quantization.scale is None else len(quantization.scale)
-
-
-def _change(model: Any, graph: Any, operator: Any, made: dict[tuple[int, str], int]) -> None:
+def _give_one_scale(model: Any, graph: Any, operator: Any, made: dict[tuple[int, str], int]) -> None:
     source, kernel = (graph.tensors[operator.inputs[place]] for place in (0, 1))
     layer = tfl.layer_of(graph, operator)
     if tfl.type_of(kernel) != "INT8":
@@ -320,27 +312,14 @@ def _change(model: Any, graph: Any, operator: Any, made: dict[tuple[int, str], i
         tfl.set_input(operator, 2, _again(model, graph, index, again, np.asarray([step]), made))
 
 
-def _lower_versions(model: Any) -> None:
-    """A converter gives all dense layers the version that one of them needs."""
-    for graph in model.subgraphs:
-        for operator in graph.operators:
-            if tfl.op_of(model, operator) != "FULLY_CONNECTED":
-                continue
-            ends = {tfl.type_of(graph.tensors[operator.inputs[place]]) for place in (0, 1)}
-            if ends <= {"FLOAT32", "INT8"}:
-                version = int(model.operatorCodes[operator.opcodeIndex].version)
-                operator.opcodeIndex = tfl.code(model, "FULLY_CONNECTED", min(version, _OLD))
-
-
 def _again(model: Any, graph: Any, index: int, values: Any, scale: Any, made: dict[tuple[int, str], int]) -> int:
     """Another tensor of the same name and type with these values; the old one is left to `compact`. Once for those that
     several operators share, at the same scale."""
     place = (index, np.asarray(scale, np.float32).tobytes().hex())
     if place not in made:
         schema, old = tfl.schema(), graph.tensors[index]
-        new = schema.TensorT()
-        new.shape, new.shapeSignature, new.hasRank = old.shape, old.shapeSignature, old.hasRank
-        new.type, new.name, new.buffer = old.type, old.name, tfl.add_constant(model, values)
+        new = _copy(schema, old)
+        new.buffer = tfl.add_constant(model, values)
         new.quantization = schema.QuantizationParametersT()
         new.quantization.scale = np.asarray(scale, np.float32)
         new.quantization.zeroPoint = np.zeros(1, np.int64)

@@ -22,7 +22,7 @@ Rules:
   answers, and the engine then refuses; what makes the divisor of a float division, or the argument of a float
   logarithm, stays in float with it.
 
-    data = static(float_tflite, recipe("tflite-int8"), Plan(), ranges)
+    data = static(float_tflite, recipe("tflite-int8"), QuantizationPlan(), ranges)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.graph import FEW_LEVELS, joins, open_graph
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
-from edgekit_converters.targets.artifact import Plan, Recipe
+from edgekit_converters.targets.artifact import QuantizationPlan, Recipe
 
 __all__ = ["UNSAFE", "finish_int16", "integer_ends", "static"]
 
@@ -59,7 +59,7 @@ _UNIT = 65535.0 / 65536.0  # the range from which the quantizer makes the one st
 _INTEGERS = {"INT8", "INT16"}
 
 
-def static(data: bytes, recipe: Recipe, plan: Plan, ranges: Ranges) -> bytes:
+def static(data: bytes, recipe: Recipe, plan: QuantizationPlan, ranges: Ranges) -> bytes:
     """ranges: of each float activation by name; a layer whose tensors have none stays in float.
 
     Raises ConversionError naming the operators and layers that cannot be quantized, unless the recipe is mixed.
@@ -75,8 +75,7 @@ def static(data: bytes, recipe: Recipe, plan: Plan, ranges: Ranges) -> bytes:
     guards = _guards(model, kept)
     kept |= guards
     names = _Names(model)
-    _write_ranges(model, ranges, wide=recipe.precision == "int16x8")
-    _let_parts_follow(model, kept)
+    _write_ranges(model, ranges, kept, wide=recipe.precision == "int16x8")
     names.hide(model)
     made = _quantized(tfl.write(model), recipe, frozenset(names.hidden(name) for name in kept), names)
     result = tfl.read(made)
@@ -138,33 +137,29 @@ def _layers(model: Any) -> list[tuple[str, str]]:
     return found
 
 
-def _write_ranges(model: Any, ranges: Ranges, *, wide: bool) -> None:
-    schema = tfl.schema()
+def _write_ranges(model: Any, ranges: Ranges, kept: frozenset[str], *, wide: bool) -> None:
+    """Give every float value its range, but for the parts of a tensor to which the quantizer will give one."""
     for graph in model.subgraphs:
         for tensor in graph.tensors:
             name = tfl.name_of(tensor)
             if tfl.type_of(tensor) != "FLOAT32" or tfl.is_constant(model, tensor) or name not in ranges:
                 continue
             low, high = _usable(name, *ranges[name], wide=wide)
-            tensor.quantization = schema.QuantizationParametersT()
+            tensor.quantization = tfl.schema().QuantizationParametersT()
             tensor.quantization.min, tensor.quantization.max = [low], [high]
         for operator in graph.operators if wide else ():
             tensor = graph.tensors[operator.outputs[0]]
             if tfl.op_of(model, operator) in ("LOGISTIC", "TANH") and tensor.quantization is not None:
                 tensor.quantization.min, tensor.quantization.max = [-_UNIT], [_UNIT]
-
-
-def _let_parts_follow(model: Any, kept: frozenset[str]) -> None:
-    """Take the range from every part of a tensor that the quantizer will give one."""
     graph = model.subgraphs[0]
-    made = {int(index): tfl.layer_of(graph, operator) for operator in graph.operators for index in operator.outputs}
+    makers = {int(index): tfl.layer_of(graph, operator) for operator in graph.operators for index in operator.outputs}
     for operator in graph.operators:
         place = _PARTS.get(tfl.op_of(model, operator))
         if place is None:
             continue
         index = int(operator.inputs[place])
         written = graph.tensors[index].quantization
-        if written is not None and written.min is not None and len(written.min) and made.get(index) not in kept:
+        if written is not None and written.min is not None and len(written.min) and makers.get(index) not in kept:
             for part in operator.outputs:
                 graph.tensors[part].quantization = None
 
@@ -202,7 +197,14 @@ def _quantized(data: bytes, recipe: Recipe, kept: frozenset[str], names: _Names)
             )
         except Exception as error:  # RuntimeError, and whatever pybind makes of an MLIR failure
             text = f"{error}\n{log.text()}"
-            raise _failed(recipe, names.named_in(text), re.findall(r"'tfl\.(\w+)' op", text)) from error
+            layers, ops = names.named_in(text), re.findall(r"'tfl\.(\w+)' op", text)
+            at = f" at {', '.join(dict.fromkeys(op.upper() for op in ops))}" if ops else ""
+            of = f" in '{layers[0]}'" if layers else ""
+            raise ConversionError(
+                f"TensorFlow's quantizer failed{at}{of}",
+                where=recipe.name,
+                do="Leave that layer in float, or choose tflite-dynamic or tflite-f16",
+            ) from error
     return bytes(made)
 
 
@@ -245,39 +247,25 @@ def _check(
     ops = dict(before)
     if missed := sorted(name for name in asked - {name for name, _ in left} if ops[name] not in _CHOOSERS):
         raise ConversionError(
-            f"the quantizer did not leave '{missed[0]}' ({ops[missed[0]]}) in float as it was told to",
+            f"the quantizer did not leave '{missed[0]}' ({ops[missed[0]]}) in float, as the recipe demands",
             where=recipe.name,
         )
     beyond = [(name, op) for name, op in left if name not in asked | guards]
     if beyond and not recipe.mixed:
-        raise _refused(recipe, beyond)
+        shown = ", ".join(f"{op} in '{name}'" for name, op in beyond[:5])
+        more = f" and {len(beyond) - 5} more" if len(beyond) > 5 else ""
+        wide = recipe.precision == "int16x8"
+        bits, way = ("16-bit", "tflite-f16") if wide else ("int8", "tflite-int8-mixed")
+        reason = " that is safe for every input" if any(op in UNSAFE for _, op in beyond) else ""
+        raise ConversionError(
+            f"TFLite has no {bits} kernel{reason} for {shown}{more}",
+            where=recipe.name,
+            do=f"Leave that in float: --recipe {way}; or replace the operator in the model",
+        )
     if not any(tfl.type_of(tensor) in _INTEGERS for graph in model.subgraphs for tensor in graph.tensors):
         raise ConversionError(
             "nothing in the model could be quantized", where=recipe.name, do="Choose tflite-dynamic or tflite-f32"
         )
-
-
-def _refused(recipe: Recipe, layers: list[tuple[str, str]]) -> ConversionError:
-    shown = ", ".join(f"{op} in '{name}'" for name, op in layers[:5])
-    more = f" and {len(layers) - 5} more" if len(layers) > 5 else ""
-    bits = "16-bit" if recipe.precision == "int16x8" else "int8"
-    way = "tflite-f16" if recipe.precision == "int16x8" else "tflite-int8-mixed"
-    reason = " that is safe for every input" if any(op in UNSAFE for _, op in layers) else ""
-    return ConversionError(
-        f"TFLite has no {bits} kernel{reason} for {shown}{more}",
-        where=recipe.name,
-        do=f"Leave that in float: --recipe {way}; or replace the operator in the model",
-    )
-
-
-def _failed(recipe: Recipe, layers: list[str], ops: list[str]) -> ConversionError:
-    at = f" at {', '.join(dict.fromkeys(op.upper() for op in ops))}" if ops else ""
-    of = f" in '{layers[0]}'" if layers else ""
-    return ConversionError(
-        f"TensorFlow's quantizer failed{at}{of}",
-        where=recipe.name,
-        do="Leave that layer in float, or choose tflite-dynamic or tflite-f16",
-    )
 
 
 # The inputs and outputs of a quantized .tflite file: integers wherever the graph itself begins or ends in integers.
@@ -290,7 +278,10 @@ def _failed(recipe: Recipe, layers: list[str], ops: list[str]) -> ConversionErro
 
 
 def integer_ends(model: Any) -> None:
-    """Change the main subgraph in place. Tensors that nothing names any more are left to `compact`."""
+    """Change the main subgraph in place.
+
+    Tensors that nothing names any more are left to `compact`.
+    """
     graph = model.subgraphs[0]
     moved: dict[int, int] = {}
     for index in [int(index) for index in graph.inputs]:
@@ -299,8 +290,16 @@ def integer_ends(model: Any) -> None:
             moved[index] = new
     graph.inputs = [moved.get(int(index), int(index)) for index in graph.inputs]
     for index in [int(index) for index in graph.outputs]:
-        new = _integer_output(model, graph, index)
-        if new is not None and new not in moved.values():
+        maker = next((op for op in graph.operators if index in op.outputs), None)
+        if tfl.type_of(graph.tensors[index]) != "FLOAT32" or any(index in op.inputs for op in graph.operators):
+            continue
+        if maker is None or tfl.op_of(model, maker) != "DEQUANTIZE":
+            continue
+        new = int(maker.inputs[0])
+        source = graph.tensors[new]
+        if tfl.type_of(source) not in _INTEGERS or tfl.is_constant(model, source):
+            continue
+        if new not in graph.inputs and new not in graph.outputs and new not in moved.values():
             moved[index] = new
             graph.operators = [op for op in graph.operators if list(op.outputs) != [index]]
     graph.outputs = [moved.get(int(index), int(index)) for index in graph.outputs]
@@ -320,29 +319,15 @@ def _integer_input(model: Any, graph: Any, index: int) -> int | None:
     if not readers or any(tfl.op_of(model, op) != "QUANTIZE" for op in readers):
         return None
     made = [int(op.outputs[0]) for op in readers]
-    if len({_form(graph.tensors[tensor]) for tensor in made}) != 1 or any(tensor in graph.outputs for tensor in made):
+    forms = set()
+    for tensor in (graph.tensors[index] for index in made):
+        scales, zeros = tensor.quantization.scale, tensor.quantization.zeroPoint
+        forms.add((tfl.type_of(tensor), *(float(x) for x in scales), *(int(x) for x in zeros)))
+    if len(forms) != 1 or any(tensor in graph.outputs for tensor in made):
         return None
     graph.operators = [op for op in graph.operators if all(op is not reader for reader in readers)]
     tfl.swap(graph, dict.fromkeys(made, made[0]))
     return made[0]
-
-
-def _integer_output(model: Any, graph: Any, index: int) -> int | None:
-    if tfl.type_of(graph.tensors[index]) != "FLOAT32" or any(index in op.inputs for op in graph.operators):
-        return None
-    maker = next((op for op in graph.operators if index in op.outputs), None)
-    if maker is None or tfl.op_of(model, maker) != "DEQUANTIZE":
-        return None
-    source = int(maker.inputs[0])
-    plain = tfl.type_of(graph.tensors[source]) in ("INT8", "INT16") and not tfl.is_constant(
-        model, graph.tensors[source]
-    )
-    return source if plain and source not in graph.inputs and source not in graph.outputs else None
-
-
-def _form(tensor: Any) -> tuple[Any, ...]:
-    quantization = tensor.quantization
-    return (tfl.type_of(tensor), *(float(x) for x in quantization.scale), *(int(x) for x in quantization.zeroPoint))
 
 
 # What TensorFlow's quantizer leaves undone in a file with 16-bit activations and 8-bit weights.
@@ -361,35 +346,28 @@ _VERSION = {"CONV_2D": 4, "DEPTHWISE_CONV_2D": 5, "FULLY_CONNECTED": 7}
 
 def finish_int16(model: Any) -> None:
     """Change the file in place."""
+    int64 = tfl.schema().TensorType.INT64
     for graph in model.subgraphs:
         for tensor in graph.tensors:
-            if tfl.type_of(tensor) == "INT16" and tensor.quantization is not None:
-                _centre(model, tensor)
+            zero = tensor.quantization.zeroPoint if tensor.quantization is not None else None
+            if tfl.type_of(tensor) != "INT16" or zero is None or not np.any(zero):
+                continue
+            if tfl.is_constant(model, tensor):
+                values = tfl.constant(model, tensor).astype(np.int32) - int(zero[0])
+                tensor.buffer = tfl.add_constant(model, np.clip(values, -32768, 32767).astype(np.int16))
+            tensor.quantization.zeroPoint = np.zeros_like(zero)
         for operator in graph.operators:
             op = tfl.op_of(model, operator)
-            if op in _BIAS and tfl.type_of(graph.tensors[operator.outputs[0]]) == "INT16":
-                _widen_bias(model, graph, operator, op)
-
-
-def _centre(model: Any, tensor: Any) -> None:
-    zero = tensor.quantization.zeroPoint
-    if zero is None or not np.any(zero):
-        return
-    if tfl.is_constant(model, tensor):
-        values = tfl.constant(model, tensor).astype(np.int32) - int(zero[0])
-        tensor.buffer = tfl.add_constant(model, np.clip(values, -32768, 32767).astype(np.int16))
-    tensor.quantization.zeroPoint = np.zeros_like(zero)
-
-
-def _widen_bias(model: Any, graph: Any, operator: Any, op: str) -> None:
-    if hasattr(operator.builtinOptions, "quantizedBiasType"):
-        operator.builtinOptions.quantizedBiasType = tfl.schema().TensorType.INT64
-    if op in _VERSION:
-        operator.opcodeIndex = tfl.code(model, op, _VERSION[op])
-    place = _BIAS[op]
-    if place >= len(operator.inputs) or operator.inputs[place] < 0:
-        return
-    bias = graph.tensors[operator.inputs[place]]
-    if tfl.type_of(bias) == "INT32":
-        bias.buffer = tfl.add_constant(model, tfl.constant(model, bias).astype(np.int64))
-        bias.type = tfl.schema().TensorType.INT64
+            if op not in _BIAS or tfl.type_of(graph.tensors[operator.outputs[0]]) != "INT16":
+                continue
+            if hasattr(operator.builtinOptions, "quantizedBiasType"):
+                operator.builtinOptions.quantizedBiasType = int64
+            if op in _VERSION:
+                operator.opcodeIndex = tfl.code(model, op, _VERSION[op])
+            place = _BIAS[op]
+            if place >= len(operator.inputs) or operator.inputs[place] < 0:
+                continue
+            bias = graph.tensors[operator.inputs[place]]
+            if tfl.type_of(bias) == "INT32":
+                bias.buffer = tfl.add_constant(model, tfl.constant(model, bias).astype(np.int64))
+                bias.type = int64

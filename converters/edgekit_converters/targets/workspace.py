@@ -4,7 +4,7 @@ once.
     workspace = Workspace(source, samples)
     artifact = workspace.make(recipe("tflite-int8"))
     layer = workspace.graph("tflite").layers[0].name
-    islands = workspace.make(recipe("tflite-int8-mixed"), Plan(float_layers=frozenset({layer})))
+    islands = workspace.make(recipe("tflite-int8-mixed"), QuantizationPlan(float_layers=frozenset({layer})))
 
 Rules: a recipe always starts from the float model's bytes, so that trying another plan costs a second and not a
 conversion; with a store, nothing is made twice over several runs either; what the store gives back is trusted no more
@@ -24,35 +24,44 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.observe import ObserveOptions, observe
 from edgekit_converters.calibration.statistics import Statistics
-from edgekit_converters.deadline import tick
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.graph import Graph, open_graph
-from edgekit_converters.progress import Progress, silent
+from edgekit_converters.progress import Progress, silent, tick
 from edgekit_converters.sources.isolated import IsolatedSource
 from edgekit_converters.sources.load import actual
 from edgekit_converters.sources.model import FinishedSource, SourceModel
-from edgekit_converters.store import NO_STORE, Store, key, unfinished
+from edgekit_converters.store import NO_STORE, StageStore, key, unfinished_folder
 from edgekit_converters.targets.artifact import (
     STATIC,
     Artifact,
     FloatModel,
-    Plan,
     Precision,
+    QuantizationPlan,
     Recipe,
+    Samples,
     Step,
     artifact_bytes,
     artifact_from,
     feeds,
     float_model_bytes,
     float_model_from,
+    transposed_shape,
 )
-from edgekit_converters.targets.samples import Samples, turned_shape
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.engines import load_engine
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import Layout, TensorSpec
 
-__all__ = ["FLOAT_MODELS", "MAKERS", "Ground", "Workspace", "convert", "converted", "described", "packed"]
+__all__ = [
+    "FLOAT_MODELS",
+    "MAKERS",
+    "QuantizerInput",
+    "Workspace",
+    "convert",
+    "convert_float_model",
+    "describe_artifact",
+    "pack_artifact",
+]
 
 FLOAT_MODELS: dict[str, str] = {
     "tflite": "edgekit_converters.targets.tflite:float_model",
@@ -68,7 +77,7 @@ MAKERS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Ground:
+class QuantizerInput:
     """What a quantizer stands on: the float model, its graph, and what calibration saw of it."""
 
     model: FloatModel
@@ -88,7 +97,7 @@ class Workspace:
         samples: Samples | None = None,
         progress: Progress = silent,
         *,
-        store: Store = NO_STORE,
+        store: StageStore = NO_STORE,
         samples_digest: str = "",
         scratch: Path | None = None,
     ) -> None:
@@ -97,28 +106,28 @@ class Workspace:
         self._scratch = scratch
         self._keys = (source.sha256, samples_digest)
         self._models: dict[tuple[str, int], FloatModel] = {}
-        self._grounds: dict[tuple[str, tuple[Step, ...]], Ground] = {}
+        self._grounds: dict[tuple[str, tuple[Step, ...]], QuantizerInput] = {}
         self._locks = {name: RLock() for name in FLOAT_MODELS}
 
     def float_model(self, format: str, batch: int = 1) -> FloatModel:  # noqa: A002
-        """batch: of a file whose batch is fixed; others take any. Raises ConversionError where the source cannot be
-        written in that format, or not with that batch."""
+        """batch: of a file whose batch is fixed; others take any.
+
+        Raises ConversionError where the source cannot be written in that format, or not with that batch.
+        """
         with self._locks[format]:
             if (format, batch) not in self._models:
                 name = key("float-model", format, self._keys[0], *([batch] if batch != 1 else []))
                 stored = self._store.get(name)
                 if stored is None:
-                    stored = self._converted(format, batch)
+                    source, progress = actual(self.source), self._stages(format)
+                    if isinstance(source, IsolatedSource):
+                        progress("conversion", 0, None)
+                        stored = source.float_model(format, batch)
+                    else:
+                        stored = convert_float_model(source, format, batch, progress)
                     self._store.put(name, stored)
                 self._models[format, batch] = float_model_from(stored)
             return self._models[format, batch]
-
-    def _converted(self, format: str, batch: int) -> bytes:  # noqa: A002
-        source, told = actual(self.source), self._told(format)
-        if isinstance(source, IsolatedSource):
-            told("conversion", 0, None)
-            return source.float_model(format, batch)
-        return converted(source, format, batch, told)
 
     def graph(self, format: str) -> Graph:  # noqa: A002
         model = self.float_model(format)
@@ -139,29 +148,43 @@ class Workspace:
             )
         return feeds(self.float_model(format), self.source.inputs, samples, silent)
 
-    def ground(self, format: str, steps: tuple[Step, ...] = ()) -> Ground:  # noqa: A002
+    def ground(self, format: str, steps: tuple[Step, ...] = ()) -> QuantizerInput:  # noqa: A002
         """The float model after those steps, with its statistics; made once."""
         with self._locks[format]:
             found = self._grounds.get((format, steps))
             if found is None:
-                found = self._first_ground(format) if not steps else self._refined(format, steps)
+                found = self._refined(format, steps) if steps else self._observed(self.float_model(format), ())
                 self._grounds[format, steps] = found
             return found
 
-    def make(self, recipe: Recipe, plan: Plan | None = None) -> Artifact:
+    def make(self, recipe: Recipe, plan: QuantizationPlan | None = None) -> Artifact:
         """Raises ConversionError where the recipe cannot be carried out for this model, or its result does not load."""
         if recipe.finished:
-            return packed(actual(self.source), recipe)
-        plan = plan or (STATIC if recipe.needs_calibration else Plan())
+            return pack_artifact(actual(self.source), recipe)
+        plan = plan or self.learnt_plan(recipe) or (STATIC if recipe.needs_calibration else QuantizationPlan())
         name = key("artifact", recipe.name, to_json(plan), *self._keys)
         stored = self._store.get(name)
         if stored is not None:
             return artifact_from(stored)
-        artifact = self._made(recipe, plan)
+        data = self.trial(recipe, plan)
+        if recipe.needs_calibration:
+            ground = self._with_islands(recipe.format, plan)
+            artifact = describe_artifact(self.source, ground.model, recipe, plan, data)
+            artifact = replace(artifact, samples=ground.statistics.samples)
+        else:
+            artifact = describe_artifact(self.source, self.float_model(recipe.format), recipe, plan, data)
         self._store.put(name, artifact_bytes(artifact))
         return artifact
 
-    def make_batch(self, recipe: Recipe, plan: Plan, batch: int) -> Artifact:
+    def learnt_plan(self, recipe: Recipe) -> QuantizationPlan | None:
+        """The plan that the model was trained for, by `edgekit compress`; None where it was trained for none."""
+        from edgekit_converters.compress.record import learnt_plan, read_record
+
+        if recipe.precision != "int8" or recipe.finished or read_record(self.source.path) is None:
+            return None
+        return learnt_plan(self.source.path, self.graph(recipe.format))
+
+    def make_batch(self, recipe: Recipe, plan: QuantizationPlan, batch: int) -> Artifact:
         """The artifact of that plan that takes `batch` items at once, for a format whose files have a fixed batch: the
         same weights and ranges. Raises ConversionError where the source has a fixed batch itself, or gives another
         graph.
@@ -176,27 +199,24 @@ class Workspace:
         if recipe.needs_calibration:
             ground = self._with_islands(recipe.format, plan)
             statistics = ground.statistics
-            model = replace(model, data=self._refined_alike(model, ground))
+            # the refined weights of the ground, which is the same graph with a batch of 1
+            plain, refined = self.graph(model.format), open_graph(model.format, ground.model.data)
+            graph = open_graph(model.format, model.data)
+            if [layer.name for layer in graph.layers] != [layer.name for layer in plain.layers]:
+                raise ConversionError("with another batch it becomes another graph", where=self.source.path.name)
+            values = {}
+            for old, new in zip(plain.layers, graph.layers, strict=True):
+                for before, after in ((old.weight, new.weight), (old.bias, new.bias)):
+                    if before is not None and after is not None:
+                        values[after] = refined.constant(before)
+            model = replace(model, data=graph.with_constants(values).data)
         data = _resolved(MAKERS[recipe.format])(model, recipe, plan, statistics)
-        artifact = described(self.source, model, recipe, plan, data, batch)
+        artifact = describe_artifact(self.source, model, recipe, plan, data, batch)
         artifact = replace(artifact, samples=statistics.samples if statistics is not None else 0)
         self._store.put(name, artifact_bytes(artifact))
         return artifact
 
-    def _refined_alike(self, model: FloatModel, ground: Ground) -> bytes:
-        """`model` with the refined weights of `ground`, which is the same graph with a batch of 1."""
-        plain, refined = self.graph(model.format), open_graph(model.format, ground.model.data)
-        graph = open_graph(model.format, model.data)
-        if [layer.name for layer in graph.layers] != [layer.name for layer in plain.layers]:
-            raise ConversionError("with another batch it becomes another graph", where=self.source.path.name)
-        values = {}
-        for old, new in zip(plain.layers, graph.layers, strict=True):
-            for before, after in ((old.weight, new.weight), (old.bias, new.bias)):
-                if before is not None and after is not None:
-                    values[after] = refined.constant(before)
-        return graph.with_constants(values).data
-
-    def trial(self, recipe: Recipe, plan: Plan) -> bytes:
+    def trial(self, recipe: Recipe, plan: QuantizationPlan) -> bytes:
         """The artifact's bytes and no more, past the store: for a search that makes many and keeps one."""
         maker = _resolved(MAKERS[recipe.format])
         if not recipe.needs_calibration:
@@ -204,78 +224,65 @@ class Workspace:
         ground = self._with_islands(recipe.format, plan)
         return cast(bytes, maker(ground.model, recipe, plan, ground.statistics))
 
-    def _made(self, recipe: Recipe, plan: Plan) -> Artifact:
-        data = self.trial(recipe, plan)
-        if not recipe.needs_calibration:
-            return described(self.source, self.float_model(recipe.format), recipe, plan, data)
-        ground = self._with_islands(recipe.format, plan)
-        artifact = described(self.source, ground.model, recipe, plan, data)
-        return replace(artifact, samples=ground.statistics.samples)
-
-    def _with_islands(self, format: str, plan: Plan) -> Ground:  # noqa: A002
+    def _with_islands(self, format: str, plan: QuantizationPlan) -> QuantizerInput:  # noqa: A002
         """The refined ground, but layers that stay in float have their own weights: those were changed for 8 bits."""
-        from edgekit_converters.refine import restored
+        from edgekit_converters.refine import restore_layers
 
         ground = self.ground(format, plan.steps)
         if not plan.float_layers or not {"round", "bias"} & {*plan.steps}:
             return ground
         exact = self.ground(format, tuple(step for step in plan.steps if step == "equalise"))
-        data = restored(ground.graph, exact.graph, plan.float_layers).data
+        data = restore_layers(ground.graph, exact.graph, plan.float_layers).data
         return replace(ground, model=replace(ground.model, data=data))
 
-    def _first_ground(self, format: str) -> Ground:  # noqa: A002
-        return self._observed(self.float_model(format), ())
-
-    def _refined(self, format: str, steps: tuple[Step, ...]) -> Ground:  # noqa: A002
+    def _refined(self, format: str, steps: tuple[Step, ...]) -> QuantizerInput:  # noqa: A002
         from edgekit_converters.refine import apply
 
         first = self.ground(format)
         name = key("refined", format, list(steps), *self._keys)
         stored = self._store.get(name)
         if stored is None:
-            graph = apply(first.graph, steps, first.statistics, lambda: self.feeds(format), self._told(format))
+            graph = apply(first.graph, steps, first.statistics, lambda: self.feeds(format), self._stages(format))
             stored = graph.data
             self._store.put(name, stored)
         model = replace(first.model, data=stored)
         if "equalise" in steps:  # activations have other ranges now
             return self._observed(model, steps)
-        return Ground(model, open_graph(format, stored), first.statistics)
+        return QuantizerInput(model, open_graph(format, stored), first.statistics)
 
-    def _observed(self, model: FloatModel, steps: tuple[Step, ...]) -> Ground:
+    def _observed(self, model: FloatModel, steps: tuple[Step, ...]) -> QuantizerInput:
         graph = open_graph(model.format, model.data)
         name = key("statistics", model.format, list(steps), *self._keys)
         stored = self._store.get(name)
         if stored is None:
             arrays = self.feeds(model.format)
             assert self._samples is not None
-            options = ObserveOptions(getattr(self._samples, "shuffled", False), self._checkpoint(name), name)
-            told = self._told(model.format)
-            statistics = observe(graph, arrays, len(self._samples), told, options)
+            checkpoint = None if self._scratch is None else unfinished_folder(self._scratch, name)
+            options = ObserveOptions(getattr(self._samples, "shuffled", False), checkpoint, name)
+            progress = self._stages(model.format)
+            statistics = observe(graph, arrays, len(self._samples), progress, options)
             if statistics.settled_at is not None:
-                told(f"ranges have settled after {statistics.settled_at} of {len(self._samples)}", 0, None)
+                progress(f"ranges have settled after {statistics.settled_at} of {len(self._samples)}", 0, None)
             self._store.put(name, statistics.to_bytes())
         else:
             statistics = Statistics.from_bytes(stored)
-        return Ground(model, graph, statistics)
+        return QuantizerInput(model, graph, statistics)
 
-    def _checkpoint(self, name: str) -> Path | None:
-        return None if self._scratch is None else unfinished(self._scratch, name)
-
-    def _told(self, format: str) -> Progress:  # noqa: A002
+    def _stages(self, format: str) -> Progress:  # noqa: A002
         """Progress with the format's name before the stage: two formats may be worked on at once."""
         name = {"tflite": "TFLite", "onnx": "ONNX"}.get(format, format)
 
-        def told(stage: str, done: int, total: int | None) -> None:
+        def report(stage: str, done: int, total: int | None) -> None:
             tick()
             self._progress(f"{name} {stage}", done, total)
 
-        return told
+        return report
 
 
-def converted(source: SourceModel, format: str, batch: int, told: Progress) -> bytes:  # noqa: A002
+def convert_float_model(source: SourceModel, format: str, batch: int, progress: Progress) -> bytes:  # noqa: A002
     """The float model of `float_model_bytes`, converted in this process. Raises ConversionError."""
     make = _resolved(FLOAT_MODELS[format])
-    return float_model_bytes(make(source, told) if batch == 1 else make(source, told, batch))
+    return float_model_bytes(make(source, progress) if batch == 1 else make(source, progress, batch))
 
 
 def _resolved(entry: str) -> Callable[..., Any]:
@@ -289,7 +296,7 @@ def _resolved(entry: str) -> Callable[..., Any]:
 # packed(source, recipe("tflite-as-is-per-tensor"))       # but for the scales of dense layers
 
 
-def packed(source: SourceModel, recipe: Recipe) -> Artifact:
+def pack_artifact(source: SourceModel, recipe: Recipe) -> Artifact:
     """The artifact's recipe says in which precision the file really computes.
 
     Raises ConversionError for other sources.
@@ -314,12 +321,15 @@ def packed(source: SourceModel, recipe: Recipe) -> Artifact:
 # What a converter made -> an Artifact: loaded by the engine that boards run, its tensors called as the contract does.
 
 
-def described(
-    source: SourceModel, model: FloatModel, recipe: Recipe, plan: Plan, data: bytes, batch: int = 1
+def describe_artifact(
+    source: SourceModel, model: FloatModel, recipe: Recipe, plan: QuantizationPlan, data: bytes, batch: int = 1
 ) -> Artifact:
-    """batch: the one that the file was made with, where it cannot be free. Raises ConversionError where the result does
-    not load, or contradicts the source.
+    """batch: the one that the file was made with, where it cannot be free.
+
+    Raises ConversionError where the result does not load, or contradicts the source.
     """
+    from edgekit_converters.workload import quantized_fraction
+
     where = f"{source.path.name}, {recipe.name}"
     try:
         with load_engine(recipe.format, data) as engine:
@@ -328,20 +338,25 @@ def described(
         raise ConversionError(f"the converter's result does not load: {error.what}", where=where) from error
     inputs = _named(tensors[0], model.inputs, source.inputs, f"{where}, inputs")
     outputs = _named(tensors[1], model.outputs, source.outputs, f"{where}, outputs")
-    layouts = {spec.name: _layout(spec, model) for spec in source.inputs}
+    other: dict[Layout | None, Layout] = {"NHWC": "NCHW", "NCHW": "NHWC"}
+    layouts = {
+        spec.name: other[spec.layout] if spec.name in model.transposed else spec.layout for spec in source.inputs
+    }
     none: frozenset[str] = frozenset()
-    sides = (("input", inputs, source.inputs, model.turned), ("output", outputs, source.outputs, none))
-    for kind, named, specs, turned in sides:
-        shapes = {spec.name: turned_shape(spec) if spec.name in turned else spec.shape for spec in specs}
+    sides = (("input", inputs, source.inputs, model.transposed), ("output", outputs, source.outputs, none))
+    for kind, named, specs, transposed in sides:
+        shapes = {spec.name: transposed_shape(spec) if spec.name in transposed else spec.shape for spec in specs}
         for tensor in named:
-            if not _fits(tensor.shape, shapes[tensor.name], batch):
+            got, want = tensor.shape, shapes[tensor.name]
+            # the batch axis may be fixed where the source leaves it free
+            if len(got) != len(want) or tuple(got[1:]) != tuple(want[1:]) or got[0] not in (batch, -1):
                 raise ConversionError(
-                    f"{kind} '{tensor.name}' became {list(tensor.shape)}; the original has {list(shapes[tensor.name])}",
+                    f"{kind} '{tensor.name}' became {list(got)}; the original has {list(want)}",
                     where=where,
                 )
     inputs = tuple(replace(spec, layout=layouts[spec.name]) for spec in inputs)
-    macs, weights = _quantized_fraction(recipe, data)
-    return Artifact(recipe, data, inputs, outputs, macs, weights, dict(model.tools), plan=plan)
+    macs, weights = quantized_fraction(recipe.format, data)
+    return Artifact(recipe, data, inputs, outputs, float(macs), float(weights), dict(model.tools), plan=plan)
 
 
 def _named(
@@ -355,24 +370,6 @@ def _named(
     return tuple(replace(tensor, name=name) for tensor, name in zip(tensors, names, strict=True))
 
 
-def _layout(spec: TensorSpec, model: FloatModel) -> Layout | None:
-    if spec.name not in model.turned:
-        return spec.layout
-    return "NCHW" if spec.layout == "NHWC" else "NHWC"
-
-
-def _fits(got: Sequence[int], want: Sequence[int], batch: int) -> bool:
-    """Same rank and sizes; the batch axis may be fixed where the source leaves it free."""
-    return len(got) == len(want) and tuple(got[1:]) == tuple(want[1:]) and got[0] in (batch, -1)
-
-
-def _quantized_fraction(recipe: Recipe, data: bytes) -> tuple[float, float]:
-    from edgekit_converters.workload import quantized_fraction
-
-    macs, weights = quantized_fraction(recipe.format, data)
-    return float(macs), float(weights)
-
-
 # Source and recipe -> artifact, for one recipe alone; a `Workspace` shares what several have in common.
 
 
@@ -381,7 +378,7 @@ def convert(
     recipe: Recipe,
     samples: Samples | None = None,
     progress: Progress = silent,
-    plan: Plan | None = None,
+    plan: QuantizationPlan | None = None,
 ) -> Artifact:
     """Carry out a recipe.
 

@@ -14,10 +14,10 @@ from collections import Counter
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats.onnx import parse
-from edgekit_converters.workload.reading import Reading, memory_bytes
+from edgekit_converters.workload.reading import WorkloadReading, memory_bytes
 from edgekit_profiles.workload import Precision, Workload
 
-__all__ = ["memory_bytes", "precision_of", "quantized_fraction", "read_workload", "uncounted"]
+__all__ = ["memory_bytes", "precision_of", "quantized_fraction", "read_workload", "uncounted_operations"]
 
 READERS = {
     "tflite": "edgekit_converters.workload.tflite:read",
@@ -37,8 +37,8 @@ def read_workload(format: str, data: bytes, precision: Precision) -> Workload:  
 def quantized_fraction(format: str, data: bytes) -> tuple[float, float]:  # noqa: A002
     """The fractions (0..1) of multiply-accumulates that run in 8 bits and of weight elements stored in 8 bits or fewer.
 
-    Work that cannot be counted is in neither part of the first: `uncounted` names it. A model without such work or
-    weights has 0.0. Raises ConversionError as `read_workload` does.
+    Work that cannot be counted is in neither part of the first: `uncounted_operations` names it. A model without
+    such work or weights has 0.0. Raises ConversionError as `read_workload` does.
     """
     reading = _read(format, data)
     work = [
@@ -50,7 +50,7 @@ def quantized_fraction(format: str, data: bytes) -> tuple[float, float]:  # noqa
     return (eight / macs if macs else 0.0, reading.eight_bit_weights / reading.weights if reading.weights else 0.0)
 
 
-def uncounted(format: str, data: bytes) -> tuple[str, ...]:  # noqa: A002
+def uncounted_operations(format: str, data: bytes) -> tuple[str, ...]:  # noqa: A002
     """Operations that multiply, and of which the file does not say how often: loops, custom ones, shapes that are free.
 
     Raises ConversionError as `read_workload` does.
@@ -58,13 +58,13 @@ def uncounted(format: str, data: bytes) -> tuple[str, ...]:  # noqa: A002
     return _read(format, data).uncounted
 
 
-def _read(format: str, data: bytes) -> Reading:  # noqa: A002
+def _read(format: str, data: bytes) -> WorkloadReading:  # noqa: A002
     target = READERS.get(format)
     if target is None:
         what = f"nothing reads the operations of the format '{format}'"
         raise ConversionError(what, do=f"Known: {', '.join(READERS)}")
     module, function = target.split(":")
-    reading: Reading = getattr(importlib.import_module(module), function)(data)
+    reading: WorkloadReading = getattr(importlib.import_module(module), function)(data)
     return reading
 
 

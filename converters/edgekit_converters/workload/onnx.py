@@ -1,19 +1,32 @@
-"""The operations of an ONNX model, counted as ONNX Runtime runs them after its own fusions. Nothing is run.
+"""The operations of an ONNX model, counted as ONNX Runtime runs them after its own fusions.
+
+Nothing is run.
 
 Rules: what has only constant inputs (or computes a shape) is folded and takes no time; activations and batch
 normalisation behind a product are fused into it; a DequantizeLinear or QuantizeLinear that stands beside an operation
-between the two is absorbed by its 8-bit kernel, any other is an operation of its own; recurrent layers, control flow,
-other domains' operations and products of two computed tensors are unknown.
+between the two is absorbed by its 8-bit kernel, any other is an operation of its own; a product
+of two computed tensors, as in attention, has no kernel; recurrent layers, control flow and other domains' operations
+are unknown.
 """
 
 from __future__ import annotations
 
+import contextlib
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.formats.onnx import GraphView, constants, parse
-from edgekit_converters.workload.reading import Counted, Reading, Untimed, convolution_kind, dense_kind, multiplies
+from edgekit_converters.formats.onnx import GraphView, array, constants, new_constant, parse, replace
+from edgekit_converters.workload.reading import (
+    CountedOperation,
+    UntimedOperation,
+    WorkloadReading,
+    convolution_kind,
+    dense_kind,
+    multiplies,
+)
 from edgekit_profiles.workload import Op, OpKind
 
 __all__ = ["read"]
@@ -39,23 +52,35 @@ _ELEMENTWISE = """Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast 
     DequantizeLinear Div Elu Equal Erf Exp Expand Floor Gather GatherElements GatherND Gelu GlobalAveragePool
     GlobalMaxPool Greater GreaterOrEqual HardSigmoid HardSwish InstanceNormalization LRN LayerNormalization LeakyRelu
     Less LessOrEqual Log LogSoftmax LpNormalization Max MaxPool Mean Min Mish Mod Mul Neg Not Or PRelu Pad Pow
-    QuantizeLinear Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Resize Round Selu Sigmoid Sign
+    QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin
+    ReduceProd ReduceSum ReduceSumSquare Relu Resize Round Selu Sigmoid Sign
     Sin Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Sub Sum Tanh Tile Transpose Upsample Where"""
 ELEMENTWISE = frozenset(_ELEMENTWISE.split())
+_SIZES = frozenset({6, 7, 9})
+"""int32, int64 and bool in TensorProto.DataType."""
+_MOST_SIZES = 1024
+_SIZE_ARITHMETIC = frozenset(
+    {
+        "Add", "And", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Gather", "Max", "Min", "Mod",
+        "Mul", "Range", "ReduceProd", "Reshape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where",
+    }
+)  # fmt: skip
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 
 
-def read(data: bytes) -> Reading:
+def read(data: bytes) -> WorkloadReading:
     """Raises ConversionError when the bytes are not an ONNX model whose shapes can be worked out."""
     import onnx
 
     model = parse(data)
     batch, free = _fix_batch(model.graph)
     try:
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        model = onnx.shape_inference.infer_shapes(model)
+        while _compute_sizes(model):  # each pass may make shapes known that the next one starts from
+            model = onnx.shape_inference.infer_shapes(model)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise ConversionError(f"the shapes in the ONNX model cannot be worked out: {error}") from error
-    graph = _Graph(GraphView(model, infer=False))
+    graph = _OnnxCounter(GraphView(model, infer=False))
     graph.unknown.extend(free)
     try:
         for node in graph.view.nodes:
@@ -65,7 +90,7 @@ def read(data: bytes) -> Reading:
     # Elements of the constants with two axes or more, and of those the ones in 8 bits or fewer.
     held = [tensor for _, tensor in constants(model.graph) if len(tensor.dims) > 1]
     eight = sum(prod(tensor.dims) for tensor in held if _eight_bit(tensor.data_type))
-    return Reading(
+    return WorkloadReading(
         tuple(graph.counted),
         tuple(dict.fromkeys(graph.unknown)),
         batch,
@@ -76,14 +101,14 @@ def read(data: bytes) -> Reading:
     )
 
 
-class _Graph:
+class _OnnxCounter:
     """What was counted so far. constants: name -> the element type that it is stored in."""
 
     def __init__(self, view: GraphView) -> None:
         self.view = view
-        self.counted: list[Counted] = []
+        self.counted: list[CountedOperation] = []
         self.unknown: list[str] = []
-        self.untimed: list[Untimed] = []
+        self.untimed: list[UntimedOperation] = []
         self.uncounted: list[str] = []
         self.constants = {name: int(tensor.data_type) for name, tensor in view.initializers.items()}
         self._shapes = {name: tuple(tensor.dims) for name, tensor in constants(view.graph)}
@@ -112,13 +137,20 @@ class _Graph:
                 self.unknown.append(f"{name} of a shape known only at run time")
                 return
             moved = sum(prod(shape) for shape in shapes if shape is not None)
-            self.counted.append(Counted(Op("ew", 0, moved, 0, node.output[0])))
+            self.counted.append(CountedOperation(Op("ew", 0, moved, 0, node.output[0])))
         elif name in RECURRENT:
-            self.give_up(name, self._recurrent(node))
+            # X [steps, batch, n] or [batch, steps, n], W and R [directions, gates x hidden, n or hidden]: every weight
+            # once a step and item. No engine runs it in 8 bits.
+            source, *weights = (self.shape(item) for item in node.input[:3])
+            sizes = [prod(shape) for shape in weights if shape is not None]
+            work = None
+            if source is not None and len(sizes) == len(weights):
+                work = UntimedOperation(prod(source[:-1]) * sum(sizes))
+            self.give_up(name, work)
         else:
             self.give_up(name)
 
-    def give_up(self, name: str, work: Untimed | None = None) -> None:
+    def give_up(self, name: str, work: UntimedOperation | None = None) -> None:
         """An operation whose time is not known; work: its arithmetic, where that is."""
         self.unknown.append(name)
         if work is not None:
@@ -126,29 +158,21 @@ class _Graph:
         elif multiplies(name):
             self.uncounted.append(name)
 
-    def _recurrent(self, node: Any) -> Untimed | None:
-        """X [steps, batch, n] or [batch, steps, n], W and R [directions, gates x hidden, n or hidden]: every weight
-        once a step and item. No engine runs it in 8 bits."""
-        source, *weights = (self.shape(name) for name in node.input[:3])
-        if source is None or any(shape is None for shape in weights):
-            return None
-        return Untimed(prod(source[:-1]) * sum(prod(shape) for shape in weights if shape is not None))
-
-    def _product(self, node: Any) -> Untimed | None:
-        """Of two computed tensors."""
-        source, result = self.shape(node.input[0]), self.shape(node.output[0])
-        if source is None or result is None or not source or node.op_type not in ("MatMul", "Gemm"):
-            return None
-        transposed = any(item.name == "transA" and item.i for item in node.attribute)
-        depth = source[0] if transposed else source[-1]
-        quantized = all(self.view.made_by(name, "DequantizeLinear") for name in node.input[:2])
-        return Untimed(prod(result) * depth, quantized and all(map(self._feeds_quantize, node.output)))
-
     def _count_kernel(self, node: Any) -> None:
         at, kernel_at = KERNELS[node.op_type]
         stored = self.constants.get(node.input[kernel_at])
         if stored is None:
-            self.give_up(f"{node.op_type} of two computed tensors", self._product(node))
+            one, other, result = map(self.shape, (*node.input[:2], node.output[0]))
+            if not one or not other or result is None or node.op_type not in ("MatMul", "Gemm"):
+                self.give_up(f"{node.op_type} of two computed tensors")
+                return
+            transposed = any(item.name == "transA" and item.i for item in node.attribute)
+            macs = prod(result) * (one[0] if transposed else one[-1])
+            kind, moved = dense_kind(result[-2] if len(result) > 1 else 1), sum(map(prod, (one, other, result)))
+            quantized = all(self.view.made_by(name, "DequantizeLinear") for name in node.input[:2])
+            eight_bits = quantized and all(map(self._feeds_quantize, node.output))
+            op = Op(kind, macs, moved, 0, node.output[0], computed=True)
+            self.counted.append(CountedOperation(op, eight_bits))
             return
         source, kernel, result = map(self.shape, (node.input[at], node.input[kernel_at], node.output[0]))
         if source is None or kernel is None or result is None:
@@ -157,7 +181,7 @@ class _Graph:
         kind, macs = _work(node, source, kernel, result)
         op = Op(kind, macs, prod(source) + prod(result), prod(kernel), node.output[0])
         dequantized = self.view.made_by(node.input[at], "DequantizeLinear")
-        self.counted.append(Counted(op, _eight_bit(stored) and (node.op_type in INTEGER or dequantized)))
+        self.counted.append(CountedOperation(op, _eight_bit(stored) and (node.op_type in INTEGER or dequantized)))
 
     def _folds(self, node: Any) -> bool:
         """True when the output is known before anything runs; its storage type is then its first input's."""
@@ -222,7 +246,8 @@ class _Graph:
 
 
 def _work(node: Any, source: tuple[int, ...], kernel: tuple[int, ...], result: tuple[int, ...]) -> tuple[OpKind, int]:
-    """The class and multiply-accumulates. Kernels are [out, in / groups, ...], transposed [in, out / groups, ...]."""
+    """The class and multiply-accumulates.
+    Kernels are [out, in / groups, ...], transposed [in, out / groups, ...]."""
     attributes = {item.name: item for item in node.attribute}
     if node.op_type == "ConvTranspose":
         return "cx", prod(source) * prod(kernel[1:])
@@ -237,6 +262,62 @@ def _work(node: Any, source: tuple[int, ...], kernel: tuple[int, ...], result: t
     depth, width = (kernel[1], kernel[0]) if transposed else (kernel[-2] if len(kernel) > 1 else kernel[0], kernel[-1])
     macs = prod(result) * depth
     return dense_kind(prod(result) // width if len(kernel) > 1 else prod(result)), macs
+
+
+def _compute_sizes(model: Any) -> bool:
+    """Carry out the arithmetic on sizes that shape inference leaves alone, such as Range's; whether any was left."""
+    import onnx
+
+    view = GraphView(model, infer=False)
+    known = {
+        name: tensor
+        for name, tensor in constants(model.graph)
+        if tensor.data_type in _SIZES and prod(tensor.dims) <= _MOST_SIZES
+    }
+    found, kept = dict[str, Any](), []
+    for node in model.graph.node:
+        names = [name for name in node.input if name]
+        shape = view.shape(names[0]) if node.op_type == "Shape" else None
+        if shape is not None and all(side > 0 for side in shape):
+            values = {names[0]: np.broadcast_to(np.float32(0), shape)}
+        elif node.op_type in _SIZE_ARITHMETIC and names and all(name in known for name in names):
+            values = {name: array(known[name]) for name in names}
+        else:
+            kept.append(node)
+            continue
+        makes = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output]
+        takes = [onnx.helper.make_empty_tensor_value_info(name) for name in names]
+        single = onnx.helper.make_graph([node], "size", takes, makes)
+        alone = onnx.helper.make_model(single, opset_imports=model.opset_import, ir_version=model.ir_version)
+        results: Any = ()
+        with contextlib.suppress(Exception):  # whatever the reference raises, the node stays as it is
+            if _result_size(node.op_type, [*values.values()]) <= _MOST_SIZES:
+                from onnx.reference import ReferenceEvaluator
+
+                results = ReferenceEvaluator(alone).run(None, values)
+        if not results or any(np.size(value) > _MOST_SIZES for value in results):
+            kept.append(node)
+            continue
+        for name, value in zip(node.output, results, strict=True):
+            found[name] = known[name] = new_constant(name, np.asarray(value))
+    replace(model.graph.node, kept)
+    if found:
+        del model.graph.value_info[:]  # what was inferred without them
+    model.graph.initializer.extend(found.values())
+    return bool(found)
+
+
+def _result_size(op: str, values: list[Any]) -> int:
+    """Elements that an operation makes whose numbers of elements are among its values; 0 for the others."""
+    match op:
+        case "Range":
+            start, limit, delta = (int(value) for value in values)
+            return max(0, (limit - start) // delta)
+        case "Expand":
+            return prod(map(int, values[1]))
+        case "ConstantOfShape":
+            return prod(map(int, values[0]))
+    return 0
 
 
 def _fix_batch(graph: Any) -> tuple[int, list[str]]:

@@ -21,9 +21,9 @@ from edgekit_converters.formats.onnx import GraphView, parse
 from edgekit_profiles.workload import Op, OpKind
 
 __all__ = [
-    "Counted",
-    "Reading",
-    "Untimed",
+    "CountedOperation",
+    "UntimedOperation",
+    "WorkloadReading",
     "arena_bytes",
     "convolution_kind",
     "dense_kind",
@@ -37,7 +37,7 @@ _HOLD_GRAPHS = ("WHILE", "IF", "LOOP", "SCAN", "CALL", "CALL_ONCE", "STABLEHLO_W
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedOperation:
     """An operation, whether its multiply-accumulates run in 8 bits, and the type of what it multiplies, where known."""
 
     op: Op
@@ -46,35 +46,40 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Untimed:
-    """Multiply-accumulates of an operation of which nobody knows how long they take, as a recurrent layer's; it is in
-    `Reading.unknown` too. eight_bit: whether they run in 8 bits."""
+class UntimedOperation:
+    """Multiply-accumulates of an operation whose time is unknown, as a recurrent layer's; it is in
+    `WorkloadReading.unknown` too. eight_bit: whether they run in 8 bits."""
 
     macs: int
     eight_bit: bool = False
 
 
 @dataclass(frozen=True)
-class Reading:
-    """unknown: what could not be counted. batch: items at once, 1 where the file leaves it free. untimed: of the
-    unknown, what is known of their arithmetic; uncounted: names of those that multiply so many times that nobody can
-    tell from the file.
+class WorkloadReading:
+    """unknown: what could not be counted.
+
+    batch: items at once, 1 where the file leaves it free.
+    untimed: of the unknown, what is known of their arithmetic; uncounted: names of those that multiply an unknown
+    number of times.
 
     weights: elements of the constants with two axes or more; eight_bit_weights: of those, the ones stored in 8 bits
     or fewer. (Biases and scales have one axis; every kernel, matrix and embedding has more.)
     """
 
-    counted: tuple[Counted, ...]
+    counted: tuple[CountedOperation, ...]
     unknown: tuple[str, ...]
     batch: int
     weights: int
     eight_bit_weights: int
-    untimed: tuple[Untimed, ...] = ()
+    untimed: tuple[UntimedOperation, ...] = ()
     uncounted: tuple[str, ...] = ()
 
 
 def convolution_kind(kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> OpKind:
-    """The class of a convolution that is not depthwise. kernel, strides, dilations: spatial axes only."""
+    """The class of a convolution that is not depthwise.
+
+    kernel, strides, dilations: spatial axes only.
+    """
     if all(side == 1 for side in kernel):
         return "pw"
     plain = all(step == 1 for step in (*strides, *dilations))
@@ -104,22 +109,42 @@ Step = tuple[Iterable[Any], Iterable[Any]]
 
 
 def memory_bytes(format: str, data: bytes) -> int | None:  # noqa: A002
-    """Bytes for one process that answers one item at a time, None where the graph does not tell."""
+    """Bytes for one process that answers one item at a time, None where the graph does not say."""
     arena = arena_bytes(format, data)
     return None if arena is None else PROCESS_BYTES[format] + COPIES[format] * len(data) + arena
 
 
 def arena_bytes(format: str, data: bytes) -> int | None:  # noqa: A002
     """The activations that are alive at once, at most."""
+    sizes: dict[Any, int] = {}
     try:
-        return _tflite(data) if format == "tflite" else _onnx(data)
+        if format == "tflite":
+            main = tflite.read(data).main
+            widths = {"FLOAT32": 4, "INT32": 4, "FLOAT16": 2, "INT16": 2, "INT64": 8, "FLOAT64": 8, "UINT32": 4}
+            for index, tensor in enumerate(main.tensors):
+                if not tensor.constant:
+                    sizes[index] = prod(max(1, size) for size in tensor.shape) * widths.get(tensor.dtype, 1)
+            return peak([(operator.inputs, operator.outputs) for operator in main.operators], sizes)
+        import onnx
+
+        view = GraphView(parse(data))
+        for name, value in view.values.items():
+            if name in view.initializers or value.shape is None:
+                continue
+            if any(side < 1 for side in value.shape[1:]):
+                return None
+            width = onnx.helper.tensor_dtype_to_np_dtype(value.kind).itemsize
+            sizes[name] = prod(max(1, side) for side in value.shape) * width
+        return peak([(node.input, node.output) for node in view.nodes], sizes)
     except (ConversionError, ValueError, TypeError, AttributeError, KeyError):
         return None
 
 
 def peak(steps: Sequence[Step], sizes: dict[Any, int]) -> int:
-    """The largest sum of sizes that are alive during one step. A tensor lives from the step that makes it, or the
-    first, to the last that reads it, or the end if none does. Tensors without a size take nothing.
+    """The largest sum of sizes that are alive during one step.
+
+    A tensor lives from the step that makes it, or the first, to the last that reads it, or the end if none does.
+    Tensors without a size take nothing.
     """
     last: dict[Any, int] = {}
     born: dict[Any, int] = {}
@@ -138,29 +163,3 @@ def peak(steps: Sequence[Step], sizes: dict[Any, int]) -> int:
         alive += step
         most = max(most, alive)
     return most
-
-
-def _tflite(data: bytes) -> int:
-    main = tflite.read(data).main
-    widths = {"FLOAT32": 4, "INT32": 4, "FLOAT16": 2, "INT16": 2, "INT64": 8, "FLOAT64": 8, "UINT32": 4}
-    sizes = {
-        index: prod(max(1, size) for size in tensor.shape) * widths.get(tensor.dtype, 1)
-        for index, tensor in enumerate(main.tensors)
-        if not tensor.constant
-    }
-    return peak([(operator.inputs, operator.outputs) for operator in main.operators], sizes)
-
-
-def _onnx(data: bytes) -> int | None:
-    import onnx
-
-    view = GraphView(parse(data))
-    sizes: dict[Any, int] = {}
-    for name, value in view.values.items():
-        if name in view.initializers or value.shape is None:
-            continue
-        if any(side < 1 for side in value.shape[1:]):
-            return None
-        width = onnx.helper.tensor_dtype_to_np_dtype(value.kind).itemsize
-        sizes[name] = prod(max(1, side) for side in value.shape) * width
-    return peak([(node.input, node.output) for node in view.nodes], sizes)

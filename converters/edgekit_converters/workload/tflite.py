@@ -1,8 +1,9 @@
 """The operations of a .tflite file. Nothing is run, and only the main graph is read.
 
-Rules: reshapes, shape arithmetic and whatever has only constant inputs take no time; recurrent layers, control flow,
-custom operations and products of two computed tensors are unknown; a kernel in 8 bits makes 8-bit arithmetic (with
-float activations too: the hybrid kernels quantize them on the fly), unless it is dequantized first.
+Rules: reshapes, shape arithmetic and whatever has only constant inputs take no time; a product of two computed tensors,
+as in attention, has no kernel; recurrent layers, control flow and custom operations are unknown; a kernel in 8 bits
+makes 8-bit arithmetic (with float activations too: the hybrid kernels quantize them on the fly), unless it is
+dequantized first.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from math import prod
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite
 from edgekit_converters.formats.tflite import Operator, Tensor
-from edgekit_converters.workload.reading import Counted, Reading, Untimed, convolution_kind, dense_kind, multiplies
+from edgekit_converters.workload.reading import (
+    CountedOperation,
+    UntimedOperation,
+    WorkloadReading,
+    convolution_kind,
+    dense_kind,
+    multiplies,
+)
 from edgekit_profiles.workload import Op, OpKind
 
 __all__ = ["read"]
@@ -37,17 +45,17 @@ WEIGHT_TYPES = EIGHT_BITS | {"FLOAT32", "FLOAT16", "BFLOAT16", "INT16"}
 
 
 @dataclass
-class _Graph:
+class _TFLiteCounter:
     """What is known so far while the operators are walked in order. constants: index -> the type it is stored in."""
 
     tensors: Sequence[Tensor]
     constants: dict[int, str]
-    counted: list[Counted] = field(default_factory=list)
+    counted: list[CountedOperation] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-    untimed: list[Untimed] = field(default_factory=list)
+    untimed: list[UntimedOperation] = field(default_factory=list)
     uncounted: list[str] = field(default_factory=list)
 
-    def give_up(self, name: str, work: Untimed | None = None) -> None:
+    def give_up(self, name: str, work: UntimedOperation | None = None) -> None:
         """An operation whose time is not known; work: its arithmetic, where that is."""
         self.unknown.append(name)
         if work is not None:
@@ -56,10 +64,12 @@ class _Graph:
             self.uncounted.append(name)
 
 
-def read(data: bytes) -> Reading:
+def read(data: bytes) -> WorkloadReading:
     """Raises ConversionError when the bytes are not a TFLite model."""
     main = tflite.read(data).main
-    graph = _Graph(main.tensors, {index: item.dtype for index, item in enumerate(main.tensors) if item.constant})
+    graph = _TFLiteCounter(
+        main.tensors, {index: item.dtype for index, item in enumerate(main.tensors) if item.constant}
+    )
     try:
         for operator in main.operators:
             _count(graph, operator)
@@ -69,7 +79,7 @@ def read(data: bytes) -> Reading:
     # The first axis of the first input with two axes or more; 1 where the file leaves it free.
     first = next((main.tensors[index] for index in main.inputs if len(main.tensors[index].shape) > 1), None)
     free = first is None or any(side < 0 for side in first.signature[:1])
-    return Reading(
+    return WorkloadReading(
         tuple(graph.counted),
         tuple(dict.fromkeys(graph.unknown)),
         1 if first is None or free else first.shape[0],
@@ -80,7 +90,7 @@ def read(data: bytes) -> Reading:
     )
 
 
-def _count(graph: _Graph, operator: Operator) -> None:
+def _count(graph: _TFLiteCounter, operator: Operator) -> None:
     name = f"custom {operator.op}" if operator.custom else operator.op
     inputs, outputs = [index for index in operator.inputs if index >= 0], operator.outputs
     if name == "SHAPE" or (inputs and all(index in graph.constants for index in inputs)):
@@ -92,80 +102,68 @@ def _count(graph: _Graph, operator: Operator) -> None:
         _count_kernel(graph, operator, name)
     elif name in ELEMENTWISE:
         moved = sum(graph.tensors[index].elements for index in (*inputs, *outputs) if index not in graph.constants)
-        graph.counted.append(Counted(Op("ew", 0, moved, 0, graph.tensors[outputs[0]].name)))
+        graph.counted.append(CountedOperation(Op("ew", 0, moved, 0, graph.tensors[outputs[0]].name)))
     elif name in SEQUENCES:
-        graph.give_up(name, _sequence(graph, operator))
+        # every weight once for each row of the input, which are its steps
+        source = graph.tensors[operator.inputs[0]]
+        weights = [graph.tensors[at] for at in operator.inputs[1:] if at >= 0 and len(graph.tensors[at].shape) > 1]
+        constants = [item for item in weights if item.constant]
+        work = None
+        if source.fixed and constants:
+            eight_bits = source.dtype in EIGHT_BITS and all(item.dtype in EIGHT_BITS for item in constants)
+            rows = source.elements // source.shape[-1]
+            work = UntimedOperation(rows * sum(item.elements for item in constants), eight_bits)
+        graph.give_up(name, work)
     elif name == "BATCH_MATMUL":
-        graph.give_up(name, _product(graph, inputs[0], inputs[1], outputs[0]))
+        one, other, result = (graph.tensors[index] for index in (inputs[0], inputs[1], outputs[0]))
+        if one.fixed and other.fixed and result.fixed and len(one.shape) > 1:
+            # [.., n, k] x [.., k, m] -> [.., n, m]: n k / n = k, whichever is transposed
+            depth = one.elements // max(1, prod(one.shape[:-2]) * result.shape[-2])
+            graph.counted.append(_product(graph, inputs, result, result.elements * depth))
+        else:
+            graph.give_up(f"{name} of a shape known only at run time")
     else:
         graph.give_up(name)
 
 
-def _sequence(graph: _Graph, operator: Operator) -> Untimed | None:
-    """Every weight once for each row of the input, which are its steps."""
-    source = graph.tensors[operator.inputs[0]]
-    weights = [graph.tensors[at] for at in operator.inputs[1:] if at >= 0 and len(graph.tensors[at].shape) > 1]
-    constants = [item for item in weights if item.constant]
-    if not source.fixed or not constants:
-        return None
-    return Untimed(
-        source.elements // source.shape[-1] * sum(item.elements for item in constants),
-        source.dtype in EIGHT_BITS and all(item.dtype in EIGHT_BITS for item in constants),
-    )
-
-
-def _product(graph: _Graph, first: int, second: int, made: int) -> Untimed | None:
-    one, other, result = graph.tensors[first], graph.tensors[second], graph.tensors[made]
-    if not (one.fixed and other.fixed and result.fixed and len(one.shape) > 1):
-        return None
-    depth = (one.elements * other.elements // max(1, result.elements)) ** 0.5
-    batch = prod(result.shape[:-2])
-    # [.., n, k] x [.., k, m] -> [.., n, m]: n k * k m / (n m) = k^2, once a matrix, whichever of them is transposed.
-    return Untimed(round(result.elements * depth / max(1, batch) ** 0.5), {one.dtype, other.dtype} <= EIGHT_BITS)
-
-
-def _count_kernel(graph: _Graph, operator: Operator, name: str) -> None:
+def _count_kernel(graph: _TFLiteCounter, operator: Operator, name: str) -> None:
+    """Kernels are [out, height, width, in], depthwise [1, height, width, out], dense [out, in]."""
     at, kernel_at = KERNELS[name]
     source, result = graph.tensors[operator.inputs[at]], graph.tensors[operator.outputs[0]]
     index = operator.inputs[kernel_at]
     kernel = graph.tensors[index]
+    fixed = source.fixed and result.fixed
     if index not in graph.constants:
-        graph.give_up(
-            f"{name} of two computed tensors", _dense_product(graph, operator) if name == "FULLY_CONNECTED" else None
-        )
+        if name == "FULLY_CONNECTED" and fixed and kernel.fixed:
+            macs = result.elements * kernel.shape[-1]
+            graph.counted.append(_product(graph, operator.inputs[:2], result, macs))
+        else:
+            graph.give_up(f"{name} of two computed tensors")
         return
-    if not (source.fixed and result.fixed):
+    if not fixed:
         graph.give_up(f"{name} of a shape known only at run time")
         return
-    macs = _macs(name, source, kernel, result)
-    op = Op(
-        _kind(operator, name, kernel, result), macs, source.elements + result.elements, kernel.elements, result.name
-    )
+    kind: OpKind
+    if name == "DEPTHWISE_CONV_2D":
+        kind, macs = "dw", result.elements * prod(kernel.shape[1:3])
+    elif name == "TRANSPOSE_CONV":
+        kind, macs = "cx", source.elements * prod(kernel.shape[:3])
+    else:
+        macs = result.elements * prod(kernel.shape[1:])
+        if name == "FULLY_CONNECTED":
+            kind = dense_kind(result.elements // kernel.shape[0])
+        else:
+            kind = convolution_kind(kernel.shape[1:3], operator.strides, operator.dilations)
+    op = Op(kind, macs, source.elements + result.elements, kernel.elements, result.name)
     # A kernel that is constant only after DEQUANTIZE is float by the time it multiplies.
-    graph.counted.append(Counted(op, kernel.constant and kernel.dtype in EIGHT_BITS, source.dtype))
+    graph.counted.append(CountedOperation(op, kernel.constant and kernel.dtype in EIGHT_BITS, source.dtype))
 
 
-def _dense_product(graph: _Graph, operator: Operator) -> Untimed | None:
-    source, kernel, result = (graph.tensors[i] for i in (*operator.inputs[:2], operator.outputs[0]))
-    if not (source.fixed and kernel.fixed and result.fixed):
-        return None
-    return Untimed(result.elements * kernel.shape[-1], {source.dtype, kernel.dtype} <= EIGHT_BITS)
-
-
-def _macs(name: str, source: Tensor, kernel: Tensor, result: Tensor) -> int:
-    """Kernels are [out, height, width, in], depthwise [1, height, width, out], dense [out, in]."""
-    if name == "DEPTHWISE_CONV_2D":
-        return result.elements * prod(kernel.shape[1:3])
-    if name == "TRANSPOSE_CONV":
-        return source.elements * prod(kernel.shape[:3])
-    return result.elements * prod(kernel.shape[1:])
-
-
-def _kind(operator: Operator, name: str, kernel: Tensor, result: Tensor) -> OpKind:
-    if name == "DEPTHWISE_CONV_2D":
-        return "dw"
-    if name == "TRANSPOSE_CONV":
-        return "cx"
-    if name == "FULLY_CONNECTED":
-        return dense_kind(result.elements // kernel.shape[0])
-    return convolution_kind(kernel.shape[1:3], operator.strides, operator.dilations)
+def _product(counter: _TFLiteCounter, factors: Sequence[int], result: Tensor, macs: int) -> CountedOperation:
+    """A matrix product without a kernel of its own, but where one factor is a constant."""
+    one, other = (counter.tensors[index] for index in factors)
+    constant = sum(counter.tensors[index].elements for index in factors if index in counter.constants)
+    moved = one.elements + other.elements + result.elements - constant
+    rows = result.shape[-2] if len(result.shape) > 1 else 1
+    op = Op(dense_kind(rows), macs, moved, constant, result.name, computed=not constant)
+    return CountedOperation(op, {one.dtype, other.dtype} <= EIGHT_BITS, one.dtype)

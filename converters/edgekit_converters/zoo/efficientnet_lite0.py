@@ -94,16 +94,12 @@ class _Storage:
     key: str
 
 
-class _View(tuple[Any, ...]):
-    """What the file says of one tensor: storage, offset, size, stride. Nothing is believed until `_tensor` has checked
-    it.
+class _TensorView(tuple[Any, ...]):
+    """What the file says of one tensor: storage, offset, size, stride.
+    Nothing is believed until `_tensor` has checked it.
     """
 
     __slots__ = ()
-
-
-def _view(*arguments: Any) -> _View:
-    return _View(arguments[:4])
 
 
 class _Unpickler(pickle.Unpickler):
@@ -115,7 +111,7 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if module == "torch._utils" and name in ("_rebuild_tensor", "_rebuild_tensor_v2"):
-            return _view
+            return lambda *arguments: _TensorView(arguments[:4])
         if module == "torch" and name in _DTYPES:
             return _DTYPES[name]
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
@@ -129,8 +125,16 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_state_dict(path: Path) -> dict[str, NDArray[Any]]:
-    """Name -> array (its own memory, the file's dtype). Raises SourceError for anything but a dict of plain tensors."""
-    data = _read(path)
+    """Name -> array (its own memory, the file's dtype).
+
+    Raises SourceError for anything but a dict of plain tensors.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            _refuse(path, f"the checkpoint is larger than {MAX_BYTES >> 20} MiB")
+        data = path.read_bytes()
+    except OSError as error:
+        _refuse(path, f"cannot be read: {error.strerror or error}", error)
     if data[:4] == b"PK\x03\x04":
         _refuse(path, "this is a zip checkpoint of PyTorch 1.6 or later; only the older format is read")
     file, storages = io.BytesIO(data), dict[str, str]()
@@ -156,7 +160,7 @@ def read_state_dict(path: Path) -> dict[str, NDArray[Any]]:
             raise TypeError(f"it holds a {type(entries).__name__}, not a dict of tensors")
         tensors = {}
         for name, entry in entries.items():
-            if not (isinstance(name, str) and isinstance(entry, _View)):
+            if not (isinstance(name, str) and isinstance(entry, _TensorView)):
                 raise TypeError(f"entry {name!r} is not a tensor")
             tensors[name] = _tensor(name, entry, arrays)
         return tensors
@@ -164,15 +168,6 @@ def read_state_dict(path: Path) -> dict[str, NDArray[Any]]:
         raise
     except Exception as error:  # noqa: BLE001 - a crafted pickle can raise whatever it likes
         _refuse(path, f"the checkpoint is damaged or holds more than tensors: {error or type(error).__name__}", error)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            _refuse(path, f"the checkpoint is larger than {MAX_BYTES >> 20} MiB")
-        return path.read_bytes()
-    except OSError as error:
-        _refuse(path, f"cannot be read: {error.strerror or error}", error)
 
 
 def _unpickle(file: io.BytesIO, storages: dict[str, str]) -> Any:
@@ -189,7 +184,7 @@ def _unpickle(file: io.BytesIO, storages: dict[str, str]) -> Any:
     return value
 
 
-def _tensor(name: str, entry: _View, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+def _tensor(name: str, entry: _TensorView, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     storage, offset, size, stride = entry
     numbers = (offset, *size, *stride)
     if any(type(n) is not int or n < 0 for n in numbers) or len(size) != len(stride) or len(size) > 8:
@@ -233,7 +228,10 @@ def save_efficientnet_lite0(path: Path) -> None:
 
 
 def checkpoint_path() -> Path:
-    """Where the installed package keeps its weights file. Raises SourceError when it is not the published file."""
+    """Where the installed package keeps its weights file.
+
+    Raises SourceError when it is not the published file.
+    """
     try:
         files = importlib.metadata.files(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError as error:

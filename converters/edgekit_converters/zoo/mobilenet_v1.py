@@ -14,7 +14,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -30,7 +30,7 @@ from edgekit_runtime.whole_file import write_cache
 
 __all__ = [
     "ANCHOR_SIDE",
-    "Layer",
+    "MobilenetLayer",
     "anchor_files",
     "anchor_model",
     "anchor_name",
@@ -47,10 +47,12 @@ _PLAN = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] 
 
 
 @dataclass(frozen=True)
-class Layer:
-    """kind: `conv`, `depthwise` or `dense`. weight: float32 [out, height, width, in], depthwise [1, height, width,
-    out],
-    dense [out, in]. bias: float32 [out]. side: of what comes in."""
+class MobilenetLayer:
+    """kind: `conv`, `depthwise` or `dense`.
+
+    weight: float32 [out, height, width, in], depthwise [1, height, width, out], dense [out, in].
+    bias: float32 [out]. side: of what comes in.
+    """
 
     name: str
     kind: Literal["conv", "depthwise", "dense"]
@@ -73,12 +75,10 @@ class Layer:
         return weight, np.rint(self.bias / (scales * input_scale)).astype(np.int32)
 
 
-def layers() -> list[Layer]:
+def layers() -> list[MobilenetLayer]:
     """Stem, thirteen pairs of depthwise and 1x1, and the dense layer."""
-    return list(_layers(np.random.Generator(np.random.PCG64(_SEED))))
+    random = np.random.Generator(np.random.PCG64(_SEED))
 
-
-def _layers(random: np.random.Generator) -> Iterator[Layer]:
     def weight(*shape: int, fan_in: int) -> NDArray[np.float32]:
         # Uniform, from the raw stream: the methods that shape it otherwise may change with NumPy's version.
         drawn = random.random(shape) * 2 - 1
@@ -88,15 +88,17 @@ def _layers(random: np.random.Generator) -> Iterator[Layer]:
         return np.asarray(random.random(count) * 0.2 - 0.1, np.float32)
 
     side, channels = ANCHOR_SIDE, 32
-    yield Layer("stem", "conv", weight(32, 3, 3, 3, fan_in=27), bias(32), 2, side)
+    found = [MobilenetLayer("stem", "conv", weight(32, 3, 3, 3, fan_in=27), bias(32), 2, side)]
     side //= 2
     for number, (width, stride) in enumerate(_PLAN, start=1):
         kernel = weight(1, 3, 3, channels, fan_in=9)
-        yield Layer(f"depthwise_{number}", "depthwise", kernel, bias(channels), stride, side)
+        found.append(MobilenetLayer(f"depthwise_{number}", "depthwise", kernel, bias(channels), stride, side))
         side //= stride
-        yield Layer(f"pointwise_{number}", "conv", weight(width, 1, 1, channels, fan_in=channels), bias(width), 1, side)
+        kernel = weight(width, 1, 1, channels, fan_in=channels)
+        found.append(MobilenetLayer(f"pointwise_{number}", "conv", kernel, bias(width), 1, side))
         channels = width
-    yield Layer("classifier", "dense", weight(_CLASSES, channels, fan_in=channels), bias(_CLASSES), 1, 1)
+    kernel = weight(_CLASSES, channels, fan_in=channels)
+    return [*found, MobilenetLayer("classifier", "dense", kernel, bias(_CLASSES), 1, 1)]
 
 
 FORMATS = ("tflite", "onnx")
@@ -149,8 +151,11 @@ _OPSET, _IR = 13, 8
 _ONNX_IMAGE, _ONNX_RELU6, _ONNX_SCORES = (2 / 255, 127), (6 / 255, 0), (0.25, 128)
 
 
-def write_onnx(layers: Sequence[Layer], int8: bool) -> bytes:
-    """Input `image` float32 [1, 3, 224, 224], output `probabilities` float32 [1, 1000]. Raises MissingExtraError."""
+def write_onnx(layers: Sequence[MobilenetLayer], int8: bool) -> bytes:
+    """Input `image` float32 [1, 3, 224, 224], output `probabilities` float32 [1, 1000].
+
+    Raises MissingExtraError.
+    """
     try:
         import onnx
     except ImportError as error:
@@ -202,7 +207,7 @@ class _OnnxGraph:
         stored = self.node("QuantizeLinear", [name, scale, zero], f"{name}/stored")
         return self.node("DequantizeLinear", [stored, scale, zero], f"{name}/real")
 
-    def weights(self, layer: Layer, input_scale: float) -> list[str]:
+    def weights(self, layer: MobilenetLayer, input_scale: float) -> list[str]:
         names = f"{layer.name}/weight", f"{layer.name}/bias"
         if not self.int8:
             return [self.constant(names[0], _turned(layer, layer.weight)), self.constant(names[1], layer.bias)]
@@ -219,7 +224,7 @@ class _OnnxGraph:
         zero = self.constant(f"{name}/zero", np.zeros(len(scales), values.dtype))
         return self.node("DequantizeLinear", [stored, scale, zero], name, axis=0)
 
-    def convolution(self, layer: Layer, source: str, input_scale: float) -> str:
+    def convolution(self, layer: MobilenetLayer, source: str, input_scale: float) -> str:
         kernel = layer.weight.shape[1]
         before = (
             kernel // 2 if layer.stride == 1 else 0
@@ -244,7 +249,7 @@ class _OnnxGraph:
         return name
 
 
-def _turned(layer: Layer, weight: NDArray[Any]) -> NDArray[Any]:
+def _turned(layer: MobilenetLayer, weight: NDArray[Any]) -> NDArray[Any]:
     """As ONNX keeps it: [out, in, height, width], depthwise [out, 1, height, width]."""
     if layer.kind == "dense":
         return weight
@@ -259,8 +264,11 @@ _VERSIONS = {
 }  # fmt: skip
 
 
-def write_tflite(layers: Sequence[Layer], int8: bool) -> bytes:
-    """Input `image` [1, 224, 224, 3], output `probabilities` [1, 1000]. Raises MissingExtraError without LiteRT."""
+def write_tflite(layers: Sequence[MobilenetLayer], int8: bool) -> bytes:
+    """Input `image` [1, 224, 224, 3], output `probabilities` [1, 1000].
+
+    Raises MissingExtraError without LiteRT.
+    """
     try:
         from edgekit_converters.formats.tflite_edit import schema
 
@@ -317,8 +325,9 @@ class _TfliteGraph:
             self._quantize(tensor, scales, 0, axis)
         return len(self.tensors) - 1
 
-    def weights(self, layer: Layer, input_scale: float) -> list[int]:
-        """[kernel, bias]. An int8 dense layer has one scale for the whole kernel, as older runtimes want it."""
+    def weights(self, layer: MobilenetLayer, input_scale: float) -> list[int]:
+        """[kernel, bias].
+        An int8 dense layer has one scale for the whole kernel, as older runtimes want it."""
         names = f"{layer.name}/weight", f"{layer.name}/bias"
         if not self.int8:
             return [self.constant(names[0], layer.weight), self.constant(names[1], layer.bias)]
@@ -334,7 +343,7 @@ class _TfliteGraph:
             self.constant(names[1], bias, np.asarray(scales * input_scale, np.float32)),
         ]
 
-    def convolution(self, layer: Layer, source: int, input_scale: float) -> int:
+    def convolution(self, layer: MobilenetLayer, source: int, input_scale: float) -> int:
         side = layer.side // layer.stride
         kernel_and_bias = self.weights(layer, input_scale)
         made = self.activation(layer.name, (1, side, side, len(layer.bias)), _RELU6)

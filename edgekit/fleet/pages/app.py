@@ -1,56 +1,70 @@
-"""The pages: a list of the fleet and a page a device, live by server-sent events.
+"""The pages: what is wrong, every board, models against each other, events, and how the server itself does.
 
 Rules:
 - pages read device rows and roll-ups, never raw windows, and never block the event loop;
-- everything that a board said is text: autoescape is on, and the content security policy allows no script but ours;
+- filters, order and pages are the store's work, and stand in the address;
+- everything that a board said is text: autoescape is on, what cannot be seen is shown escaped, and the content security
+  policy allows no script but ours;
 - it works offline: the plotting script comes out of the installed plotly wheel;
-- nothing here writes.
+- what changes something is a form with the viewer's token.
 
     app = make_app(store, Facts(lambda: ingest.refused, lambda: {"connected": True}, "mqtt://127.0.0.1"))
 """
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID253 - this module is only loaded by a server
 import importlib.util
-import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode
+from typing import Any, Protocol, cast
 
 from jinja2 import Environment, FileSystemLoader  # noqa: TID253
 from starlette.applications import Starlette  # noqa: TID253
 from starlette.concurrency import run_in_threadpool  # noqa: TID253
+from starlette.exceptions import HTTPException  # noqa: TID253
 from starlette.middleware import Middleware  # noqa: TID253
 from starlette.requests import Request  # noqa: TID253
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response, StreamingResponse  # noqa: TID253
-from starlette.routing import Mount, Route  # noqa: TID253
+from starlette.responses import (  # noqa: TID253
+    FileResponse,
+    HTMLResponse,
+    JSONResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import BaseRoute, Mount, Route  # noqa: TID253
 from starlette.staticfiles import StaticFiles  # noqa: TID253
-from starlette.types import ASGIApp, Message, Receive, Scope, Send  # noqa: TID253
 
-from edgekit.fleet.pages.show import FILTERS
-from edgekit.fleet.store import Device, Quarter, Store
+from edgekit.fleet.alert_tables import AlertTables
+from edgekit.fleet.pages.access import SESSION_S, Access, TooManyError, Viewer
+from edgekit.fleet.pages.alerts import AlertPages
+from edgekit.fleet.pages.api import Api
+from edgekit.fleet.pages.charts import compare, device_series, model_series
+from edgekit.fleet.pages.forms import read_form
+from edgekit.fleet.pages.guard import COOKIE, Guard, Names, asking
+from edgekit.fleet.pages.list_query import PAGE, RANGES, ListQuery, range_of
+from edgekit.fleet.pages.live import Live, in_every_state
+from edgekit.fleet.pages.metrics import FleetMetrics
+from edgekit.fleet.pages.rollouts import RolloutPages
+from edgekit.fleet.pages.show import FILTERS, WORDS, shown, shown_in
+from edgekit.fleet.rollout_tables import RolloutTables
+from edgekit.fleet.store import STATES, Device, Query, Resolution, Store, Totals
 from edgekit_runtime.errors import MissingExtraError
+from edgekit_runtime.metrics import CONTENT_TYPE
 from edgekit_runtime.telemetry import DEVICE_ID
 
-__all__ = ["Facts", "make_app", "series"]
+__all__ = ["Facts", "make_app"]
 
-PAGE = 100
 _HERE = Path(__file__).parent
-_DAY_MS = 24 * 3600 * 1000
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'{inline}; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "same-origin",
-    "x-frame-options": "DENY",
-    "cross-origin-opener-policy": "same-origin",
-}
+_SIGN_IN = "sign in"
+_EVENTS = 100
+_GROUPS = {"model": "model", "profile": "profile", "site": "site", "group": "group"}
+EVENT_KINDS = (
+    "online", "offline", "model", "boot", "epoch", "lost", "refused", "install", "rollback", "trial", "throttling",
+    "spool",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,98 +82,218 @@ class Facts:
     every_s: float = 1.0
 
 
-def make_app(store: Store, facts: Facts) -> Starlette:
-    """Raises MissingExtraError when the plotting script is not installed."""
-    pages = _Pages(store, facts)
-    routes = [
+def make_app(
+    store: Store, facts: Facts, access: Access | None = None, names: Names | None = None,
+    more: Sequence[BaseRoute] = (), rollouts: RolloutTables | None = None,
+    alerts: AlertTables | None = None,
+) -> Starlette:  # fmt: skip
+    """access: None lets everybody in. more: routes of other rooms. `app.state.live.close()` ends the streams.
+
+    Raises MissingExtraError without plotly's script.
+    """
+    access = access or Access.open()
+    menu = [("/alerts", "Alerts")] * (alerts is not None) + [("/rollouts", "Roll-outs")] * (rollouts is not None)
+    pages = _Pages(store, facts, access, menu, alerts)
+    routes: list[BaseRoute] = [
         Route("/", pages.fleet),
         Route("/device/{name}", pages.device),
         Route("/device/{name}/series", pages.series),
+        Route("/device/{name}/forget", pages.forget, methods=["POST"]),
+        Route("/models", pages.models),
+        Route("/model", pages.model),
+        Route("/model/series", pages.model_series),
+        Route("/events", pages.events),
+        Route("/health", pages.health),
         Route("/stream", pages.stream_fleet),
         Route("/stream/device/{name}", pages.stream_device),
+        Route("/sign-in", pages.sign_in),
+        Route("/sign-in", pages.signed_in, methods=["POST"]),
+        Route("/sign-out", pages.sign_out, methods=["POST"]),
         Route("/healthz", pages.healthz),
+        Route("/metrics", pages.metrics),
+        *Api(store, alerts, rollouts).routes,
+        *(AlertPages(alerts, access, pages.render).routes if alerts is not None else ()),
+        *(RolloutPages(rollouts, access, pages.render).routes if rollouts is not None else ()),
+        *more,
         Route("/static/plotly.min.js", pages.plotly),
         Mount("/static", StaticFiles(directory=_HERE / "static")),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(_Secured)], exception_handlers={404: pages.missing})
+    guard = Middleware(Guard, access=access, names=names or Names())
+    app = Starlette(
+        routes=routes, middleware=[guard], exception_handlers={404: pages.missing, HTTPException: pages.refused}
+    )
+    app.state.live = pages.live
+    return app
 
 
-class _Secured:
-    """Security headers on every answer. Plotly sets styles of its own, so the device page allows those and nothing
-    more.
-    """
+class _Parts(Protocol):
+    """The macros of parts.html."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def fleet_row(self, row: Device) -> str: ...
+    def totals(self, sums: Totals, refused: Mapping[str, int], health: Mapping[str, Any]) -> str: ...
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        inline = " 'unsafe-inline'" if scope["path"].startswith("/device/") else ""
-        extra = _HEADERS | {"content-security-policy": _POLICY.format(inline=inline)}
 
-        async def secured(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in extra.items())]
-            await send(message)
+class _Drawn:
+    """What the stream sends, written by the same templates as the pages."""
 
-        await self._app(scope, receive, secured)
+    def __init__(self, jinja: Environment, store: Store, facts: Facts) -> None:
+        self._jinja, self._store, self._facts = jinja, store, facts
+        self._parts = cast(_Parts, jinja.get_template("parts.html").module)
+
+    def row(self, row: Device) -> str:
+        return str(self._parts.fleet_row(row))
+
+    def totals(self, totals: Totals) -> str:
+        return str(self._parts.totals(totals, dict(self._facts.refused()), dict(self._facts.health())))
+
+    def device(self, row: Device) -> str:
+        figures = self._jinja.get_template("figures.html").render(row=row)
+        listed = self._jinja.get_template("events.html").render(events=self._store.events(row.id, 30), named=False)
+        return f'{figures}<ul class="events" id="events">{listed}</ul>'
 
 
 class _Pages:
-    def __init__(self, store: Store, facts: Facts) -> None:
-        self._store, self._facts = store, facts
-        self._plotly = _plotly_script()
+    def __init__(
+        self, store: Store, facts: Facts, access: Access, more: Sequence[tuple[str, str]], alerts: AlertTables | None
+    ) -> None:
+        self._alerts = alerts
+        self._store, self._facts, self._access = store, facts, access
+        spec = importlib.util.find_spec("plotly")
+        if spec is None or not spec.submodule_search_locations:
+            raise MissingExtraError("fleet", "drawing charts")
+        self._plotly = Path(next(iter(spec.submodule_search_locations))) / "package_data" / "plotly.min.js"
         self._jinja = Environment(
-            loader=FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-        )
+            loader=FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+            finalize=shown,
+        )  # fmt: skip
         self._jinja.filters.update(FILTERS)
-        self._parts = self._jinja.get_template("parts.html").module
+        self._jinja.globals.update(WORDS=WORDS, STATES=STATES, RANGES=tuple(RANGES), GROUPS=_GROUPS)
+        menu = (("/", "Boards"), ("/models", "Models"), *more, ("/events", "Events"), ("/health", "Server"))
+        self._jinja.globals["MENU"] = menu
+        self._drawn = _Drawn(self._jinja, store, facts)
+        self._metrics = FleetMetrics(store, facts.refused, facts.health)
+        self.live = Live(store, self._drawn, facts.every_s)
 
-    def _render(self, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-        return HTMLResponse(self._jinja.get_template(template).render(**values), status)
+    def render(self, request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+        page = self._jinja.get_template(template)
+        viewer, can_leave, here = request.scope["viewer"], self._access.needs_password, request.url.path
+        return HTMLResponse(page.render(viewer=viewer, can_leave=can_leave, here=here, **values), status)
+
+    # The fleet.
 
     async def fleet(self, request: Request) -> Response:
-        q, state = request.query_params.get("q", "")[:100], request.query_params.get("state", "")
-        rows = _filtered(await run_in_threadpool(self._store.fleet), q, state)
-        pages = max(1, -(-len(rows) // PAGE))
-        page = min(max(1, _whole(request.query_params.get("page"), 1)), pages)
-        return self._render(
-            "fleet.html",
-            rows=rows[(page - 1) * PAGE : page * PAGE],
-            totals=await run_in_threadpool(self._store.totals),
-            refused=dict(self._facts.refused()), health=dict(self._facts.health()),
-            q=q, state=state, filtered=bool(q or state), page=page, pages=pages,
-            earlier=urlencode({"q": q, "state": state, "page": page - 1}),
-            later=urlencode({"q": q, "state": state, "page": page + 1}),
-            query=urlencode({"q": q, "state": state, "page": page, "n": len(rows)}),
-            broker=self._facts.broker,
-        )  # fmt: skip
+        return await run_in_threadpool(self._fleet, request, ListQuery.read(request.query_params))
+
+    def _fleet(self, request: Request, asked: ListQuery) -> Response:
+        totals = self._store.totals()
+        everywhere = in_every_state(asked.query)
+        (counts,) = self._store.counts(None, everywhere)
+        values: dict[str, Any] = {
+            "asked": asked, "counts": counts, "totals": totals, "refused": dict(self._facts.refused()),
+            "health": dict(self._facts.health()), "broker": self._facts.broker,
+            "alerts": self._alerts.list(limit=4) if self._alerts is not None else [],
+        }  # fmt: skip
+        if asked.by is not None:
+            groups = self._store.counts(asked.by, asked.query)
+            return self.render(request, "groups.html", groups=groups, **values)
+        rows, count = self._store.devices(asked.query)
+        pages = max(1, -(-count // PAGE))
+        if asked.page > pages:
+            asked = values["asked"] = ListQuery(asked.given, pages, asked.by)
+            rows, count = self._store.devices(asked.query)
+        return self.render(request, "fleet.html", rows=rows, count=count, pages=pages, per_page=PAGE, **values)
 
     async def device(self, request: Request) -> Response:
         row = await self._find(request)
         if row is None:
             return await self.missing(request, None)
         events = await run_in_threadpool(self._store.events, row.id, 30)
-        return self._render("device.html", row=row, events=events)
+        return self.render(request, "device.html", row=row, events=events, range=range_of(request.query_params))
 
     async def series(self, request: Request) -> Response:
         row = await self._find(request)
         if row is None:
             return JSONResponse({"error": "no such device"}, 404)
-        quarters = await run_in_threadpool(self._store.quarters, row.id, _now_ms() - _DAY_MS)
-        return JSONResponse(series(row, quarters))
+        since = _now_ms() - RANGES[range_of(request.query_params)]
+        return JSONResponse(shown_in(await run_in_threadpool(self._series, row, since)))
+
+    def _series(self, row: Device, since_ms: int) -> dict[str, Any]:
+        # about 300 points at most; five minutes are kept for an hour, a quarter for 14 days
+        length = _now_ms() - since_ms - 60_000
+        resolution: Resolution = "5m" if length <= RANGES["1h"] else "15m" if length <= RANGES["1d"] else "1h"
+        rollups = self._store.device_history(row.id, since_ms, resolution)
+        return device_series(row, rollups, self._store.events(row.id, 200), since_ms)
+
+    async def forget(self, request: Request) -> Response:
+        await read_form(request, self._access, request.scope["viewer"])
+        row = await self._find(request)
+        if row is None or not await run_in_threadpool(self._store.forget, row.id):
+            return await self.missing(request, None)
+        return RedirectResponse("/", 303)
+
+    # Models, events, and the server itself.
+
+    async def models(self, request: Request) -> Response:
+        groups = await run_in_threadpool(self._store.counts, "model")
+        names: dict[str, list[Any]] = {}
+        for group in groups:
+            names.setdefault(group.key[0], []).append(group)
+        return self.render(request, "models.html", models=names)
+
+    async def model(self, request: Request) -> Response:
+        name = request.query_params.get("name", "")[:64]
+        span = range_of(request.query_params)
+        rollups = await run_in_threadpool(self._model_history, name, span)
+        counts = await run_in_threadpool(self._store.counts, "model", Query(model=name))
+        if not rollups and not counts:
+            return await self.missing(request, None)
+        lines = await run_in_threadpool(compare, rollups)
+        return self.render(request, "model.html", name=name, lines=lines, counts=counts, range=span)
+
+    async def model_series(self, request: Request) -> Response:
+        name = request.query_params.get("name", "")[:64]
+        rollups = await run_in_threadpool(self._model_history, name, range_of(request.query_params))
+        return JSONResponse(shown_in(await run_in_threadpool(model_series, rollups)))
+
+    def _model_history(self, name: str, span: str) -> list[Any]:
+        length = RANGES[span]
+        resolution: Resolution = "5m" if length <= RANGES["6h"] else "15m" if length <= RANGES["1d"] else "1h"
+        return self._store.history(name, None, None, _now_ms() - length, resolution)
+
+    async def events(self, request: Request) -> Response:
+        params = request.query_params
+        kind = params.get("kind", "") if params.get("kind") in EVENT_KINDS else ""
+        before = params.get("before", "")
+        number = int(before) if before.isascii() and before.isdecimal() and len(before) < 16 else None
+        found = await run_in_threadpool(self._store.events, None, _EVENTS + 1, (kind,) if kind else (), number)
+        more = found[_EVENTS - 1].id if len(found) > _EVENTS else None
+        return self.render(
+            request, "events-page.html", events=found[:_EVENTS], kind=kind, kinds=EVENT_KINDS, more=more,
+            before=number,
+        )  # fmt: skip
+
+    async def health(self, request: Request) -> Response:
+        totals, sizes = await run_in_threadpool(self._store.totals), await run_in_threadpool(self._store.sizes)
+        return self.render(
+            request, "health.html", totals=totals, sizes=sizes, refused=dict(self._facts.refused()),
+            health=dict(self._facts.health()), broker=self._facts.broker,
+        )  # fmt: skip
 
     async def healthz(self, request: Request) -> Response:
         """200 while the store answers and the broker is there; 503 otherwise."""
         try:
             totals = asdict(await run_in_threadpool(self._store.totals))
-        except Exception as error:  # noqa: BLE001 - whatever it is, this is where it is told
+        except Exception as error:  # noqa: BLE001 - whatever it is, this is where it is said
             return JSONResponse({"ok": False, "what": str(error)}, 503)
         health = dict(self._facts.health())
         ok = bool(health.get("connected", True))
+        if request.scope["viewer"] is None:
+            return JSONResponse({"ok": ok}, 200 if ok else 503)
         return JSONResponse({"ok": ok, **health, **totals, "refused": dict(self._facts.refused())}, 200 if ok else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        text = await run_in_threadpool(self._metrics.text, _now_ms())
+        return Response(text, media_type=CONTENT_TYPE)
 
     async def plotly(self, request: Request) -> Response:
         return FileResponse(self._plotly, media_type="text/javascript", headers={"cache-control": "max-age=86400"})
@@ -167,104 +301,77 @@ class _Pages:
     async def missing(self, request: Request, _error: Any) -> Response:
         name = request.path_params.get("name", "")
         what = f"No device {name} has reported here." if DEVICE_ID.match(name) else "There is no such page."
-        return self._render("missing.html", 404, what=what)
+        return self.render(request, "missing.html", 404, title="Not here", what=what)
+
+    async def refused(self, request: Request, error: Any) -> Response:
+        return self.render(request, "missing.html", error.status_code, title="Not done", what=error.detail)
+
+    # Signing in and out.
+
+    async def sign_in(self, request: Request) -> Response:
+        if not self._access.needs_password:
+            return await self.missing(request, None)
+        return self._sign_in_page(request, request.query_params.get("next", "/"))
+
+    def _sign_in_page(self, request: Request, there: str, status: int = 200, wrong: str = "") -> HTMLResponse:
+        token = self._access.form_token(_SIGN_IN)
+        return self.render(request, "sign-in.html", status, there=_within(there), token=token, wrong=wrong)
+
+    async def signed_in(self, request: Request) -> Response:
+        if not self._access.needs_password:
+            return await self.missing(request, None)
+        form = await read_form(request, self._access, Viewer("", self._access.form_token(_SIGN_IN)))
+        there, peer = _within(form.get("next", "/")), request.client.host if request.client else ""
+        try:
+            token = await run_in_threadpool(self._access.sign_in, peer, form.get("password", ""))
+        except TooManyError as error:
+            page = self._sign_in_page(request, there, 429, f"Too many wrong passwords. Wait {error.wait_s:.0f} s.")
+            page.headers["retry-after"] = f"{error.wait_s:.0f}"
+            return page
+        if token is None:
+            return self._sign_in_page(request, there, 403, "That is not the password.")
+        answer = RedirectResponse(there, 303)
+        encrypted = request.headers.get("origin", "").startswith("https:")
+        answer.set_cookie(COOKIE, token, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=encrypted)
+        return answer
+
+    async def sign_out(self, request: Request) -> Response:
+        await read_form(request, self._access, request.scope["viewer"])
+        self._access.sign_out(request.cookies.get(COOKIE, ""))
+        answer = RedirectResponse("/sign-in", 303)
+        answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return answer
 
     # What changes, as it changes.
 
     async def stream_fleet(self, request: Request) -> Response:
-        params = request.query_params
-        q, state, shown = params.get("q", "")[:100], params.get("state", ""), _whole(params.get("n"), 0)
-        return _stream(self._fleet_changes(q, state, shown))
-
-    async def _fleet_changes(self, q: str, state: str, shown: int) -> AsyncIterator[str]:
-        seen, told = -1, ""
-        while True:
-            rows = await run_in_threadpool(self._store.fleet, seen)
-            if rows:
-                first, seen = seen < 0, max(row.changed for row in rows)
-                if (
-                    not first
-                    and not state
-                    and len(_filtered(await run_in_threadpool(self._store.fleet), q, "")) > shown
-                ):
-                    yield _event("reload", "")
-                yield _event("replace", "".join(str(self._parts.fleet_row(row)) for row in rows))  # type: ignore[attr-defined]
-            sums, health = await run_in_threadpool(self._store.totals), dict(self._facts.health())
-            totals = str(self._parts.totals(sums, dict(self._facts.refused()), health))  # type: ignore[attr-defined]
-            if totals != told:
-                told = totals
-                yield _event("replace", totals)
-            elif not rows:
-                yield ": nothing new\n\n"
-            await asyncio.sleep(self._facts.every_s)
+        return self._stream(request, ListQuery.read(request.query_params).query)
 
     async def stream_device(self, request: Request) -> Response:
         row = await self._find(request)
-        return _stream(self._device_changes(row)) if row is not None else await self.missing(request, None)
+        return self._stream(request, row.id) if row is not None else await self.missing(request, None)
 
-    async def _device_changes(self, row: Device) -> AsyncIterator[str]:
-        seen = row.changed
-        while True:
-            now = await run_in_threadpool(self._store.device, row.id)
-            if now is not None and now.changed != seen:
-                seen = now.changed
-                events = await run_in_threadpool(self._store.events, row.id, 30)
-                listed = self._jinja.get_template("events.html").render(events=events)
-                figures = self._jinja.get_template("figures.html").render(row=now)
-                yield _event("replace", f'{figures}<ul class="events" id="events">{listed}</ul>')
-                yield _event("series", "")
-            else:
-                yield ": nothing new\n\n"
-            await asyncio.sleep(self._facts.every_s)
+    def _stream(self, request: Request, of: Query | str) -> Response:
+        said = request.headers.get("last-event-id") or request.query_params.get("after", "")
+        after = int(said) if said.isascii() and said.isdecimal() and len(said) < 16 else -1
+        who = asking(request, self._access)
+
+        def allowed() -> bool:
+            """A session that ended, ends its streams. The password itself was checked when the stream began."""
+            return bool(who.basic) or self._access.viewer(who) is not None
+
+        changes: AsyncIterator[str] = self.live.follow(of, after, allowed)
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(changes, media_type="text/event-stream", headers=headers)
 
     async def _find(self, request: Request) -> Device | None:
         name = request.path_params["name"]
         return await run_in_threadpool(self._store.device, name) if DEVICE_ID.match(name) else None
 
 
-def series(row: Device, quarters: Sequence[Quarter]) -> dict[str, Any]:
-    """What the charts show: a point a quarter of an hour, then one a window where the row still has them."""
-    oldest = row.recent[0][0] if row.recent else None
-    points: list[list[Any]] = [
-        [q.start_ms + 450_000, q.p50, q.p95, q.p99, q.rate, q.temp]
-        for q in quarters
-        if oldest is None or q.start_ms + 900_000 <= oldest
-    ]
-    points += row.recent
-    columns: Iterator[list[Any]] = (list(column) for column in zip(*points, strict=True)) if points else iter([[]] * 6)
-    names = ("t", "p50", "p95", "p99", "rate", "temp")
-    return {**dict(zip(names, columns, strict=True)), "budget_ms": row.budget_ms}
-
-
-def _filtered(rows: list[Device], q: str, state: str) -> list[Device]:
-    wanted = q.lower()
-    found = [row for row in rows if wanted in f"{row.id} {row.model} {row.version} {row.profile}".lower()]
-    if state in ("online", "offline"):
-        found = [row for row in found if row.online == (state == "online")]
-    elif state == "late":
-        found = [row for row in found if row.budget_ms and row.p99 is not None and row.p99 > row.budget_ms]
-    return found
-
-
-def _stream(changes: AsyncIterator[str]) -> Response:
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(changes, media_type="text/event-stream", headers=headers)
-
-
-def _event(name: str, html: str) -> str:
-    """JSON keeps line breaks out of the data lines."""
-    return f"event: {name}\ndata: {json.dumps(html)}\n\n"
-
-
-def _whole(text: str | None, otherwise: int) -> int:
-    return int(text) if text and text.isdecimal() and len(text) < 7 else otherwise
-
-
-def _plotly_script() -> Path:
-    spec = importlib.util.find_spec("plotly")
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingExtraError("fleet", "drawing charts")
-    return Path(next(iter(spec.submodule_search_locations))) / "package_data" / "plotly.min.js"
+def _within(there: str) -> str:
+    """A page of this server, and no other's."""
+    return there if there.startswith("/") and not there.startswith(("//", "/\\")) and there.isprintable() else "/"
 
 
 def _now_ms() -> int:

@@ -1,19 +1,32 @@
-"""How figures are written on a page: Jinja filters, each a pure function of what it is given.
+r"""How figures are written on a page: Jinja filters, each a pure function of what it is given.
 
 ms(12.345)          # '12.3 ms'
 share(3, 40)        # '7.5 %'
+shown("a\u202eb")   # "a\\u202eb": what cannot be seen in a board's text is escaped wherever it is written
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FILTERS", "Line", "celsius", "clock", "count", "ms", "percent", "rate", "share", "sparkline"]
+from edgekit.fleet.store import Device
+from edgekit_runtime.errors import visible
+
+__all__ = [
+    "FILTERS", "WORDS", "Line", "celsius", "clock", "conditions", "count", "ms", "part", "percent", "rate", "share",
+    "shown", "shown_in", "size", "sparkline",
+]  # fmt: skip
 
 NOTHING = "–"
+_BLANK = re.compile(
+    "(?<![^\x00-\x7f\u200c\u200d])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f\u200c\u200d])"
+    "|[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U000e0100-\U000e01ef]"
+)
+"""Joiners that join nothing, and letters without a form: what `visible` lets pass."""
 _WIDTH, _HEIGHT, _EDGE = 120.0, 28.0, 2.0
 
 
@@ -26,6 +39,23 @@ class Line:
     points: str
     limit: float | None
     label: str
+
+
+def shown(value: Any) -> Any:
+    """Jinja's `finalize`: text with what cannot be seen escaped. HTML that a template made passes, having been here.
+
+    `visible` leaves the joiners alone, for the words and emoji that need them; beside plain letters they are escaped.
+    """
+    if not isinstance(value, str) or hasattr(value, "__html__") or (value.isascii() and value.isprintable()):
+        return value
+    return _BLANK.sub(lambda found: ascii(found[0])[1:-1], visible(value))
+
+
+def shown_in(value: Any) -> Any:
+    """The same in lists and objects, for JSON that a script writes on a page."""
+    if isinstance(value, dict):
+        return {shown(name): shown_in(one) for name, one in value.items()}
+    return [shown_in(one) for one in value] if isinstance(value, (list, tuple)) else shown(value)
 
 
 def ms(value: float | None) -> str:
@@ -52,6 +82,11 @@ def share(part: int, whole: int) -> str:
     return "0 %" if not part else f"{value:.1f} %" if value < 10 else f"{value:.0f} %"
 
 
+def part(value: float) -> str:
+    """Of a whole, as a person would write it: 1 %, 12.5 %."""
+    return f"{100 * value:.3g} %"
+
+
 def percent(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.0f} %"
 
@@ -62,6 +97,13 @@ def celsius(value: float | None) -> str:
 
 def count(value: int) -> str:
     return f"{value:,}"
+
+
+def size(value: int) -> str:
+    if value < 1024:
+        return f"{value} B"
+    exponent = min(3, (value.bit_length() - 1) // 10)
+    return f"{value / 1024**exponent:.1f} {('KiB', 'MiB', 'GiB')[exponent - 1]}"
 
 
 def clock(at_ms: int) -> str:
@@ -89,7 +131,41 @@ def sparkline(recent: Sequence[Sequence[Any]], limit: float | None = None) -> Li
     return Line(points, None if limit is None else height(limit), label)
 
 
+def conditions(row: Device) -> list[str]:
+    """Those of the store's STATES that something is wrong by, except offline."""
+    found = {
+        "late": row.p99 is not None and row.budget_ms is not None and row.p99 > row.budget_ms,
+        "hot": bool((row.throttled or 0) & 0xF) or (row.temp or 0) >= 80,
+        "drifting": (row.psi or 0) > 0.2,
+        "lagging": row.waiting * row.window_s > 3600,
+        "failing": row.errors * 20 > row.n + row.errors,
+        "losing": row.lost > 0,
+    }
+    return [state for state, is_so in found.items() if is_so]
+
+
+WORDS = {
+    "online": ("Online", "reports now"),
+    "offline": ("Offline", "disconnected, or silent for two and a half windows"),
+    "late": ("Over budget", "p99 of the last half hour is above the bundle's budget"),
+    "hot": ("Hot", "throttled now, or 80 °C and more"),
+    "drifting": (
+        "Drifting",
+        "top-1 scores moved away from the evaluation set's, or its first answers' (PSI above 0.2)",
+    ),
+    "lagging": ("Lagging", "more than an hour of windows waits on the board"),
+    "failing": ("Failing", "more than 5 % of its requests got no answer"),
+    "losing": ("Losing", "it gave up windows that never arrived"),
+}
+"""Each of the store's STATES as a page says it, and what it means."""
+
+
+def condition(state: str) -> str:
+    return WORDS[state][0]
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "ms": ms, "rate": rate, "share": share, "percent": percent, "celsius": celsius, "count": count, "clock": clock,
-    "sparkline": sparkline,
+    "sparkline": sparkline, "conditions": conditions, "condition": condition,
+    "part": part, "size": size,
 }  # fmt: skip

@@ -5,7 +5,11 @@
   const ink = dark ? "#e4eae7" : "#1d2421";
   function draw(place) {
     const figure = JSON.parse(place.querySelector("script").textContent);
-    figure.layout.font = { color: ink, family: "system-ui, sans-serif", size: 12 };
+    const narrow = place.clientWidth < 500;
+    figure.layout.font = { color: ink, family: "system-ui, sans-serif", size: narrow ? 10 : 12 };
+    for (const trace of figure.data) { // names stand elsewhere where there is less room
+      if (narrow && trace.meta) { trace.textposition = trace.meta.narrow; }
+    }
     Plotly.newPlot(place, figure.data, figure.layout, { responsive: true, displayModeBar: false });
   }
   const seen = new IntersectionObserver(function (entries) {

@@ -1,4 +1,4 @@
-"""Batching: many callers share one engine, and nobody waits for what does not pay.
+"""Batching: many callers share one engine, and none waits for a batch that does not pay.
 
     costs = learn(run_zeros, sizes=(1, 2, 4, 8, 16, 32))
     batcher = Batcher(run, costs)
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from edgekit_runtime.batching.batcher import Batcher, BatchStats
 from edgekit_runtime.batching.costs import Costs, Mode, best_of, hand_off_s, learn
-from edgekit_runtime.batching.request import Served
+from edgekit_runtime.batching.request import BatchResult
 
 __all__ = [
+    "BatchResult",
     "BatchStats",
     "Batcher",
     "Costs",
     "Mode",
-    "Served",
     "best_of",
     "hand_off_s",
     "learn",

@@ -1,11 +1,11 @@
 """The micro-batcher: many callers, one engine, no waiting that does not pay.
 
     batcher = Batcher(run, costs)
-    served = batcher.call(item)              # in the caller's own thread where nobody is before it
+    served = batcher.call(item)              # in the caller's own thread where the queue is empty
     future = batcher.submit(item, due=...)   # never blocks
 
 How the engine is shared follows from what was measured (`Costs.mode`):
-- barge: a run is short beside a hand-off. Callers run their own items one by one, and whoever is quick goes first; one
+- barge: a run is short beside a hand-off. Callers run their own items one by one, and the quickest goes first; one
   that has waited for its patience is next.
 - turns: batches gain nothing. Strictly in order, by one worker, so that nothing stands between two runs.
 - batch: what queued while the engine was busy runs together; a batch is held for callers that are seen to come back, if
@@ -14,7 +14,7 @@ How the engine is shared follows from what was measured (`Costs.mode`):
 Here is what callers use, and what runs in their own threads.
 
 Rules:
-- a lone request waits for nobody and runs in its caller's thread; work for others never does: Ctrl-C hurts its receiver
+- a single request never waits and runs in its caller's thread; work for others never does: Ctrl-C hurts its receiver
   alone;
 - the future exists before its request is queued, and every request ends exactly once, in a forked child too;
 - a cancelled caller never affects its batch-mates, and each member of a failed batch gets its own error;
@@ -38,11 +38,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from edgekit_runtime.batching.costs import Costs, Mode
-from edgekit_runtime.batching.queue import Queue, expired, would_hold
-from edgekit_runtime.batching.request import Promise, Served, Waiting
+from edgekit_runtime.batching.queue import Queue, expiry_error, would_hold
+from edgekit_runtime.batching.request import BatchResult, FutureRequest, WaitingCaller
 from edgekit_runtime.batching.worker import Gate, Runs, Worker
 from edgekit_runtime.errors import ClosedError, EdgekitError, ForkedError
-from edgekit_runtime.threads import ending
+from edgekit_runtime.threads import is_exiting
 
 __all__ = ["BatchStats", "Batcher"]
 
@@ -79,7 +79,7 @@ class Batcher(Generic[Item, Result]):
     """run: takes 1..costs.limit items, returns as many results. It is never called by two threads at once.
 
     costs: what `learn` measured. queue_limit: requests that wait at most. clock: monotonic seconds. inline: False never
-    runs in a caller's thread, so that `abandon` can answer every caller of an engine that hangs; a lone caller then
+    runs in a caller's thread, so that `abandon` can answer every caller of an engine that hangs; a single caller then
     pays two hand-offs.
     run_one: a shorter way for one item.
     """
@@ -108,7 +108,7 @@ class Batcher(Generic[Item, Result]):
         _alive.add(self)
 
     def _fresh(self) -> None:
-        """The parts that hold locks and threads: made anew in a forked child."""
+        """The parts that hold locks and threads: recreated in a forked child."""
         self._runs = Runs(self._run, self._run_one, self._costs, self._clock)
         self._gate = Gate(self._runs.idle_since)
         self._queue = Queue(self._costs, self._queue_limit, lambda: self._worker.begin())
@@ -117,17 +117,23 @@ class Batcher(Generic[Item, Result]):
 
     # What callers use.
 
-    def call(self, item: Item, *, due: float = math.inf, priority: int = 0) -> Served:
-        """Run one item and return its result; in this thread when nobody is before it, else in its turn.
+    def call(self, item: Item, *, due: float = math.inf, priority: int = 0) -> BatchResult:
+        """Run one item and return its result; in this thread when the queue is empty, else in its turn.
 
         due: of the batcher's clock, when the result is no longer wanted. priority: higher first; a level is worth a
         second of waiting. Raises what the engine raised, BudgetExceeded, QueueFull, ClosedError.
         """
-        gate, barges = self._gate, self._barging and not priority
-        if (not barges and not self._first()) or gate.line or not gate.acquire(False):
+        gate, queue, barges = self._gate, self._queue, self._barging and not priority
+        if barges:
+            first = True
+        else:  # no request is ahead, and the worker would not hold this one, the only one, for those that come back
+            first = self._inline and not queue.lanes.live
+            if first and self._batches and queue.returns.away:
+                first = not would_hold(self._costs, queue.returns, self._clock())
+        if not first or gate.line or not gate.acquire(False):
             return self._barge(item, due) if barges else self._wait_for(item, due, priority)
-        runs, queue = self._runs, self._queue
-        try:  # as `_run_inline` does, without another call: what a lone caller pays is made of calls
+        runs = self._runs
+        try:  # as `_run_inline` does, without another call: a single caller pays for each call
             if queue.refusal is not None:
                 raise copy(queue.refusal)
             if self._batches and queue.returns.away:
@@ -140,9 +146,9 @@ class Batcher(Generic[Item, Result]):
             runs.alone = alone = runs.alone + 1
             if not alone & runs.unlearnt or ran < runs.quick_s:
                 runs.learn(start, ran)
-                if self._batches:
-                    self._left(start + ran)
-            return _served(Served, (result, 0.0, ran, 1))
+            if self._batches and queue.lanes.live:
+                self._left(start + ran)
+            return _served(BatchResult, (result, 0.0, ran, 1))
         finally:
             runs.started = None
             if gate.line:
@@ -150,39 +156,44 @@ class Batcher(Generic[Item, Result]):
             else:
                 gate.release()
                 if gate.line:
-                    gate.released()
+                    gate.pass_on()
 
-    def submit(self, item: Item, *, due: float = math.inf, priority: int = 0) -> Future[Served]:
+    def submit(self, item: Item, *, due: float = math.inf, priority: int = 0) -> Future[BatchResult]:
         """Queue one item. Raises QueueFull, ClosedError; the future carries what comes later."""
-        if ending():
-            future: Future[Served] = Future()
+        if is_exiting():
+            future: Future[BatchResult] = Future()
             future.set_running_or_notify_cancel()
             try:
                 future.set_result(self._last(item))
             except Exception as error:  # noqa: BLE001 - it belongs to the caller
                 future.set_exception(error)
             return future
-        request = Promise(item, self._clock(), due, priority, self._queue.cancelled)
+        request = FutureRequest(item, self._clock(), due, priority, self._queue.cancelled)
         self._queue.push(request, idle=self._runs.started is None)
         return request.future
 
-    def expected_s(self, priority: int = 0) -> float:
-        """Seconds from now until a request that comes now is predicted to be done; from the last runs and the queue.
+    def ahead(self, priority: int = 0, came: float | None = None) -> tuple[float, float | None]:
+        """(seconds that the requests before it take lately, seconds that the present run lasts; None where none does).
 
-        A run that has lasted longer than expected is predicted to last as long again as it is late by: an engine that
-        stalls is not predicted to be done at any moment.
+        Of a request that comes now, or of one that came at that time of the clock.
         """
-        now, started, queue = self._clock(), self._runs.started, self._queue
+        now, queue = self._clock(), self._queue
         with queue.mutex:
-            ahead, running = queue.lanes.ahead(priority, now), len(queue.running)
-        left = 0.0
-        if started is not None:
-            left = abs(self._costs.total(max(1, running)) - (now - started))
-        return left + self._costs.total(ahead + 1)
+            count = queue.lanes.ahead(priority, now, came)
+        started = self._runs.started
+        return self._costs.total(count) if count else 0.0, None if started is None else now - started
 
     @property
     def queued(self) -> int:
         return len(self._queue.lanes)
+
+    @property
+    def run_one(self) -> Callable[[Item], Result]:
+        return self._runs.one
+
+    @run_one.setter
+    def run_one(self, run_one: Callable[[Item], Result]) -> None:
+        self._run_one = self._runs.one = run_one
 
     @property
     def running_s(self) -> float | None:
@@ -215,7 +226,8 @@ class Batcher(Generic[Item, Result]):
         self._gate.shut_out()
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Refuse new requests, drain for at most timeout_s, fail the rest, and end the worker. Idempotent.
+        """Refuse new requests, drain for at most timeout_s, fail the rest, and end the worker.
+        Idempotent.
 
         Returns True when nothing uses the engine any more, so that it may be freed.
         """
@@ -228,7 +240,7 @@ class Batcher(Generic[Item, Result]):
             queue.wake()
         own = worker is threading.current_thread()
         if abandoned and self._runs.started is not None:
-            end = time.monotonic()  # hung: nobody waits for it
+            end = time.monotonic()  # hung: no caller waits for it
         if worker is not None and not own:
             worker.join(max(0.0, end - time.monotonic()))
         queue.fail_all(error, also=False)
@@ -241,8 +253,8 @@ class Batcher(Generic[Item, Result]):
 
     # In the caller's own thread.
 
-    def _barge(self, item: Item, due: float) -> Served:
-        if ending():
+    def _barge(self, item: Item, due: float) -> BatchResult:
+        if is_exiting():
             return self._last(item)
         came = self._clock()
         timeout = None if due == math.inf else due - self._costs.seconds(1) - came
@@ -251,10 +263,10 @@ class Batcher(Generic[Item, Result]):
                 raise copy(self._queue.refusal)
             with self._queue.mutex:
                 self._queue.counts["expired"] += 1
-            raise expired()
+            raise expiry_error()
         return self._run_inline(item, self._clock() - came)
 
-    def _run_inline(self, item: Item, queued_s: float) -> Served:
+    def _run_inline(self, item: Item, queued_s: float) -> BatchResult:
         """The gate was entered."""
         runs = self._runs
         try:
@@ -266,43 +278,33 @@ class Batcher(Generic[Item, Result]):
             runs.alone = alone = runs.alone + 1
             if not alone & runs.unlearnt or ran < runs.quick_s:
                 runs.learn(start, ran)
-                if self._batches:
-                    self._left(start + ran)
-            return Served(result, queued_s, ran, 1)
+            if self._batches and self._queue.lanes.live:
+                self._left(start + ran)
+            return BatchResult(result, queued_s, ran, 1)
         finally:
             runs.started = None
             self._gate.leave()
 
     def _left(self, now: float) -> None:
         """A caller that ran its own item goes, and others wait: it may come back."""
-        queue = self._queue
-        if queue.lanes.live:
-            with queue.mutex:
-                queue.returns.left(1, now)
+        with self._queue.mutex:
+            self._queue.returns.left(1, now)
 
-    def _first(self) -> bool:
-        """Whether nobody is before a caller that came now, and the worker would not hold it, the only one, for those
-        that come back."""
-        queue = self._queue
-        if not self._inline or queue.lanes.live:
-            return False
-        return not (self._batches and queue.returns.away and would_hold(self._costs, queue.returns, self._clock()))
-
-    def _wait_for(self, item: Item, due: float, priority: int) -> Served:
+    def _wait_for(self, item: Item, due: float, priority: int) -> BatchResult:
         if threading.get_ident() == self._worker.ident:  # a callback that asks again must not wait for itself
             self._gate.enter()
             return self._run_inline(item, 0.0)
-        if ending():
+        if is_exiting():
             return self._last(item)
-        request, queue = Waiting(item, self._clock(), due, priority), self._queue
+        request, queue = WaitingCaller(item, self._clock(), due, priority), self._queue
         request.leaf = threading.get_ident() == self._main_id  # Ctrl-C may strike it
         queue.push(request, idle=self._runs.started is None)
         needs_s = 0.0 if request.first else self._costs.seconds(1)
         try:
-            told = request.wait(None if due == math.inf else due - needs_s - request.queued_at)
-            if not told:
+            ended = request.wait(None if due == math.inf else due - needs_s - request.queued_at)
+            if not ended:
                 if queue.drop(request, "expired"):
-                    raise expired()
+                    raise expiry_error()
                 request.wait(None)  # it is running: late is better than never
         except BaseException:
             if not queue.drop(request, "cancelled"):
@@ -311,14 +313,14 @@ class Batcher(Generic[Item, Result]):
                 request.pass_on()
             raise
         outcome = request.outcome
-        if isinstance(outcome, Served):
+        if isinstance(outcome, BatchResult):
             return outcome
         assert outcome is not None
         raise outcome
 
-    def _last(self, item: Item) -> Served:
-        """While the interpreter ends, in the caller's thread. The engine may be held for ever by a thread that stands
-        still.
+    def _last(self, item: Item) -> BatchResult:
+        """While the interpreter ends, in the caller's thread.
+        The engine may be held for ever by a thread that stands still.
         """
         if not self._gate.enter(timeout_s=LAST_S):
             raise ClosedError(
@@ -327,14 +329,15 @@ class Batcher(Generic[Item, Result]):
         return self._run_inline(item, 0.0)
 
     def after_fork(self) -> None:
-        """In the child: the worker and whoever held a lock are not here. Nothing of the parent's is answered here."""
+        """In the child: the worker and all lock holders are not here.
+        Nothing of the parent's is answered here."""
         waiting = [*self._queue.running, *self._queue.lanes]
         self._fresh()
         self._queue.refusal = error = ForkedError(
             "the process was forked after the model was opened", do="Open the bundle in the child process"
         )
         for request in waiting:
-            if isinstance(request, Promise):
+            if isinstance(request, FutureRequest):
                 request.forked(copy(error))
 
 

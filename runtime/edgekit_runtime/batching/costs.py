@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Literal
 
+from edgekit_runtime.errors import MemoryExceeded
 from edgekit_runtime.threads import begin
 
 __all__ = ["Costs", "Mode", "Returns", "best_of", "hand_off_s", "learn"]
@@ -37,12 +38,12 @@ LEAST_GAIN = 1.2
 HAND_OFF_SHARE = 0.05
 """The share of an engine's time that handing it from thread to thread may take."""
 HAND_OFF_S = 20e-6
-"""Taken where nobody measured it."""
+"""The default where it was not measured."""
 OUTDATED = 0.5
 """A run below this share of the expected time shows that what was learnt before is out of date."""
 _OWN, _ALL, _STALE = 9, 15, 256
 _REFRESH, _REFRESH_S = 4, 0.02
-"""The tables are made anew after so many runs, and so many seconds of them: making them must cost next to nothing."""
+"""The tables are rebuilt after so many runs, and so many seconds of them: making them must cost next to nothing."""
 
 
 class Costs:
@@ -108,7 +109,8 @@ class Costs:
         return waited < max(self.total(n), wait_s) + self.total(expected)
 
     def observe(self, n: int, seconds: float) -> None:
-        """A batch of n took this long just now. Nothing is learnt from a clock that stood still or went back."""
+        """A batch of n took this long just now.
+        Nothing is learnt from a clock that stood still or went back."""
         if not seconds > 0:
             return
         size = self._up(n)
@@ -207,7 +209,8 @@ def best_of(
     *,
     until: float = float("inf"),
 ) -> float:
-    """Seconds of the fastest of a few runs: the least disturbed one. At least one run; none is begun after `until`."""
+    """Seconds of the fastest of a few runs: the least disturbed one.
+    At least one run; none is begun after `until`."""
     seconds = []
     for _ in range(times):
         start = clock()
@@ -220,7 +223,8 @@ def best_of(
 
 
 def hand_off_s(clock: Callable[[], float] = time.perf_counter, *, times: int = 30) -> float:
-    """Seconds to wake another thread, measured by a ball thrown to and fro. Takes a few milliseconds."""
+    """Seconds to wake another thread, measured by a ball thrown to and fro.
+    Takes a few milliseconds."""
     import threading
 
     here, there = threading.Lock(), threading.Lock()
@@ -233,7 +237,10 @@ def hand_off_s(clock: Callable[[], float] = time.perf_counter, *, times: int = 3
             here.release()
 
     partner = threading.Thread(target=answer, name="edgekit-hand-off", daemon=True)
-    if not begin(partner):
+    try:
+        if not begin(partner):
+            return HAND_OFF_S
+    except MemoryExceeded:  # what cannot be measured is assumed
         return HAND_OFF_S
     seconds = []
     for _ in range(times):
@@ -255,17 +262,17 @@ _FORGOTTEN_S = 0.05
 class Returns:
     """Who is expected: callers that were just answered and come back, and the rate at which requests arrive.
 
-        returns.left(31, now)          # a batch of 31 was told its results
+        returns.left(31, now)          # a batch of 31 got its results
         returns.came(now)              # a request arrived
         returns.expected(now)          # (30, 0.0006): how many more within how many seconds
 
-    A lone caller is never expected by itself: its own return is what ends the waiting for it. Requests that each found
-    the engine idle are no rate at which others come, however regular they are. Times in seconds of one clock. Not
-    thread-safe.
+    A single caller is never expected by itself: its own return is what ends the waiting for it. Requests that each
+    found the engine idle are no rate at which others come, however regular they are. Times in seconds of one clock. Not
+    thread-safe. away: when each caller that did not come back so far was answered.
     """
 
     def __init__(self) -> None:
-        self._away: deque[float] = deque(maxlen=1024)
+        self.away: deque[float] = deque(maxlen=1024)
         self._delays: deque[float] = deque(maxlen=_WINDOW)
         self._came_back: deque[bool] = deque(maxlen=_WINDOW)
         self._arrivals: deque[float] = deque(maxlen=16)
@@ -274,46 +281,44 @@ class Returns:
         self._usual_s = self._latest_s = 0.0
         self._share = 0.0
 
-    @property
-    def away(self) -> int:
-        """How many were answered and did not come back so far."""
-        return len(self._away)
-
     def left(self, count: int, now: float) -> None:
         """So many callers were answered now."""
         horizon = now - max(_FORGOTTEN_S, 4 * self._usual_s)
-        while self._away and self._away[0] < horizon:
-            self._away.popleft()
+        while self.away and self.away[0] < horizon:
+            self.away.popleft()
             self._came_back.append(False)
-        self._away.extend([now] * count)
+        self.away.extend([now] * count)
 
     def came(self, now: float, *, lone: bool = False) -> None:
-        """A request arrived: whoever was answered longest ago counts as back. lone: no other waited or ran."""
+        """A request arrived: the caller answered longest ago counts as back.
+
+        lone: no other waited or ran.
+        """
         self._arrivals.append(now)
         self._lone.append(lone)
-        if self._away:
-            self._delays.append(now - self._away.popleft())
+        if self.away:
+            self._delays.append(now - self.away.popleft())
             self._came_back.append(True)
             self._fresh += 1
             if self._fresh >= 8 or not self._share:
                 self._learn()
 
     def expected(self, now: float, *, late: bool = False) -> tuple[int, float]:
-        """(how many more, within how many seconds); (0, 0.0) when nobody is expected any more.
+        """(how many more, within how many seconds); (0, 0.0) when none is expected.
 
         late: count on those too that come back later than usual, up to the latest seen.
         """
-        if not self._away or not self._share:
+        if not self.away or not self._share:
             return 0, 0.0
         try:
-            wait_s = self._away[-1] + (self._latest_s if late else self._usual_s) - now
+            wait_s = self.away[-1] + (self._latest_s if late else self._usual_s) - now
         except IndexError:  # read without the mutex: the last one came back in this moment
             return 0, 0.0
-        count = int(len(self._away) * self._share + 0.5)
+        count = int(len(self.away) * self._share + 0.5)
         return (count, wait_s) if count and wait_s > 0 else (0, 0.0)
 
     def next_s(self, now: float, count: int) -> float | None:
-        """Seconds in which `count` more arrive at the rate of the last arrivals; None when there is no telling."""
+        """Seconds in which `count` more arrive at the rate of the last arrivals; None when it is unknown."""
         if len(self._arrivals) < 4 or all(self._lone):
             return None
         taken = self._arrivals[-1] - self._arrivals[0]
@@ -324,8 +329,8 @@ class Returns:
 
     def missed(self) -> None:
         """They were waited for and did not come: expect none of them."""
-        self._came_back.extend([False] * len(self._away))
-        self._away.clear()
+        self._came_back.extend([False] * len(self.away))
+        self.away.clear()
         self._learn()
 
     def _learn(self) -> None:

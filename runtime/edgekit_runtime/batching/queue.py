@@ -1,4 +1,5 @@
-"""The queue before the engine: admission, order, how long to wait for a larger batch. One mutex over all of it.
+"""The queue before the engine: admission, order, how long to wait for a larger batch.
+One mutex over all of it.
 
     queue.push(request)                     # refused when it is full or closed; wakes the worker
     while queue.sleep():                    # the worker, in its own thread
@@ -6,12 +7,12 @@
         batch, late = queue.take(clock)
 
 Rules:
-- whoever changes a request's state holds the mutex; who ended it tells its caller, after letting go of the mutex;
+- the mutex guards every request's state; who ends a request delivers its result after releasing the mutex;
 - what can no longer be met is taken out rather than run, and no batch grows past a member's deadline;
 - by what was learnt only a request is refused that came while others waited or ran. One that found the engine idle runs
   unless its deadline passed: so each refusal follows a run that teaches, and an estimate that is too high heals itself;
 - a batch is held for callers that are seen to come back, or that arrive at a steady rate, and only if waiting for them
-  ends sooner than running without them (`Costs.pays_to_wait`). A lone caller waits for nobody;
+  ends sooner than running without them (`Costs.pays_to_wait`). A single caller never waits;
 - a batch is never held beyond what the soonest deadline leaves after the run that it is in;
 - the worker is woken once for each sleep, when as many are queued as it sleeps for.
 """
@@ -26,17 +27,24 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 
 from edgekit_runtime.batching.costs import Costs, Returns
-from edgekit_runtime.batching.request import Outcome, Promise, Request, State, Waiting, wake_all
+from edgekit_runtime.batching.request import (
+    FutureRequest,
+    Outcome,
+    QueuedRequest,
+    RequestState,
+    WaitingCaller,
+    wake_all,
+)
 from edgekit_runtime.errors import BudgetExceeded, EdgekitError, QueueFull
 
-__all__ = ["Lanes", "Queue", "expired", "hold", "would_hold"]
+__all__ = ["Lanes", "Queue", "expiry_error", "hold", "would_hold"]
 
 
 class Lanes:
     """Who is next: a lane a priority, first come first served within it, and waiting counts.
 
     A level of priority is worth `age_s` seconds of waiting: a request stands where it would stand had it come that much
-    earlier a level. So a higher priority goes first, and nobody is overtaken by what comes later than `age_s` times the
+    earlier a level. So a higher priority goes first, and none is overtaken by what comes later than `age_s` times the
     difference. Cancelled requests leave a gap that is skipped, and swept when gaps are many. The queue's mutex is held.
 
     live: how many wait; `len` says the same.
@@ -44,7 +52,7 @@ class Lanes:
 
     def __init__(self, age_s: float = 1.0) -> None:
         self._age_s = age_s
-        self._lanes: dict[int, deque[Request]] = {}
+        self._lanes: dict[int, deque[QueuedRequest]] = {}
         self.live = 0
         self._gaps = 0
         self._soonest = float("inf")
@@ -52,11 +60,11 @@ class Lanes:
     def __len__(self) -> int:
         return self.live
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[QueuedRequest]:
         """All that wait, lane by lane."""
-        return (request for lane in self._lanes.values() for request in lane if request.state is State.WAITING)
+        return (request for lane in self._lanes.values() for request in lane if request.state is RequestState.WAITING)
 
-    def push(self, request: Request) -> None:
+    def push(self, request: QueuedRequest) -> None:
         lane = self._lanes.get(request.priority)
         if lane is None:
             lane = self._lanes[request.priority] = deque()
@@ -64,59 +72,11 @@ class Lanes:
         self.live += 1
         self._soonest = min(self._soonest, request.due)
 
-    def pop(self) -> Request | None:
+    def pop(self) -> QueuedRequest | None:
         """The next that waits; it is out of the queue then."""
-        lane = self._next()
-        if lane is None:
-            return None
-        self.live -= 1
-        return lane.popleft()
-
-    def put_back(self, request: Request) -> None:
-        """Undo a `pop`."""
-        self._lanes.setdefault(request.priority, deque()).appendleft(request)
-        self.live += 1
-        self._soonest = min(self._soonest, request.due)
-
-    def dropped(self) -> None:
-        """One that waited here was cancelled or told: its state says so, its place becomes a gap."""
-        self.live -= 1
-        self._gaps += 1
-        if self._gaps > 32 and self._gaps > self.live:
-            for priority, lane in list(self._lanes.items()):
-                self._lanes[priority] = deque(r for r in lane if r.state is State.WAITING)
-            self._gaps = 0
-
-    def hopeless(self, before: float) -> list[Request]:
-        """Take out all that are due before this time. Costs nothing when none is."""
-        if self._soonest >= before:
-            return []
-        found = self._take_if(lambda request: request.due < before)
-        self._soonest = min((request.due for request in self), default=float("inf"))
-        return found
-
-    def clear(self) -> list[Request]:
-        """Take out all."""
-        return self._take_if(lambda request: True)
-
-    def ahead(self, priority: int, now: float) -> int:
-        """How many would go before a request of this priority that came now."""
-        total = 0
-        for lane_priority, lane in self._lanes.items():
-            if lane_priority >= priority:
-                total += len(lane)
-                continue
-            came_before = now - (priority - lane_priority) * self._age_s
-            for request in lane:
-                if request.queued_at > came_before:
-                    break
-                total += 1
-        return min(total, self.live)
-
-    def _next(self) -> deque[Request] | None:
         best, best_key = None, float("inf")
         for priority, lane in list(self._lanes.items()):
-            while lane and lane[0].state is not State.WAITING:
+            while lane and lane[0].state is not RequestState.WAITING:
                 lane.popleft()
                 self._gaps -= 1
             if not lane:
@@ -125,14 +85,58 @@ class Lanes:
             key = lane[0].queued_at - priority * self._age_s
             if key < best_key:
                 best, best_key = lane, key
-        return best
+        if best is None:
+            return None
+        self.live -= 1
+        return best.popleft()
 
-    def _take_if(self, wanted: Callable[[Request], bool]) -> list[Request]:
-        taken: list[Request] = []
-        for priority, lane in list(self._lanes.items()):
-            kept: deque[Request] = deque()
+    def put_back(self, request: QueuedRequest) -> None:
+        """Undo a `pop`."""
+        self._lanes.setdefault(request.priority, deque()).appendleft(request)
+        self.live += 1
+        self._soonest = min(self._soonest, request.due)
+
+    def dropped(self) -> None:
+        """One that waited here was cancelled or answered: its state says so, its place becomes a gap."""
+        self.live -= 1
+        self._gaps += 1
+        if self._gaps > 32 and self._gaps > self.live:
+            for priority, lane in list(self._lanes.items()):
+                self._lanes[priority] = deque(r for r in lane if r.state is RequestState.WAITING)
+            self._gaps = 0
+
+    def hopeless(self, before: float) -> list[QueuedRequest]:
+        """Take out all that are due before this time. Costs nothing when none is."""
+        if self._soonest >= before:
+            return []
+        found = self._take_if(lambda request: request.due < before)
+        self._soonest = min((request.due for request in self), default=float("inf"))
+        return found
+
+    def clear(self) -> list[QueuedRequest]:
+        """Take out all."""
+        return self._take_if(lambda request: True)
+
+    def ahead(self, priority: int, now: float, came: float | None = None) -> int:
+        """How many would go before a request of this priority that came now, or before one that came then."""
+        total = 0
+        for lane_priority, lane in self._lanes.items():
+            if lane_priority >= priority and came is None:
+                total += len(lane)
+                continue
+            came_before = (now if came is None else came) - (priority - lane_priority) * self._age_s
             for request in lane:
-                if request.state is not State.WAITING:
+                if request.queued_at > came_before:
+                    break
+                total += 1
+        return min(total, self.live)
+
+    def _take_if(self, wanted: Callable[[QueuedRequest], bool]) -> list[QueuedRequest]:
+        taken: list[QueuedRequest] = []
+        for priority, lane in list(self._lanes.items()):
+            kept: deque[QueuedRequest] = deque()
+            for request in lane:
+                if request.state is not RequestState.WAITING:
                     continue
                 (taken if wanted(request) else kept).append(request)
             self._lanes[priority] = kept
@@ -179,7 +183,7 @@ class Queue:
     def __init__(self, costs: Costs, limit: int, begin: Callable[[], object]) -> None:
         self.mutex = threading.Lock()
         self.lanes, self.returns = Lanes(), Returns()
-        self.running: list[Request] = []
+        self.running: list[QueuedRequest] = []
         self.refusal: EdgekitError | None = None
         self.counts: Counter[str] = Counter()
         self.held_s = 0.0
@@ -192,7 +196,7 @@ class Queue:
 
     # Admission.
 
-    def push(self, request: Request, *, idle: bool = False) -> None:
+    def push(self, request: QueuedRequest, *, idle: bool = False) -> None:
         """idle: nothing runs in a caller's thread. Raises QueueFull, and what it refuses with."""
         with self.mutex:
             if self.refusal is not None:
@@ -203,28 +207,28 @@ class Queue:
                     f"{self._limit} requests wait already",
                     do="Ask less often, or open the bundle with a longer queue",
                 )
+            if self._begin is not None:
+                self._begin()
+                self._begin = None
             request.first = idle and not self.lanes.live and not self.running
             self.lanes.push(request)
             if self._batches:
                 self.returns.came(request.queued_at, lone=request.first)
-            if self._begin is not None:
-                begin, self._begin = self._begin, None
-                begin()
             if 0 < self._wanted <= len(self.lanes):
                 self.wake()
 
-    def drop(self, request: Request, why: str) -> bool:
+    def drop(self, request: QueuedRequest, why: str) -> bool:
         """Take out a request that still waits; False where it is running or over."""
         with self.mutex:
-            if request.state is not State.WAITING:
+            if request.state is not RequestState.WAITING:
                 return False
-            request.state = State.ENDED
+            request.state = RequestState.ENDED
             request.item = None
             self.counts[why] += 1
             self.lanes.dropped()
         return True
 
-    def cancelled(self, promise: Promise) -> None:
+    def cancelled(self, promise: FutureRequest) -> None:
         """Its caller withdrew it."""
         if self.drop(promise, "cancelled"):
             promise.future.set_running_or_notify_cancel()
@@ -238,12 +242,13 @@ class Queue:
                 ended += [request for request in self.running if request.end()]
             self.wake()
         for request in ended:
-            request.tell(copy(error))
+            request.deliver(copy(error))
 
     # The worker's sleep.
 
     def wake(self) -> None:
-        """The mutex is held. One release for each sleep; in this order, so that Ctrl-C between the two loses none."""
+        """The mutex is held.
+        One release for each sleep; in this order, so that Ctrl-C between the two loses none."""
         if self._wanted:
             with contextlib.suppress(RuntimeError):  # released already
                 self._alarm.release()
@@ -284,11 +289,11 @@ class Queue:
 
     # What runs next, and its end.
 
-    def take(self, clock: Callable[[], float]) -> tuple[list[Request], list[Request]]:
-        """(as many as are best to run together, those that cannot be met any more, which are to be told)."""
+    def take(self, clock: Callable[[], float]) -> tuple[list[QueuedRequest], list[QueuedRequest]]:
+        """(as many as are best to run together, those that cannot be met any more, which must fail)."""
         costs, slack = self._costs, math.inf
-        batch: list[Request] = []
-        late: list[Request] = []
+        batch: list[QueuedRequest] = []
+        late: list[QueuedRequest] = []
         with self.mutex:
             now = clock()
             want = costs.first(len(self.lanes))
@@ -312,20 +317,20 @@ class Queue:
             self.running = batch
         return batch, late
 
-    def end(self, batch: Sequence[Request], outcomes: Sequence[Outcome], clock: Callable[[], float]) -> None:
-        """The batch ran: tell everybody.
+    def end(self, batch: Sequence[QueuedRequest], outcomes: Sequence[Outcome], clock: Callable[[], float]) -> None:
+        """The batch ran: deliver its results.
 
         Outside the gate, because a caller's callback may ask for the next inference.
         """
-        waiting: list[Waiting] = []
-        promised: list[tuple[Request, Outcome]] = []
+        waiting: list[WaitingCaller] = []
+        promised: list[tuple[QueuedRequest, Outcome]] = []
         with self.mutex:
             for request, outcome in zip(batch, outcomes, strict=True):
                 if not request.end():
                     continue
                 if isinstance(outcome, BaseException):
                     self.counts["failed"] += 1
-                if isinstance(request, Waiting):
+                if isinstance(request, WaitingCaller):
                     request.hand(outcome)
                     waiting.append(request)
                 else:
@@ -338,9 +343,9 @@ class Queue:
             one.wake()
         for request, outcome in promised:
             with contextlib.suppress(BaseException):  # of a callback that exits: it is not the others' fault
-                request.tell(outcome)
+                request.deliver(outcome)
 
-    def _ended(self, waiting: list[Request], why: str) -> list[Request]:
+    def _ended(self, waiting: list[QueuedRequest], why: str) -> list[QueuedRequest]:
         """End what was taken out, and count it; those that were not cancelled in this very moment.
 
         The mutex is held.
@@ -351,8 +356,8 @@ class Queue:
         return ended
 
 
-def expired() -> BudgetExceeded:
-    """What a request hears whose time is over."""
+def expiry_error() -> BudgetExceeded:
+    """The error of a request whose time is over."""
     return BudgetExceeded(
         "the deadline passed, or could no longer be met, while the request queued",
         do="Give more time, ask less often, or use a smaller model",

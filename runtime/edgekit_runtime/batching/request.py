@@ -4,9 +4,9 @@
     waiting -> ended                  cancelled, expired, closed
 
 Rules:
-- whoever changes `state` holds the batcher's mutex, and only who changed it to `ended` tells the caller: so every
+- the batcher's mutex guards `state`, and only who changed it to `ended` delivers the result: so every
   request ends exactly once, whatever a worker, a watchdog, a canceller and `close()` do at the same moment;
-- a caller that waits and one that holds a future are told by the same method, `tell`.
+- a caller that waits and one that holds a future get it by the same method, `deliver`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,21 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from edgekit_runtime.errors import EngineError, ForkedError
-from edgekit_runtime.forked import orphan
+from edgekit_runtime.threads import orphan
 
-__all__ = ["Outcome", "Promise", "Request", "Served", "State", "Waiting", "for_member", "wake_all"]
+__all__ = [
+    "BatchResult",
+    "FutureRequest",
+    "Outcome",
+    "QueuedRequest",
+    "RequestState",
+    "WaitingCaller",
+    "for_member",
+    "wake_all",
+]
 
 
-class Served(NamedTuple):
+class BatchResult(NamedTuple):
     """A result, how long it queued and how long its batch ran (seconds), and with how many others."""
 
     result: Any
@@ -33,16 +42,16 @@ class Served(NamedTuple):
     batch: int
 
 
-Outcome = Served | BaseException
+Outcome = BatchResult | BaseException
 
 
-class State(Enum):
+class RequestState(Enum):
     WAITING = 0
     RUNNING = 1
     ENDED = 2
 
 
-class Request:
+class QueuedRequest:
     """item: forgotten when the request ends.
     due, queued_at: of the batcher's clock.
     first: it found the engine idle.
@@ -55,62 +64,62 @@ class Request:
         self.queued_at = queued_at
         self.due = due
         self.priority = priority
-        self.state = State.WAITING
+        self.state = RequestState.WAITING
         self.first = False
 
     def begin(self) -> bool:
         """It is about to run; False where the caller was quicker to cancel. The mutex is held."""
-        if self.state is not State.WAITING:
+        if self.state is not RequestState.WAITING:
             return False
-        self.state = State.RUNNING
+        self.state = RequestState.RUNNING
         return True
 
     def end(self) -> bool:
-        """Whether this is the one that ends it, and so must `tell`. The mutex is held."""
-        if self.state is State.ENDED:
+        """Whether this is the one that ends it, and so must `deliver`. The mutex is held."""
+        if self.state is RequestState.ENDED:
             return False
-        self.state = State.ENDED
+        self.state = RequestState.ENDED
         return True
 
-    def tell(self, outcome: Outcome) -> None:
+    def deliver(self, outcome: Outcome) -> None:
         raise NotImplementedError
 
 
-class Waiting(Request):
+class WaitingCaller(QueuedRequest):
     """A caller that waits in its own thread.
 
     Waking a thread takes longer than most of what is done here, so who is woken wakes the next two: see `wake_all`.
     leaf: one that may be interrupted, and so must not be relied on to wake others.
     """
 
-    __slots__ = ("_told", "followers", "leaf", "outcome")
+    __slots__ = ("_delivered", "followers", "leaf", "outcome")
 
     def __init__(self, item: Any, queued_at: float, due: float, priority: int) -> None:
         super().__init__(item, queued_at, due, priority)
         self.outcome: Outcome | None = None
-        self.followers: Sequence[Waiting] = ()
+        self.followers: Sequence[WaitingCaller] = ()
         self.leaf = False
-        self._told = threading.Lock()
-        self._told.acquire()
+        self._delivered = threading.Lock()
+        self._delivered.acquire()
 
-    def tell(self, outcome: Outcome) -> None:
+    def deliver(self, outcome: Outcome) -> None:
         self.hand(outcome)
         self.wake()
 
     def hand(self, outcome: Outcome) -> None:
-        """As `tell`, but let another wake it."""
+        """As `deliver`, but let another wake it."""
         self.item = None
         self.outcome = outcome
 
     def wake(self) -> None:
-        self._told.release()
+        self._delivered.release()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Until it was told, or the time is over."""
+        """Wait until the result was delivered, or the time is over."""
         try:
             if timeout_s is None:
-                return self._told.acquire()
-            return self._told.acquire(True, min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
+                return self._delivered.acquire()
+            return self._delivered.acquire(True, min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
         finally:
             if self.followers:
                 self.pass_on()
@@ -122,7 +131,7 @@ class Waiting(Request):
             follower.wake()
 
 
-def wake_all(waiting: Sequence[Waiting]) -> Sequence[Waiting]:
+def wake_all(waiting: Sequence[WaitingCaller]) -> Sequence[WaitingCaller]:
     """Let each wake two others; returns those that the caller must wake.
 
     The mutex is held, and all have their outcome.
@@ -136,13 +145,13 @@ def wake_all(waiting: Sequence[Waiting]) -> Sequence[Waiting]:
     return [*order[:2], *order[2 * able + 2 :]]
 
 
-class Promise(Request):
+class FutureRequest(QueuedRequest):
     """A caller that holds a future."""
 
     __slots__ = ("future",)
 
     def __init__(
-        self, item: Any, queued_at: float, due: float, priority: int, cancelled: Callable[[Promise], None]
+        self, item: Any, queued_at: float, due: float, priority: int, cancelled: Callable[[FutureRequest], None]
     ) -> None:
         super().__init__(item, queued_at, due, priority)
         self.future: _Future = _Future(lambda: cancelled(self))
@@ -151,16 +160,16 @@ class Promise(Request):
         return super().begin() and self._claim()
 
     def end(self) -> bool:
-        waiting = self.state is State.WAITING
+        waiting = self.state is RequestState.WAITING
         return super().end() and (not waiting or self._claim())
 
     def _claim(self) -> bool:
         if self.future.set_running_or_notify_cancel():
             return True
-        self.state = State.ENDED
+        self.state = RequestState.ENDED
         return False
 
-    def tell(self, outcome: Outcome) -> None:
+    def deliver(self, outcome: Outcome) -> None:
         self.item = None
         self.future.unbind()
         if isinstance(outcome, BaseException):
@@ -169,13 +178,13 @@ class Promise(Request):
             self.future.set_result(outcome)
 
     def forked(self, error: ForkedError) -> None:
-        """In a forked child nobody will tell it."""
-        self.state, self.item = State.ENDED, None
+        """Fail it: in a forked child no result will come."""
+        self.state, self.item = RequestState.ENDED, None
         self.future.unbind()
         orphan(self.future, error)
 
 
-class _Future(Future[Served]):
+class _Future(Future[BatchResult]):
     """Says when it was cancelled, so that the queue holds no place and no tensors for it."""
 
     def __init__(self, cancelled: Callable[[], None]) -> None:
@@ -188,9 +197,9 @@ class _Future(Future[Served]):
 
     def cancel(self) -> bool:
         gone = super().cancel()
-        told, self._on_cancel = self._on_cancel, None
-        if gone and told is not None:
-            told()
+        on_cancel, self._on_cancel = self._on_cancel, None
+        if gone and on_cancel is not None:
+            on_cancel()
         return gone
 
 

@@ -7,7 +7,7 @@ Rules:
 - a thread that has waited at the gate for its patience joins a line; while there is a line, its head is let in next;
 - the next batch is taken only once the engine is free, so that it holds whatever queued meanwhile;
 - an engine that fails on a batch runs its members alone, so that one bad input fails one request, with its own error;
-- results are told outside the gate: a caller's callback may ask for the next inference;
+- results are delivered outside the gate: a caller's callback may ask for the next inference;
 - a worker that falls, which no engine's error makes it do, fails all that wait rather than leave them waiting.
 """
 
@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from edgekit_runtime.batching.costs import OUTDATED, Costs, Mode
-from edgekit_runtime.batching.queue import Queue, expired
-from edgekit_runtime.batching.request import Outcome, Request, Served, State, for_member
+from edgekit_runtime.batching.queue import Queue, expiry_error
+from edgekit_runtime.batching.request import BatchResult, Outcome, QueuedRequest, RequestState, for_member
 from edgekit_runtime.errors import EdgekitError, EngineError
 from edgekit_runtime.threads import begin
 
@@ -30,13 +30,14 @@ __all__ = ["Gate", "Runs", "Worker"]
 
 LOOK_S = 0.1
 LOST_LOOKS = 20
-"""So many looks in a row must show the gate taken, and nobody at work, before it counts as lost."""
+"""So many looks in a row must show the gate taken but idle before it counts as lost."""
 
 
 class Gate:
-    """A mutual exclusion with bounded starvation. Not reentrant. Any thread may leave for the one that entered.
+    """A mutual exclusion with bounded starvation.
+    Not reentrant. Any thread may leave for the one that entered.
 
-    A plain lock is fast because whoever is running may take it again at once, and unfair for the same reason. Here a
+    A plain lock is fast because the running thread may take it again at once, and unfair for the same reason. Here a
     thread may do so too, until another has waited for its patience.
 
     progress: what changes with everything that is done inside; None while something is being done there right now, and
@@ -57,12 +58,12 @@ class Gate:
         self.shut = False
 
     def try_enter(self) -> bool:
-        """Enter if nobody is inside or in line."""
+        """Enter if the gate and its line are empty."""
         return not self.line and self.acquire(False)
 
     def enter(self, patience_s: float = 0.0, timeout_s: float | None = None) -> bool:
-        """Wait to enter: among all others for `patience_s`, then in line. False when `timeout_s` passed first, or it is
-        shut.
+        """Wait to enter: among all others for `patience_s`, then in line.
+        False when `timeout_s` passed first, or it is shut.
         """
         if self.try_enter():
             return True
@@ -80,15 +81,15 @@ class Gate:
                 return
         self.release()
         if self.line:
-            self.released()
+            self.pass_on()
 
-    def released(self) -> None:
+    def pass_on(self) -> None:
         """Somebody joined the line just before the release, and may not have seen it."""
         if self.acquire(False):
             self.leave()
 
     def shut_out(self) -> None:
-        """Whoever is inside does not come out: send all that wait away, and let nobody wait any more."""
+        """The thread inside does not come out: send all waiters away, and refuse new ones."""
         self.shut = True
         while self.line:
             with contextlib.suppress(IndexError):
@@ -102,7 +103,7 @@ class Gate:
         turn = threading.Lock()
         turn.acquire()
         self.line.append(turn)
-        self.released()  # it may have become free before anybody could see this place in the line
+        self.pass_on()  # it may have become free before anybody could see this place in the line
         if self.shut:
             self.shut_out()
         try:
@@ -114,8 +115,9 @@ class Gate:
         return self._quit(turn, keep=True)
 
     def _turn_came(self, turn: threading.Lock, timeout_s: float | None) -> bool:
-        """Wait for the turn. The head of the line takes it where whoever entered is seen to be gone: interrupted
-        between two instructions, as Ctrl-C in a console may, or never having learnt that it was handed the gate."""
+        """Wait for the turn.
+        The head of the line takes it where the thread inside is seen to be gone: interrupted between two instructions,
+        as Ctrl-C in a console may, or never having learnt that it was handed the gate."""
         left_s, seen, same = timeout_s, object(), 0
         while left_s is None or left_s > 0:
             wait_s = LOOK_S if left_s is None else min(LOOK_S, left_s)
@@ -145,13 +147,14 @@ class Gate:
         return False
 
 
-_UNLEARNT: dict[Mode, int] = {"barge": 15, "turns": 3, "batch": 0}
+_UNLEARNT: dict[Mode, int] = {"barge": 15, "turns": 3, "batch": 3}
 """Single runs of which nothing is learnt, for each one of which something is: learning costs some microseconds, and
-tens of them where the run before has emptied the processor's caches."""
+tens of them where the run before has emptied the processor's caches. Every batch is learnt of."""
 
 
 class Runs:
-    """What runs now and for how long, and what is learnt from every run. Used inside the gate alone.
+    """What runs now and for how long, and what is learnt from every run.
+    Used inside the gate alone.
 
     started: when the present run began, None between runs. last_run: when the last one did that something was learnt
     of.
@@ -193,35 +196,35 @@ class Runs:
         self.last_run = start
         self._observe(1, ran)
 
-    def of(self, batch: Sequence[Request]) -> list[Outcome]:
+    def of(self, batch: Sequence[QueuedRequest]) -> list[Outcome]:
         """Run them together; where that fails, one by one."""
         outcomes = self._once(batch)
         if len(batch) == 1 or not isinstance(outcomes[0], Exception):
             return outcomes
         alone: list[Outcome] = []
         for request in batch:
-            if request.state is State.ENDED:  # abandoned meanwhile
+            if request.state is RequestState.ENDED:  # abandoned meanwhile
                 alone.append(outcomes[0])
             else:
                 alone += self._once([request])
         return alone
 
-    def _once(self, batch: Sequence[Request]) -> list[Outcome]:
+    def _once(self, batch: Sequence[QueuedRequest]) -> list[Outcome]:
         count = len(batch)
         start = self.started = self.last_run = self.clock()
         try:
             results = self.run([request.item for request in batch])
             if len(results) != count:
                 raise RuntimeError(f"{count} items went in, {len(results)} results came out")
-        except BaseException as error:  # noqa: BLE001 - every member must hear of it, and the worker must live
+        except BaseException as error:  # noqa: BLE001 - every member gets the error, and the worker must live
             return [for_member(error, member) for member in range(count)]
         finally:
             ran = self.clock() - start
             self.started = None
         self.batches[count] = runs = self.batches[count] + 1
-        if not runs & self.unlearnt or ran < self.quick_s:
+        if self.costs.mode == "batch" or not runs & self.unlearnt or ran < self.quick_s:
             self._observe(count, ran)
-        return [Served(result, start - r.queued_at, ran, count) for r, result in zip(batch, results, strict=True)]
+        return [BatchResult(result, start - r.queued_at, ran, count) for r, result in zip(batch, results, strict=True)]
 
     def _observe(self, count: int, ran: float) -> None:
         self.costs.observe(count, ran)
@@ -231,7 +234,8 @@ class Runs:
 class Worker:
     """The one thread that runs what waits.
 
-    fallen: told why, where the worker falls. thread: None before it is needed. ident: its thread's, 0 before."""
+    fallen: called with the reason if the worker dies. thread: None before it is needed. ident: its thread's, 0
+    before."""
 
     def __init__(
         self, queue: Queue, gate: Gate, runs: Runs, patience_s: float, fallen: Callable[[EdgekitError], object]
@@ -258,7 +262,7 @@ class Worker:
                     self._queue.hold(clock)
                     batch, late = self._queue.take(clock)
                     for request in late:
-                        request.tell(expired())
+                        request.deliver(expiry_error())
                     outcomes = self._runs.of(batch) if batch else []
                 finally:
                     self._gate.leave()

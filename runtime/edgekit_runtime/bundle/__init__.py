@@ -11,7 +11,7 @@ from edgekit_runtime.bundle.header import (
     MAGIC,
     MAX_HEADER_BYTES,
     Header,
-    aligned,
+    align_up,
     header_needs,
     read_header,
 )
@@ -22,7 +22,7 @@ from edgekit_runtime.bundle.manifest import (
     ArtifactEntry,
     BlobEntry,
     Cipher,
-    Golden,
+    GoldenExample,
     GoldenOutputs,
     Manifest,
     Promise,
@@ -31,7 +31,7 @@ from edgekit_runtime.bundle.manifest import (
     check_reader,
     contract_digest,
 )
-from edgekit_runtime.bundle.reader import MAX_BUNDLE_BYTES, Bundle, read_bundle, read_vouched
+from edgekit_runtime.bundle.reader import MAX_BUNDLE_BYTES, Bundle, read_bundle, read_verified
 from edgekit_runtime.trust.signature import keyid, pae
 
 __all__ = [
@@ -46,14 +46,14 @@ __all__ = [
     "BlobEntry",
     "Bundle",
     "Cipher",
-    "Golden",
+    "GoldenExample",
     "GoldenOutputs",
     "Header",
     "Manifest",
     "Promise",
     "Target",
     "Tolerance",
-    "aligned",
+    "align_up",
     "check_reader",
     "contract_digest",
     "header_needs",
@@ -62,5 +62,5 @@ __all__ = [
     "parse_manifest",
     "read_bundle",
     "read_header",
-    "read_vouched",
+    "read_verified",
 ]

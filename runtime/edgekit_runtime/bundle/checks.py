@@ -18,13 +18,12 @@ from dataclasses import replace
 
 from edgekit_runtime.bundle import limits
 from edgekit_runtime.bundle.codec import from_json
-from edgekit_runtime.bundle.header import aligned
+from edgekit_runtime.bundle.header import align_up
 from edgekit_runtime.bundle.manifest import (
     ENCRYPTED,
     ArtifactEntry,
     BlobEntry,
-    Golden,
-    GoldenOutputs,
+    GoldenExample,
     Manifest,
     check_words,
     contract_digest,
@@ -73,8 +72,7 @@ def check_manifest(manifest: Manifest, where: str) -> None:
     """Raises BundleError."""
     check = _Checks(where)
     _head(check, manifest)
-    _blobs(check, manifest.blobs)
-    _ciphers(check, manifest)
+    _blobs(check, manifest)
     _contract(check, manifest.contract)
     _artifacts(check, manifest)
     check(len(manifest.golden) <= limits.MAX_GOLDEN, "it has too many golden examples")
@@ -88,8 +86,8 @@ def check_manifest(manifest: Manifest, where: str) -> None:
 
 
 def check_answers(manifest: Manifest, blobs: Mapping[str, bytes], where: str) -> None:
-    """Golden answers in floats must be numbers, every one: nothing agrees with NaN. What is not in `blobs` is
-    encrypted, and nobody has its key here. Raises BundleError."""
+    """Golden answers in floats must be numbers, every one: nothing agrees with NaN.
+    What is not in `blobs` is encrypted, and its key is not here. Raises BundleError."""
     import numpy as np
 
     entries = {entry.recipe: entry for entry in manifest.artifacts if entry.role != "batch"}
@@ -170,6 +168,8 @@ def _head(check: _Checks, manifest: Manifest) -> None:
     check.texts(manifest.requires, "features it requires", limits.MAX_OPS)
     memory = [figure for entry in manifest.artifacts for figure in (entry.memory_mb or {}).values()]
     check(all(figure > 0 for figure in memory), "a promise of memory is no positive number")
+    scores = [n for entry in manifest.artifacts for n in entry.top_scores or ()]
+    check(all(n >= 0 for n in scores), "a count of top scores is negative")
     if manifest.promise is not None:
         figures = (manifest.promise.p50_ms, manifest.promise.p99_ms, manifest.promise.peak_mb)
         check(all(figure is None or figure > 0 for figure in figures), "a promise is no positive number")
@@ -180,21 +180,19 @@ def _tools(check: _Checks, tools: Mapping[str, str]) -> None:
     check.texts([*tools.values()], "versions of tools", limits.MAX_TOOLS, once=False)
 
 
-def _blobs(check: _Checks, blobs: Sequence[BlobEntry]) -> None:
-    """One after another from 0, each aligned, each once."""
-    check(len(blobs) <= limits.MAX_BLOBS, f"{len(blobs):,} blobs are more than {limits.MAX_BLOBS:,}")
+def _blobs(check: _Checks, manifest: Manifest) -> None:
+    """One after another from 0, each aligned, each once; one key for all that is encrypted, in a form that a reader
+    can derive from."""
+    count = len(manifest.blobs)
+    check(count <= limits.MAX_BLOBS, f"{count:,} blobs are more than {limits.MAX_BLOBS:,}")
     cursor, seen = 0, set[str]()
-    for blob in blobs:
+    for blob in manifest.blobs:
         check.digest(blob.sha256, "the name of a blob")
         check(blob.offset == cursor and blob.size >= 0, f"blob {blob.sha256[:12]} does not lie where it should")
         check(blob.sha256 not in seen, f"blob {blob.sha256[:12]} is listed twice")
         seen.add(blob.sha256)
-        cursor = aligned(cursor + blob.size)
+        cursor = align_up(cursor + blob.size)
         check(cursor <= limits.MAX_BUNDLE_BYTES, f"its blobs have more than {limits.MAX_BUNDLE_BYTES:,} bytes")
-
-
-def _ciphers(check: _Checks, manifest: Manifest) -> None:
-    """One key for all that is encrypted, in the form that a reader derives from; and no reader is taken by surprise."""
     encrypted = False
     for blob in manifest.blobs:
         if blob.cipher is not None:
@@ -223,14 +221,7 @@ def _contract(check: _Checks, contract: Contract) -> None:
     if contract.labels is not None:
         check(len(contract.labels) <= limits.MAX_LABELS, f"more than {limits.MAX_LABELS:,} labels")
         check(all(len(label) <= limits.MAX_TEXT for label in contract.labels), "a label is too long")
-    _state(check, contract)
-    wrong = nonsense(contract)
-    check(wrong is None, f"{contract.task} {wrong and wrong.key}: {wrong and wrong.what}")
-
-
-def _state(check: _Checks, contract: Contract) -> None:
-    """What is carried must be there, of one form at both ends, once."""
-    pairs = contract.carried or ()
+    pairs = contract.carried or ()  # of one form at both ends, once
     check(bool(pairs) == (contract.state == "explicit"), "the contract says that state is carried, or which, not both")
     inputs = {spec.name: spec.shape for spec in contract.inputs}
     outputs = {spec.name: spec.shape for spec in contract.outputs}
@@ -241,9 +232,11 @@ def _state(check: _Checks, contract: Contract) -> None:
         check(fits, f"'{pair.input}' begins with another number of values than it has")
     once = len({pair.input for pair in pairs}) == len({pair.output for pair in pairs}) == len(pairs)
     check(once, "a state is carried twice")
-    told = contract.state == "none" or bool(contract.caller_inputs and contract.caller_outputs)
-    check(told, "nothing goes in or comes out beside the state")
+    used = contract.state == "none" or bool(contract.caller_inputs and contract.caller_outputs)
+    check(used, "nothing goes in or comes out beside the state")
     check(contract.hop is None or contract.hop > 0, "the hop is no number of samples")
+    wrong = nonsense(contract)
+    check(wrong is None, f"{contract.task} {wrong and wrong.key}: {wrong and wrong.what}")
 
 
 def _artifacts(check: _Checks, manifest: Manifest) -> None:
@@ -252,9 +245,10 @@ def _artifacts(check: _Checks, manifest: Manifest) -> None:
     primary = sum(entry.role == "primary" for entry in entries)
     check(primary > 0, "no artifact has the role 'primary'")
     check(primary == 1, "several artifacts have the role 'primary'")
+    check(sum(entry.role == "degraded" for entry in entries) <= 1, "several artifacts have the role 'degraded'")
     alone = [
         entry.recipe.casefold() for entry in entries if entry.role != "batch"
-    ]  # file systems may not tell them apart
+    ]  # file systems may take them for one
     check(len(set(alone)) == len(alone), "two artifacts have one recipe")
     inputs = {spec.name for spec in manifest.contract.inputs}
     outputs = {spec.name for spec in manifest.contract.outputs}
@@ -283,7 +277,11 @@ def _tensors(check: _Checks, specs: Sequence[TensorSpec], names: Collection[str]
 
 
 def _golden(
-    check: _Checks, contract: Contract, golden: Golden, entries: Mapping[str, ArtifactEntry], sizes: Mapping[str, int]
+    check: _Checks,
+    contract: Contract,
+    golden: GoldenExample,
+    entries: Mapping[str, ArtifactEntry],
+    sizes: Mapping[str, int],
 ) -> None:
     given = {spec.name: spec for spec in contract.caller_inputs}
     check(golden.inputs.keys() == golden.dtypes.keys() == given.keys(), "a golden example lacks an input")
@@ -297,29 +295,23 @@ def _golden(
         check(sizes[blob] == frames * math.prod(given[name].shape) * DTYPE_BYTES[dtype], f"'{name}' has another size")
     recipes = [answer.recipe for answer in golden.answers]
     check(len(set(recipes)) == len(recipes), "one artifact answers it twice")
-    told = {spec.name for spec in contract.caller_outputs}
+    names = {spec.name for spec in contract.caller_outputs}
     for answer in golden.answers:
         check(answer.recipe in entries, f"it has an answer of {answer.recipe[:40]!r}, which is not there")
-        check(answer.outputs.keys() == told, f"{answer.recipe} answers other outputs than the contract's")
+        check(answer.outputs.keys() == names, f"{answer.recipe} answers other outputs than the contract's")
         _listed(check, answer.outputs.values(), sizes)
-        _answer(check, answer, entries[answer.recipe], frames, sizes)
+        check.text(answer.engine, "an engine", limits.MAX_NAME_TEXT)
+        check.text(answer.engine_version, "an engine's version", limits.MAX_NAME_TEXT)
+        for spec in entries[answer.recipe].outputs:
+            if spec.name in answer.outputs:  # raw: as large as the file's tensor without its batch axis
+                each = frames * math.prod(abs(side) for side in spec.shape[1:]) * DTYPE_BYTES[spec.dtype]
+                size, free = sizes[answer.outputs[spec.name]], -1 in spec.shape[1:]
+                fits = size > 0 and size % each == 0 if free else size == each
+                check(fits, f"'{spec.name}' of {answer.recipe} has another size than its tensor")
         most = limits.MAX_STEPS if golden.steps is None else limits.MAX_SEQUENCE_STEPS
         check(0 <= answer.tolerance.steps <= most, f"a tolerance of {answer.tolerance.steps:,} steps proves nothing")
         cosine = answer.tolerance.cosine
         check(limits.MIN_COSINE <= cosine <= 1, f"a tolerance of cosine {cosine:g} proves nothing")
-
-
-def _answer(check: _Checks, answer: GoldenOutputs, entry: ArtifactEntry, frames: int, sizes: Mapping[str, int]) -> None:
-    """Raw engine tensors of one item: as large as the file's tensor without its batch axis."""
-    check.text(answer.engine, "an engine", limits.MAX_NAME_TEXT)
-    check.text(answer.engine_version, "an engine's version", limits.MAX_NAME_TEXT)
-    for spec in entry.outputs:
-        if spec.name not in answer.outputs:
-            continue
-        each = frames * math.prod(abs(side) for side in spec.shape[1:]) * DTYPE_BYTES[spec.dtype]
-        size, free = sizes[answer.outputs[spec.name]], any(side == -1 for side in spec.shape[1:])
-        fits = size > 0 and size % each == 0 if free else size == each
-        check(fits, f"'{spec.name}' of {answer.recipe} has another size than its tensor")
 
 
 def _listed(check: _Checks, wanted: Iterable[str], sizes: Mapping[str, int]) -> None:

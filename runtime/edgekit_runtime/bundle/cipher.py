@@ -13,7 +13,7 @@ Rules:
   change places between models, nor between the two kinds. Which of one model's stands where is in the manifest, and the
   signature's to protect: bound to its place, a blob would be another in every bundle, and the rest of an unsigned
   manifest could still be changed;
-- nothing in plain that is short could be guessed from what a bundle tells: it has no digest of plain bytes.
+- nothing in plain that is short could be guessed from what a bundle shows: it has no digest of plain bytes.
 
 HKDF is RFC 5869, GCM is NIST SP 800-38D, and a nonce that is a keyed hash of the message is the idea of RFC 5297 (SIV).
 """
@@ -53,7 +53,7 @@ Readable = bytes | bytearray | memoryview
 
 
 def key_id(key: bytes) -> str:
-    """What names a key without telling it: 16 bytes of HKDF-SHA256, in hex."""
+    """What names a key without revealing it: 16 bytes of HKDF-SHA256, in hex."""
     return _derived(key, None, ID_INFO, ID_BYTES).hex()
 
 
@@ -71,7 +71,10 @@ def encrypt(key: bytes, data: Readable, bound: bytes) -> tuple[bytes, bytes]:
     """The salt, and the bytes encrypted, with the tag of 16 bytes at their end."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-    salt = _salt(key, data, bound)
+    digest = hmac.new(_derived(key, None, SALT_INFO, KEY_BYTES), digestmod=hashlib.sha256)
+    digest.update(len(bound).to_bytes(8, "big") + bound)
+    digest.update(data)
+    salt = digest.digest()
     own, nonce = _of_blob(key, salt)
     context = Cipher(algorithms.AES(own), modes.GCM(nonce)).encryptor()
     context.authenticate_additional_data(bound)
@@ -84,8 +87,8 @@ def encrypt(key: bytes, data: Readable, bound: bytes) -> tuple[bytes, bytes]:
 
 
 def decrypt(key: bytes, salt: bytes, sealed: Readable, bound: bytes) -> bytes:
-    """The plain bytes; piece by piece, so that they are in memory once. Raises cryptography's InvalidTag, and then
-    tells nothing.
+    """The plain bytes; piece by piece, so that they are in memory once.
+    Raises cryptography's InvalidTag, and then tells nothing.
     """
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -107,13 +110,6 @@ def decrypt(key: bytes, salt: bytes, sealed: Readable, bound: bytes) -> bytes:
 def _of_blob(key: bytes, salt: bytes) -> tuple[bytes, bytes]:
     both = _derived(key, salt, BLOB_INFO, KEY_BYTES + NONCE_BYTES)
     return both[:KEY_BYTES], both[KEY_BYTES:]
-
-
-def _salt(key: bytes, data: Readable, bound: bytes) -> bytes:
-    digest = hmac.new(_derived(key, None, SALT_INFO, KEY_BYTES), digestmod=hashlib.sha256)
-    digest.update(len(bound).to_bytes(8, "big") + bound)
-    digest.update(data)
-    return digest.digest()
 
 
 def _derived(key: bytes, salt: bytes | None, info: bytes, length: int) -> bytes:

@@ -23,7 +23,7 @@ import typing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edgekit_runtime.errors import BundleError, shortened
+from edgekit_runtime.errors import BundleError, shorten
 from edgekit_runtime.strict_json import is_format, strict_json
 
 __all__ = ["from_json", "json_text", "read_json", "to_json"]
@@ -48,7 +48,8 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], value: Any, where: str, *, nulls: bool = False) -> T:
-    """The dataclass `kind` out of a JSON value. Raises BundleError naming the first place that does not fit.
+    """The dataclass `kind` out of a JSON value.
+    Raises BundleError naming the first place that does not fit.
 
     nulls: null is None where the type allows that, as in a record; else it is a mistake, as in a manifest.
     """
@@ -61,8 +62,8 @@ def json_text(value: Any) -> str:
 
 
 def read_json(kind: type[T], text: str | bytes, where: str, *, format: int | None = None) -> T:  # noqa: A002 - the key's name
-    """The dataclass `kind` out of a text. format: what its key `format` must say. Raises ValueError that says what is
-    wrong.
+    """The dataclass `kind` out of a text. format: what its key `format` must say.
+    Raises ValueError that says what is wrong.
     """
     value = strict_json(text.encode() if isinstance(text, str) else text)
     if format is not None and not (isinstance(value, dict) and is_format(value.get("format"), format)):
@@ -98,7 +99,14 @@ def _convert(kind: Any, value: Any, where: str, nulls: bool) -> Any:
         }
     if dataclasses.is_dataclass(kind):
         return _dataclass(kind, value, where, nulls)
-    return _scalar(kind, value, where)
+    if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
+        return float(value)
+    if kind is Any:
+        return value
+    if kind is Path and type(value) is str:
+        return Path(value)
+    _expect(type(value) is kind, value, f"a {kind.__name__}", where)  # True is no 1
+    return value
 
 
 def _dataclass(kind: Any, value: Any, where: str, nulls: bool) -> Any:
@@ -120,18 +128,7 @@ def _fields(kind: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
     return [(field, hints[field.name]) for field in dataclasses.fields(kind)]
 
 
-def _scalar(kind: Any, value: Any, where: str) -> Any:
-    if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
-        return float(value)
-    if kind is Any:
-        return value
-    if kind is Path and type(value) is str:
-        return Path(value)
-    _expect(type(value) is kind, value, f"a {kind.__name__}", where)  # True is no 1
-    return value
-
-
 def _expect(fits: bool, value: Any, wanted: str, where: str) -> None:
     if not fits:
-        shown = shortened(repr(value), 40)
+        shown = shorten(repr(value), 40)
         raise BundleError(f"{shown} is not {wanted}", where=where, do="Build the bundle again")

@@ -9,7 +9,7 @@
     manifest   canonical JSON
     length     u32 LE     of the signature block
     signatures JSON list of {"keyid", "sig"}
-    digest     32 bytes: SHA-256 of everything before it; finds damage where nobody signed
+    digest     32 bytes: SHA-256 of everything before it; finds damage in unsigned files
     padding    zeros, up to the next multiple of 64
 
 Rules: a length is held against its cap before anything is read for it; the digest comes before any parsing; the
@@ -32,7 +32,7 @@ __all__ = [
     "MAX_MANIFEST_BYTES",
     "MAX_SIGNATURES_BYTES",
     "Header",
-    "aligned",
+    "align_up",
     "header_needs",
     "read_header",
 ]
@@ -48,12 +48,12 @@ _DIGEST_BYTES = 32
 _AGAIN = "Copy or download it again"
 
 
-def aligned(position: int) -> int:
+def align_up(position: int) -> int:
     """The next multiple of 64."""
     return -(-position // ALIGNMENT) * ALIGNMENT
 
 
-MAX_HEADER_BYTES = aligned(len(MAGIC) + 2 * _LENGTH.size + MAX_MANIFEST_BYTES + MAX_SIGNATURES_BYTES + _DIGEST_BYTES)
+MAX_HEADER_BYTES = align_up(len(MAGIC) + 2 * _LENGTH.size + MAX_MANIFEST_BYTES + MAX_SIGNATURES_BYTES + _DIGEST_BYTES)
 """No head is longer: what a reader of prefixes has to hold at most."""
 
 
@@ -76,14 +76,19 @@ class Header:
 
 
 def header_needs(data: bytes, where: str) -> int:
-    """How many bytes of the file `read_header` needs at least, as far as `data` tells; at most MAX_HEADER_BYTES.
+    """How many bytes of the file `read_header` needs at least, as far as `data` says; at most MAX_HEADER_BYTES.
 
     More than `len(data)`: read up to there and ask again. Raises BundleError as soon as `data` shows that this is no
     bundle, or claims more than a bundle may have.
     """
     start = data[: len(MAGIC)]
     if start != MAGIC[: len(start)]:
-        raise BundleError(_why_no_magic(data), where=where, do="Pass a file that `edgekit build` wrote")
+        what = "this is not an edgekit bundle"
+        if data[4:8] == b"TFL3":
+            what = "this is a bare TFLite model, not a bundle"
+        elif data[:4] == MAGIC[:4]:
+            what = "the file was changed in transfer (its line ends were translated)"
+        raise BundleError(what, where=where, do="Pass a file that `edgekit build` wrote")
     position = len(MAGIC)
     for cap, what in ((MAX_MANIFEST_BYTES, "manifest"), (MAX_SIGNATURES_BYTES, "signature block")):
         if len(data) < position + _LENGTH.size:
@@ -96,7 +101,7 @@ def header_needs(data: bytes, where: str) -> int:
                 do="Pass a file that `edgekit build` wrote",
             )
         position += _LENGTH.size + length
-    return aligned(position + _DIGEST_BYTES)
+    return align_up(position + _DIGEST_BYTES)
 
 
 def read_header(data: bytes, where: str) -> Header:
@@ -141,11 +146,3 @@ def _place(data: bytes) -> str:
         if len(data) < position:
             return f"inside the {what}"
     return "inside the header's digest or padding"
-
-
-def _why_no_magic(data: bytes) -> str:
-    if data[4:8] == b"TFL3":
-        return "this is a bare TFLite model, not a bundle"
-    if data[:4] == MAGIC[:4]:
-        return "the file was changed in transfer (its line ends were translated)"
-    return "this is not an edgekit bundle"

@@ -18,7 +18,7 @@ import hashlib
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 from edgekit_runtime.bundle.cipher import plain_size
 from edgekit_runtime.bundle.codec import to_json
@@ -36,10 +36,11 @@ __all__ = [
     "ArtifactEntry",
     "BlobEntry",
     "Cipher",
-    "Golden",
+    "GoldenExample",
     "GoldenOutputs",
     "Manifest",
     "Promise",
+    "Role",
     "Target",
     "Tolerance",
     "check_reader",
@@ -64,8 +65,10 @@ Role = Literal["primary", "alternate", "batch", "degraded"]
 
 @dataclass(frozen=True)
 class Cipher:
-    """How a blob was encrypted: see `bundle.cipher`. name: the algorithm. key: the id of the key, never the key.
+    """How a blob was encrypted: see `bundle.cipher`.
 
+    name: the algorithm.
+    key: the id of the key, never the key.
     salt: 32 bytes in hex; with the key it gives the blob's own key and nonce.
     """
 
@@ -97,7 +100,8 @@ class ArtifactEntry:
     """One model file. recipe, format, precision: what made it. blob: its bytes.
 
     inputs, outputs: in the engine's order. fidelity, estimate: the reports of the build, as printed by `--json`.
-    ops: the operators that the file may use, None where nobody listed them. settings: the recipe as data.
+    ops: the operators that the file may use, None where they are not listed. settings: the recipe as data.
+    top_scores: of a classifier, how many best scores of its evaluation set were in each of ten equal parts of 0 to 1.
     """
 
     role: Role
@@ -114,6 +118,7 @@ class ArtifactEntry:
     ops: tuple[str, ...] | None = None
     settings: dict[str, Any] | None = None
     memory_mb: dict[str, float] | None = None
+    top_scores: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,10 @@ class Promise:
 
 @dataclass(frozen=True)
 class Target:
-    """What the runtime must know of the board: it carries no profile. threads: what the engine gets by default."""
+    """What the runtime must know of the board: it carries no profile.
+
+    threads: what the engine gets by default.
+    """
 
     profile: str
     arch: str
@@ -152,7 +160,10 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class GoldenOutputs:
-    """What one artifact answered on the workstation. outputs: contract name -> blob (raw engine tensor, C order)."""
+    """What one artifact answered on the workstation.
+
+    outputs: contract name -> blob (raw engine tensor, C order).
+    """
 
     recipe: str
     engine: str
@@ -162,9 +173,10 @@ class GoldenOutputs:
 
 
 @dataclass(frozen=True)
-class Golden:
-    """One replayable example. inputs: contract name -> blob of the canonical item; dtypes: contract name -> NumPy name.
+class GoldenExample:
+    """One replayable example.
 
+    inputs: contract name -> blob of the canonical item; dtypes: contract name -> NumPy name.
     steps: None for a model without state. Else the example is a sequence of so many frames, one after another in each
     blob, of inputs and of answers alike; replayed in order from a fresh state, which is in neither.
     """
@@ -192,7 +204,7 @@ class Manifest:
     contract_digest: str
     target: Target
     artifacts: tuple[ArtifactEntry, ...]
-    golden: tuple[Golden, ...]
+    golden: tuple[GoldenExample, ...]
     blobs: tuple[BlobEntry, ...]
     tools: dict[str, str] = field(default_factory=dict)
     min_runtime: str = FIRST_RELEASE
@@ -269,10 +281,6 @@ def check_words(value: object, where: str) -> None:
             code="bundle-newer",
         )
     if isinstance(needed, str):
-        check_reader(needed, features if _words(features) else (), where)
-
-
-def _words(value: object) -> TypeGuard[list[str]]:
-    if not isinstance(value, list) or not all(isinstance(one, str) and 0 < len(one) <= MAX_NAME_TEXT for one in value):
-        return False
-    return len(set(value)) == len(value) <= MAX_OPS
+        named = isinstance(features, list) and all(isinstance(one, str) for one in features)
+        fits = named and all(0 < len(one) <= MAX_NAME_TEXT for one in features)
+        check_reader(needed, features if fits and len(set(features)) == len(features) <= MAX_OPS else (), where)

@@ -1,4 +1,5 @@
-"""Opening an .ekb: one open descriptor, everything checked before anything is used. Every reader of ours opens it here.
+"""Opening an .ekb: one open descriptor, everything checked before anything is used.
+Every reader of ours opens it here.
 
     head       `header.py` has its layout
     blobs      each at a multiple of 64 from there, padded with zeros; nothing follows
@@ -29,17 +30,17 @@ from edgekit_runtime.bundle.header import (
     MAGIC,
     MAX_MANIFEST_BYTES,
     Header,
-    aligned,
+    align_up,
     check_zeros,
     read_header,
 )
 from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
-from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, Golden, Manifest
+from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, GoldenExample, Manifest
 from edgekit_runtime.errors import BundleError, EdgekitError, IntegrityError, SecretError
-from edgekit_runtime.trust import UNCHECKED, Trust, TrustPolicy, Vouched, find_trust, load_trust
+from edgekit_runtime.trust import UNCHECKED, Trust, TrustDecision, TrustPolicy, find_trust, load_trust
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle.secrets import Given, Secret
+    from edgekit_runtime.bundle.secrets import Secret, SecretArgument
 
 __all__ = [
     "ALIGNMENT",
@@ -48,15 +49,15 @@ __all__ = [
     "MAX_MANIFEST_BYTES",
     "NO_KEY",
     "Bundle",
-    "Check",
+    "BundleCheck",
     "Opening",
     "Step",
-    "aligned",
+    "align_up",
     "checks_of",
     "read_bundle",
     "read_file",
     "read_open",
-    "read_vouched",
+    "read_verified",
 ]
 
 NO_KEY = ("secret-format", "secret-unreadable")
@@ -67,17 +68,18 @@ _AGAIN = "Copy or download it again"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A checked bundle. signed_by: every keyid in the signature block, whether trusted or not; vouched: who of those
-    counts.
-    digest: SHA-256 of the manifest's bytes, which names the bundle's whole content. secret: the one key that its blobs
-    were decrypted with, for who must read it again in a process of its own.
+    """A checked bundle.
+
+    signed_by: every keyid in the signature block, trusted or not. trust_decision: which of them count.
+    digest: SHA-256 of the manifest's bytes, which names the bundle's whole content.
+    secret: the key that its blobs were decrypted with, for a child process that reads it again.
     """
 
     path: Path
     manifest: Manifest
     digest: str
     signed_by: tuple[str, ...]
-    vouched: Vouched = field(compare=False)
+    trust_decision: TrustDecision = field(compare=False)
     size: int
     _blobs: dict[str, bytes] = field(repr=False)
     secret: Secret | None = field(default=None, repr=False, compare=False)
@@ -85,7 +87,7 @@ class Bundle:
     @property
     def trusted(self) -> bool:
         """Whether keys that the caller trusts really signed it."""
-        return self.vouched.trusted
+        return self.trust_decision.trusted
 
     @property
     def locked(self) -> bool:
@@ -101,7 +103,7 @@ class Bundle:
             raise missing(self.manifest.encrypted_with or "", str(self.path))
         return self._blobs[sha256] if found is None else found
 
-    def golden_items(self, golden: Golden) -> dict[str, NDArray[Any]]:
+    def golden_items(self, golden: GoldenExample) -> dict[str, NDArray[Any]]:
         """The canonical inputs of a golden example, by contract name, read-only and without a batch axis.
 
         Of a sequence: all frames, [steps, ...].
@@ -121,11 +123,11 @@ class Bundle:
         raise BundleError(f"no artifact '{recipe}'", where=str(self.path), do=f"It holds: {names}")
 
 
-def read_bundle(path: str | os.PathLike[str], *, trust: Trust = (), secret: Given = None) -> Bundle:
+def read_bundle(path: str | os.PathLike[str], *, trust: Trust = (), secret: SecretArgument = None) -> Bundle:
     """Open and check a bundle.
 
     trust: a PEM file, or several, of Ed25519 public keys, a root.json, or a TrustStore. With any, a bundle that is not
-    signed as it asks is refused; without, the signature is not checked (`read_vouched` looks for what this machine
+    signed as it asks is refused; without, the signature is not checked (`read_verified` looks for what this machine
     trusts).
     secret: where the key of an encrypted bundle is, or the key (see `bundle.secrets`), which is not asked for before it
     is needed; without one everything is checked and the blobs stay closed. Raises BundleError (not a bundle,
@@ -137,13 +139,13 @@ def read_bundle(path: str | os.PathLike[str], *, trust: Trust = (), secret: Give
     return Opening(path, policy, secret).read(partial(read_file, Path(path)))
 
 
-def read_vouched(
-    path: str | os.PathLike[str], trust: Trust = (), *, secret: Given = None, allow_unsigned: bool = False
+def read_verified(
+    path: str | os.PathLike[str], trust: Trust = (), *, secret: SecretArgument = None, allow_unsigned: bool = False
 ) -> Bundle:
     """The bundle in a file, to be used now: by what `trust` names, else by what this machine trusts, else unchecked.
 
-    Dates are not asked about: they decide what is installed. `Bundle.vouched` says who signed it, or that nothing was
-    checked. Raises as `read_bundle` does.
+    Dates are not checked: they decide what is installed. `Bundle.trust_decision` says who signed it, or that nothing
+    was checked. Raises as `read_bundle` does.
     """
     store = load_trust(trust)
     store = find_trust() if store is None else store
@@ -152,19 +154,19 @@ def read_vouched(
 
 
 @dataclass(frozen=True)
-class Check:
-    """name: what was looked at. ok: None where it was not, or where it is a remark. told: what was found, in words."""
+class BundleCheck:
+    """name: what was looked at. ok: None where it was not, or where it is a remark. text: what was found."""
 
     name: str
     ok: bool | None
-    told: str
+    text: str
 
 
 Step = Callable[[], tuple[bool | None, str]]
-"""Makes one check: its `ok` and `told`. Raises EdgekitError, which refuses the bundle."""
+"""Makes one check: its `ok` and `text`. Raises EdgekitError, which refuses the bundle."""
 
 
-def checks_of(steps: Iterable[tuple[str, Step]]) -> Iterator[Check]:
+def checks_of(steps: Iterable[tuple[str, Step]]) -> Iterator[BundleCheck]:
     """Each check once it was made; of one that refuses the bundle that check as the last, and then its error.
 
     What keeps a key from being had is raised alone: it says nothing against the bundle.
@@ -172,26 +174,26 @@ def checks_of(steps: Iterable[tuple[str, Step]]) -> Iterator[Check]:
 
     for name, step in steps:
         try:
-            ok, told = step()
+            ok, text = step()
         except EdgekitError as error:
             if error.code in NO_KEY:
                 raise
-            yield Check(name, False, error.what)
+            yield BundleCheck(name, False, error.what)
             raise
-        yield Check(name, ok, told)
+        yield BundleCheck(name, ok, text)
 
 
 class Opening:
-    """One opening of a bundle: its head, who signed it, its manifest, what it holds. Nothing is parsed before it is
-    vouched for.
+    """One opening of a bundle: its head, who signed it, its manifest, what it holds.
+    Nothing is parsed before its signature is checked.
 
     path: where it is, or what it is to be called. policy: who must have signed it, None to leave the signature
     unchecked. secret: see `read_bundle`. spare_key: where that key is missing or another's, the blobs stay closed.
-    header, vouched, manifest, bundle: there once their check was made.
+    header, trust_decision, manifest, bundle: there once their check was made.
     """
 
     header: Header
-    vouched: Vouched
+    trust_decision: TrustDecision
     manifest: Manifest
     bundle: Bundle
 
@@ -199,7 +201,7 @@ class Opening:
         self,
         path: str | os.PathLike[str],
         policy: TrustPolicy | None,
-        secret: Given = None,
+        secret: SecretArgument = None,
         *,
         spare_key: bool = False,
     ) -> None:
@@ -235,14 +237,14 @@ class Opening:
     def _check_signature(self) -> tuple[bool | None, str]:
         policy, header = self._policy, self.header
         if policy is None:
-            self.vouched = UNCHECKED
+            self.trust_decision = UNCHECKED
         else:
-            self.vouched = policy.vouch(header.manifest_bytes, header.signatures, self._where)
-        told = self.vouched.told
-        if policy is not None and policy.store is not None and self.vouched.trusted:
+            self.trust_decision = policy.decide(header.manifest_bytes, header.signatures, self._where)
+        text = self.trust_decision.text
+        if policy is not None and policy.store is not None and self.trust_decision.trusted:
             needed, keyids = policy.store.bundle.threshold, policy.store.bundle.keyids
-            told += f" ({policy.store.where}: {needed} of {len(keyids)} keys must sign)"
-        return self.vouched.trusted or None, told
+            text += f" ({policy.store.where}: {needed} of {len(keyids)} keys must sign)"
+        return self.trust_decision.trusted or None, text
 
     def _check_manifest(self) -> tuple[bool, str]:
         manifest = self.manifest = parse_manifest(self.header.manifest_bytes, self._where)
@@ -268,7 +270,7 @@ class Opening:
             check_answers(manifest, blobs, where)
         signed_by = tuple(name for name, _ in self.header.signatures)
         digest = self.header.digest
-        self.bundle = Bundle(Path(where), manifest, digest, signed_by, self.vouched, len(data), blobs, secret)
+        self.bundle = Bundle(Path(where), manifest, digest, signed_by, self.trust_decision, len(data), blobs, secret)
         sealed = "; encrypted, and opened with its key" if secret is not None else ""
         sealed = f"; encrypted with the key {manifest.encrypted_with:.12}" if self.bundle.locked else sealed
         return True, f"{len(manifest.blobs)} blobs, each with its SHA-256{sealed}"
@@ -324,7 +326,7 @@ def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: s
             )
         blobs[entry.sha256] = blob
         end = cursor + entry.size
-        cursor = aligned(end)
+        cursor = align_up(end)
     check_zeros(data, end, cursor, where)
     if len(data) != cursor:
         raise IntegrityError("the file does not end after its last blob", where=where, do=_AGAIN)
@@ -332,8 +334,8 @@ def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: s
 
 
 def _usable(manifest: Manifest, checked: dict[str, memoryview], secret: Secret | None, where: str) -> dict[str, bytes]:
-    """The bytes that are used: decrypted, or left out where there is no key. Never more than one copy beside the
-    file's.
+    """The bytes that are used: decrypted, or left out where there is no key.
+    Never more than one copy beside the file's.
     """
     blobs: dict[str, bytes] = {}
     models = {artifact.blob for artifact in manifest.artifacts}

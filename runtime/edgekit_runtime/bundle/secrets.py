@@ -2,8 +2,8 @@
 
     secret = load_secret("file:/etc/edgekit/secret")         # or env:NAME, or cmd:"COMMAND ARGUMENTS"
     bundle = read_bundle("camera.ekb", secret=secret)
-    secret.id                       # 32 hex digits, which tell nothing of the key
-    secret.only(wanted).handed()    # for the pipe to a child process of ours
+    secret.id                       # 32 hex digits, which reveal nothing of the key
+    secret.only(wanted).to_pipe()    # for the pipe to a child process of ours
 
 Rules:
 - a key is 32 random bytes: 64 hex digits, base64, or the bytes as they are. A secret may hold several, one a line,
@@ -13,7 +13,7 @@ Rules:
   bundle needs, over a pipe, and writes no memory image to a disk from then on. A variable that held a key is withheld
   from children;
 - a key that is not needed is not fetched;
-- a file that everybody on the machine may read holds no secret, and is refused;
+- a file that every user may read holds no secret, and is refused;
 - a command gets no input, answers within COMMAND_LIMIT_S, and never goes through a shell;
 - a key where its place was asked for is refused, and no message repeats what was found in place of a key.
 """
@@ -42,10 +42,10 @@ __all__ = [
     "COMMAND_LIMIT_S",
     "MAKE_ONE",
     "VARIABLE",
-    "Given",
     "Secret",
-    "Source",
-    "check_given",
+    "SecretArgument",
+    "SecretSource",
+    "check_argument",
     "check_key",
     "find_secret",
     "from_command",
@@ -71,7 +71,8 @@ COMMAND_LIMIT_S = 30.0
 
 
 class Secret:
-    """One key or several, and where they came from. Neither `repr` nor any error tells a key; its id names it."""
+    """One key or several, and where they came from.
+    Neither `repr` nor any error reveals a key; its id names it."""
 
     __slots__ = ("_keys", "where")
 
@@ -112,12 +113,12 @@ class Secret:
         """With that one key alone: what a child process gets. Raises SecretError (secret-wrong)."""
         return Secret([self.key(wanted)], self.where)
 
-    def handed(self) -> list[str]:
+    def to_pipe(self) -> list[str]:
         """For the pipe to a child process of ours, and for nothing else."""
         return [key.hex() for key in self._keys.values()]
 
     @classmethod
-    def received(cls, handed: Sequence[str] | None) -> Secret | None:
+    def from_pipe(cls, handed: Sequence[str] | None) -> Secret | None:
         """The other end of the pipe. From here on this process leaves no memory image on a disk."""
         if not handed:
             return None
@@ -132,7 +133,7 @@ class Secret:
 
 
 def check_key(key: bytes, where: str, line: str = "") -> None:
-    """Raises SecretError (secret-format) for another length, and for what nobody drew at random."""
+    """Raises SecretError (secret-format) for another length, and for what is not random."""
     if len(key) != KEY_BYTES:
         raise SecretError(
             f"{line}{8 * len(key)} bits; a key has {8 * KEY_BYTES}", where=where, do=MAKE_ONE, code="secret-format"
@@ -144,7 +145,7 @@ def check_key(key: bytes, where: str, line: str = "") -> None:
 
 
 @dataclass(frozen=True)
-class Source:
+class SecretSource:
     """kind: where to look. name: the path, the variable, or the command."""
 
     kind: Literal["file", "env", "cmd"]
@@ -155,7 +156,7 @@ class Source:
         return f"cmd:{words(self.name)[0]}" if self.kind == "cmd" else f"{self.kind}:{self.name}"
 
 
-def parse_source(text: str) -> Source:
+def parse_source(text: str) -> SecretSource:
     """`file:PATH`, `env:NAME`, `cmd:COMMAND`; what begins with none of them is the path of a file.
 
     Raises SecretError (secret-format), without repeating the text, where it is a key itself: the whole machine would
@@ -163,7 +164,7 @@ def parse_source(text: str) -> Source:
     """
     if _looks_like_key(text):
         raise SecretError(
-            "this is a key itself, where its place is asked for; whoever lists processes or reads the shell's "
+            "this is a key itself, where its place is asked for; anybody who lists processes or reads the shell's "
             "history has it",
             do="Make a new key, put it into a file of mode 0600, and pass file:PATH",
             code="secret-format",
@@ -183,10 +184,10 @@ def parse_source(text: str) -> Source:
             do="Quote it: cmd:'COMMAND'",
             code="secret-format",
         )
-    return Source(kind, name)  # type: ignore[arg-type]
+    return SecretSource(kind, name)  # type: ignore[arg-type]
 
 
-def load_secret(source: str | Source, *, limit_s: float = COMMAND_LIMIT_S) -> Secret:
+def load_secret(source: str | SecretSource, *, limit_s: float = COMMAND_LIMIT_S) -> Secret:
     """Fetch it. limit_s: how long a command may take.
 
     Raises SecretError (secret-format) (no source, no key in it), SecretError (secret-unreadable) (nothing there, or not
@@ -196,7 +197,7 @@ def load_secret(source: str | Source, *, limit_s: float = COMMAND_LIMIT_S) -> Se
     if source.kind == "file":
         try:  # the home folder of `~/`, which a shell leaves alone behind `file:`
             path = Path(source.name).expanduser()
-        except RuntimeError:  # no such user: whoever opens it says so
+        except RuntimeError:  # no such user: opening it says so
             path = Path(source.name)
         data = from_file(path, str(source))
     elif source.kind == "env":
@@ -217,24 +218,24 @@ def find_secret(environ: Mapping[str, str] | None = None, *, system: Path = Path
     own = config_dir(variables)
     for folder in filter(None, (own, system)):
         if os.path.lexists(folder / "secret"):
-            return load_secret(Source("file", str(folder / "secret")))
+            return load_secret(SecretSource("file", str(folder / "secret")))
     return None
 
 
-def opened_with(given: Given, wanted: str, where: str) -> Secret | None:
+def opened_with(given: SecretArgument, wanted: str, where: str) -> Secret | None:
     """The key with the id `wanted`, as a Secret of its own; None where the caller gave nothing at all.
 
     where: the bundle, for messages. Raises SecretError's kinds.
     """
     if given is None:
         return None
-    check_given(given)
+    check_argument(given)
     if callable(given):
         given = given()
         if given is None:
             raise missing(wanted, where)
     if isinstance(given, os.PathLike):
-        given = load_secret(Source("file", os.fspath(given)))
+        given = load_secret(SecretSource("file", os.fspath(given)))
     elif isinstance(given, bytes):
         given = Secret([given])
     elif isinstance(given, str):
@@ -247,9 +248,9 @@ def opened_with(given: Given, wanted: str, where: str) -> Secret | None:
         raise SecretError(error.what, where=where, do=error.do, code="secret-wrong") from None
 
 
-def check_given(given: object) -> None:
-    """Before anything is fetched. Raises ValueError for what is no such thing, SecretError (secret-format) for a text
-    that is no source.
+def check_argument(given: object) -> None:
+    """Before anything is fetched.
+    Raises ValueError for what is no such thing, SecretError (secret-format) for a text that is no source.
     """
     if isinstance(given, str):
         parse_source(given)
@@ -271,7 +272,10 @@ def missing(wanted: str, where: str) -> SecretError:
 
 
 def keys_in(data: bytes, where: str) -> list[bytes]:
-    """The keys in it, newest first. Raises SecretError (secret-format), which never repeats what it read."""
+    """The keys in it, newest first.
+    Raises SecretError (secret-format), which never repeats what it read."""
+    import base64
+
     if len(data) == KEY_BYTES and not all(byte < 128 for byte in data):
         return [data]
     if data.lstrip().startswith(b"-----BEGIN"):
@@ -291,30 +295,29 @@ def keys_in(data: bytes, where: str) -> list[bytes]:
             code="secret-format",
         ) from None
     found = [(number, line.strip()) for number, line in enumerate(lines, 1)]
-    keys = [_key(line, number, where) for number, line in found if line and not line.startswith("#")]
+    keys = []
+    for number, text in found:
+        if not text or text.startswith("#"):
+            continue
+        line = f"line {number}: " if number > 1 else ""
+        if re.fullmatch(r"(?:[0-9a-fA-F]{2})+", text):
+            key = bytes.fromhex(text)
+        elif re.fullmatch(r"[A-Za-z0-9+/_-]+={0,2}", text) and len(text.rstrip("=")) % 4 != 1:
+            bare = text.rstrip("=").replace("-", "+").replace("_", "/")
+            key = base64.b64decode(bare + "=" * (-len(bare) % 4))
+        else:
+            raise SecretError(f"{line}neither hex digits nor base64", where=where, do=MAKE_ONE, code="secret-format")
+        check_key(key, where, line)
+        keys.append(key)
     if not keys:
         raise SecretError("there is no key in it", where=where, do=MAKE_ONE, code="secret-format")
     return keys
 
 
-def _key(text: str, number: int, where: str) -> bytes:
-    import base64
-
-    line = f"line {number}: " if number > 1 else ""
-    if re.fullmatch(r"(?:[0-9a-fA-F]{2})+", text):
-        key = bytes.fromhex(text)
-    elif re.fullmatch(r"[A-Za-z0-9+/_-]+={0,2}", text) and len(text.rstrip("=")) % 4 != 1:
-        bare = text.rstrip("=").replace("-", "+").replace("_", "/")
-        key = base64.b64decode(bare + "=" * (-len(bare) % 4))
-    else:
-        raise SecretError(f"{line}neither hex digits nor base64", where=where, do=MAKE_ONE, code="secret-format")
-    check_key(key, where, line)
-    return key
-
-
 def from_file(path: Path, where: str) -> bytes:
-    """A regular file that not everybody may read, and no other user may replace (`strict_modes`). The descriptor that
-    was judged is the one that is read.
+    """A regular file that other users can neither read nor replace (`strict_modes`).
+
+    The descriptor that was judged is the one that is read.
     """
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
@@ -326,7 +329,7 @@ def from_file(path: Path, where: str) -> bytes:
                 )
             if sys.platform != "win32" and found.st_mode & stat.S_IROTH:
                 raise SecretError(
-                    f"everybody on this machine may read it (mode {stat.S_IMODE(found.st_mode):04o})",
+                    f"every user of this machine may read it (mode {stat.S_IMODE(found.st_mode):04o})",
                     where=where,
                     do=f"Run: chmod 600 {path}",
                     code="secret-unreadable",
@@ -367,8 +370,8 @@ def from_variable(name: str) -> bytes:
 
 
 def from_command(command: str, where: str, limit_s: float) -> bytes:
-    """What it prints. limit_s: how long it may take. Its standard error is ours: what it has to say reaches whoever
-    reads that.
+    """What it prints. limit_s: how long it may take.
+    Its standard error is ours: what it has to say reaches the one who reads that.
     """
     import subprocess
     import threading
@@ -429,7 +432,7 @@ def words(command: str) -> list[str]:
         return []
 
 
-Given = Secret | str | os.PathLike[str] | bytes | Callable[[], Secret | None] | None
+SecretArgument = Secret | str | os.PathLike[str] | bytes | Callable[[], Secret | None] | None
 """What a caller may pass as `secret`: a source, a path, the 32 bytes, or something to call when a bundle needs it."""
 
 

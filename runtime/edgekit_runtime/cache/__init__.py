@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.cache.disk import DiskCache, DiskStats
     from edgekit_runtime.cache.identity import Flights, Identity, identify, namespace, of_artifact
     from edgekit_runtime.cache.memory import MISS, MemoryCache, MemoryStats, Miss
+    from edgekit_runtime.cache.shared import SharedCache, SharedStats
     from edgekit_runtime.cache.similar import Semantic, Similar, SimilarHit
     from edgekit_runtime.cache.tiered import Cache, CacheStats, Hit, Look, SimilarStats, Worth, WorthStats
 
@@ -32,6 +33,8 @@ __all__ = [
     "MemoryStats",
     "Miss",
     "Semantic",
+    "SharedCache",
+    "SharedStats",
     "Similar",
     "SimilarHit",
     "SimilarStats",
@@ -61,6 +64,10 @@ __getattr__ = lazily(
             "MemoryCache",
             "MemoryStats",
             "Miss",
+        ),
+        "edgekit_runtime.cache.shared": (
+            "SharedCache",
+            "SharedStats",
         ),
         "edgekit_runtime.cache.similar": (
             "Semantic",

@@ -1,12 +1,12 @@
 """How old something is, on boards whose clock starts in 1970, jumps when the network comes up, and sleeps.
 
     born = moment()
-    age_s(born, moment())           # seconds, or None where nobody can tell
+    age_s(born, moment())           # seconds, or None where it is unknown
 
 Rules:
 - within one boot only the time since boot counts, sleep included: what happens to the wall clock changes nothing;
 - across boots there is the wall clock alone: an age is believed where both times are plausible and it is not negative;
-- where nobody can tell, the answer is None, and whoever asked must take the thing for too old.
+- where the age is unknown, the answer is None, and the caller must take the thing for too old.
 """
 
 from __future__ import annotations

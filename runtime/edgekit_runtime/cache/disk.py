@@ -2,13 +2,13 @@
 
     disk = DiskCache(Path("answers.db"), namespace, max_bytes=256 << 20)
     disk.put(key, outputs)                  # returns at once
-    found = disk.find(key)                  # MISS, or Found(outputs, age_s)
+    found = disk.find(key)                  # MISS, or CachedAnswer(outputs, age_s)
     disk.close()                            # writes what waits
 
 Rules:
 - stored are hashes and outputs, never an input; several models share a file, each under its namespace, and several
   processes;
-- an answer older than `ttl_s`, or whose age nobody can tell, is a miss; it stays for `stale` until its bytes are
+- an answer older than `ttl_s`, or of unknown age, is a miss; it stays for `stale` until its bytes are
   needed;
 - trouble with the disk is never an error, see `disk_file`: meanwhile there are misses, and `stats` has the word for it;
 - an answer whose bytes changed on the card is not given: every body carries a checksum. No pickle, and none of it is
@@ -33,17 +33,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import xxhash
 
 from edgekit_runtime.cache.age import Moment, age_s, moment
 from edgekit_runtime.cache.disk_file import LEAST_BYTES, AnswerFile, Medium, Row, file_bytes, trouble_of
-from edgekit_runtime.cache.memory import MISS, Miss, entry_bytes, kept
+from edgekit_runtime.cache.memory import MISS, Miss, entry_bytes, freeze
+from edgekit_runtime.errors import MemoryExceeded
 from edgekit_runtime.threads import begin
 
-__all__ = ["DiskCache", "DiskStats", "Found", "PackError", "pack", "unpack"]
+__all__ = ["CachedAnswer", "DiskCache", "DiskStats", "PackError", "pack", "unpack"]
 
 _MAGIC = b"EKA1"
 _HEAD = struct.Struct("<4sH")
@@ -57,8 +58,8 @@ _FORGET_AGAIN_S = (1.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """age_s: None where nobody can tell."""
+class CachedAnswer:
+    """age_s: None where it is unknown."""
 
     outputs: Any
     age_s: float | None
@@ -97,7 +98,7 @@ class _Counts:
 
 
 @dataclass
-class _Waiting:
+class _PendingWork:
     """What the thread has to do. answers: key -> outputs and when they were made. clear: before anything else, until
     done.
     """
@@ -111,7 +112,12 @@ class _Waiting:
 
 
 class DiskCache:
-    """Thread-safe. Raises CacheFileError when made for a database of something else, and nothing afterwards."""
+    """Thread-safe.
+
+    Raises CacheFileError when made for a database of something else, and nothing afterwards.
+    """
+
+    tier: Literal["disk"] = "disk"
 
     def __init__(
         self,
@@ -134,14 +140,14 @@ class DiskCache:
         self._batch_s = batch_s
         self._owner = os.getpid()
         self._counts = _Counts()
-        self._waiting = _Waiting()
+        self._waiting = _PendingWork()
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         self._broken: BaseException | None = None
         self._forget_again_s = 0.0  # how long to wait before a flush that failed is tried again
 
-    def find(self, key: bytes) -> Found | Miss:
-        """The answer stored under `key`. Reads the disk; waits for nobody's writing."""
+    def find(self, key: bytes) -> CachedAnswer | Miss:
+        """The answer stored under `key`. Reads the disk; waits for no writer."""
         found = self._look(key)
         if os.getpid() != self._owner:
             return MISS
@@ -161,7 +167,7 @@ class DiskCache:
         found = self.find(key)
         return found if isinstance(found, Miss) else found.outputs
 
-    def stale(self, key: bytes) -> Found | Miss:
+    def stale(self, key: bytes) -> CachedAnswer | Miss:
         """The answer stored under `key` whatever its age. Counts neither hit nor miss."""
         return self._look(key)
 
@@ -183,7 +189,7 @@ class DiskCache:
         """
         if os.getpid() != self._owner:
             return False
-        outputs = kept(outputs)
+        outputs = freeze(outputs)
         size = entry_bytes(outputs)
         with self._change:
             waiting = self._waiting
@@ -212,7 +218,7 @@ class DiskCache:
     def flush(self) -> None:
         """Forget every answer of this model; other models' stay. None of them is given from now on."""
         with self._change:
-            self._waiting = _Waiting(clear=True, now=True, closing=self._waiting.closing)
+            self._waiting = _PendingWork(clear=True, now=True, closing=self._waiting.closing)
             self._forget_again_s = 0.0
             self._start()
             self._change.notify_all()
@@ -238,7 +244,8 @@ class DiskCache:
             )
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Write what waits, and close the file. What is not written within timeout_s is lost; nothing else is.
+        """Write what waits, and close the file.
+        What is not written within timeout_s is lost; nothing else is.
 
         Where the file could not be made to forget what was flushed, that is a RuntimeWarning.
         """
@@ -264,14 +271,14 @@ class DiskCache:
                 stacklevel=2,
             )
 
-    def _look(self, key: bytes, *, note: bool = True) -> Found | Miss:
+    def _look(self, key: bytes, *, note: bool = True) -> CachedAnswer | Miss:
         if os.getpid() != self._owner:
             return MISS
         with self._change:
             waiting, file = self._waiting, self._medium.file
             there = waiting.answers.get(key)
             if there is not None:
-                return Found(there[0], age_s(there[1], self._now()))
+                return CachedAnswer(there[0], age_s(there[1], self._now()))
             if file is None or waiting.clear or self._broken is not None:
                 return MISS
         try:
@@ -287,10 +294,11 @@ class DiskCache:
             return MISS
         if note and worth_noting and len(waiting.used) < _MOST_NOTES:
             waiting.used[key] = None
-        return Found(outputs, age_s(row.born, self._now()))
+        return CachedAnswer(outputs, age_s(row.born, self._now()))
 
     def _report(self, file: AnswerFile, error: BaseException) -> None:
-        """A reader met trouble: the thread that writes deals with it. A file that is only busy is left alone."""
+        """A reader met trouble: the thread that writes deals with it.
+        A file that is only busy is left alone."""
         with self._change:
             if trouble_of(error) == "busy" or self._waiting.closing or file is not self._medium.file:
                 return
@@ -303,7 +311,10 @@ class DiskCache:
         """Under the lock. There is no thread before there is something to write."""
         if self._thread is None and not self._waiting.closing:
             thread = threading.Thread(target=self._work, name="edgekit-disk-cache", daemon=True)
-            if not begin(thread):  # the interpreter ends: nothing more is written
+            try:
+                if not begin(thread):  # the interpreter ends: nothing more is written
+                    return
+            except MemoryExceeded:  # an answer is not refused for its cache; the next one tries again
                 return
             self._thread = thread
             atexit.register(self.close)  # for an application that ends without closing its model
@@ -425,7 +436,8 @@ def pack(outputs: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """What was packed; its arrays are read-only. Raises PackError where a single bit differs from what was written."""
+    """What was packed; its arrays are read-only.
+    Raises PackError where a single bit differs from what was written."""
     if len(data) < _HEAD.size + _SUM_BYTES or xxhash.xxh3_64_digest(data[:-_SUM_BYTES]) != data[-_SUM_BYTES:]:
         raise PackError("the checksum does not hold")
     magic, length = _HEAD.unpack_from(data)

@@ -12,7 +12,7 @@ Rules:
 - the order of use is counted in answers stored, not in time, and noted only for what has fallen out of the newest
   eighth: reading the same things again and again writes nothing;
 - only a file that carries edgekit's mark, or that holds nothing, is ever deleted; what is somebody else's is refused;
-- what is damaged is deleted and made anew; so is what fills a disk, and it may grow half as large from then on;
+- what is damaged is deleted and rebuilt; so is what fills a disk, and it may grow half as large from then on;
 - what cannot be opened is tried again after a second, and ever more rarely, at the latest after five minutes. What
   another process holds locked is left alone; a path that leads to another file by now, or to none, is opened again.
 
@@ -39,7 +39,7 @@ from edgekit_runtime.sqlite_file import delete, owner
 if TYPE_CHECKING:
     import sqlite3
 
-__all__ = ["LEAST_BYTES", "MARK", "AnswerFile", "Medium", "Row", "Written", "file_bytes", "foreign", "trouble_of"]
+__all__ = ["LEAST_BYTES", "MARK", "AnswerFile", "DiskWrite", "Medium", "Row", "file_bytes", "foreign", "trouble_of"]
 
 MARK = 0x656B6163  # "ekac", the application id in the file's header
 _FORMAT = 1
@@ -96,7 +96,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class DiskWrite:
     """entries: in the file now, as far as is known. evicted: to make room."""
 
     entries: int
@@ -104,7 +104,8 @@ class Written:
 
 
 class Medium:
-    """The file, opened, dropped and rebuilt, left alone for a while, taken up again. One thread attends and does.
+    """The file, opened, dropped and rebuilt, left alone for a while, taken up again.
+    One thread attends and does.
 
     Any thread may look at the fields. file: None while there is none to use. rebuilt: how often it was dropped.
     """
@@ -129,14 +130,15 @@ class Medium:
         """Mend what is broken, take up what was replaced, try again what could not be opened."""
         if broken is not None:
             self._mend(broken)
-        elif self.file is not None and self.file.replaced:
+        elif self.file is not None and self.file.is_replaced:
             self.close()
             self._reopen()
         if self.file is None and self._clock() >= self._retry_at:
             self._reopen()
 
-    def do(self, work: Callable[[AnswerFile], Written | None]) -> Written | None:
-        """Do it with the file; where that fails, mend the file and try once more. None when it was not done."""
+    def do(self, work: Callable[[AnswerFile], DiskWrite | None]) -> DiskWrite | None:
+        """Do it with the file; where that fails, mend the file and try once more.
+        None when it was not done."""
         for _ in range(2):
             file = self.file
             if file is None or not file.writable:
@@ -160,7 +162,7 @@ class Medium:
         if self.trouble == "busy" or file is None:
             return
         if self.trouble == "cannot-be-written" or not file.writable:
-            moved = file.replaced  # SQLite refuses to write to a file that lost its name
+            moved = file.is_replaced  # SQLite refuses to write to a file that lost its name
             self.close()
             self._reopen() if moved else self._later()
             return
@@ -182,7 +184,7 @@ class Medium:
     def _open(self, trouble: str | None = None) -> None:
         """Open the file; one that is damaged is deleted first.
 
-        trouble: what led here, told until something is written.
+        trouble: what led here, reported until something is written.
         """
         for last in (False, True):
             try:
@@ -193,7 +195,7 @@ class Medium:
                 trouble = trouble_of(error)
                 if last or trouble != "damaged":
                     break
-                if owner(self.path, MARK) not in ("ours", "nobody"):
+                if owner(self.path, MARK) not in ("ours", "empty"):
                     raise foreign(self.path) from error
                 self.rebuilt += 1
                 with contextlib.suppress(OSError):
@@ -226,7 +228,8 @@ class AnswerFile:
 
     @classmethod
     def open(cls, path: Path, max_bytes: int) -> AnswerFile:
-        """Open or make it. On a medium that cannot be written it is opened to read. Raises CacheFileError too."""
+        """Open or make it.
+        On a medium that cannot be written it is opened to read. Raises CacheFileError too."""
         import sqlite3
 
         pages = max_bytes // _PAGE - 2 * _log_pages(max_bytes // _PAGE)
@@ -235,7 +238,7 @@ class AnswerFile:
             if not path.is_file():
                 raise CacheFileError("not a regular file", where=str(path), do="Name another file")
             raise foreign(path)
-        if whose == "nobody" and path.exists() and path.stat().st_size:
+        if whose == "empty" and path.exists() and path.stat().st_size:
             delete(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
@@ -277,7 +280,7 @@ class AnswerFile:
         return self._writer is not None
 
     @property
-    def replaced(self) -> bool:
+    def is_replaced(self) -> bool:
         """Whether the path leads to another file by now, or to none."""
         return self._inode != _inode(self.path)
 
@@ -290,7 +293,7 @@ class AnswerFile:
         _, model, wall, up, boot, used, data = found
         return Row(key, model, Moment(wall, up, boot), data), self._newest - used > self.entries // 8
 
-    def write(self, rows: Sequence[Row], used: Iterable[bytes] = ()) -> Written:
+    def write(self, rows: Sequence[Row], used: Iterable[bytes] = ()) -> DiskWrite:
         """Store rows and note uses, in one commit, after making room."""
         assert self._writer is not None
         if not self._counted:
@@ -309,9 +312,9 @@ class AnswerFile:
             self._roll_back()
             raise
         self._newest = newest
-        return Written(self.entries, evicted)
+        return DiskWrite(self.entries, evicted)
 
-    def forget(self, model: int) -> Written:
+    def forget(self, model: int) -> DiskWrite:
         """Every answer of one model."""
         assert self._writer is not None
         last = 0
@@ -321,7 +324,7 @@ class AnswerFile:
                 (model, last, self._log_pages),
             ).fetchall()
             if not found:
-                return Written(self.entries, 0)
+                return DiskWrite(self.entries, 0)
             last = found[-1][0]
             self._delete([(_hash(key), place) for place, key in found])
 
@@ -337,7 +340,7 @@ class AnswerFile:
 
     def destroy(self) -> None:
         """Close and delete, unless another process has put a new file in its place already."""
-        ours = not self.replaced
+        ours = not self.is_replaced
         self.close()
         if ours:
             delete(self.path)

@@ -23,19 +23,23 @@ import numpy as np
 import xxhash
 
 from edgekit_runtime.contract.frame import Frame
-from edgekit_runtime.contract.picture import Encoded, loaded
+from edgekit_runtime.contract.picture import EncodedImage, loaded
 
 __all__ = ["Flights", "Identity", "identify", "namespace", "of_artifact"]
 
 Identity = bytes
 _MOST_KINDS = 1024
+_digest = xxhash.xxh3_128_digest
 _kinds: dict[Hashable, bytes] = {}  # few in a process: what a kind of request hashes to need not be computed every time
 Result = TypeVar("Result")
 
 
 def namespace(*digests: str) -> bytes:
-    """What keeps the keys of one model apart from all others'. digests: of whatever decides its answers."""
-    return xxhash.xxh3_128_digest("\0".join(digests).encode())
+    """What keeps the keys of one model apart from all others'.
+
+    digests: of whatever decides its answers.
+    """
+    return _digest("\0".join(digests).encode())
 
 
 def identify(inputs: Mapping[str, Any], namespace: bytes) -> tuple[Identity | None, Mapping[str, Any]]:
@@ -49,9 +53,9 @@ def identify(inputs: Mapping[str, Any], namespace: bytes) -> tuple[Identity | No
             if value.dtype.kind not in "biuf":  # no tensor: the decoder says so
                 return None, inputs
             kind = (namespace, name, value.dtype, value.shape)
-            return (_kinds.get(kind) or _named(kind)) + _digest(value), inputs
+            return (_kinds.get(kind) or _named(kind)) + _digest(np.ascontiguousarray(value).data), inputs
     read = {
-        name: Encoded.read(Path(value)) if isinstance(value, (str, os.PathLike)) else value
+        name: EncodedImage.read(Path(value)) if isinstance(value, (str, os.PathLike)) else value
         for name, value in inputs.items()
     }
     kinds: list[Hashable] = [namespace]
@@ -63,41 +67,41 @@ def identify(inputs: Mapping[str, Any], namespace: bytes) -> tuple[Identity | No
         kinds += (name, *part[0])
         digests += part[1]
     if len(read) > 1:
-        digests = xxhash.xxh3_128_digest(digests)
+        digests = _digest(digests)
     return _named(tuple(kinds)) + digests, read
 
 
 def of_artifact(key: Identity, artifact: str) -> Identity:
-    """The key under which another artifact's answer to the same request is kept. artifact: digest of the model file."""
-    return xxhash.xxh3_128_digest(key[:16] + artifact.encode()) + key[16:]
+    """The key under which another artifact's answer to the same request is kept.
+
+    artifact: digest of the model file.
+    """
+    return _digest(key[:16] + artifact.encode()) + key[16:]
 
 
 def _part(value: Any) -> tuple[tuple[Hashable, ...], bytes] | None:
     """What kind of thing it is, and the digest of its bytes."""
     if isinstance(value, np.ndarray):
-        return None if value.dtype.kind not in "biuf" else ((value.dtype, value.shape), _digest(value))
-    if isinstance(value, Encoded):
-        return ("encoded",), xxhash.xxh3_128_digest(value.data)
+        if value.dtype.kind not in "biuf":
+            return None
+        return (value.dtype, value.shape), _digest(np.ascontiguousarray(value).data)
+    if isinstance(value, EncodedImage):
+        return ("encoded",), _digest(value.data)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return ("encoded",), xxhash.xxh3_128_digest(bytes(value))
+        return ("encoded",), _digest(bytes(value))
     if isinstance(value, Frame):
         settings = (value.format, *value.size, value.stride, value.rows, value.matrix, value.full_range)
         data = value.data  # padding counts too: hashing around it would cost more than it finds
         if isinstance(data, np.ndarray):
-            return ("frame", *settings, data.dtype, data.shape), _digest(data)
-        return ("frame", *settings), xxhash.xxh3_128_digest(data)
+            return ("frame", *settings, data.dtype, data.shape), _digest(np.ascontiguousarray(data).data)
+        return ("frame", *settings), _digest(data)
     if hasattr(value, "tobytes") and hasattr(value, "mode") and hasattr(value, "size"):  # a PIL image
         loaded(value)
         palette = repr(value.getpalette()) if value.mode in ("P", "PA") else ""
         orientation = value.getexif().get(0x0112, 1) if hasattr(value, "getexif") else 1
         details = f"{value.mode} {value.size} {orientation} {value.info.get('transparency')!r} {palette}"
-        return ("image",), xxhash.xxh3_128_digest(details.encode() + b"\0" + value.tobytes())
+        return ("image",), _digest(details.encode() + b"\0" + value.tobytes())
     return None
-
-
-def _digest(array: np.ndarray[Any, Any]) -> bytes:
-    contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-    return xxhash.xxh3_128_digest(contiguous.data if array.size else b"")
 
 
 def _named(kind: tuple[Hashable, ...]) -> bytes:
@@ -106,7 +110,7 @@ def _named(kind: tuple[Hashable, ...]) -> bytes:
         if len(_kinds) >= _MOST_KINDS:  # shapes without end: pictures of every size
             _kinds.clear()
         parts = (part.str if isinstance(part, np.dtype) else part for part in kind)
-        found = _kinds[kind] = xxhash.xxh3_128_digest(repr(tuple(parts)).encode())
+        found = _kinds[kind] = _digest(repr(tuple(parts)).encode())
     return found
 
 
@@ -117,14 +121,14 @@ class Flights(Generic[Result]):
         if leads:  ... compute, then flights.land(key, result)  or  flights.crash(key, error)
         else:      result = flight.result()
 
-    Whoever leads must land or crash; both wake every follower and free the key. Followers are rare: what they wait on
+    The leader must land or crash; both wake every follower and free the key. Followers are rare: what they wait on
     is made when the first one comes, so that leading costs no more than a note in a table.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._flights: dict[Hashable, Future[Result] | None] = {}
-        self._own: Future[Result] = Future()  # what a leader is handed; nobody waits on it
+        self._own: Future[Result] = Future()  # what a leader is handed; no caller waits on it
 
     def join(self, key: Hashable) -> tuple[Future[Result], bool]:
         """The flight for `key`, and whether the caller leads it (it did not exist before) and need not look at it."""
@@ -139,13 +143,13 @@ class Flights(Generic[Result]):
             return flight, False
 
     def land(self, key: Hashable, result: Result) -> None:
-        """Raises KeyError where nobody leads `key`."""
+        """Raises KeyError where `key` has no leader."""
         flight = self._end(key)
         if flight is not None:
             flight.set_result(result)
 
     def crash(self, key: Hashable, error: BaseException) -> None:
-        """Raises KeyError where nobody leads `key`."""
+        """Raises KeyError where `key` has no leader."""
         flight = self._end(key)
         if flight is not None:
             flight.set_exception(error)

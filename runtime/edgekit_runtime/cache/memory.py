@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.cache.age import elapsed_s
 
-__all__ = ["MISS", "MemoryCache", "MemoryStats", "Miss", "entry_bytes", "kept"]
+__all__ = ["MISS", "MemoryCache", "MemoryStats", "Miss", "entry_bytes", "freeze"]
 
 _ENTRY_BYTES = 560
 """Key, map, clock reading and their share of the table; tests hold it against what the interpreter says."""
@@ -51,8 +51,9 @@ MISS: Final = Miss()
 
 @dataclass(frozen=True)
 class MemoryStats:
-    """Counted since the cache was made; `flush` resets entries and bytes only. expired: lookups that found only a stale
-    one.
+    """Counted since the cache was made; `flush` resets entries and bytes only.
+
+    expired: lookups that found only a stale one.
     """
 
     hits: int
@@ -63,8 +64,8 @@ class MemoryStats:
     expired: int
 
 
-def kept(outputs: Any) -> Any:
-    """The same outputs in a form that may be kept: nobody can change them, and they pin no memory but their own."""
+def freeze(outputs: Any) -> Any:
+    """The same outputs in a form that may be kept: read-only, and pinning no memory but their own."""
     same = type(outputs) is MappingProxyType
     if not same and not isinstance(outputs, (dict, Mapping)):
         return outputs
@@ -140,7 +141,7 @@ class MemoryCache:
 
     def put(self, key: Hashable, outputs: Any, *, age_s: float = 0.0) -> None:
         """Store; replaces what was there. age_s: how old the answer is already."""
-        outputs = kept(outputs)
+        outputs = freeze(outputs)
         size = entry_bytes(outputs)
         with self._lock:
             if key in self._entries:

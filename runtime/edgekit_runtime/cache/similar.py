@@ -32,9 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.cache.age import elapsed_s
-from edgekit_runtime.cache.memory import kept
+from edgekit_runtime.cache.memory import freeze
 
-__all__ = ["Embedder", "Mark", "Semantic", "Similar", "SimilarHit"]
+__all__ = ["Embedder", "PictureMark", "Semantic", "Similar", "SimilarHit"]
 
 _MOST_CHANNELS = 4
 Embedder = Callable[[Any], NDArray[Any]]
@@ -51,13 +51,17 @@ class SimilarHit:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """What is kept of a request's pictures. kind: what must be equal. means: block means, float32 [n]."""
+class PictureMark:
+    """What is kept of a request's pictures.
+
+    kind: what must be equal.
+    means: block means, float32 [n].
+    """
 
     kind: Hashable
     means: NDArray[np.float32]
 
-    def distance(self, other: Mark) -> float:
+    def distance(self, other: PictureMark) -> float:
         """The largest difference of two means; infinite between requests of different kinds."""
         if self.kind != other.kind:
             return float("inf")
@@ -65,8 +69,10 @@ class Mark:
 
 
 class Similar:
-    """Thread-safe. threshold: the largest distance that counts as alike, 0 or more. keep: how many answers to compare
-    with.
+    """Thread-safe.
+
+    threshold: the largest distance that counts as alike, 0 or more.
+    keep: how many answers to compare with.
     """
 
     def __init__(
@@ -87,14 +93,14 @@ class Similar:
         self._grid = grid
         self._clock = clock
         self._lock = threading.Lock()
-        self._answers: deque[tuple[Mark, Any, float]] = deque(maxlen=keep)
+        self._answers: deque[tuple[PictureMark, Any, float]] = deque(maxlen=keep)
         self._columns: dict[tuple[int, int], NDArray[np.float32]] = {}
 
     @property
     def entries(self) -> int:
         return len(self._answers)
 
-    def mark(self, items: Mapping[str, NDArray[Any]]) -> Mark | None:
+    def mark(self, items: Mapping[str, NDArray[Any]]) -> PictureMark | None:
         """items: the decoded inputs; pictures are [H, W, C] with up to four channels, uint8, int8 or float."""
         kind: list[Hashable] = []
         means = []
@@ -106,9 +112,9 @@ class Similar:
                 kind.append((name, item.dtype.char, item.shape, item.tobytes()))
         if not means:
             return None
-        return Mark(tuple(kind), means[0] if len(means) == 1 else np.concatenate(means))
+        return PictureMark(tuple(kind), means[0] if len(means) == 1 else np.concatenate(means))
 
-    def find(self, mark: Mark) -> SimilarHit | None:
+    def find(self, mark: PictureMark) -> SimilarHit | None:
         """The newest answer that is near enough and young enough."""
         now = self._clock()
         with self._lock:
@@ -121,9 +127,9 @@ class Similar:
                 return SimilarHit(outputs, distance, now - born)
         return None
 
-    def remember(self, mark: Mark, outputs: Mapping[str, NDArray[Any]]) -> None:
+    def remember(self, mark: PictureMark, outputs: Mapping[str, NDArray[Any]]) -> None:
         """outputs: what a real inference gave for `mark`."""
-        answer = (mark, kept(outputs), self._clock())
+        answer = (mark, freeze(outputs), self._clock())
         with self._lock:
             self._answers.append(answer)
 
@@ -201,7 +207,7 @@ class Semantic:
         self._used = np.zeros(max_entries, np.int64)
         self._born = np.zeros(max_entries, np.float64)
 
-    def anew(self) -> Semantic:
+    def fresh(self) -> Semantic:
         """The same settings and no answers: what each model gets, so that none is given another's."""
         return Semantic(
             self._embed, self.threshold, max_entries=self._max_entries, ttl_s=self._ttl_s, clock=self._clock
@@ -247,7 +253,7 @@ class Semantic:
 
     def remember(self, vector: NDArray[np.float32], outputs: Mapping[str, NDArray[Any]]) -> None:
         """outputs: what a real inference gave for `vector`."""
-        outputs = kept(outputs)
+        outputs = freeze(outputs)
         with self._lock:
             if self._vectors.shape[1] != vector.size:
                 self._forget()

@@ -27,13 +27,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from numpy.typing import NDArray
 
 from edgekit_runtime.cache.disk import DiskCache, DiskStats
-from edgekit_runtime.cache.memory import MISS, MemoryCache, MemoryStats, Miss, kept
+from edgekit_runtime.cache.memory import MISS, MemoryCache, MemoryStats, Miss, freeze
 from edgekit_runtime.cache.similar import Semantic, Similar, SimilarHit
+
+if TYPE_CHECKING:
+    from edgekit_runtime.cache.shared import SharedCache, SharedStats
 
 __all__ = ["Cache", "CacheStats", "Hit", "Look", "SimilarStats", "Worth", "WorthStats"]
 
@@ -43,10 +46,11 @@ _LEAST_LOOKS = 32
 _EVERY = 16
 _FADE = 0.1
 Outputs = Mapping[str, NDArray[Any]]
-Tier = Literal["memory", "disk"]
+Tier = Literal["memory", "disk", "shared"]
 _SAMPLE = 8  # one lookup in so many is timed and counted for all; a count that threads race for is near enough
 _SLOWEST_FADES = 0.98
 _MOST_ONCE = 4096
+_hit = tuple.__new__  # half of what the named tuple's own constructor takes
 
 
 class Hit(NamedTuple):
@@ -58,8 +62,10 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What comparing a request with earlier ones came to. hit: the answer, if one was near enough. marks: for
-    `store_similar`.
+    """What comparing a request with earlier ones came to.
+
+    hit: the answer, if one was near enough.
+    marks: for `store_similar`.
     """
 
     hit: SimilarHit | None
@@ -79,7 +85,7 @@ class SimilarStats:
 
 @dataclass(frozen=True)
 class CacheStats:
-    """hits: exact ones, from memory or disk. misses: exact lookups that found nothing. skipped: requests that were not
+    """hits: exact ones, from any tier. misses: exact lookups that found nothing. skipped: requests that were not
     looked up because it did not pay. entries, bytes, evicted: of the memory tier. expired: lookups that found only a
     stale answer.
     """
@@ -94,25 +100,31 @@ class CacheStats:
     worth: WorthStats
     memory: MemoryStats
     disk: DiskStats | None
+    shared: SharedStats | None
     similar: SimilarStats | None
     semantic: SimilarStats | None
 
 
 class Cache:
-    """Thread-safe. Every tier may be missing; clock: seconds that only go forward, the journey's own."""
+    """Thread-safe.
+
+    Every tier may be missing; clock: seconds that only go forward, the journey's own.
+    disk: what is behind memory: a file of this machine, or a server that several share.
+    """
 
     def __init__(
         self,
         memory: MemoryCache | None = None,
         *,
-        disk: DiskCache | None = None,
+        disk: DiskCache | SharedCache | None = None,
         similar: Similar | None = None,
         semantic: Semantic | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._memory = memory if memory is not None else MemoryCache(0)
         self._disk = disk
-        semantic = semantic.anew() if semantic is not None else None
+        self._behind: Tier = "disk" if disk is None else disk.tier
+        semantic = semantic.fresh() if semantic is not None else None
         self._alike = [_Alike(tier, clock) for tier in (similar, semantic) if tier is not None]
         self._kinds = [name for name, tier in (("similar", similar), ("semantic", semantic)) if tier is not None]
         self._clock = clock
@@ -125,31 +137,32 @@ class Cache:
         self._lookups = self._found = self._unkept = 0
         self._once: dict[bytes, None] = {}  # in memory, asked for once, and not written to disk
 
-    def lookup(self, key: bytes, *, hash_s: float = 0.0, left_s: float = math.inf) -> Hit | None:
+    def lookup(self, key: bytes, *, hash_s: float | None = 0.0, left_s: float = math.inf) -> Hit | None:
         """The exact answer, if it is there and good.
 
-        hash_s: what making the key took.
+        hash_s: what making the key took; None for one more key of a request that was looked up in vain.
         left_s: until the answer is due.
         """
-        self._lookups += 1
-        if self._lookups % _SAMPLE == 0:
-            start = self._clock()
-            hit = self._find(key, left_s)
+        sampled = False
+        if hash_s is not None:
+            self._lookups += 1
+            sampled = self._lookups % _SAMPLE == 0
+        start = self._clock() if sampled else 0.0
+        outputs, hit = self._memory.get(key), None
+        if outputs is not MISS:
+            if self._once and self._once.pop(key, MISS) is not MISS and self._disk is not None:
+                self._disk.put(key, outputs)
+            own = outputs.copy() if type(outputs) is MappingProxyType else outputs
+            hit = _hit(Hit, (own, "memory"))
+        elif self._disk is not None:
+            hit = self._read(self._disk, key, left_s)
+        if hit is not None:
+            self._found += 1
+        if hash_s is not None and sampled:
             now = self._clock()  # timed for the others too, and their hits with it
-            found, self._found = self._found + (hit is not None), 0
+            found, self._found = self._found, 0
             self._worth.costs(hash_s + now - start + (self._store_s if hit is None else 0.0))
-            self._worth.looked(min(found, _SAMPLE), now, _SAMPLE)
-            return hit
-        hit = self._find(key, left_s)
-        if hit is not None:
-            self._found += 1
-        return hit
-
-    def find(self, key: bytes, *, left_s: float = math.inf) -> Hit | None:
-        """The exact answer under one more key of a request that `lookup` found nothing for."""
-        hit = self._find(key, left_s)
-        if hit is not None:
-            self._found += 1
+            self._worth.record_lookups(min(found, _SAMPLE), now, _SAMPLE)
         return hit
 
     def stale(self, key: bytes) -> Hit | None:
@@ -158,10 +171,14 @@ class Cache:
         if outputs is not MISS:
             return Hit(_own(outputs), "memory")
         found = self._disk.stale(key) if self._disk is not None else MISS
-        return None if isinstance(found, Miss) else Hit(_own(found.outputs), "disk")
+        return None if isinstance(found, Miss) else Hit(_own(found.outputs), self._behind)
 
     def store(self, key: bytes | None, outputs: Outputs, cost_ms: float) -> None:
-        """Keep an answer. cost_ms: what it took to compute. key: None for a request that was not looked up."""
+        """Keep an answer.
+
+        cost_ms: what it took to compute.
+        key: None for a request that was not looked up.
+        """
         if key is None:
             self._unkept += 1
             if self._unkept % _SAMPLE == 0:
@@ -170,10 +187,10 @@ class Cache:
         cost_s = cost_ms / 1e3
         self._saves(cost_s)
         start = self._clock()
-        held = kept(outputs)
+        held = freeze(outputs)
         self._memory.put(key, held)
         if self._disk is not None:
-            self._disk_worth.saved(cost_s)
+            self._disk_worth.record_saving(cost_s)
             worth = self._disk_worth.stats()
             if worth.lookup_us is None or cost_s * 1e6 > worth.lookup_us:
                 if worth.looking:
@@ -185,7 +202,8 @@ class Cache:
         self._store_s += 0.1 * (self._clock() - start - self._store_s)
 
     def similar(self, items: Mapping[str, NDArray[Any]]) -> Look | None:
-        """Compare the decoded inputs with earlier ones. None where no such tier is on, or none pays now."""
+        """Compare the decoded inputs with earlier ones.
+        None where no such tier is on, or none pays now."""
         if not self._alike:
             return None
         marks = []
@@ -230,7 +248,8 @@ class Cache:
             worth.skipped,
             worth,
             memory,
-            disk,
+            cast("DiskStats", disk) if self._behind == "disk" else None,
+            cast("SharedStats", disk) if self._behind == "shared" else None,
             alike.get("similar"),
             alike.get("semantic"),
         )
@@ -240,34 +259,28 @@ class Cache:
         if self._disk is not None:
             self._disk.close(timeout_s)
 
-    def _find(self, key: bytes, left_s: float) -> Hit | None:
-        outputs = self._memory.get(key)
-        if outputs is not MISS:
-            if self._once and self._once.pop(key, MISS) is not MISS and self._disk is not None:
-                self._disk.put(key, outputs)
-            return Hit(_own(outputs), "memory")
-        if self._disk is None:
-            return None
+    def _read(self, disk: DiskCache | SharedCache, key: bytes, left_s: float) -> Hit | None:
+        """The answer on the disk, unless reading it is expected to take too long; it is in memory from then on."""
         start = self._clock()
         if self._slowest_s > left_s:
             self._slowest_s *= _SLOWEST_FADES
             return None
         if not self._disk_worth.pays(start):
             return None
-        found = self._disk.find(key)
+        found = disk.find(key)
         end = self._clock()
         self._slowest_s = max(_SLOWEST_FADES * self._slowest_s, end - start)
         self._disk_worth.costs(end - start)
-        self._disk_worth.looked(not isinstance(found, Miss), end)
+        self._disk_worth.record_lookups(not isinstance(found, Miss), end)
         if isinstance(found, Miss):
             return None
         self._memory.put(key, found.outputs, age_s=found.age_s or 0.0)
-        return Hit(_own(found.outputs), "disk")
+        return Hit(_own(found.outputs), self._behind)
 
     def _saves(self, cost_s: float) -> None:
-        self._worth.saved(cost_s)
+        self._worth.record_saving(cost_s)
         for alike in self._alike:
-            alike.worth.saved(cost_s)
+            alike.worth.record_saving(cost_s)
 
 
 class _Alike:
@@ -290,7 +303,7 @@ class _Alike:
         hit = self.tier.find(mark) if mark is not None else None
         end = self._clock()
         self.worth.costs(end - start)
-        self.worth.looked(hit is not None, end)
+        self.worth.record_lookups(hit is not None, end)
         with self._lock:
             if hit is None:
                 self._misses += 1
@@ -321,8 +334,8 @@ class Worth:
     """Whether looking up pays: a cache that never hits only costs time.
 
         if worth.pays(now_s):
-            ...look up..., worth.costs(2e-6), worth.looked(hit, now_s)
-        worth.saved(0.003)                  # what an answer took that was not looked up
+            ...look up..., worth.costs(2e-6), worth.record_lookups(hit, now_s)
+        worth.record_saving(0.003)                  # what an answer took that was not looked up
 
     Rules:
     - it looks as long as the highest hit rate that fits what was seen, times what a hit saves, covers a lookup: with no
@@ -332,7 +345,7 @@ class Worth:
     - after giving up it looks again for a short while now and then, at first so that all of it takes `share` of the
       time, then ever more rarely, at the latest after `most_s`;
     - what was seen fades: half of it is forgotten whenever there is twice as much as a decision takes;
-    - no clock and no timing of its own: whoever asks says what time it is and what things cost.
+    - no clock and no timing of its own: the caller says what time it is and what things cost.
 
     Thread-safe, and cheap enough to ask for every request. cheap: see CHEAP; 0 where looking costs more than time."""
 
@@ -350,7 +363,10 @@ class Worth:
         self._saves_s: float | None = None
 
     def pays(self, now_s: float) -> bool:
-        """Whether to look up now. now_s: any clock that only goes forward; the same one for all calls."""
+        """Whether to look up now.
+
+        now_s: any clock that only goes forward; the same one for all calls.
+        """
         if self._looking:
             return True
         if now_s < self._until:
@@ -361,7 +377,7 @@ class Worth:
             self._looking = True
         return True
 
-    def looked(self, hits: int, now_s: float, looks: int = 1) -> None:
+    def record_lookups(self, hits: int, now_s: float, looks: int = 1) -> None:
         """Lookups were made, so many of them hits: one by one, or several at once."""
         with self._lock:
             self._looks += looks
@@ -379,7 +395,7 @@ class Worth:
         usual_s = self._cost_s
         self._cost_s = _faded(usual_s, lookup_s if usual_s is None else min(lookup_s, 2 * usual_s))
 
-    def saved(self, compute_s: float) -> None:
+    def record_saving(self, compute_s: float) -> None:
         """What it took to answer without the cache: a hit would have saved it."""
         self._saves_s = _faded(self._saves_s, compute_s)
 
@@ -418,5 +434,5 @@ def _micro(seconds: float | None) -> float | None:
 
 
 def _own(outputs: Any) -> Any:
-    """What is kept cannot be changed, and so cannot be pickled either: a caller gets a dict."""
+    """A dict for the caller: what is kept cannot be changed, and so cannot be pickled either."""
     return outputs.copy() if type(outputs) is MappingProxyType else outputs

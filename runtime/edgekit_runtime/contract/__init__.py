@@ -12,7 +12,7 @@ from edgekit_runtime.contract.finish import Finisher, Prediction, softmax, vecto
 from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.contract.geometry import Geometry
 from edgekit_runtime.contract.spec import (
-    Carried,
+    CarriedState,
     Contract,
     DetectionSpec,
     EmbeddingSpec,
@@ -24,7 +24,7 @@ from edgekit_runtime.contract.spec import (
 __all__ = [
     "Adapter",
     "Box",
-    "Carried",
+    "CarriedState",
     "Carry",
     "Contract",
     "Decoder",

@@ -82,9 +82,11 @@ class Adapter:
         if item.shape == self._ready_shape and item.dtype == self._dtype:  # made ready by the caller
             return item[None]
         if self._from_pixels is not None and item.dtype == _UINT8 and item.shape == self._contract.shape:
-            return self._from_pixels(item)[None]
+            return self._from_pixels(item)[None].view(self._dtype)
         if self._foreign is not None and item.dtype == self._foreign.dtype:
-            item = _original(item, self._foreign)
+            assert self._foreign.quantization is not None  # back to what the original model took
+            scale, zero_point = self._foreign.quantization.scale, self._foreign.quantization.zero_point
+            item = ((item.astype(np.int64) - zero_point) * scale).astype(np.float32)
         elif item.dtype == self._dtype and self._passes:
             if self._fits(item.shape):
                 return item[None]
@@ -134,19 +136,12 @@ class Adapter:
 def adapters(
     contract: Contract, tensors: Sequence[TensorSpec], ready: Sequence[TensorSpec]
 ) -> list[tuple[str, Adapter]]:
-    """Name and adapter of each of `tensors`, in their order. ready: the tensors whose form callers may pass, of any
-    order.
+    """Name and adapter of each of `tensors`, in their order.
+
+    ready: the tensors whose form callers may pass, of any order.
     """
     forms = {tensor.name: tensor for tensor in ready}
     return [(one.name, Adapter(contract.input(one.name), one, forms.get(one.name))) for one in tensors]
-
-
-def _original(item: NDArray[Any], ready: TensorSpec) -> NDArray[np.float32]:
-    """What the original model took, of an item that was made ready for another artifact."""
-    assert ready.quantization is not None
-    scale, zero_point = ready.quantization.scale, ready.quantization.zero_point
-    real: NDArray[np.float32] = ((item.astype(np.int64) - zero_point) * scale).astype(np.float32)
-    return real
 
 
 def _limits(tensor: TensorSpec) -> np.uint8 | None:
@@ -201,7 +196,10 @@ class Carry:
         return [next(carried) if is_state else next(given) for is_state in self._order]
 
     def after(self, outputs: Sequence[NDArray[Any]]) -> State:
-        """What the run after this one is given. outputs: all of the engine's, with their batch axis of 1."""
+        """What the run after this one is given.
+
+        outputs: all of the engine's, with their batch axis of 1.
+        """
         return tuple(step(outputs[place]) for place, step in self._next)
 
 

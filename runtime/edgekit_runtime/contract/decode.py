@@ -12,7 +12,7 @@ passed where the caller says so (`ready`). What depends on the kind of the input
 Rules:
 - what cannot fit by its kind, dtype, shape or size is refused before anything of it is read or copied: `admit`. No more
   than MAX_BYTES of an encoded picture, or of a camera's buffer, are read, hashed or copied;
-- no NaN, no infinity, no integer out of range; an empty batch, or one of several items, is told apart from a wrong
+- no NaN, no infinity, no integer out of range; an empty batch, or one of several items, is distinguished from a wrong
   shape;
 - what holds numbers in memory (`array.array`, a memoryview with a shape) is an array, without a copy; one plain row of
   bytes may be an encoded picture, and stays what it is;
@@ -37,11 +37,11 @@ from numpy.typing import NDArray
 from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.contract.geometry import Geometry
 from edgekit_runtime.contract.kinds import as_array, kind_of, refusal
-from edgekit_runtime.contract.picture import Encoded, bounded
+from edgekit_runtime.contract.picture import EncodedImage, check_bytes
 from edgekit_runtime.contract.spec import InputContract
 from edgekit_runtime.errors import InputError
 
-__all__ = ["Decoder", "check_values", "kept", "taken"]
+__all__ = ["Decoder", "check_values", "copy_in", "unwrap"]
 
 
 class Decoder:
@@ -65,9 +65,9 @@ class Decoder:
         return self.place(value)[0]
 
     def admit(self, value: Any) -> Any:
-        """The value, or the array or bytes that it stands for (see `taken`), where it can fit as far as kind, dtype,
+        """The value, or the array or bytes that it stands for (see `unwrap`), where it can fit as far as kind, dtype,
         shape and size tell; no byte of it is read. Raises InputError."""
-        value = self._kind.admit(taken(value, f"input '{self._contract.name}'"))
+        value = self._kind.admit(unwrap(value, f"input '{self._contract.name}'"))
         if isinstance(value, np.ndarray):
             self._fitting(value)
         return value
@@ -127,12 +127,12 @@ class Decoder:
         )
 
 
-def taken(value: Any, where: str) -> Any:
+def unwrap(value: Any, where: str) -> Any:
     """The value, or the array or the bytes that it stands for; nothing is copied but what a `BytesIO` holds.
 
-        taken("cat.jpg", where)                 # itself: a path is read later, once
-        taken(io.BytesIO(png), where)           # the bytes in it
-        taken(array.array("f", [0, 1]), where)  # float32 [2], a view
+        unwrap("cat.jpg", where)                 # itself: a path is read later, once
+        unwrap(io.BytesIO(png), where)           # the bytes in it
+        unwrap(array.array("f", [0, 1]), where)  # float32 [2], a view
 
     where: for the error. Raises InputError for what is no input, or holds more than MAX_BYTES of an encoded picture.
     """
@@ -143,13 +143,13 @@ def taken(value: Any, where: str) -> Any:
             )
         return np.asarray(value)  # of a subclass the plain array: a memory map is read as one
     if isinstance(value, io.BytesIO):
-        bounded(value.getbuffer().nbytes, where)
+        check_bytes(value.getbuffer().nbytes, where)
         return value.getvalue()
     if isinstance(value, (array.array, memoryview)):
         return _buffer(memoryview(value), where)
     if isinstance(value, (bytes, bytearray)):
-        bounded(len(value), where)
-    elif hasattr(value, "read") and not isinstance(value, (os.PathLike, Encoded)):
+        check_bytes(len(value), where)
+    elif hasattr(value, "read") and not isinstance(value, (os.PathLike, EncodedImage)):
         try:
             return _buffer(memoryview(value), where)  # a mapped file is open, and in memory
         except TypeError:
@@ -158,8 +158,8 @@ def taken(value: Any, where: str) -> Any:
     return value
 
 
-def kept(value: Any) -> Any:
-    """What `taken` gave, in memory of its own: the caller may write over its arrays and buffers from now on."""
+def copy_in(value: Any) -> Any:
+    """What `unwrap` gave, in memory of its own: the caller may write over its arrays and buffers from now on."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, Frame):
@@ -170,7 +170,7 @@ def kept(value: Any) -> Any:
 
 def _buffer(view: memoryview[Any], where: str) -> Any:
     if view.ndim == 1 and view.format in ("B", "b", "c"):
-        bounded(view.nbytes, where)
+        check_bytes(view.nbytes, where)
         return view
     try:
         return np.asarray(view)

@@ -40,8 +40,10 @@ _COLUMNS = {"box": 4, "box scores": 5, "box objectness scores": 6, "box score cl
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One thing found. label: its class by name, or its index as text where the bundle has no labels. score: 0 to 1.
+    """One thing found.
 
+    label: its class by name, or its index as text where the bundle has no labels.
+    score: 0 to 1.
     left, top, right, bottom: in pixels of the caller's picture, upright, from its upper left corner; not rounded.
     """
 
@@ -56,8 +58,11 @@ class Box:
 
 @dataclass(frozen=True)
 class Candidates:
-    """What a network found, the surest first. corners: [N, 4] left, top, right, bottom in network pixels; scores: [N]
-    probabilities; classes: [N] indexes without the background."""
+    """What a network found, the surest first.
+
+    corners: [N, 4] left, top, right, bottom in network pixels; scores: [N] probabilities; classes: [N] indexes without
+    the background.
+    """
 
     corners: NDArray[np.float64]
     scores: NDArray[np.float64]
@@ -130,13 +135,13 @@ def _scores(
     """Probabilities [N], and what gives the class indexes of some candidates, -1 for the background."""
     shift = int(spec.background == "first")
     if spec.row == "box score class":
-        return _activated(rows[:, 4], spec), lambda at: _whole(rows[at, 5], shift)
+        return _activated(rows[:, 4], spec), lambda at: _as_integers(rows[at, 5], shift)
     if spec.row == "box":
         assert spec.scores is not None
         values = np.asarray(outputs[spec.scores])
         if spec.classes is not None:
             stated = np.asarray(outputs[spec.classes]).reshape(-1)
-            return _activated(values.reshape(-1)[: len(rows)], spec), lambda at: _whole(stated[at], shift)
+            return _activated(values.reshape(-1)[: len(rows)], spec), lambda at: _as_integers(stated[at], shift)
         # One number a box is the score of the only class.
         single = values.size * 4 == np.asarray(outputs[spec.boxes]).size
         table = (values.reshape(-1, 1) if single else _rows(values, spec))[: len(rows)]
@@ -165,7 +170,7 @@ def _activated(values: NDArray[Any], spec: DetectionSpec) -> NDArray[Any]:
     return result
 
 
-def _whole(values: NDArray[Any], shift: int) -> NDArray[np.int64]:
+def _as_integers(values: NDArray[Any], shift: int) -> NDArray[np.int64]:
     """Class indexes that a network answers as numbers of any kind; -1 for what is none."""
     real = np.nan_to_num(np.asarray(values, np.float64), nan=-1.0, posinf=-1.0, neginf=-1.0)
     return np.maximum(np.rint(real).astype(np.int64) - shift, -1)
@@ -272,7 +277,7 @@ def nonsense(contract: Contract) -> Nonsense | None:
 
 
 def class_count(contract: Contract) -> int | None:
-    """How many classes a detector tells apart, without the background; None where its outputs do not say."""
+    """How many classes a detector distinguishes, without the background; None where its outputs do not say."""
     spec = contract.detection
     if spec is None or spec.row == "box score class" or spec.classes is not None:
         return None
@@ -298,11 +303,6 @@ def _contradictions(contract: Contract) -> Iterator[Nonsense]:
         name = getattr(spec, key)
         if name is not None and name not in names:
             yield Nonsense(key, f"the model has no output '{name}'", listed)
-    yield from _numbers(spec)
-    yield from _parts(contract, spec)
-
-
-def _numbers(spec: DetectionSpec) -> Iterator[Nonsense]:
     if not all(math.isfinite(side) and side > 0 for side in spec.span):
         yield Nonsense("unit", f"{spec.span} is no size", 'Write "pixels", "fraction", or [width, height]')
     for key in ("score_threshold", "iou_threshold"):
@@ -311,6 +311,7 @@ def _numbers(spec: DetectionSpec) -> Iterator[Nonsense]:
             yield Nonsense(key, f"{value:g} is not from 0 to 1", f"Write {key} = 0.5 or so")
     if spec.max_boxes < 1:
         yield Nonsense("max_boxes", f"{spec.max_boxes} is less than one box", "Write max_boxes = 100 or so")
+    yield from _parts(contract, spec)
 
 
 def _parts(contract: Contract, spec: DetectionSpec) -> Iterator[Nonsense]:
@@ -345,7 +346,7 @@ def _parts(contract: Contract, spec: DetectionSpec) -> Iterator[Nonsense]:
         yield Nonsense("background", "no class is left beside it", 'Write background = "none"')
     labels = contract.labels
     if labels is not None and classes is not None and len(labels) != classes:
-        what = f"{len(labels)} labels, and the outputs tell {classes} classes apart"
+        what = f"{len(labels)} labels, and the outputs have {classes} classes"
         yield Nonsense("labels", what, "Write one label a class, without the background")
 
 

@@ -21,12 +21,15 @@ from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import ContractError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Finisher", "Prediction", "dequantize", "softmax", "top", "vector"]
+__all__ = ["Finisher", "Prediction", "dequantize", "softmax", "top", "top_score", "vector"]
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One class of a classifier's answer. label: its name, or its index as text where the bundle has no labels."""
+    """One class of a classifier's answer.
+
+    label: its name, or its index as text where the bundle has no labels.
+    """
 
     label: str
     index: int
@@ -42,7 +45,11 @@ class Finisher:
         if missing:
             raise ContractError(f"the artifact lacks the output '{missing[0]}'", do=f"It has: {', '.join(names)}")
         self._plan = [
-            (output.name, names.index(output.name), _way(tensors[names.index(output.name)], np.dtype(output.dtype)))
+            (
+                output.name,
+                names.index(output.name),
+                _reader(tensors[names.index(output.name)], np.dtype(output.dtype)),
+            )
             for output in contract.outputs
         ]
 
@@ -56,7 +63,7 @@ class Finisher:
         return MappingProxyType(outputs)
 
 
-def _way(tensor: TensorSpec, dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], NDArray[Any]]:
+def _reader(tensor: TensorSpec, dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], NDArray[Any]]:
     """`dequantize` for one tensor: for 8 bits the 256 possible values are worked out once, and then only looked up."""
     if tensor.quantization is None:
         return partial(np.array, dtype=dtype)
@@ -91,6 +98,18 @@ def top(outputs: Mapping[str, NDArray[Any]], contract: Contract, k: int) -> list
     best = np.argsort(-scores, kind="stable")[:k]
     labels = contract.labels
     return [Prediction(labels[i] if labels else str(i), int(i), float(scores[i])) for i in best]
+
+
+def top_score(outputs: Mapping[str, NDArray[Any]], contract: Contract) -> float | None:
+    """The best class's probability; None for what is no classifier."""
+    if contract.task != "classification":
+        return None
+    scores = np.asarray(outputs[contract.outputs[0].name], np.float32).reshape(-1)
+    if scores.size < 2:
+        return None
+    with np.errstate(all="ignore"):
+        best = 1.0 / np.exp(scores - scores.max()).sum() if contract.scores == "logits" else scores.max()
+    return float(best)
 
 
 def softmax(logits: NDArray[Any]) -> NDArray[Any]:

@@ -39,7 +39,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.contract.geometry import Placement, place
-from edgekit_runtime.contract.picture import MAX_PIXELS, bounded, on_canvas, pillow, refuse_large, render, resampling
+from edgekit_runtime.contract.picture import (
+    MAX_PIXELS,
+    check_bytes,
+    on_canvas,
+    pillow,
+    refuse_large,
+    render,
+    resampling,
+)
 from edgekit_runtime.contract.spec import ImageSpec
 from edgekit_runtime.errors import InputError
 
@@ -86,8 +94,8 @@ class Frame:
         for name, kind in (("format", FrameFormat), ("matrix", Matrix)):
             object.__setattr__(self, name, _named(name, getattr(self, name), get_args(kind)))
         refuse_large(*self.size, MAX_PIXELS, _WHERE)
-        bounded(int(getattr(self.data, "nbytes", 0)), _WHERE)
-        _ = self.parts  # whatever is wrong is told where the frame is made
+        check_bytes(int(getattr(self.data, "nbytes", 0)), _WHERE)
+        _ = self.parts  # errors are raised where the frame is made
 
     @cached_property
     def size(self) -> tuple[int, int]:
@@ -203,7 +211,8 @@ class Frame:
 
 
 def _named(name: str, value: object, allowed: Sequence[str]) -> str:
-    """Written in any case, as drivers and OpenCV write NV12. Raises ValueError, with what may have been meant."""
+    """Written in any case, as drivers and OpenCV write NV12.
+    Raises ValueError, with what may have been meant."""
     low = value.lower() if isinstance(value, str) else ""
     if low in allowed:
         return low
@@ -328,7 +337,7 @@ def _packed(frame: Frame, image: ImageSpec, placement: Placement) -> NDArray[np.
         else:
             order = replace(image, color="rgb" if image.color == "bgr" else "bgr")
     if pixels.shape == (image.height, image.width, image.channels):
-        turned = order.color == "bgr"
-        return np.ascontiguousarray(pixels[:, :, ::-1]) if turned else pixels.copy()
+        reversed_channels = order.color == "bgr"
+        return np.ascontiguousarray(pixels[:, :, ::-1]) if reversed_channels else pixels.copy()
     array = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
     return render(pillow().fromarray(np.ascontiguousarray(array)), order)[0]

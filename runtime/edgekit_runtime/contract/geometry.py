@@ -1,4 +1,4 @@
-"""Where a picture goes on its way into a network, and where the network's points lie in the picture: pure arithmetic.
+"""Where a picture is placed for a network, and where the network's points lie in the picture: pure arithmetic.
 
     placement = place(1280, 720, image)             # crop, inner size, offset on the network's canvas
     placement.geometry.to_caller(boxes)             # network pixels -> pixels of the caller's picture

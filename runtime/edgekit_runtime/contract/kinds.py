@@ -29,7 +29,7 @@ from edgekit_runtime.contract.frame import Frame, render_frame
 from edgekit_runtime.contract.geometry import Geometry, place
 from edgekit_runtime.contract.picture import (
     MAX_PIXELS,
-    Encoded,
+    EncodedImage,
     open_encoded,
     pillow,
     refuse_large,
@@ -47,7 +47,11 @@ Placed = tuple[NDArray[Any], "Geometry | None"]
 
 
 class TensorKind:
-    """Numbers of one shape. extras: what must be installed for it. any_size: whether items may have other shapes."""
+    """Numbers of one shape.
+
+    extras: what must be installed for it.
+    any_size: whether items may have other shapes.
+    """
 
     extras: tuple[str, ...] = ()
     any_size = False
@@ -87,13 +91,14 @@ class TensorKind:
 
     def open(self, value: Any, spec: InputContract) -> Placed | None:
         """The item that something other than an array stands for; None for what may be made an array."""
-        if isinstance(value, (Encoded, Frame)):
-            where = value.where if isinstance(value, Encoded) else f"input '{spec.name}'"
+        if isinstance(value, (EncodedImage, Frame)):
+            where = value.where if isinstance(value, EncodedImage) else f"input '{spec.name}'"
             raise InputError("this input is no image", where=where, do=self.advice(spec))
         return None
 
     def check_shape(self, array: NDArray[Any], spec: InputContract) -> None:
-        """Of an array of another shape than the contract's. Raises InputError where it cannot become an item."""
+        """Of an array of another shape than the contract's.
+        Raises InputError where it cannot become an item."""
         raise refusal(spec, f"an array of shape {list(array.shape)} does not fit")
 
     def resize(self, array: NDArray[Any], spec: InputContract) -> Placed:
@@ -173,7 +178,7 @@ class ImageKind(TensorKind):
             pixels, placement = render_frame(value, _image(spec))
             return pixels, placement.geometry
         value = _encoded(value)
-        if isinstance(value, Encoded):
+        if isinstance(value, EncodedImage):
             picture = open_encoded(value.data, value.where)
             pixels, placement = render(picture, _image(spec), value.where, ours=True)
             return pixels, placement.geometry
@@ -212,7 +217,7 @@ class ImageKind(TensorKind):
         image, value = _image(spec), _encoded(value)
         if isinstance(value, Frame):
             return place(*value.size, image).geometry
-        if isinstance(value, Encoded):
+        if isinstance(value, EncodedImage):
             size = upright_size(open_encoded(value.data, value.where), value.data)
             return place(*size, image).geometry
         if _is_picture(value):
@@ -249,12 +254,12 @@ def network_size(inputs: Sequence[InputContract]) -> tuple[int, int]:
     return next(((image.width, image.height) for image in pictures(inputs)), (1, 1))
 
 
-def takes_rows(contract: Contract, dtypes: str = "f") -> bool:
-    """Whether the model takes one row of numbers, as a recording's pieces are. dtypes: kinds of NumPy dtypes."""
+def takes_rows(contract: Contract) -> bool:
+    """Whether the model takes one row of floats, as the pieces of a recording are."""
     if len(contract.inputs) != 1 or pictures(contract.inputs):
         return False
     spec = contract.inputs[0]
-    return np.dtype(spec.dtype).kind in dtypes and sum(size != 1 for size in spec.shape) <= 1
+    return np.dtype(spec.dtype).kind == "f" and sum(size != 1 for size in spec.shape) <= 1
 
 
 def as_array(value: Any, spec: InputContract) -> NDArray[Any]:
@@ -283,9 +288,9 @@ def _channels_first(spec: InputContract) -> tuple[int, int, int]:
 
 def _encoded(value: Any) -> Any:
     if isinstance(value, (str, os.PathLike)):
-        return Encoded.read(Path(value))
+        return EncodedImage.read(Path(value))
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return Encoded(bytes(value), "the encoded image")
+        return EncodedImage(bytes(value), "the encoded image")
     return value
 
 

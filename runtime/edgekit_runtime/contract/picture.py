@@ -42,8 +42,8 @@ __all__ = [
     "MAX_PIXELS",
     "MAX_SIDE",
     "PADDING",
-    "Encoded",
-    "bounded",
+    "EncodedImage",
+    "check_bytes",
     "loaded",
     "open_encoded",
     "pillow",
@@ -87,18 +87,19 @@ _TURNS = (
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedImage:
     """The bytes of an encoded image and the place they came from, for the error message."""
 
     data: bytes
     where: str
 
     @classmethod
-    def read(cls, path: Path) -> Encoded:
-        """Raises InputError naming the file. Only regular files are read: a pipe or a device may never end."""
+    def read(cls, path: Path) -> EncodedImage:
+        """Raises InputError naming the file.
+        Only regular files are read: a pipe or a device may never end."""
         refuse_irregular(path, "Pass the path of a picture")
         try:
-            bounded(path.stat().st_size, str(path))
+            check_bytes(path.stat().st_size, str(path))
             return cls(path.read_bytes(), str(path))
         except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
             why = getattr(error, "strerror", None) or error
@@ -108,7 +109,8 @@ class Encoded:
 
 
 def open_encoded(data: bytes, where: str) -> Image.Image:
-    """The header of PNG, JPEG and whatever else Pillow reads; nothing is decoded yet. Raises InputError."""
+    """The header of PNG, JPEG and whatever else Pillow reads; nothing is decoded yet.
+    Raises InputError."""
     image = pillow()
     if data[:8] == _PNG and len(data) >= 24:  # before Pillow warns of it on stderr
         refuse_large(int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"), MAX_PIXELS, where)
@@ -132,7 +134,8 @@ def open_encoded(data: bytes, where: str) -> Image.Image:
 
 
 def loaded(picture: Image.Image, where: str = "the image") -> Image.Image:
-    """A picture whose pixels are in memory. Raises InputError for one that is too large, empty, closed or truncated."""
+    """A picture whose pixels are in memory.
+    Raises InputError for one that is too large, empty, closed or truncated."""
     refuse_large(*picture.size, MAX_PIXELS, where)
     try:
         picture.load()
@@ -142,7 +145,10 @@ def loaded(picture: Image.Image, where: str = "the image") -> Image.Image:
 
 
 def upright_size(picture: Image.Image, data: bytes = b"") -> tuple[int, int]:
-    """(width, height) as a viewer shows it. data: what was opened; all that is read of it, as a rule, is the header."""
+    """(width, height) as a viewer shows it.
+
+    data: what was opened; all that is read of it, as a rule, is the header.
+    """
     if picture.format == "TIFF":  # turned by Pillow itself, which says so in the size before or after, by version
         loaded(picture)
     width, height = picture.size
@@ -160,7 +166,7 @@ def render(
 ) -> tuple[NDArray[np.uint8], Placement]:
     """Orientation, mode, crop, size, colour order: a uint8 [height, width, channels] array, and how it was placed.
 
-    ours: nobody else holds the picture, so that a JPEG that is not loaded yet may be decoded smaller than it is.
+    ours: no one else holds the picture, so that a JPEG that is not loaded yet may be decoded smaller than it is.
     """
     if 0 in picture.size:
         raise InputError(f"{picture.width} x {picture.height} is no picture", where=where, do="Pass one with pixels")
@@ -168,7 +174,10 @@ def render(
     reduction = _Reduction(picture, image) if ours and picture.format == "JPEG" else None
     if reduction is None:
         if ours:
-            _refuse_two_large_copies(picture, mode, where)
+            # a picture of four bytes a pixel that is converted is in memory twice
+            four_bytes = picture.mode not in ("1", "L", "P") and not picture.mode.startswith("I;16")
+            if four_bytes and mode == "RGB" and (picture.mode != mode or _transparent(picture)):
+                refuse_large(*picture.size, MAX_CONVERTED_PIXELS, where)
         loaded(picture, where)
     orientation = _orientation(picture)
     size = picture.size if reduction is None else reduction.size
@@ -219,11 +228,12 @@ class _Reduction:
         self.size = picture.size
 
     def apply(self, placement: Placement, where: str) -> float:
-        """Set the picture up for it; how many of its pixels became one, along each axis. Raises InputError."""
+        """Set the picture up for it; how many of its pixels became one, along each axis.
+        Raises InputError."""
         picture = self._picture
         wanted = int(placement.shrinks / _GAP)
         factor = next((n for n in (8, 4, 2) if n <= wanted), 1)
-        if factor == 1 or self._image.interpolation == "nearest":  # whoever asks for single pixels shall have them
+        if factor == 1 or self._image.interpolation == "nearest":  # a contract that asks for single pixels gets them
             return 1.0
         if picture.info.get("progressive") and self.size[0] * self.size[1] > MAX_PIXELS:
             raise InputError(
@@ -270,13 +280,6 @@ def _transparent(picture: Image.Image) -> bool:
     return picture.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in picture.info
 
 
-def _refuse_two_large_copies(picture: Image.Image, mode: str, where: str) -> None:
-    """A picture of four bytes a pixel that is converted stands in memory twice."""
-    four_bytes = picture.mode not in ("1", "L", "P") and not picture.mode.startswith("I;16")
-    if four_bytes and mode == "RGB" and (picture.mode != mode or _transparent(picture)):
-        refuse_large(*picture.size, MAX_CONVERTED_PIXELS, where)
-
-
 def _strips(picture: Image.Image) -> Iterator[tuple[int, Image.Image]]:
     """So that no second and third copy of a large picture is made."""
     rows = max(1, 2**20 // picture.width)
@@ -306,7 +309,7 @@ def _orientation(picture: Image.Image) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def bounded(size: int, where: str) -> None:
+def check_bytes(size: int, where: str) -> None:
     """Raises InputError for more than MAX_BYTES: so many are not read, hashed or copied for one picture."""
     if size > MAX_BYTES:
         raise InputError(f"{size:,} bytes are more than {MAX_BYTES:,}", where=where, do="Make the picture smaller")

@@ -8,7 +8,7 @@ The way is chosen once, from the specs, and is as short as the numbers allow:
 - `cast`, `float`: an artifact that takes floats: one multiply and one add.
 
     way, step = pixel_step(image, tensor)
-    tensor = step(pixels)[None]
+    tensor = step(pixels)[None].view(tensor.dtype)
 
 Constants that differ by channel are laid out for several rows of a picture: NumPy is fast over long inner loops and
 slow over three values (benchmarks/runtime/contract.py has the ways side by side).
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,24 +44,27 @@ def quantize(real: NDArray[Any], quantization: Quantization, dtype: np.dtype[Any
 
 
 def pixel_step(image: ImageSpec, tensor: TensorSpec) -> tuple[str, Step]:
-    """(the way's name, uint8 [H, W, C] -> the artifact's numbers [H, W, C], or [C, H, W] where that is its layout)."""
+    """(the way's name, uint8 [H, W, C] -> the artifact's numbers [H, W, C], or [C, H, W] where that is its layout).
+
+    Numbers of 8 bits may come as uint8: view them as the artifact's dtype.
+    """
     mean, std = np.asarray(image.mean, np.float32), np.asarray(image.std, np.float32)
-    dtype, turned = np.dtype(tensor.dtype), tensor.layout == "NCHW"
+    dtype, planar = np.dtype(tensor.dtype), tensor.layout == "NCHW"
     if tensor.quantization is None:
-        return _float_step(mean, std, dtype, turned, (image.height, image.width))
+        return _float_step(mean, std, dtype, planar, (image.height, image.width))
     pixels = np.arange(256, dtype=np.float32)[:, None]
     table = quantize((pixels - mean) / std, tensor.quantization, dtype)  # [256, channels]
     slopes = 1 / (std.astype(np.float64) * tensor.quantization.scale)
     way, step = _quantized_step(table, slopes, (image.height, image.width))
-    return (way, (lambda item: np.ascontiguousarray(step(item).transpose(2, 0, 1)))) if turned else (way, step)
+    return (way, (lambda item: np.ascontiguousarray(step(item).transpose(2, 0, 1)))) if planar else (way, step)
 
 
 def _quantized_step(table: NDArray[Any], slopes: NDArray[np.float64], size: tuple[int, int]) -> tuple[str, Step]:
     if table.dtype == np.int8 and (table == (np.arange(256) - 128).astype(np.int8)[:, None]).all():
         sign = np.uint8(0x80)
-        return "xor", lambda item: (item ^ sign).view(np.int8)
+        return "xor", partial(np.bitwise_xor, sign)
     if table.dtype == np.uint8 and (table == np.arange(256, dtype=np.uint8)[:, None]).all():
-        return "same", lambda item: item
+        return "same", np.asarray
     affine = _affine_step(table, slopes, size)
     if affine is not None:
         return "affine", affine
@@ -118,11 +122,11 @@ def _exact(values: NDArray[np.int64], factor: int, shift: int, dtype: np.dtype[A
 
 
 def _float_step(
-    mean: NDArray[Any], std: NDArray[Any], dtype: np.dtype[Any], turned: bool, size: tuple[int, int]
+    mean: NDArray[Any], std: NDArray[Any], dtype: np.dtype[Any], planar: bool, size: tuple[int, int]
 ) -> tuple[str, Step]:
     scale, shift = (1.0 / std).astype(np.float32), (-mean / std).astype(np.float32)
     if (scale == 1).all() and (shift == 0).all():
-        if turned:
+        if planar:
             return "cast", lambda item: np.ascontiguousarray(item.transpose(2, 0, 1)).astype(dtype)
         return "cast", lambda item: item.astype(dtype)
     block = _block(size, len(mean))
@@ -141,7 +145,7 @@ def _float_step(
             real[channel] += shift[channel]
         return real.astype(dtype, copy=False)
 
-    return "float", by_planes if turned else along_rows
+    return "float", by_planes if planar else along_rows
 
 
 def _block(size: tuple[int, int], channels: int) -> int:

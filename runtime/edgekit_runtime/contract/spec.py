@@ -26,7 +26,7 @@ __all__ = [
     "Background",
     "BoxFormat",
     "Candidates",
-    "Carried",
+    "CarriedState",
     "Color",
     "Contract",
     "DetectionSpec",
@@ -55,7 +55,8 @@ _Spec = TypeVar("_Spec", "InputContract", "OutputContract")
 
 @dataclass(frozen=True)
 class DetectionSpec:
-    """How a detector's raw outputs become boxes. Anchors are no part of it: the boxes are decoded by the network.
+    """How a detector's raw outputs become boxes.
+    Anchors are no part of it: the boxes are decoded by the network.
 
     boxes: the output that holds one row a candidate; row: what stands in it, in this order. Where that is the `box`
     alone, the output `scores` has the rest: [N, C], one a class, or [N] of the classes in the output `classes`.
@@ -141,7 +142,7 @@ class OutputContract:
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarriedState:
     """A state that goes in and comes out: what `output` answers is the next run's `input`.
 
     initial: what the first run is given: None for zeros, one number for that number throughout, else every value of one
@@ -174,7 +175,7 @@ class Contract:
     labels: tuple[str, ...] | None = None
     scores: Literal["probabilities", "logits"] | None = None
     state: State = "none"
-    carried: tuple[Carried, ...] | None = None
+    carried: tuple[CarriedState, ...] | None = None
     hop: int | None = None
     detection: DetectionSpec | None = None
     embedding: EmbeddingSpec | None = None

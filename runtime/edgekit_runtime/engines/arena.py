@@ -6,7 +6,7 @@
 
 Rules:
 - tensors are copied once into the arena and once out of it; nothing is encoded;
-- it grows as needed, and both sides map it anew when the other made it larger;
+- it grows as needed, and both sides remap it when the other made it larger;
 - a frame is an operation and a few bytes; what a tensor looks like is only said when it changed.
 """
 
@@ -74,7 +74,7 @@ class Arena:
         os.ftruncate(self.fd, 0)
 
     def forget(self) -> None:
-        """Map anew before the next use: the other side changed the size."""
+        """Remap before the next use: the other side changed the size."""
         self._map, self._size = None, 0
 
     def close(self) -> None:
@@ -115,7 +115,8 @@ def frame(operation: bytes, body: bytes = b"") -> bytes:
 
 
 def read_frame(fd: int) -> tuple[bytes, bytes] | None:
-    """The next operation and its body; None when the other side is gone. One frame is under way at a time."""
+    """The next operation and its body; None when the other side is gone.
+    One frame is under way at a time."""
     data = os.read(fd, _CHUNK)
     while len(data) < _HEAD.size:
         more = os.read(fd, _CHUNK) if data else b""

@@ -1,7 +1,7 @@
-"""An engine in a process of its own, behind the same protocol: what crashes or hangs there does not do so here.
+"""An engine in a process of its own, behind the engine protocol: a crash or a hang ends only that process.
 
     host = IsolatedHost()
-    engine = host.load("litert", "tflite", data, Setup(threads=2))
+    engine = host.load("litert", "tflite", data, EngineSetup(threads=2))
     outputs = engine.run([tensor])          # EngineHung when it takes too long; the next run starts the process again
 
 Rules:
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 from edgekit_runtime.board import resident_mb
 from edgekit_runtime.children import environment, may_start, python_module
 from edgekit_runtime.engines.arena import Arena, Layout, frame, layout_of, read_frame
-from edgekit_runtime.engines.registry import Engine, EngineInfo, Setup
+from edgekit_runtime.engines.built import BUILD_S
+from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, on_gpu
 from edgekit_runtime.errors import EdgekitError, EngineError, EngineHung
 from edgekit_runtime.tensors import Quantization, TensorSpec
 from edgekit_runtime.watchdog import limit_s as longest
@@ -50,7 +51,7 @@ class _Artifact:
     engine: str
     format: str
     data: bytes
-    setup: Setup
+    setup: EngineSetup
 
 
 class IsolatedHost:
@@ -66,14 +67,14 @@ class IsolatedHost:
         self._limit_s = limit_s or (lambda: longest(self._slowest_s))
         self._confidential = confidential
         self._artifacts: list[_Artifact] = []
-        self._child: _Child | None = None
+        self._child: _EngineChild | None = None
         self._slowest_s = 0.0
         self._deaths = 0
         self._open = 0
         self._layouts: dict[int, tuple[Layout, Layout]] = {}
         self.restarts = 0
 
-    def load(self, engine: str, format: str, data: bytes, setup: Setup) -> IsolatedEngine:  # noqa: A002
+    def load(self, engine: str, format: str, data: bytes, setup: EngineSetup) -> IsolatedEngine:  # noqa: A002
         """Raises EngineError, also where the child dies of it."""
         artifact = _Artifact(engine, format, data, setup)
         child = self._running()
@@ -100,7 +101,10 @@ class IsolatedHost:
         if operation == b"e":
             self._layouts.pop(number, None)
             raise _error(answer)
-        outputs = _layout(answer) if answer else self._layouts[number][1]
+        if answer:
+            outputs: Layout = tuple((offset, dtype, tuple(shape)) for offset, dtype, shape in json.loads(answer))
+        else:
+            outputs = self._layouts[number][1]
         self._layouts[number] = (layout, outputs)
         return arena.read(outputs)
 
@@ -110,7 +114,8 @@ class IsolatedHost:
             raise _error(answer)
 
     def kill(self) -> None:
-        """End the child now, whatever it does. A run that waits for it fails; the next one starts it again."""
+        """End the child now, whatever it does.
+        A run that waits for it fails; the next one starts it again."""
         child = self._child
         if child is not None:
             child.process.kill()
@@ -132,7 +137,7 @@ class IsolatedHost:
 
     @property
     def dead(self) -> str | None:
-        """Why it answers nobody any more and is not started again; None while it may."""
+        """Reason the isolated engine died for good, or None while it is alive."""
         child = self._child
         if self._deaths < MOST_DEATHS or (child is not None and child.process.poll() is None):
             return None
@@ -143,7 +148,7 @@ class IsolatedHost:
         """What the child has resident."""
         return resident_mb(self.pid) if self.pid is not None else None
 
-    def _running(self) -> _Child:
+    def _running(self) -> _EngineChild:
         """The child, started again with everything that was loaded if it died."""
         if self._child is not None and self._child.process.poll() is None:
             return self._child
@@ -152,13 +157,13 @@ class IsolatedHost:
         again = self._child is not None or bool(self._artifacts)
         if self._child is not None:
             self._child.end(0)
-        self._child = child = _Child()
+        self._child = child = _EngineChild()
         self._layouts.clear()
         try:
             for artifact in self._artifacts:
                 self._load(child, artifact)
         except EngineError:
-            if child.process.poll() is None:  # it lives, but without its model it answers nobody
+            if child.process.poll() is None:  # it lives, but cannot answer without its model
                 self._deaths += 1
                 child.end(0)
             raise
@@ -172,7 +177,7 @@ class IsolatedHost:
             do="Open the bundle again, or use another engine",
         )
 
-    def _load(self, child: _Child, artifact: _Artifact) -> dict[str, Any]:
+    def _load(self, child: _EngineChild, artifact: _Artifact) -> dict[str, Any]:
         import numpy as np
 
         child.arena.write([np.frombuffer(artifact.data, np.uint8)])
@@ -182,21 +187,17 @@ class IsolatedHost:
             "format": artifact.format,
             "size": len(artifact.data),
             "confidential": self._confidential,
-            "setup": {
-                "threads": setup.threads,
-                "kernels": setup.kernels,
-                "delegate": setup.delegate,
-                "batch": setup.batch,
-            },
+            "setup": asdict(replace(setup, keep=setup.keep and not self._confidential)),
         }
-        operation, answer = self._ask(child, frame(b"l", json.dumps(job).encode()), LOAD_LIMIT_S)
+        limit_s = LOAD_LIMIT_S + (BUILD_S if on_gpu(artifact.engine) else 0.0)
+        operation, answer = self._ask(child, frame(b"l", json.dumps(job).encode()), limit_s)
         child.arena.shrink()
         if operation == b"e":
             raise _error(answer)
         value: dict[str, Any] = json.loads(answer)
         return value
 
-    def _ask(self, child: _Child, request: bytes, limit_s: float) -> tuple[bytes, bytes]:
+    def _ask(self, child: _EngineChild, request: bytes, limit_s: float) -> tuple[bytes, bytes]:
         """Send and wait. Raises EngineHung after limit_s, EngineError when the child died."""
         try:
             os.write(child.to_child, request)
@@ -242,7 +243,7 @@ class IsolatedEngine(Engine):
             self.host.release()
 
 
-class _Child:
+class _EngineChild:
     """The process and its pipes. lifeline: the child dies when our end of it is closed, by us or by our death."""
 
     def __init__(self) -> None:
@@ -275,7 +276,8 @@ class _Child:
         return bool(self._poll.poll(limit_s * 1e3))
 
     def end(self, patience_s: float) -> int:
-        """Ask it to end, wait so long, then kill it; reap it and free everything. Returns its exit code. Idempotent."""
+        """Ask it to end, wait so long, then kill it; reap it and free everything.
+        Returns its exit code. Idempotent."""
         with self._ending:
             for pipe in (self.process.stdin, self.process.stdout):
                 with contextlib.suppress(OSError):
@@ -299,10 +301,6 @@ def _same(layout: Layout, inputs: Sequence[NDArray[Any]]) -> bool:
         dtype == array.dtype.str and shape == array.shape
         for (_, dtype, shape), array in zip(layout, inputs, strict=True)
     )
-
-
-def _layout(answer: bytes) -> Layout:
-    return tuple((offset, dtype, tuple(shape)) for offset, dtype, shape in json.loads(answer))
 
 
 def _spec(value: dict[str, Any]) -> TensorSpec:

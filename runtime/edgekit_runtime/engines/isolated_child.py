@@ -15,13 +15,13 @@ from typing import Any
 
 from edgekit_runtime.children import leave_no_core
 from edgekit_runtime.engines.arena import Arena, Layout, frame, layout_of, read_frame
-from edgekit_runtime.engines.registry import Engine, Setup, load_with
+from edgekit_runtime.engines.registry import Engine, EngineSetup, load_with
 from edgekit_runtime.errors import EdgekitError, EngineError
 
 __all__ = ["main"]
 
 
-class _Served:
+class _ServedEngine:
     """An engine with what its tensors looked like in the last run."""
 
     def __init__(self, engine: Engine) -> None:
@@ -36,20 +36,20 @@ def main(arguments: list[str]) -> int:
     answers = os.dup(1)
     os.dup2(2, 1)
     arena = Arena(arena_fd)
-    engines: list[_Served] = []
+    engines: list[_ServedEngine] = []
     while (request := read_frame(0)) is not None:
         try:
             answer = _answer(request, arena, engines)
         except EdgekitError as error:
             answer = frame(b"e", json.dumps(error.as_json()).encode())
-        except Exception as error:  # noqa: BLE001 - the parent must hear of it, whatever it is
+        except Exception as error:  # noqa: BLE001 - the parent gets every error
             described = EngineError(f"the inference failed: {error!r}").as_json()
             answer = frame(b"e", json.dumps(described).encode())
         os.write(answers, answer)
     return 0
 
 
-def _answer(request: tuple[bytes, bytes], arena: Arena, engines: list[_Served]) -> bytes:
+def _answer(request: tuple[bytes, bytes], arena: Arena, engines: list[_ServedEngine]) -> bytes:
     operation, body = request
     if operation == b"l":
         return frame(b"l", json.dumps(_load(json.loads(body), arena, engines)).encode())
@@ -69,15 +69,15 @@ def _answer(request: tuple[bytes, bytes], arena: Arena, engines: list[_Served]) 
     return frame(b"o", json.dumps(layout).encode())
 
 
-def _load(job: dict[str, Any], arena: Arena, engines: list[_Served]) -> dict[str, Any]:
+def _load(job: dict[str, Any], arena: Arena, engines: list[_ServedEngine]) -> dict[str, Any]:
     if job["confidential"]:
         leave_no_core()
     (view,) = arena.views(((0, "|u1", (job["size"],)),))
     data = view.tobytes()
     del view
     arena.forget()
-    engine = load_with(job["engine"], job["format"], data, Setup(**job["setup"]))
-    engines.append(_Served(engine))
+    engine = load_with(job["engine"], job["format"], data, EngineSetup(**job["setup"]))
+    engines.append(_ServedEngine(engine))
     tensors = {"inputs": [asdict(one) for one in engine.inputs], "outputs": [asdict(one) for one in engine.outputs]}
     return {"info": asdict(engine.info), **tensors}
 

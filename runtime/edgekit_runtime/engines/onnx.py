@@ -1,11 +1,12 @@
-"""ONNX artifacts through ONNX Runtime on the CPU.
+"""ONNX artifacts through ONNX Runtime, on the CPU or with CUDA.
 
 Rules:
 - sums of 8-bit products are exact on every processor. On an x86 without VNNI ONNX Runtime adds pairs of uint8 x int8
   products in 16 bits, which saturate, unless `session.x64quantprecision` is 1; on other processors that option changes
   nothing;
-- only `Setup(kernels="fast")` leaves the option out, and only tuning asks for it, after it has compared golden answers;
-- every session of edgekit starts from `session_options`, those of the converters too.
+- only `EngineSetup(kernels="fast")` leaves the option out, and only tuning sets that, after comparing golden answers;
+- every session of edgekit starts from `session_options`, those of the converters too;
+- with CUDA the session's first provider must be CUDA: ONNX Runtime falls back to the CPU without a word.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.engines.registry import Engine, EngineInfo, Kernels, Setup, version_of
+from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, Kernels, import_engine, version_of_engine
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["OnnxEngine", "load_onnxruntime", "session_options"]
+__all__ = ["OnnxEngine", "load_onnxruntime", "load_onnxruntime_cuda", "session_options"]
 
 _DTYPES = {
     "tensor(float)": "float32",
@@ -36,14 +37,24 @@ _DTYPES = {
 
 
 class OnnxEngine(Engine):
-    """One session on the CPU provider. A free batch axis takes any batch as it is."""
+    """One session. A free batch axis takes any batch as it is.
 
-    def __init__(self, module: Any, info: EngineInfo, data: bytes) -> None:
+    providers: the first is the one that must run it; what it lacks runs on the next.
+    """
+
+    def __init__(
+        self, module: Any, info: EngineInfo, data: bytes, providers: Sequence[str] = ("CPUExecutionProvider",)
+    ) -> None:
         options = session_options(module, info.threads, exact=info.arithmetic == "exact")
         try:
-            self._session = module.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+            self._session = module.InferenceSession(data, options, providers=list(providers))
         except Exception as error:
-            raise EngineError(f"onnxruntime {info.version} refuses the artifact: {_first_line(error)}") from error
+            raise EngineError(f"{info.name} {info.version} refuses the artifact: {_first_line(error)}") from error
+        if (runs := self._session.get_providers()[0]) != providers[0]:
+            raise EngineError(
+                f"{info.name} {info.version} runs the artifact with {runs}, not with {providers[0]}",
+                do="Install the CUDA and cuDNN libraries that this version of onnxruntime-gpu asks for",
+            )
         self.info = info
         self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
         self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
@@ -76,13 +87,23 @@ def session_options(module: Any, threads: int, *, exact: bool = True) -> Any:
     return options
 
 
-def load_onnxruntime(form: str, data: bytes, setup: Setup) -> OnnxEngine:
+def load_onnxruntime(form: str, data: bytes, setup: EngineSetup) -> OnnxEngine:
     """ONNX Runtime, CPU provider. `setup.kernels` matters for "fast" alone."""
     import onnxruntime
 
-    version = version_of("onnxruntime") or onnxruntime.__version__
+    version = version_of_engine("onnxruntime") or onnxruntime.__version__
     kernels: Kernels = "fast" if setup.kernels == "fast" else "default"
     return OnnxEngine(onnxruntime, EngineInfo("onnxruntime", version, setup.threads, kernels), data)
+
+
+def load_onnxruntime_cuda(form: str, data: bytes, setup: EngineSetup) -> OnnxEngine:
+    """ONNX Runtime, CUDA provider."""
+    module = import_engine("onnxruntime-cuda")
+    if hasattr(module, "preload_dlls"):  # the CUDA libraries that pip installed
+        module.preload_dlls()
+    version = version_of_engine("onnxruntime-cuda") or module.__version__
+    providers = ("CUDAExecutionProvider", "CPUExecutionProvider")
+    return OnnxEngine(module, EngineInfo("onnxruntime-cuda", version, setup.threads), data, providers)
 
 
 def _spec(node: Any) -> TensorSpec:

@@ -8,7 +8,7 @@ Rules:
 - no decrypted model touches a disk: a TFLite file is read through a link to memory;
 - floats are computed in 32 bits: on ARM and AMX OpenVINO would take 16;
 - sums of 8-bit products are exact. On an x86 without VNNI OpenVINO adds them in 16 bits, which saturate. There such a
-  model runs in floats, unless tuning asks for `Setup(kernels="fast")` after it has compared golden answers.
+  model runs in floats, unless tuning asks for `EngineSetup(kernels="fast")` after it has compared golden answers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.board import cpu
-from edgekit_runtime.engines.registry import Engine, EngineInfo, Kernels, Setup, import_engine, version_of
+from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, Kernels, import_engine, version_of
 from edgekit_runtime.errors import EngineError
-from edgekit_runtime.modelfile.flatbuffer import Span, read
+from edgekit_runtime.modelfile.flatbuffer import VectorSpan, read
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
 __all__ = ["OpenVinoEngine", "load_openvino"]
@@ -84,7 +84,7 @@ class OpenVinoEngine(Engine):
         self._request = None
 
 
-def load_openvino(form: str, data: bytes, setup: Setup) -> OpenVinoEngine:
+def load_openvino(form: str, data: bytes, setup: EngineSetup) -> OpenVinoEngine:
     """OpenVINO's CPU plugin. `setup.kernels` matters for "fast" alone."""
     module = import_engine("openvino")
     version = version_of("openvino") or module.__version__
@@ -131,7 +131,7 @@ def _read(module: Any, form: str, data: bytes) -> Any:
 
 
 def _quantizations(data: bytes) -> list[list[Quantization | None]]:
-    """Of the inputs and of the outputs of a .tflite file: OpenVINO keeps the dtypes and does not tell the scales."""
+    """Of the inputs and of the outputs of a .tflite file: OpenVINO keeps the dtypes and drops the scales."""
     tensors, *edges = read(data, b"TFL3", "Model", _SCHEMA, {})[2][0]
     return [[_quantization(data, tensors[index][4]) for index in _values(data, edge, "i")] for edge in edges]
 
@@ -143,7 +143,7 @@ def _quantization(data: bytes, table: list[Any] | None) -> Quantization | None:
     return Quantization(scales[0], zeros[0] if zeros else 0) if len(scales) == 1 else None
 
 
-def _values(data: bytes, span: Span | None, kind: str) -> tuple[Any, ...]:
+def _values(data: bytes, span: VectorSpan | None, kind: str) -> tuple[Any, ...]:
     return () if span is None else struct.unpack_from(f"<{span.length}{kind}", data, span.start)
 
 

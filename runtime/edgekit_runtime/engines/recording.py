@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.engines.registry import Engine
 
-__all__ = ["Recording"]
+__all__ = ["RecordingEngine"]
 
 
-class Recording(Engine):
-    """Stands in front of another engine. given: copies of the first run's inputs; first_s: how long it took.
+class RecordingEngine(Engine):
+    """Stands in front of another engine.
 
+    given: copies of the first run's inputs; first_s: how long it took.
     last_s: how long the last one took; runs: how many there were.
     """
 

@@ -28,20 +28,25 @@ if TYPE_CHECKING:
     from edgekit_runtime.tensors import TensorSpec
 
 __all__ = [
+    "ANY_GPU",
     "ENGINES",
     "Engine",
     "EngineInfo",
     "EngineKind",
+    "EngineSetup",
     "Kernels",
-    "Setup",
     "available",
+    "check_inputs",
     "delegate_for",
     "expected_info",
     "import_engine",
     "load_engine",
     "load_with",
+    "on_gpu",
+    "one_line",
     "pick",
     "version_of",
+    "version_of_engine",
 ]
 
 Kernels = Literal["default", "plain", "reference", "fast"]
@@ -50,20 +55,25 @@ reference: TFLite's reference kernels, slow and with the same bits on every proc
 an x86 without VNNI, which saturate, in ONNX Runtime and OpenVINO; everything else computes 8-bit products exactly."""
 
 Arithmetic = Literal["exact", "fast"]
+DeviceKind = Literal["cpu", "gpu"]
+ANY_GPU = "gpu"
+"""In place of an engine's name: any engine of a GPU, and no other."""
 
 
 @dataclass(frozen=True)
-class Setup:
+class EngineSetup:
     """How an engine is to run an artifact.
 
     delegate: an external TFLite delegate, "PATH" or "PATH,key=value,..." (Edge TPU: "libedgetpu.so.1"). batch: for an
-    artifact whose batch axis is free, how many items to make room for at once.
+    artifact whose batch axis is free, how many items to make room for at once. keep: whether what an engine builds of
+    the artifact may be kept on a disk; never of an encrypted one.
     """
 
     threads: int = 1
     kernels: Kernels = "default"
     delegate: str | None = None
     batch: int = 1
+    keep: bool = True
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,8 @@ class EngineInfo:
 
 
 class Engine(AbstractContextManager["Engine", None]):
-    """Two methods and three facts: what an engine has to bring. Leaving the `with` block closes it.
+    """Two methods and three facts: what an engine has to bring.
+    Leaving the `with` block closes it.
 
     inputs, outputs: named as the file names them, in the engine's order.
     """
@@ -105,8 +116,8 @@ class Engine(AbstractContextManager["Engine", None]):
         """Free what it holds. Idempotent; `run` raises EngineError from then on."""
 
     def reset(self) -> None:
-        """Forget what earlier runs left inside the model (TFLite variables). An engine without such memory does
-        nothing; one that stands in front of another passes it on."""
+        """Forget what earlier runs left inside the model (TFLite variables).
+        An engine without such memory does nothing; one that stands in front of another passes it on."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -122,11 +133,12 @@ class EngineKind:
     distribution, extra: what brings it.
     use: what people take it for.
     loader: "module:function" of ours, called with format, bytes and setup; `module` is the heavy import behind it.
+    device: where it computes. An engine of a GPU answers only after it was measured here, or was asked for.
     kernels: the sets of kernels it has, the preferred one first.
     portable: those whose answers differ least between processors; golden examples are answered with them.
     delegates: whether it takes external ones.
     numpy_1_below: earlier versions need NumPy 1, and not all of them say so.
-    overwritten_by: distributions that install the same files.
+    overwritten_by: distributions that install the same files; one of them alone brings the engine, too.
     reporters: packages that report its use to others; its import does not find them.
     """
 
@@ -136,6 +148,7 @@ class EngineKind:
     use: str
     loader: str
     module: str
+    device: DeviceKind = "cpu"
     kernels: tuple[Kernels, ...] = ("default",)
     portable: Kernels = "default"
     delegates: bool = False
@@ -159,7 +172,7 @@ ENGINES: dict[str, EngineKind] = {
         "run TFLite artifacts",
         "edgekit_runtime.engines.tflite:load_litert",
         "ai_edge_litert.interpreter",
-        ("default", "plain", "reference"),
+        kernels=("default", "plain", "reference"),
         delegates=True,
         numpy_1_below=(1, 1),
     ),
@@ -171,7 +184,7 @@ ENGINES: dict[str, EngineKind] = {
         "run TFLite artifacts where LiteRT has no wheel",
         "edgekit_runtime.engines.tflite:load_tflite_runtime",
         "tflite_runtime.interpreter",
-        ("default", "plain", "reference"),
+        kernels=("default", "plain", "reference"),
         portable="reference",
         delegates=True,
         numpy_1_below=(3,),
@@ -183,7 +196,7 @@ ENGINES: dict[str, EngineKind] = {
         "run ONNX artifacts",
         "edgekit_runtime.engines.onnx:load_onnxruntime",
         "onnxruntime",
-        ("default", "fast"),
+        kernels=("default", "fast"),
         numpy_1_below=(1, 19),
         overwritten_by=("onnxruntime-gpu",),
     ),
@@ -194,8 +207,44 @@ ENGINES: dict[str, EngineKind] = {
         "run ONNX and TFLite artifacts, measured beside the engines above",
         "edgekit_runtime.engines.openvino:load_openvino",
         "openvino",
-        ("default", "fast"),
+        kernels=("default", "fast"),
         reporters=("openvino_telemetry",),
+    ),
+    "tensorrt": EngineKind(
+        ("onnx",),
+        "tensorrt",
+        "tensorrt",
+        "run ONNX artifacts on an NVIDIA GPU",
+        "edgekit_runtime.engines.tensorrt:load_tensorrt",
+        "tensorrt",
+        "gpu",
+    ),
+    "tensorrt-rtx": EngineKind(
+        ("onnx",),
+        "tensorrt-rtx-cu13-bindings",
+        "tensorrt-rtx",
+        "run ONNX artifacts on an NVIDIA RTX GPU",
+        "edgekit_runtime.engines.tensorrt:load_tensorrt_rtx",
+        "tensorrt_rtx_bindings",
+        "gpu",
+    ),
+    "onnxruntime-cuda": EngineKind(
+        ("onnx",),
+        "onnxruntime-gpu",
+        "onnx-cuda",
+        "run ONNX artifacts on an NVIDIA GPU, and on the processor",
+        "edgekit_runtime.engines.onnx:load_onnxruntime_cuda",
+        "onnxruntime",
+        "gpu",
+    ),
+    "torch-cuda": EngineKind(
+        ("onnx",),
+        "torch",
+        "torch-cuda",
+        "run ONNX artifacts on any NVIDIA GPU that PyTorch runs on",
+        "edgekit_runtime.engines.torch_cuda:load_torch_cuda",
+        "torch",
+        "gpu",
     ),
 }
 
@@ -210,19 +259,36 @@ def version_of(distribution: str) -> str | None:
         return None
 
 
+def version_of_engine(name: str) -> str | None:
+    """The installed version of an engine, from package metadata; None when it is not installed."""
+    kind = ENGINES[name]
+    versions = (version_of(distribution) for distribution in (kind.distribution, *kind.overwritten_by))
+    return next((version for version in versions if version is not None), None)
+
+
+def on_gpu(name: str) -> bool:
+    """Whether this engine computes on a GPU."""
+    return name in ENGINES and ENGINES[name].device == "gpu"
+
+
 def available() -> dict[str, str]:
-    """Installed engines and their versions, from package metadata: nothing heavy is imported."""
-    versions = {name: version_of(kind.distribution) for name, kind in ENGINES.items()}
+    """Installed engines and their versions, from package metadata: nothing heavy is imported.
+
+    An engine of a GPU is there also where no GPU is: loading it says so.
+    """
+    versions = {name: version_of_engine(name) for name in ENGINES}
     return {name: version for name, version in versions.items() if version is not None}
 
 
 def pick(format: str, installed: dict[str, str] | None = None) -> str:  # noqa: A002
     """The engine for a format: `ai-edge-litert` where it is installed, `tflite-runtime` where it is not; ONNX Runtime.
 
+    Never one of a GPU: their answers differ from one GPU to the next.
+
     Raises MissingExtraError, with the command that adds an engine, when none is installed.
     """
     installed = available() if installed is None else installed
-    candidates = [name for name, kind in ENGINES.items() if format in kind.formats]
+    candidates = [name for name, kind in ENGINES.items() if format in kind.formats and kind.device == "cpu"]
     if not candidates:
         known = sorted({format for kind in ENGINES.values() for format in kind.formats})  # noqa: A001
         raise EngineError(f"no engine runs the format '{format}'", do=f"Known formats: {', '.join(known)}")
@@ -232,17 +298,24 @@ def pick(format: str, installed: dict[str, str] | None = None) -> str:  # noqa: 
     raise MissingExtraError(ENGINES[candidates[0]].extra, f"running a {format} artifact")
 
 
-def expected_info(name: str, setup: Setup) -> EngineInfo:
+def expected_info(name: str, setup: EngineSetup) -> EngineInfo:
     """What an engine will say of itself once it is loaded, from package metadata: nothing is imported."""
     kind = ENGINES[name]
     kernels = setup.kernels if setup.kernels in kind.kernels else "default"
     delegate = setup.delegate if kind.delegates else None
-    return EngineInfo(name, version_of(kind.distribution) or "unknown", setup.threads, kernels, delegate)
+    return EngineInfo(name, version_of_engine(name) or "unknown", setup.threads, kernels, delegate)
 
 
 def import_engine(name: str) -> Any:
-    """The heavy import behind an engine, without the packages that would report it."""
+    """The heavy import behind an engine, without the packages that would report it.
+
+    Raises EngineError where it needs a GPU and there is none: then nothing is imported.
+    """
     kind = ENGINES[name]
+    if kind.device == "gpu":
+        from edgekit_runtime.engines.cuda import gpu
+
+        gpu()
     hidden = [reporter for reporter in kind.reporters if reporter not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # with None there, importing it is an ImportError
     try:
@@ -266,7 +339,7 @@ def load_engine(
 
     Raises EngineError when the engine refuses the bytes, MissingExtraError when it is not installed.
     """
-    return load_with(engine or pick(format), format, data, Setup(threads, kernels, delegate_for(format, data)))
+    return load_with(engine or pick(format), format, data, EngineSetup(threads, kernels, delegate_for(format, data)))
 
 
 def delegate_for(format: str, data: bytes) -> str | None:  # noqa: A002
@@ -275,7 +348,7 @@ def delegate_for(format: str, data: bytes) -> str | None:  # noqa: A002
     return os.environ.get("EDGEKIT_DELEGATE") or None if needed else None
 
 
-def load_with(name: str, format: str, data: bytes, setup: Setup) -> Engine:  # noqa: A002
+def load_with(name: str, format: str, data: bytes, setup: EngineSetup) -> Engine:  # noqa: A002
     """As `load_engine`, with an engine's name and everything that can be set.
 
     Raises EngineError also where the delegate cannot be loaded or does not take the graph.
@@ -288,6 +361,8 @@ def load_with(name: str, format: str, data: bytes, setup: Setup) -> Engine:  # n
     if setup.delegate is not None and not kind.delegates:
         raise EngineError(f"engine '{name}' takes no delegate", where=setup.delegate)
     _check_numpy(kind)
+    if kind.device == "gpu" and version_of_engine(name) is None:
+        raise MissingExtraError(kind.extra, f"engine '{name}'")
     module, function = kind.loader.split(":")
     loader = getattr(importlib.import_module(module), function)
     try:
@@ -300,6 +375,24 @@ def load_with(name: str, format: str, data: bytes, setup: Setup) -> Engine:  # n
             do=f"Run: pip install --force-reinstall {kind.distribution}",
         ) from error
     return loaded
+
+
+def check_inputs(engine: Engine, inputs: Sequence[NDArray[Any]]) -> None:
+    """For an engine whose library takes any memory: raises EngineError for what is not what it declares."""
+    if len(inputs) != len(engine.inputs):
+        raise EngineError(f"{len(inputs)} inputs were given, it has {len(engine.inputs)}", where=engine.info.name)
+    for spec, array in zip(engine.inputs, inputs, strict=True):
+        fits = array.ndim == len(spec.shape) and array.dtype == spec.dtype
+        if not fits or any(want not in (-1, have) for want, have in zip(spec.shape, array.shape, strict=True)):
+            raise EngineError(
+                f"'{spec.name}' is {spec.dtype} {list(spec.shape)}, not {array.dtype} {list(array.shape)}",
+                where=engine.info.name,
+            )
+
+
+def one_line(text: str) -> str:
+    """What a library says, without its line ends and no longer than a message may be."""
+    return " ".join(text.split())[:400]
 
 
 def _check_numpy(kind: EngineKind) -> None:

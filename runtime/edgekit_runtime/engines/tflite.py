@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.engines.registry import Engine, EngineInfo, Setup, version_of
+from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, version_of
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
@@ -79,8 +79,9 @@ class TFLiteEngine(Engine):
         return [self._get(outputs[0])] if len(outputs) == 1 else [self._get(index) for index in outputs]
 
     def reset(self) -> None:
-        """A new interpreter of the same bytes. `reset_all_variables` would not do: it leaves resource variables
-        (VAR_HANDLE) as they are, in LiteRT 2.3 and in tflite-runtime 2.14.
+        """A new interpreter of the same bytes.
+        `reset_all_variables` would not do: it leaves resource variables (VAR_HANDLE) as they are, in LiteRT 2.3 and in
+        tflite-runtime 2.14.
         """
         self._take(_interpreter(self._module, self.info, self._data))
         self._batch = 1
@@ -99,12 +100,12 @@ class TFLiteEngine(Engine):
                 self._interpreter.resize_tensor_input(index, [batch, *shape])
             self._interpreter.allocate_tensors()
         except (ValueError, RuntimeError) as error:
-            self._batch = -1  # whatever comes next is sized anew
+            self._batch = -1  # the next input is sized again
             raise EngineError(f"a batch of {batch} does not fit: {error}", where=self.info.name) from error
         self._batch = batch
 
 
-def load_litert(form: str, data: bytes, setup: Setup) -> TFLiteEngine:
+def load_litert(form: str, data: bytes, setup: EngineSetup) -> TFLiteEngine:
     """LiteRT, the current runtime."""
     with _quiet_stderr():
         from ai_edge_litert import interpreter
@@ -112,14 +113,14 @@ def load_litert(form: str, data: bytes, setup: Setup) -> TFLiteEngine:
     return TFLiteEngine(interpreter, _info("litert", "ai-edge-litert", setup), data, batch=setup.batch)
 
 
-def load_tflite_runtime(form: str, data: bytes, setup: Setup) -> TFLiteEngine:
+def load_tflite_runtime(form: str, data: bytes, setup: EngineSetup) -> TFLiteEngine:
     """tflite-runtime 2.14, the last of its line; needs NumPy 1."""
     from tflite_runtime import interpreter
 
     return TFLiteEngine(interpreter, _info("tflite-runtime", "tflite-runtime", setup), data, batch=setup.batch)
 
 
-def _info(name: str, distribution: str, setup: Setup) -> EngineInfo:
+def _info(name: str, distribution: str, setup: EngineSetup) -> EngineInfo:
     return EngineInfo(name, version_of(distribution) or "unknown", setup.threads, setup.kernels, setup.delegate)
 
 
@@ -194,7 +195,8 @@ def _quiet_stderr() -> Iterator[None]:
 
 
 def split(delegate: str) -> tuple[str, dict[str, str]]:
-    """ "PATH,key=value,..." -> the path and the options that the library is given. Raises EngineError."""
+    """ "PATH,key=value,..." -> the path and the options that the library is given.
+    Raises EngineError."""
     path, *pairs = (part.strip() for part in delegate.split(","))
     options = {}
     for pair in pairs:

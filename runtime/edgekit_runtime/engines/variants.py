@@ -69,7 +69,7 @@ class BatchEngine(Engine):
 
     @property
     def dead(self) -> str | None:
-        """Why the engine's own process answers nobody any more; None while it may, and where there is none."""
+        """Reason the isolated engine died, or None if it is alive or runs in process."""
         host = getattr(self._single, "host", None)
         return None if host is None else host.dead
 

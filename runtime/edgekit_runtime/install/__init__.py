@@ -1,6 +1,6 @@
 """Installing bundles on a board: whole, checked, tried out, one switch, and a way back.
 
-    install("https://models.example/net.ekb", "/var/lib/edgekit/camera", Asked(profile="raspberry-pi-4"))
+    install("https://models.example/net.ekb", "/var/lib/edgekit/camera", InstallOptions(profile="raspberry-pi-4"))
     with open_bundle("/var/lib/edgekit/camera") as model: ...
 
 The durable steps of an install, in their order. Each is complete before the next begins, and a power cut between any
@@ -37,7 +37,7 @@ way back: the journal without the trial, then `current` to the generation before
 After a cut the journal is right and `current` may be one step behind it: `status`, `open_bundle`, `install` and every
 other command put it where the journal says first (`settling`).
 
-After a kill a name may be there that no folder was flushed for: whoever builds on it flushes the folder first.
+After a kill a name may be there that no folder was flushed for: its user flushes the folder first.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ from typing import TYPE_CHECKING
 from edgekit_runtime.lazy import lazily
 
 if TYPE_CHECKING:
-    from edgekit_runtime.install.fetch import Fetching
-    from edgekit_runtime.install.http import Limits
-    from edgekit_runtime.install.installing import Asked, Installed, install
+    from edgekit_runtime.install.fetch import FetchOptions
+    from edgekit_runtime.install.http import DownloadLimits
+    from edgekit_runtime.install.installing import InstallOptions, InstallResult, install
     from edgekit_runtime.install.layout import Generation, Root, is_root
-    from edgekit_runtime.install.prove import Proof, Proving
-    from edgekit_runtime.install.rules import Board
-    from edgekit_runtime.install.settling import Collected, collect
+    from edgekit_runtime.install.prove import Proof, TrialOptions
+    from edgekit_runtime.install.rules import BoardIdentity
+    from edgekit_runtime.install.settling import CollectionResult, collect
     from edgekit_runtime.install.standing import Status, activate, rollback, status
 
 __all__ = [
-    "Asked",
-    "Board",
-    "Collected",
-    "Fetching",
+    "BoardIdentity",
+    "CollectionResult",
+    "DownloadLimits",
+    "FetchOptions",
     "Generation",
-    "Installed",
-    "Limits",
+    "InstallOptions",
+    "InstallResult",
     "Proof",
-    "Proving",
     "Root",
     "Status",
+    "TrialOptions",
     "activate",
     "collect",
     "install",
@@ -80,16 +80,16 @@ __getattr__ = lazily(
     __name__,
     {
         "edgekit_runtime.install.installing": (
-            "Asked",
-            "Installed",
+            "InstallOptions",
+            "InstallResult",
             "install",
         ),
         "edgekit_runtime.install.settling": (
-            "Collected",
+            "CollectionResult",
             "collect",
         ),
-        "edgekit_runtime.install.fetch": ("Fetching",),
-        "edgekit_runtime.install.http": ("Limits",),
+        "edgekit_runtime.install.fetch": ("FetchOptions",),
+        "edgekit_runtime.install.http": ("DownloadLimits",),
         "edgekit_runtime.install.layout": (
             "Generation",
             "Root",
@@ -103,8 +103,8 @@ __getattr__ = lazily(
         ),
         "edgekit_runtime.install.prove": (
             "Proof",
-            "Proving",
+            "TrialOptions",
         ),
-        "edgekit_runtime.install.rules": ("Board",),
+        "edgekit_runtime.install.rules": ("BoardIdentity",),
     },
 )

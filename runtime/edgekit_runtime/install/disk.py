@@ -1,4 +1,4 @@
-"""Writing that survives a power cut, opening that follows nobody's links, and what to do about what is not edgekit's.
+"""Writing that survives a power cut, opening that follows no links, and what to do about foreign files.
 
     write_file(root / "journal.json", text)      # the old text or the new one, whenever the power goes
     with open_regular(path) as file: ...         # InstallError (planted) for a link, a pipe, a file with a second name
@@ -36,6 +36,7 @@ __all__ = [
     "create_empty",
     "drop_folder",
     "drop_twin",
+    "foreign_file_error",
     "free_bytes",
     "make_folder",
     "make_folders",
@@ -45,24 +46,23 @@ __all__ = [
     "names_in",
     "open_folder",
     "open_regular",
-    "planted",
     "point",
     "put_link",
     "read_link",
     "read_text",
     "reading",
     "remove",
-    "storing",
+    "storage_errors",
     "sync_folder",
     "unreadable",
     "write_file",
 ]
 
 _KEPT = {
-    "journal.json": "what answers goes on; where a rollback leads is forgotten",
+    "journal.json": "the active bundle stays active; where a rollback leads is forgotten",
     "slot.json": "say again what you said before: edgekit install --trust and --profile",
     "generation.json": "the generation is lost with it: install its bundle again",
-    "trial.json": "what was seen of the trial is counted anew",
+    "trial.json": "the trial is counted from its beginning",
 }
 _FOLDERS = frozenset({"incoming", "objects", "generations", "trust"})
 _GENERATION = re.compile(r"[1-9][0-9]{0,8}(?:\.new)?")
@@ -70,7 +70,7 @@ _MOST_TEXT = 1 << 20
 """Nothing that edgekit keeps in a root as text is longer."""
 
 
-def planted(what: str, path: Path) -> InstallError:
+def foreign_file_error(what: str, path: Path) -> InstallError:
     """what: that it is not ours. path: where edgekit keeps something."""
     return InstallError(what, where=str(path), do=_away(path), code="planted")
 
@@ -106,12 +106,12 @@ def _lost(path: Path) -> str:
     if path.parent.name == "trust" or path.name == "trust":
         return "name the key again: edgekit install --trust"
     if path.parent.name == "incoming" or path.name == "incoming":
-        return "a download that was not whole begins anew"
+        return "an incomplete download starts over"
     return "nothing is lost"
 
 
 @contextlib.contextmanager
-def storing(path: Path) -> Iterator[None]:
+def storage_errors(path: Path) -> Iterator[None]:
     """What the system refuses inside becomes a StorageError that names `path`."""
     try:
         yield
@@ -145,15 +145,15 @@ def _typed(error: OSError, path: Path) -> InstallError:
             "the file system is read-only", where=where, do="Mount it for writing, then try again", code="read-only"
         )
     if error.errno in (errno.ELOOP, errno.EMLINK):
-        return planted("a symbolic link stands where edgekit keeps a file", path)
+        return foreign_file_error("a symbolic link stands where edgekit keeps a file", path)
     if error.errno in (errno.EACCES, errno.EPERM):
         return StorageError(f"cannot be written: {why}", where=where, do="Run this as the user who owns the root")
     return StorageError(f"the disk refused: {why}", where=where, do="Check the disk, then try again")
 
 
 def open_folder(folder: Path) -> int:
-    """A descriptor of a folder of a root, or of the root itself. Raises OSError where there is none, InstallError
-    (planted) for a link.
+    """A descriptor of a folder of a root, or of the root itself.
+    Raises OSError where there is none, InstallError (planted) for a link.
     """
     below = _below_root(folder)
     base = folder.parents[below - 1] if below else folder
@@ -179,7 +179,7 @@ def _opened(name: str | Path, folder: Path, above: int | None) -> int:
 
 def _no_folder(folder: Path) -> InstallError:
     what = "a symbolic link" if folder.is_symlink() else "something that is no folder"
-    return planted(f"{what} stands where edgekit keeps a folder", folder)
+    return foreign_file_error(f"{what} stands where edgekit keeps a folder", folder)
 
 
 def _below_root(folder: Path) -> int:
@@ -203,8 +203,8 @@ def _beside(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a regular file with one name. Raises OSError where there is none, InstallError (planted) for
-    anything else.
+    """A descriptor of a regular file with one name.
+    Raises OSError where there is none, InstallError (planted) for anything else.
     """
     try:
         with _beside(path) as (folder, name):
@@ -217,9 +217,11 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise planted("something that is no file stands where edgekit keeps one", path)
+            raise foreign_file_error("something that is no file stands where edgekit keeps one", path)
         if found.st_nlink > 1:
-            raise planted("the file has a second name elsewhere (a hard link), by which others could change it", path)
+            raise foreign_file_error(
+                "the file has a second name elsewhere (a hard link), by which others could change it", path
+            )
     except BaseException:
         os.close(descriptor)
         raise
@@ -227,7 +229,8 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_text(path: Path) -> str | None:
-    """The text of a file that edgekit keeps; None where there is none. Raises StorageError, InstallError (planted)."""
+    """The text of a file that edgekit keeps; None where there is none.
+    Raises StorageError, InstallError (planted)."""
     with reading(path):
         try:
             descriptor = open_regular(path)
@@ -254,7 +257,7 @@ def create_draft(path: Path) -> Iterator[Draft]:
 
     Flushed to the disk at the end; removed on an error.
     """
-    with storing(path), _beside(path) as (folder, name):
+    with storage_errors(path), _beside(path) as (folder, name):
         _clear(path, folder)
         with draft_in(folder, name) as file:
             yield file
@@ -267,24 +270,26 @@ def create_empty(path: Path) -> None:
 
 
 def _clear(path: Path, folder: int) -> None:
-    """What a cut left under a draft's name. Anything that no cut of ours leaves there is somebody else's."""
+    """What a cut left under a draft's name.
+    Anything that no cut of ours leaves there is somebody else's."""
     try:
         found = os.lstat(path.name, dir_fd=folder)
     except FileNotFoundError:
         return
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-        raise planted("something that edgekit did not leave stands in the way", path)
+        raise foreign_file_error("something that edgekit did not leave stands in the way", path)
     os.unlink(path.name, dir_fd=folder)
 
 
 def move(draft: Path, path: Path) -> None:
     """Rename within one folder, durably."""
-    with storing(path), _beside(path) as (folder, name):
+    with storage_errors(path), _beside(path) as (folder, name):
         replace_in(folder, draft.name, name)
 
 
 def move_between(old: Path, new: Path) -> None:
-    """Rename from one folder of a root to another, durably. Raises OSError, InstallError (planted)."""
+    """Rename from one folder of a root to another, durably.
+    Raises OSError, InstallError (planted)."""
     with _beside(old) as (source, name), _beside(new) as (target, other):
         os.replace(name, other, src_dir_fd=source, dst_dir_fd=target)
         os.fsync(target)
@@ -317,8 +322,9 @@ def make_folders(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """A folder of ours, durably. Raises InstallError (planted) where a link or a file has its name."""
-    with storing(folder), _beside(folder) as (above, name):
+    """A folder of ours, durably.
+    Raises InstallError (planted) where a link or a file has its name."""
+    with storage_errors(folder), _beside(folder) as (above, name):
         try:
             os.mkdir(name, dir_fd=above)
             os.fsync(above)
@@ -328,8 +334,9 @@ def make_folder(folder: Path) -> None:
 
 
 def drop_folder(folder: Path) -> None:
-    """A generation's folder and what is in it; links are removed, never followed. Nothing where there is none."""
-    with storing(folder), _beside(folder) as (above, name):
+    """A generation's folder and what is in it; links are removed, never followed.
+    Nothing where there is none."""
+    with storage_errors(folder), _beside(folder) as (above, name):
         try:
             found = os.lstat(name, dir_fd=above)
         except FileNotFoundError:
@@ -377,10 +384,10 @@ def make_link(link: Path, target: str) -> None:
 
 
 def clear_link(link: Path, folder: str) -> None:
-    """Away with a link into `folder` that a cut left there. Raises InstallError (planted) for anything else under that
-    name.
+    """Away with a link into `folder` that a cut left there.
+    Raises InstallError (planted) for anything else under that name.
     """
-    with storing(link), _beside(link) as (above, name):
+    with storage_errors(link), _beside(link) as (above, name):
         try:
             found = Path(os.readlink(name, dir_fd=above))
         except FileNotFoundError:
@@ -388,16 +395,16 @@ def clear_link(link: Path, folder: str) -> None:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            raise planted("something that is no link of edgekit's stands in the way", link) from None
+            raise foreign_file_error("something that is no link of edgekit's stands in the way", link) from None
         if found.parent != Path(folder):
-            raise planted(f"a link to {str(found)!r:.80}, which edgekit did not make", link)
+            raise foreign_file_error(f"a link to {str(found)!r:.80}, which edgekit did not make", link)
         os.unlink(name, dir_fd=above)
 
 
 def put_link(link: Path, target: str) -> None:
     """A symbolic link under a new name, in place of one that a cut left there. Not yet flushed."""
     clear_link(link, str(Path(target).parent))
-    with storing(link):
+    with storage_errors(link):
         make_link(link, target)
 
 
@@ -409,7 +416,7 @@ def point(link: Path, prepared: Path) -> None:
 
 def remove(path: Path) -> None:
     """A file or a link, durably; nothing where there is none."""
-    with storing(path), _beside(path) as (folder, name):
+    with storage_errors(path), _beside(path) as (folder, name):
         try:
             os.unlink(name, dir_fd=folder)
         except FileNotFoundError:
@@ -419,13 +426,13 @@ def remove(path: Path) -> None:
 
 def drop_twin(name: Path, other: Path) -> None:
     """Where a power cut came amid a rename from one folder to another, a file may have both names: the old one goes."""
-    with storing(name), contextlib.suppress(FileNotFoundError):
+    with storage_errors(name), contextlib.suppress(FileNotFoundError):
         if os.path.samestat(name.lstat(), other.lstat()):
             remove(name)
 
 
 def free_bytes(folder: Path) -> int:
     """Room for a file of ours."""
-    with storing(folder):
+    with storage_errors(folder):
         found = os.statvfs(folder)
         return found.f_bavail * found.f_frsize

@@ -1,19 +1,19 @@
-"""From a source to a file of ours, judged as soon as its head is here, and resumed where it stopped.
+"""Download a bundle: check its head first, and resume a broken download.
 
     source = source_of("../net.ekb")            # or a file, http or https URL
-    source.told, source.kept                    # "../net.ekb", "/home/anna/net.ekb"
+    source.display, source.canonical           # "../net.ekb", "/home/anna/net.ekb"
     fetched = fetch(source, root.incoming / "1f00.part", judge)
 
 Rules:
 - the head (manifest, signatures) is judged before the rest is asked for; it says how long the file is, and not one byte
   more is taken;
-- what a broken connection left is kept with the server's validator, and goes on only where the server says that it is
+- what a broken connection left is kept with the server's validator, and resumes only where the server says that it is
   still the same file; whatever was put together wrongly all the same fails its digests later;
-- it goes on behind what was flushed, every ten seconds and at the end: what a power cut leaves beyond may have the
-  length of what came, and other bytes. The file is flushed before anybody is told that it is there;
+- it resumes behind what was flushed, every ten seconds and at the end: what a power cut leaves beyond may have the
+  length of what came, and other bytes. The file is flushed before it is reported as there;
 - too slow for half a minute, or too long in all, is an error: it never waits for ever;
 - what is written down of a source is the same from whatever folder an install is asked for, and holds no password. What
-  is wrong with a bundle is told of what the owner named;
+  is wrong with a bundle names what the owner gave;
 - a file is a regular one: a pipe or a device may never end.
 """
 
@@ -33,10 +33,20 @@ from urllib.parse import unquote, urlsplit
 from edgekit_runtime.bundle.codec import json_text, read_json
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
 from edgekit_runtime.errors import BundleError, DownloadError, EdgekitError, InstallError
-from edgekit_runtime.install.disk import open_regular, read_text, remove, storing, sync_folder, write_file
-from edgekit_runtime.install.http import FinalError, Limits, WrongPartError, get, told_url
+from edgekit_runtime.install.disk import open_regular, read_text, remove, storage_errors, sync_folder, write_file
+from edgekit_runtime.install.http import DownloadLimits, FinalError, WrongPartError, display_url, get
 
-__all__ = ["Fetched", "Fetching", "Judge", "Source", "Stream", "drop_part", "fetch", "head_of", "source_of"]
+__all__ = [
+    "BundleSource",
+    "FetchOptions",
+    "FetchedFile",
+    "Judge",
+    "Stream",
+    "drop_part",
+    "fetch",
+    "head_of",
+    "source_of",
+]
 
 _COPY = 1 << 20
 _FLUSH_S = 10.0
@@ -46,25 +56,26 @@ Judge = Callable[[Header], int]
 
 
 @dataclass(frozen=True)
-class Source:
-    """told: its name for people, as they wrote it. kept: its name for the root, the same from every folder. Neither
+class BundleSource:
+    """display: its name for people, as they wrote it. canonical: for the root, the same from every folder. Neither
     holds credentials. opens: from which byte, with which validator. here: whether it is a file of this machine."""
 
-    told: str
-    kept: str
+    display: str
+    canonical: str
     opens: Callable[[int, str], Stream]
     here: bool = False
 
     def answers_for(self, error: EdgekitError, stored: Path) -> None:
-        """What is wrong with the bundle is told of what was given; `stored`, which it became here, is gone when that is
+        """An error names the source as the owner wrote it; `stored`, which it became here, is gone when that is
         read.
         """
         if not isinstance(error, InstallError) or error.code == "trial-failed":
-            error.where = error.where.replace(str(stored), self.told)
+            error.where = error.where.replace(str(stored), self.display)
 
 
-def source_of(name: str | os.PathLike[str], limits: Limits | None = None) -> Source:
-    """A URL (http, https, file) or a path. Raises DownloadError for any other scheme, and for what is no URL."""
+def source_of(name: str | os.PathLike[str], limits: DownloadLimits | None = None) -> BundleSource:
+    """A URL (http, https, file) or a path.
+    Raises DownloadError for any other scheme, and for what is no URL."""
     text = os.fsdecode(name)
     if "://" not in text:
         return _file(Path(text), text)
@@ -77,43 +88,45 @@ def source_of(name: str | os.PathLike[str], limits: Limits | None = None) -> Sou
             raise DownloadError("a file: URL names a file of this machine", where=text, do="Write file:///PATH")
         path = Path(unquote(parts.path))
         return _file(path, str(path))
-    told = told_url(text)
+    display = display_url(text)
     if parts.scheme in ("http", "https"):
-        return Source(told, told, lambda start, validator: get(text, start=start, validator=validator, limits=limits))
-    raise DownloadError(f"{parts.scheme}: is not known", where=told, do="Pass a path, or an http, https or file URL")
+        return BundleSource(
+            display, display, lambda start, validator: get(text, start=start, validator=validator, limits=limits)
+        )
+    raise DownloadError(f"{parts.scheme}: is not known", where=display, do="Pass a path, or an http, https or file URL")
 
 
-def _file(path: Path, told: str) -> Source:
-    kept = told
-    with contextlib.suppress(OSError, ValueError):  # no current folder, a NUL: whoever opens it says so
-        kept = str(path.parent.resolve() / path.name)  # the name itself may be a link, to another file tomorrow
-    return Source(told, kept, lambda start, validator: _FileStream(path), here=True)
+def _file(path: Path, display: str) -> BundleSource:
+    canonical = display
+    with contextlib.suppress(OSError, ValueError):  # no current folder, a NUL: opening it says so
+        canonical = str(path.parent.resolve() / path.name)  # the name itself may be a link, to another file tomorrow
+    return BundleSource(display, canonical, lambda start, validator: _FileStream(path), here=True)
 
 
-def head_of(source: Source) -> Header:
+def head_of(source: BundleSource) -> Header:
     """Of what it has now. Raises DownloadError, BundleError, IntegrityError."""
     stream, data = source.opens(0, ""), b""
     with contextlib.closing(stream):
-        while len(data) < header_needs(data, source.told):
+        while len(data) < header_needs(data, source.display):
             chunk = stream.read()
             if not chunk:
                 break
             data += chunk
-    return read_header(data, source.told)
+    return read_header(data, source.display)
 
 
 @dataclass(frozen=True)
-class Fetching:
-    """How: the limits, whom to tell (stage, bytes done, bytes in all), and the clock and the waiting, for tests."""
+class FetchOptions:
+    """Limits, progress (stage, bytes done, bytes in all), and clock and sleep for tests."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: DownloadLimits = field(default_factory=DownloadLimits)
     progress: Callable[[str, int, int | None], object] = lambda stage, done, total: None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedFile:
     """sha256: of the whole file."""
 
     path: Path
@@ -122,13 +135,13 @@ class Fetched:
     header: Header
 
 
-def fetch(source: Source, path: Path, judge: Judge, how: Fetching | None = None) -> Fetched:
+def fetch(source: BundleSource, path: Path, judge: Judge, how: FetchOptions | None = None) -> FetchedFile:
     """path: the part; what is there is gone on with. Raises what `judge` raises, DownloadError, StorageError,
     BundleError.
     """
-    how = how or Fetching()
-    with storing(path):
-        part = _Part(path, source.told, judge, how)
+    how = how or FetchOptions()
+    with storage_errors(path):
+        part = _Part(path, source.display, judge, how)
         try:
             return part.fetch(source)
         finally:
@@ -199,8 +212,8 @@ class _Facts:
 class _Part:
     """The file that grows. size: bytes that are here. wanted: of the whole file, None until its head is here."""
 
-    def __init__(self, path: Path, told: str, judge: Judge, how: Fetching) -> None:
-        self._path, self._told, self._judge, self._how = path, told, judge, how
+    def __init__(self, path: Path, display: str, judge: Judge, how: FetchOptions) -> None:
+        self._path, self._display, self._judge, self._how = path, display, judge, how
         self._descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
         self._header: Header | None = None
         self._head = bytearray()
@@ -226,7 +239,7 @@ class _Part:
             self._write_facts(validator)
         self._flushed_at = self._how.clock()
 
-    def fetch(self, source: Source) -> Fetched:
+    def fetch(self, source: BundleSource) -> FetchedFile:
         validator, flushed = self._known()  # what an earlier fetch left, where it can be gone on with
         if validator:
             while chunk := os.read(self._descriptor, min(_COPY, flushed - self._size)):
@@ -241,7 +254,7 @@ class _Part:
                 validator = self._pull(source, validator)
                 break
             except FinalError as error:
-                raise DownloadError(error.what, where=error.where or self._told, do=error.do) from error
+                raise DownloadError(error.what, where=error.where or self._display, do=error.do) from error
             except WrongPartError:
                 validator = ""
                 self._restart()
@@ -258,12 +271,12 @@ class _Part:
                 validator, _ = self._known()
             if tries >= limits.tries:
                 do = f"{failed.do}; what arrived is kept" if self._size and validator else failed.do
-                raise DownloadError(failed.what, where=self._told, do=do) from failed
+                raise DownloadError(failed.what, where=self._display, do=do) from failed
             self._how.sleep(_WAITS_S[min(tries, len(_WAITS_S)) - 1])
         os.fsync(self._descriptor)
         sync_folder(self._path.parent)
         assert self._header is not None
-        return Fetched(self._path, self._digest.hexdigest(), self._size, self._header)
+        return FetchedFile(self._path, self._digest.hexdigest(), self._size, self._header)
 
     def _known(self) -> tuple[str, int]:
         """The validator of what is here, empty where there is none, and how much of it was flushed."""
@@ -279,7 +292,7 @@ class _Part:
         self._head.clear()
         self._digest = hashlib.sha256()
 
-    def _pull(self, source: Source, validator: str) -> str:
+    def _pull(self, source: BundleSource, validator: str) -> str:
         """One connection, to the end of the file. Raises DownloadError where it ends early."""
         if self._size and self._size == self._wanted:
             return validator
@@ -301,8 +314,8 @@ class _Part:
                     self._flush()
         if self._wanted is None:
             if stream.total is not None and self._size < stream.total:
-                raise DownloadError("the connection ended early", where=self._told, do="Try again")
-            read_header(bytes(self._head), self._told)  # says where the file ends
+                raise DownloadError("the connection ended early", where=self._display, do="Try again")
+            read_header(bytes(self._head), self._display)  # says where the file ends
         if self._size != self._wanted:
             if stream.total is not None and stream.total != self._wanted:
                 raise self._wrong_size(stream.total)
@@ -329,11 +342,11 @@ class _Part:
     def _look_at_head(self) -> None:
         """Judge it as soon as all of it is here."""
         while len(self._head) >= self._need:
-            need = header_needs(bytes(self._head), self._told)
+            need = header_needs(bytes(self._head), self._display)
             if need > len(self._head):
                 self._need = need
                 continue
-            self._header = read_header(bytes(self._head), self._told)
+            self._header = read_header(bytes(self._head), self._display)
             self._wanted = self._judge(self._header)
             self._head.clear()
             if self._size > self._wanted:
@@ -349,7 +362,7 @@ class _Part:
         is_ = f"it is {total:,} bytes long" if total is not None else "it does not end where it should"
         return DownloadError(
             f"{is_}, and its signed head says {self._wanted:,}",
-            where=self._told,
+            where=self._display,
             do="Copy or build the bundle again",
             code="download-size",
         )
@@ -359,8 +372,8 @@ class _Part:
         if now - self._began > limits.total_s:
             raise DownloadError(
                 f"it took longer than {limits.total_s:,.0f} s",
-                where=self._told,
-                do="Install again: it goes on there",
+                where=self._display,
+                do="Install again: it resumes there",
                 code="download-slow",
             )
         if now - self._slow_from < limits.slow_s:
@@ -369,8 +382,8 @@ class _Part:
         if came < limits.least_rate * (now - self._slow_from):
             raise DownloadError(
                 f"{came:,} bytes came in {now - self._slow_from:.0f} s",
-                where=self._told,
-                do="Install again when the network is better: it goes on there",
+                where=self._display,
+                do="Install again when the network is better: it resumes there",
                 code="download-slow",
             )
         self._slow_from, self._slow_bytes = now, self._size

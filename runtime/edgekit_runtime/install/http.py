@@ -1,6 +1,6 @@
-"""One bundle over HTTP, from a byte on: a stream that ends by itself, and says what it is a part of.
+"""Read one bundle over HTTP from a byte offset, as a bounded stream that knows its range and validators.
 
-    stream = get("https://models.example/net.ekb", start=4096, validator='"5f3e"', limits=Limits())
+    stream = get("https://models.example/net.ekb", start=4096, validator='"5f3e"', limits=DownloadLimits())
     while chunk := stream.read(): ...
 
 Rules:
@@ -34,7 +34,7 @@ from edgekit_runtime.remote.endpoint import Endpoint
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
-__all__ = ["HttpStream", "Limits", "Proxy", "basic", "get", "proxy_for", "told_url"]
+__all__ = ["DownloadLimits", "HttpStream", "Proxy", "basic", "display_url", "get", "proxy_for"]
 
 _MOST_HEAD = 16 << 10
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})([^\r\n]{0,80})")
@@ -48,7 +48,7 @@ _AGAIN = "Try again later"
 
 
 @dataclass(frozen=True)
-class Limits:
+class DownloadLimits:
     """silence_s: the longest wait for a byte of the file. head_s: until the head of the answer is there. least_rate:
     bytes a second, over slow_s seconds. total_s: all of it. redirects: followed. tries: connections without a new byte
     before it is given up.
@@ -77,7 +77,7 @@ class Proxy:
     authorization: str = field(default="", repr=False)
 
     @property
-    def told(self) -> str:
+    def display(self) -> str:
         return f"the proxy {self.host}:{self.port} ({self.variable})"
 
     def tunnel(self, sock: TimedSocket, host: str, port: int) -> None:
@@ -95,13 +95,13 @@ class Proxy:
             head += byte
         found = _STATUS.match(head)
         if found is None or len(head) > _MOST_HEAD:
-            raise FinalError(f"{self.told} gives no answer of HTTP", do=f"Check {self.variable}")
+            raise FinalError(f"{self.display} gives no answer of HTTP", do=f"Check {self.variable}")
         if not 200 <= int(found[1]) < 300:
             raise self.refusal(int(found[1]), found[2].decode("latin-1"))
 
     def refusal(self, status: int, reason: str) -> DownloadError:
         """What the proxy says for itself, and not for the server."""
-        what = f"{self.told} answered {status} {reason.strip()}".strip()
+        what = f"{self.display} answered {status} {reason.strip()}".strip()
         if status == 407:
             return FinalError(what, do=f"Give its name and password: {self.variable}=http://USER:PASSWORD@HOST:PORT")
         if 400 <= status < 500:
@@ -110,7 +110,8 @@ class Proxy:
 
 
 def proxy_for(parts: SplitResult) -> Proxy | None:
-    """Of a URL; None for the straight way. Raises DownloadError where the environment names none that can be used."""
+    """Of a URL; None for the straight way.
+    Raises DownloadError where the environment names none that can be used."""
     from urllib.request import getproxies, proxy_bypass
 
     address = getproxies().get(parts.scheme)
@@ -176,7 +177,7 @@ class HttpStream:
         self._wire.end()
 
 
-def told_url(url: str) -> str:
+def display_url(url: str) -> str:
     """Without user, password and fragment. A query may hold a token, so it is left out as well."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
@@ -184,10 +185,10 @@ def told_url(url: str) -> str:
 
 
 def get(
-    url: str, *, start: int = 0, validator: str = "", limits: Limits | None = None, by_digest: bool = False
+    url: str, *, start: int = 0, validator: str = "", limits: DownloadLimits | None = None, by_digest: bool = False
 ) -> HttpStream:
     """Raises DownloadError: no such host, an answer that is none, a status that is no bundle."""
-    limits = limits or Limits()
+    limits = limits or DownloadLimits()
     first = parts = _checked(url)
     for _ in range(limits.redirects + 1):
         if first.scheme == "https" and parts.scheme != "https":
@@ -220,7 +221,9 @@ def _checked(url: str) -> SplitResult:
     except ValueError as error:
         raise FinalError(f"no URL: {error}", do="Check the URL") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise FinalError(f"cannot be fetched from {told_url(url) or 'nowhere'!r:.100}", do="Pass an http or https URL")
+        raise FinalError(
+            f"cannot be fetched from {display_url(url) or 'nowhere'!r:.100}", do="Pass an http or https URL"
+        )
     if any(ord(letter) <= 32 or ord(letter) == 127 for letter in url):
         raise FinalError("a URL has no blanks and control characters", do="Write them as %20")
     return parts
@@ -243,7 +246,7 @@ def _headers(parts: SplitResult, first: SplitResult, start: int, validator: str,
 
 
 def _ask(
-    parts: SplitResult, proxy: Proxy | None, headers: dict[str, str], limits: Limits
+    parts: SplitResult, proxy: Proxy | None, headers: dict[str, str], limits: DownloadLimits
 ) -> tuple[TimedSocket, HTTPResponse]:
     """The head of the answer, and the socket that the rest comes from."""
     from http.client import HTTPConnection, HTTPException
@@ -266,14 +269,15 @@ def _ask(
             wire.end()
         if not isinstance(error, (OSError, HTTPException, ValueError, HostError)):
             raise
-        place = f"{connection.host}:{connection.port}" + (f" through {proxy.told}" if proxy is not None else "")
+        place = f"{connection.host}:{connection.port}" + (f" through {proxy.display}" if proxy is not None else "")
         late = isinstance(error, TimeoutError)
         why = f"no answer began within {limits.head_s:g} s" if late else _why(error)
         raise DownloadError(f"cannot be fetched from {place}: {why}", do=_AGAIN) from error
 
 
 def _connect(parts: SplitResult, proxy: Proxy | None, deadline: Deadline) -> TimedSocket:
-    """A socket to the server, encrypted where the URL says so. Raises OSError, HostError, DownloadError."""
+    """A socket to the server, encrypted where the URL says so.
+    Raises OSError, HostError, DownloadError."""
     host, port = parts.hostname or "", _port(parts)
     name, number = (host, port) if proxy is None else (proxy.host, proxy.port)
     place = Endpoint(f"http://{f'[{name}]' if ':' in name else name}:{number}", connect_timeout_s=math.inf)

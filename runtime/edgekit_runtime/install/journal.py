@@ -2,7 +2,7 @@
 
     journal = parse_journal(text, where)
     journal.answering   # the generation that `current` must point at; None where nothing was installed yet
-    step = react(journal, Passed(object="ab12..."))
+    step = react(journal, StepPassed(object="ab12..."))
     step.journal        # written first, durably
     step.tidy           # then this: `current` follows the journal, what it no longer names goes
     step.work           # and then this, whose outcome is the next event; None: the install is over
@@ -53,22 +53,22 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMAT",
     "MOST_TRIES",
-    "Abandoned",
-    "Accepted",
-    "Activated",
+    "AcceptedSequence",
     "Attempt",
+    "AttemptAbandoned",
+    "AttemptAccepted",
+    "AttemptFailed",
+    "AttemptInterrupted",
+    "AttemptRestarted",
     "Begun",
-    "Burned",
     "Event",
-    "Failed",
     "Failure",
-    "Interrupted",
+    "GenerationActivated",
     "Journal",
-    "Passed",
-    "Restarted",
     "State",
-    "Step",
+    "StepPassed",
     "Tidy",
+    "Transition",
     "TrialBy",
     "Work",
     "parse_journal",
@@ -89,25 +89,29 @@ MOST_TRIES = 3
 
 
 @dataclass(frozen=True)
-class Burned:
+class AcceptedSequence:
     """A rollout_seq that was accepted here, and the digest of the bundle that had it.
 
     signed_by: the keyids that counted then. Where they would not be enough now, because one was revoked, the number
-    binds nobody: else a stolen key could end all updates with the highest number there is.
+    does not bind: else a stolen key could end all updates with the highest number there is.
     """
 
     seq: int
     bundle: str
     signed_by: tuple[str, ...] = ()
 
-    def covers(self, other: Burned) -> bool:
-        """Whether the other one binds nobody whom this one does not."""
+    def covers(self, other: AcceptedSequence) -> bool:
+        """Whether all whom the other one binds are bound by this one."""
         return self.seq >= other.seq and set(self.signed_by) >= set(other.signed_by)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why the last install did not become what answers. at: RFC 3339. generation: 0 where it did not come so far."""
+    """Why the last install did not become what answers.
+
+    at: RFC 3339.
+    generation: 0 where it did not come so far.
+    """
 
     code: str
     what: str
@@ -119,11 +123,16 @@ class Failure:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An install on its way. source: as told to users, without credentials. header: SHA-256 of the file up to its
-    blobs, which names all of its bytes. object: SHA-256 of the whole file. bundle: SHA-256 of the manifest. tries: how
-    often the self-test, or the trial by the installer, was begun. generation: 0 until it has a number. past: a rollback
-    from it leads past what answers now, which is damaged, lost, or the same bundle. profile: what the owner said that
-    the board is, where he did.
+    """An install on its way.
+
+    source: as shown to users, without credentials.
+    header: SHA-256 of the file up to its blobs, which names all of its bytes.
+    object: SHA-256 of the whole file.
+    bundle: SHA-256 of the manifest.
+    tries: how often the self-test, or the trial by the installer, was begun.
+    generation: 0 until it has a number.
+    past: a rollback from it leads past what answers now, which is damaged, lost, or the same bundle.
+    profile: what the owner said that the board is, where he did.
     """
 
     state: State
@@ -145,7 +154,7 @@ class Attempt:
 class Journal:
     """current: the committed generation; previous: the one before, to which a rollback leads. next: the next number.
 
-    burned: the rollout_seq that was accepted last. also_burned: those before it that other keys vouched for, or that
+    burned: the rollout_seq that was accepted last. also_burned: those before it that other keys signed, or that
     were higher: they bind again once its keys are trusted no more, else who stole a key could wipe them out with it.
     seen_s: the last time seen, seconds since 1970 (see `trust.store`).
     """
@@ -154,11 +163,11 @@ class Journal:
     next: int = 1
     current: int | None = None
     previous: int | None = None
-    burned: Burned | None = None
+    burned: AcceptedSequence | None = None
     seen_s: float | None = None
     attempt: Attempt | None = None
     failure: Failure | None = None
-    also_burned: tuple[Burned, ...] | None = None
+    also_burned: tuple[AcceptedSequence, ...] | None = None
 
     @property
     def answering(self) -> int | None:
@@ -181,15 +190,15 @@ class Journal:
         numbers = (self.current, self.previous, self.attempt.generation if self.attempt else None)
         return frozenset(number for number in numbers if number)
 
-    def burning(self, burned: Burned) -> Journal:
+    def with_accepted(self, burned: AcceptedSequence) -> Journal:
         """With one more number that was accepted."""
         before = () if self.burned is None else (self.burned, *(self.also_burned or ()))
         kept = tuple(one for one in before if not burned.covers(one))
         return replace(self, burned=burned, also_burned=kept[:MAX_BURNED] or None)
 
-    def binding(self, store: TrustStore | None) -> Burned | None:
-        """The highest number that somebody vouched for who counts now; None where there is none. store: None for a
-        board that trusts nobody, which every number binds."""
+    def binding(self, store: TrustStore | None) -> AcceptedSequence | None:
+        """The highest number signed by keys that count now, or None. store: None for a
+        board without trusted keys, which every number binds."""
         known = () if self.burned is None else (self.burned, *(self.also_burned or ()))
         counted = [one for one in known if store is None or store.suffices(one.signed_by)]
         return max(counted, key=lambda one: one.seq, default=None)
@@ -212,8 +221,8 @@ def parse_journal(text: str, where: str) -> Journal:
         raise InstallError(
             f"the journal cannot be understood: {error}",
             where=where,
-            do=f"Run: {aside(Path(where))}; what answers goes on, the next install begins a new journal, and where a "
-            "rollback leads is forgotten",
+            do=f"Run: {aside(Path(where))}; the active bundle stays active, the next install begins a new journal, and "
+            "where a rollback leads is forgotten",
             code="install-root",
         ) from error
     return journal
@@ -231,7 +240,8 @@ class Work(Enum):
 
 
 class Tidy(Enum):
-    """What is put in order after a journal was written. Either may be done twice, and is found again after a cut.
+    """What is put in order after a journal was written.
+    Either may be done twice, and is found again after a cut.
 
     POINT: `current` to what the journal says answers. COLLECT: away with what the journal does not name.
     """
@@ -251,8 +261,11 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """The head of the bundle is here, was judged, and names all of it. past: see `journal.Attempt`."""
+class AttemptAccepted:
+    """The head of the bundle is here, was judged, and names all of it.
+
+    past: see `journal.Attempt`.
+    """
 
     header: str
     bundle: str
@@ -262,16 +275,18 @@ class Accepted:
 
 
 @dataclass(frozen=True)
-class Passed:
+class StepPassed:
     """The work of the state is done. object: after fetching, SHA-256 of the whole file."""
 
     object: str = ""
 
 
 @dataclass(frozen=True)
-class Failed:
-    """It is not: an error, a hang that was ended, or the owner's word. keep: what arrived is good, and the next install
-    goes on from there."""
+class AttemptFailed:
+    """It is not: an error, a hang that was ended, or the owner's word.
+
+    keep: what arrived is good, and the next install resumes there.
+    """
 
     code: str
     what: str
@@ -280,8 +295,8 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Restarted:
-    """What a journal says was found, and nobody works on it.
+class AttemptRestarted:
+    """The journal names an install that no process works on.
 
     failed_starts: of the application, while it tries one out.
     """
@@ -291,27 +306,36 @@ class Restarted:
 
 
 @dataclass(frozen=True)
-class Interrupted:
+class AttemptInterrupted:
     """The owner ended the command by hand: what was begun is begun again, and nothing of it counts."""
 
 
 @dataclass(frozen=True)
-class Abandoned:
+class AttemptAbandoned:
     """Another bundle is asked for than the unfinished one."""
 
 
 @dataclass(frozen=True)
-class Activated:
+class GenerationActivated:
     """The owner decided: this generation answers from now on."""
 
     generation: int
 
 
-Event = Begun | Accepted | Passed | Failed | Restarted | Interrupted | Abandoned | Activated
+Event = (
+    Begun
+    | AttemptAccepted
+    | StepPassed
+    | AttemptFailed
+    | AttemptRestarted
+    | AttemptInterrupted
+    | AttemptAbandoned
+    | GenerationActivated
+)
 
 
 @dataclass(frozen=True)
-class Step:
+class Transition:
     journal: Journal
     tidy: tuple[Tidy, ...] = ()
     work: Work | None = None
@@ -327,31 +351,31 @@ _WORK = {
 }
 
 
-def react(journal: Journal, event: Event) -> Step:
+def react(journal: Journal, event: Event) -> Transition:
     """The table of this module. ValueError for an event that cannot happen in that state."""
     attempt = journal.attempt
-    if isinstance(event, Activated):
+    if isinstance(event, GenerationActivated):
         return _activated(journal, event.generation)
-    if isinstance(event, Interrupted):
+    if isinstance(event, AttemptInterrupted):
         counts = attempt is not None and attempt.state in ("selftest", "trial")
-        return Step(_moved(journal, attempt, tries=max(0, attempt.tries - 1)) if attempt and counts else journal)
+        return Transition(_moved(journal, attempt, tries=max(0, attempt.tries - 1)) if attempt and counts else journal)
     if attempt is None:
         if isinstance(event, Begun):
             begun = Attempt("fetching", event.source, event.trial, event.at, profile=event.profile)
-            return Step(replace(journal, attempt=begun), work=Work.FETCH)
-        if isinstance(event, Restarted):
-            return Step(journal, (Tidy.POINT,))
+            return Transition(replace(journal, attempt=begun), work=Work.FETCH)
+        if isinstance(event, AttemptRestarted):
+            return Transition(journal, (Tidy.POINT,))
         raise ValueError(f"{type(event).__name__} where nothing is being installed")
-    if isinstance(event, Abandoned):
-        return Step(replace(journal, attempt=None), (Tidy.POINT, Tidy.COLLECT))
-    if isinstance(event, Accepted) and attempt.state == "fetching":
+    if isinstance(event, AttemptAbandoned):
+        return Transition(replace(journal, attempt=None), (Tidy.POINT, Tidy.COLLECT))
+    if isinstance(event, AttemptAccepted) and attempt.state == "fetching":
         named = {"header": event.header, "bundle": event.bundle, "seq": event.seq, "signed_by": event.signed_by}
-        return Step(_moved(journal, attempt, past=event.past or None, **named))
-    if isinstance(event, Passed):
+        return Transition(_moved(journal, attempt, past=event.past or None, **named))
+    if isinstance(event, StepPassed):
         return _passed(journal, attempt, event)
-    if isinstance(event, Failed):
+    if isinstance(event, AttemptFailed):
         return _failed(journal, attempt, event)
-    if isinstance(event, Restarted):
+    if isinstance(event, AttemptRestarted):
         return _restarted(journal, attempt, event)
     raise ValueError(f"{type(event).__name__} in the state {attempt.state}")
 
@@ -360,7 +384,7 @@ def _moved(journal: Journal, attempt: Attempt, **changes: Any) -> Journal:
     return replace(journal, attempt=replace(attempt, **changes))
 
 
-def _passed(journal: Journal, attempt: Attempt, event: Passed) -> Step:
+def _passed(journal: Journal, attempt: Attempt, event: StepPassed) -> Transition:
     state = attempt.state
     if state == "trial":
         return _committed(journal, attempt.generation)
@@ -371,48 +395,48 @@ def _passed(journal: Journal, attempt: Attempt, event: Passed) -> Step:
     elif state == "verified":
         after = _moved(journal, attempt, state="staged")
     elif state == "staged":
-        burned = None if attempt.seq is None else Burned(attempt.seq, attempt.bundle, attempt.signed_by)
-        after = _moved(journal.burning(burned) if burned else journal, attempt, state="selftest", tries=1)
+        burned = None if attempt.seq is None else AcceptedSequence(attempt.seq, attempt.bundle, attempt.signed_by)
+        after = _moved(journal.with_accepted(burned) if burned else journal, attempt, state="selftest", tries=1)
     elif attempt.trial == "app":
-        return Step(_moved(journal, attempt, state="trial", tries=0), (Tidy.POINT,))
+        return Transition(_moved(journal, attempt, state="trial", tries=0), (Tidy.POINT,))
     else:
         after = _moved(journal, attempt, state="trial", tries=1)
     assert after.attempt is not None
-    return Step(after, work=_WORK[after.attempt.state])
+    return Transition(after, work=_WORK[after.attempt.state])
 
 
-def _committed(journal: Journal, generation: int) -> Step:
+def _committed(journal: Journal, generation: int) -> Transition:
     attempt = journal.attempt
     past = attempt is not None and attempt.generation == generation and attempt.past
     previous = journal.previous if past or journal.current == generation else journal.current
     done = replace(journal, current=generation, previous=previous, attempt=None, failure=None)
-    return Step(done, (Tidy.POINT, Tidy.COLLECT))
+    return Transition(done, (Tidy.POINT, Tidy.COLLECT))
 
 
-def _failed(journal: Journal, attempt: Attempt, event: Failed) -> Step:
+def _failed(journal: Journal, attempt: Attempt, event: AttemptFailed) -> Transition:
     failure = Failure(event.code, event.what, attempt.state, event.at, attempt.source, attempt.generation)
     if event.keep and attempt.state == "fetching":
-        return Step(replace(journal, failure=failure))
-    return Step(replace(journal, attempt=None, failure=failure), (Tidy.POINT, Tidy.COLLECT))
+        return Transition(replace(journal, failure=failure))
+    return Transition(replace(journal, attempt=None, failure=failure), (Tidy.POINT, Tidy.COLLECT))
 
 
-def _restarted(journal: Journal, attempt: Attempt, event: Restarted) -> Step:
+def _restarted(journal: Journal, attempt: Attempt, event: AttemptRestarted) -> Transition:
     if journal.on_trial is not None:
         if event.failed_starts < MOST_TRIES:
-            return Step(journal, (Tidy.POINT,))
+            return Transition(journal, (Tidy.POINT,))
         what = f"{event.failed_starts} starts of the application failed while it was on trial"
-        return _failed(journal, attempt, Failed("trial-failed", what, event.at))
+        return _failed(journal, attempt, AttemptFailed("trial-failed", what, event.at))
     if attempt.state not in ("selftest", "trial"):
-        return Step(journal, (Tidy.POINT,), _WORK[attempt.state])
+        return Transition(journal, (Tidy.POINT,), _WORK[attempt.state])
     if attempt.tries < MOST_TRIES:
         again = _moved(journal, attempt, tries=attempt.tries + 1)
-        return Step(again, (Tidy.POINT,), _WORK[attempt.state])
+        return Transition(again, (Tidy.POINT,), _WORK[attempt.state])
     doing = "self-test" if attempt.state == "selftest" else "trial"
     what = f"the board or the installer went down {attempt.tries} times in its {doing}"
-    return _failed(journal, attempt, Failed("trial-failed", what, event.at))
+    return _failed(journal, attempt, AttemptFailed("trial-failed", what, event.at))
 
 
-def _activated(journal: Journal, generation: int) -> Step:
+def _activated(journal: Journal, generation: int) -> Transition:
     """Of the one on trial: its commit.
 
     Of any other: a trial by the application ends, another attempt may go on later.
@@ -420,4 +444,4 @@ def _activated(journal: Journal, generation: int) -> Step:
     step = _committed(journal, generation)
     if journal.on_trial is not None:
         return step
-    return Step(replace(step.journal, attempt=journal.attempt, failure=journal.failure), step.tidy)
+    return Transition(replace(step.journal, attempt=journal.attempt, failure=journal.failure), step.tidy)

@@ -2,28 +2,29 @@
 
     ROOT/slot.json            makes the folder a root; whom it trusts
     ROOT/trust/               its own copies of the public keys that --trust named (`reading`)
-    ROOT/lock                 held by whoever changes something
+    ROOT/lock                 held by the process that changes something
     ROOT/journal.json         which generation answers, and how far an unfinished install is (`journal`)
     ROOT/events.jsonl         what happened, a line of JSON each, the last few thousand of them
     ROOT/incoming/            downloads that are not whole yet
     ROOT/objects/SHA256.ekb   whole bundles, read-only, named by all of their bytes
     ROOT/generations/N/       generation.json; bundle.ekb, a link to the object; starts/, while the application tries
                               it out
+    ROOT/agent.json           the order in hand, where `edgekit agent` keeps the root up to date
     ROOT/current              a link to generations/N: what answers
 
     root = Root.open("/var/lib/edgekit/camera")
     lease, generation = root.hold_current()
-    root.events.tell("refused", code="downgrade", what="its rollout_seq 3 is older than 7, ...")
+    root.events.append("refused", code="downgrade", what="its rollout_seq 3 is older than 7, ...")
 
 Rules:
 - an object is the whole file that was signed, so that every open checks it again as `install` did;
 - a reader needs `current`, a generation and its object, and no lock: all three are complete before `current` names
   them;
 - what edgekit keeps here is opened without following links, and anything else under these names is an error;
-- an event is told after the fact, and never stands in the way of it: a disk that is full loses the line, not the
+- an event is appended after the fact, and never prevents it: a disk that is full loses the line, not the
   install;
 - events.jsonl is bounded: beyond MOST_BYTES its older half goes;
-- no event holds a secret: sources are told without credentials.
+- no event holds a secret: sources are written without credentials.
 """
 
 from __future__ import annotations
@@ -43,36 +44,37 @@ from edgekit_runtime.bundle.codec import json_text, read_json, to_json
 from edgekit_runtime.errors import EdgekitError, InstallError, StorageError
 from edgekit_runtime.install.disk import (
     clear_link,
+    foreign_file_error,
     make_folder,
     make_folders,
     names_in,
     open_regular,
-    planted,
     point,
     put_link,
     read_link,
     read_text,
     reading,
     remove,
-    storing,
+    storage_errors,
     unreadable,
     write_file,
 )
-from edgekit_runtime.install.journal import Burned, Journal, parse_journal
+from edgekit_runtime.install.journal import AcceptedSequence, Journal, parse_journal
 from edgekit_runtime.install.lock import Lease, hold
 
-__all__ = ["MOST_BYTES", "Events", "Generation", "Root", "Slot", "is_root", "parsed", "told_at"]
+__all__ = ["MOST_BYTES", "Events", "Generation", "Root", "Slot", "is_root", "parse_record", "timestamp"]
 
 MOST_BYTES = 256 << 10
 _MOST_VALUE = 500
 _OWN = frozenset(
     {"slot.json", "lock", "journal.json", "events.jsonl", "incoming", "objects", "generations", "current", "trust"}
 )
+_OF_AGENT = frozenset({"agent.json", "agent.json.new"})
 _DRAFTS = frozenset({"slot.json.new", "journal.json.new", "current.new", "events.jsonl.new"})
 _CURRENT = re.compile(r"generations/([1-9][0-9]{0,8})")
 _NO_ROOT = "Name the root that `edgekit install --root` made"
-_MAKE_ANEW = (
-    "Make it anew: edgekit install BUNDLE --root ROOT, with the --trust and the --profile that it was told; what "
+_RECREATE = (
+    "Write it again: edgekit install BUNDLE --root ROOT, with the same --trust and --profile as before; what "
     "answers may be that BUNDLE"
 )
 _TELL_AGAIN = "It says whom the root trusts. Say it again: edgekit install BUNDLE --root ROOT --trust KEY.pub.pem"
@@ -96,23 +98,25 @@ class Root:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> Root:
-        """The root that is there, or a new one in a folder that is missing or empty. The lock is not taken yet.
+        """The root that is there, or a new one in a folder that is missing or empty.
+        The lock is not taken yet.
 
         Raises InstallError (install-root), StorageError, InstallError (planted).
         """
         root = cls(_absolute(path))
         if is_root(root.path):
             return root
-        with storing(root.path):
+        with storage_errors(root.path):
             if root.path.exists() and not root.path.is_dir():
                 raise InstallError(
                     "is no folder", where=str(root.path), do="Name a folder, new or empty", code="install-root"
                 )
             make_folders(root.path)
-            strangers = sorted(entry.name for entry in root.path.iterdir() if entry.name not in _OWN | _DRAFTS)
-        if strangers:
+            known = _OWN | _DRAFTS | _OF_AGENT
+            others = sorted(entry.name for entry in root.path.iterdir() if entry.name not in known)
+        if others:
             raise InstallError(
-                f"the folder holds other things ({strangers[0]:.40})",
+                f"the folder holds other things ({others[0]:.40})",
                 where=str(root.path),
                 do="Name a new or empty folder",
                 code="install-root",
@@ -169,65 +173,67 @@ class Root:
         text = read_text(file)
         if text is None:
             raise InstallError(
-                "is missing, and with it whom this root trusts", where=str(file), do=_MAKE_ANEW, code="install-root"
+                "is missing, and with it whom this root trusts", where=str(file), do=_RECREATE, code="install-root"
             )
-        slot: Slot = parsed(Slot, file, text, _TELL_AGAIN)
+        slot: Slot = parse_record(Slot, file, text, _TELL_AGAIN)
         return slot
 
     def write_slot(self, slot: Slot) -> None:
         write_file(self.path / "slot.json", json_text(slot))
 
     def journal(self) -> Journal:
-        """Where there is none, one that knows what `current` and the generations say. Raises InstallError
-        (install-root).
+        """Where there is none, one that knows what `current` and the generations say.
+        Raises InstallError (install-root).
         """
         file = self.path / "journal.json"
         text = read_text(file)
         if text is not None:
             return parse_journal(text, str(file))
         numbers, found = self.numbers(), []
-        journal = Journal(next=max(numbers, default=0) + 1, current=self.pointed())
+        journal = Journal(next=max(numbers, default=0) + 1, current=self.read_current())
         # every rollout_seq of what is still here: a journal that was lost must not open the way for older bundles
         for number in numbers:
             with contextlib.suppress(InstallError):
                 record = self.record(number)
                 if record.seq is not None:
-                    found.append(Burned(record.seq, record.bundle, record.signed_by))
+                    found.append(AcceptedSequence(record.seq, record.bundle, record.signed_by))
         for burned in sorted(found, key=lambda burned: burned.seq):
-            journal = journal.burning(burned)
+            journal = journal.with_accepted(burned)
         return journal
 
     def write_journal(self, journal: Journal) -> None:
         write_file(self.path / "journal.json", journal.text())
 
-    def pointed(self) -> int | None:
-        """The generation that `current` points at, None where there is none. Raises InstallError (planted)."""
+    def read_current(self) -> int | None:
+        """The generation that `current` points at, None where there is none.
+        Raises InstallError (planted)."""
         try:
             target = read_link(self.current)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise planted("`current` is no link", self.current) from error
+            raise foreign_file_error("`current` is no link", self.current) from error
         found = _CURRENT.fullmatch(target)
         if found is None:
-            raise planted(f"`current` leads to {target!r:.80}", self.current)
+            raise foreign_file_error(f"`current` leads to {target!r:.80}", self.current)
         return int(found[1])
 
     def switch(self, before: Journal, after: Journal) -> None:
-        """Write `after`, and point `current` where it says. What can fail for want of room is done first.
+        """Write `after`, and point `current` where it says.
+        What can fail for want of room is done first.
 
         Raises StorageError; then `before` is in force again, as far as the disk still takes anything.
         """
         number, ready = after.answering, self.path / "current.new"
-        there = number == self.pointed()
+        there = number == self.read_current()
         if number is not None and not there:
             put_link(ready, f"generations/{number}")
         else:
-            with contextlib.suppress(StorageError):  # a cut left it: it is in nobody's way
+            with contextlib.suppress(StorageError):  # a cut left it: it disturbs nothing
                 clear_link(ready, "generations")
         try:
             self.write_journal(after)  # may be there, and yet fail: its folder is flushed last
-            with storing(self.current):
+            with storage_errors(self.current):
                 if not there and number is not None:
                     point(self.current, ready)
                 elif not there:
@@ -236,7 +242,7 @@ class Root:
             with contextlib.suppress(InstallError, OSError):
                 self.write_journal(before)
             with contextlib.suppress(InstallError, OSError):
-                if before.answering is not None and self.pointed() != before.answering:
+                if before.answering is not None and self.read_current() != before.answering:
                     put_link(ready, f"generations/{before.answering}")
                     point(self.current, ready)
             raise
@@ -255,29 +261,29 @@ class Root:
                 return []
         return sorted(int(name) for name in names if _CURRENT.fullmatch(f"generations/{name}"))
 
-    def told_numbers(self) -> str:
+    def numbers_text(self) -> str:
         """Which generations there are, in words, with the version of each."""
-        *others, last = [self._told_number(number) for number in self.numbers()] or ["none"]
+        texts = []
+        for number in self.numbers():
+            file, version = self.generation(number) / "generation.json", ""
+            with contextlib.suppress(EdgekitError):
+                found: Generation = parse_record(Generation, file, read_text(file), "")
+                version = f" ({found.name} version {found.version})"
+            texts.append(f"{number}{version}")
+        *others, last = texts or ["none"]
         if not others:
             return "There is none" if last == "none" else f"There is generation {last}"
         return f"There are generations {', '.join(others)} and {last}"
-
-    def _told_number(self, number: int) -> str:
-        file = self.generation(number) / "generation.json"
-        with contextlib.suppress(EdgekitError):
-            made: Generation = parsed(Generation, file, read_text(file), "")
-            return f"{number} ({made.name} version {made.version})"
-        return str(number)
 
     def record(self, number: int) -> Generation:
         """Raises InstallError (no-generation, install-root)."""
         file = self.generation(number) / "generation.json"
         text = read_text(file)
         if text is None:
-            told = f"{self.told_numbers()}: edgekit status --root {self.path}"
-            raise InstallError(f"there is no generation {number}", where=str(self.path), do=told, code="no-generation")
+            there = f"{self.numbers_text()}: edgekit status --root {self.path}"
+            raise InstallError(f"there is no generation {number}", where=str(self.path), do=there, code="no-generation")
         do = f"Install its bundle again; or another one, or go back: edgekit rollback --root {self.path}"
-        found: Generation = parsed(Generation, file, text, do)
+        found: Generation = parse_record(Generation, file, text, do)
         if found.number != number or not re.fullmatch(r"[0-9a-f]{64}", found.object):
             raise InstallError("the record is of something else", where=str(file), do=do, code="install-root")
         return found
@@ -310,7 +316,7 @@ class Root:
     def hold_current(self) -> tuple[Lease, Generation]:
         """What answers, held. A switch meanwhile is no error: then it is the other one."""
         for last in (False, False, True):
-            number = self.pointed()
+            number = self.read_current()
             if number is None:
                 raise InstallError(
                     "nothing answers here yet",
@@ -343,10 +349,11 @@ class Slot:
 
 @dataclass(frozen=True)
 class Generation:
-    """What was installed as generation `number`. header, object, bundle, seq: as in `journal.Attempt`.
+    """What was installed as generation `number`.
 
-    unsigned: taken because of --allow-unsigned. told: who signed it, or why nobody vouched for it, in words; reports
-    show `vouched`. at: RFC 3339, when it was staged.
+    header, object, bundle, seq: as in `journal.Attempt`.
+    unsigned: taken because of --allow-unsigned. told: who signed it, or why no trusted key did, in words; reports
+    show `signature_text`. at: RFC 3339, when it was staged.
     """
 
     number: int
@@ -367,7 +374,7 @@ class Generation:
     format: int = 1
 
     @property
-    def vouched(self) -> str:
+    def signature_text(self) -> str:
         """For every report, in the words of the day it was installed: whom this machine trusts now is asked at each
         opening.
         """
@@ -377,15 +384,15 @@ class Generation:
 
     def facts(self) -> dict[str, Any]:
         """For events."""
-        return {"generation": self.number, "bundle": self.bundle, "what": self.vouched}
+        return {"generation": self.number, "bundle": self.bundle, "what": self.signature_text}
 
     def as_json(self) -> dict[str, Any]:
-        return {**to_json(self), "vouched": self.vouched}
+        return {**to_json(self), "vouched": self.signature_text}
 
 
-def parsed(kind: Any, file: Path, text: str | None, do: str) -> Any:
-    """One of them, out of the text of its file; None is a file that is missing. Raises InstallError (install-root) with
-    `do`.
+def parse_record(kind: Any, file: Path, text: str | None, do: str) -> Any:
+    """One of them, out of the text of its file; None is a file that is missing.
+    Raises InstallError (install-root) with `do`.
     """
     try:
         if text is None:
@@ -395,7 +402,7 @@ def parsed(kind: Any, file: Path, text: str | None, do: str) -> Any:
         raise InstallError(f"cannot be understood: {error}", where=str(file), do=do, code="install-root") from error
 
 
-def told_at(now_s: float) -> str:
+def timestamp(now_s: float) -> str:
     """RFC 3339, UTC; of a clock that no calendar knows the seconds."""
     from edgekit_runtime.trust.store import tell_time
 
@@ -403,14 +410,14 @@ def told_at(now_s: float) -> str:
 
 
 class Events:
-    """path: the file; made when the first event is told. clock: seconds since 1970."""
+    """path: the file; made with the first event. clock: seconds since 1970."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock = path, clock
 
-    def tell(self, event: str, **facts: Any) -> None:
+    def append(self, event: str, **facts: Any) -> None:
         """Append one. facts: what is None or empty is left out."""
-        line: dict[str, Any] = {"at": told_at(self._clock()), "event": event}
+        line: dict[str, Any] = {"at": timestamp(self._clock()), "event": event}
         for name, value in facts.items():
             if value not in (None, ""):
                 line[name] = value[:_MOST_VALUE] if isinstance(value, str) else value
@@ -440,8 +447,8 @@ class Events:
 
 
 def is_root(path: str | os.PathLike[str]) -> bool:
-    """Whether it is a folder that `edgekit install` made. One that lost its slot.json is one, too: whoever asks for it
-    says so.
+    """Whether it is a folder that `edgekit install` made.
+    One that lost its slot.json is one, too: who asks for it says so.
     """
     try:
         folder = Path(path)

@@ -1,4 +1,4 @@
-"""Whose turn it is: one install at a time in a root, and what is in use stays.
+"""Locks of an install root: one install at a time, and objects in use are kept.
 
     with alone(root.lock_file, wait_s=600): ...        # InstallError (install-busy) where another does not end in time
     lease = hold(path)                                 # a model that is open: `in_use(path)` is True elsewhere
@@ -6,7 +6,7 @@
 
 Rules:
 - locks end with their process, however it ends (`whole_file.take`), and no file has to be cleaned up;
-- whoever only reads takes no turn: it holds what it opened, and nothing that is held is removed.
+- a reader takes no turn: it holds what it opened, and nothing that is held is removed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgekit_runtime.errors import InstallError
-from edgekit_runtime.install.disk import open_regular, storing
+from edgekit_runtime.install.disk import open_regular, storage_errors
 from edgekit_runtime.whole_file import take
 
 __all__ = ["Lease", "alone", "hold", "in_use"]
@@ -42,7 +42,7 @@ def alone(
     Raises InstallError (install-busy) after wait_s seconds, StorageError where the file cannot be made, and for
     whatever the system refuses inside.
     """
-    with storing(path):
+    with storage_errors(path):
         try:
             descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
@@ -50,11 +50,11 @@ def alone(
                 raise
             descriptor = open_regular(path)  # who may only read takes turns as well
     try:
-        end, told = clock() + wait_s, False
-        with storing(path.parent):
+        end, reported = clock() + wait_s, False
+        with storage_errors(path.parent):
             while not _take(descriptor, shared=False):
-                if not told:
-                    told = True
+                if not reported:
+                    reported = True
                     waiting()
                 if clock() >= end:
                     raise InstallError(
@@ -70,7 +70,8 @@ def alone(
 
 
 class Lease:
-    """A file that is in use, by an open descriptor with a lock that others see. `file` reads it from its first byte."""
+    """A file that is in use, by an open descriptor with a lock that others see.
+    `file` reads it from its first byte."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self.path = path
@@ -110,8 +111,8 @@ def hold(path: Path) -> Lease:
 
 
 def in_use(path: Path) -> bool:
-    """Whether somebody holds it now, or may hold it: what the disk does not let us ask. False where there is no such
-    file.
+    """Whether somebody holds it now, or may hold it: what the disk does not let us ask.
+    False where there is no such file.
     """
     try:
         descriptor = open_regular(path)
@@ -128,7 +129,7 @@ def in_use(path: Path) -> bool:
 
 
 def _take(descriptor: int, *, shared: bool, wait: bool = False) -> bool:
-    """A file system without locks has nobody to wait for."""
+    """Without locks there is nothing to wait for."""
     if os.name == "nt":
         raise InstallError(
             "installing needs a POSIX system: its locks and its links", do="Open the bundle's file itself"

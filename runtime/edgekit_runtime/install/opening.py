@@ -1,17 +1,17 @@
-"""Opening what a root's `current` points at, and what a model keeps for as long as it answers with it.
+"""Open the active generation of a root, and hold it for as long as a model uses it.
 
-    make = lambda bundle: Opened(bundle, prepare(bundle))
+    make = lambda bundle: OpenedBundle(bundle, prepare(bundle))
     opened = open_root("/var/lib/edgekit/camera", trust=(), secret=None, make=make)
     opened.held.describe()            # {"root": ..., "generation": 4, "state": "trial", ...}
 
 Rules:
 - the bundle is read through the descriptor that holds it, and checked as when it was installed;
 - a generation on trial that does not open is rolled back at once, and the previous one answers; a committed one that
-  does not open is an error: nobody is given another model than the one that was decided on;
+  does not open is an error: no caller gets another model than the one that was decided on;
 - what the machine failed in says nothing against a bundle: it counts as one of the three starts that may fail, and the
   committed generation answers until the next one;
 - where a start on trial cannot be written down, the committed generation answers: nothing is tried out unwatched;
-- a journal that cannot be read stops nobody who only reads: `current` leads to a whole generation all the same.
+- a journal that cannot be read does not stop readers: `current` leads to a whole generation all the same.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from edgekit_runtime.install.layout import Generation, Root
 from edgekit_runtime.install.lock import Lease, alone
 from edgekit_runtime.install.reading import read_held, store_of
 from edgekit_runtime.install.settling import settle
-from edgekit_runtime.install.trial import Start, begin, terms_of
-from edgekit_runtime.install.watching import Held, give_up
+from edgekit_runtime.install.trial import TrialStart, begin, terms_of
+from edgekit_runtime.install.watching import WatchedGeneration, give_up
 from edgekit_runtime.trust import Trust, TrustPolicy, load_trust
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
-    from edgekit_runtime.bundle.secrets import Given
-    from edgekit_runtime.opened import Opened
+    from edgekit_runtime.bundle.secrets import SecretArgument
+    from edgekit_runtime.opened import OpenedBundle
 
-    _How = tuple[Trust, Given, Callable[[Bundle], Opened]]
+    _How = tuple[Trust, SecretArgument, Callable[[Bundle], OpenedBundle]]
 
 __all__ = ["open_root"]
 
@@ -59,7 +59,9 @@ _MACHINES = (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 """Memory is not among them: how much it takes is the bundle's own."""
 
 
-def open_root(path: str | os.PathLike[str], trust: Trust, secret: Given, make: Callable[[Bundle], Opened]) -> Opened:
+def open_root(
+    path: str | os.PathLike[str], trust: Trust, secret: SecretArgument, make: Callable[[Bundle], OpenedBundle]
+) -> OpenedBundle:
     """make: from a checked bundle to one that is ready to answer.
 
     Raises InstallError, StorageError, and what reading the bundle and `make` raise.
@@ -77,7 +79,7 @@ def open_root(path: str | os.PathLike[str], trust: Trust, secret: Given, make: C
         raise
 
 
-def _tried(root: Root, how: _How) -> Opened:
+def _tried(root: Root, how: _How) -> OpenedBundle:
     """What is on trial, and where that does not open, the committed one."""
     lease, generation, start = _acquired(root)
     try:
@@ -116,14 +118,14 @@ def of_the_machine(error: BaseException) -> bool:
     return False
 
 
-def _acquired(root: Root) -> tuple[Lease, Generation, Start | None]:
+def _acquired(root: Root) -> tuple[Lease, Generation, TrialStart | None]:
     try:
         journal = root.journal()
     except InstallError as error:  # a reader needs `current` alone; `status` and `install` say what is amiss
         if error.code != "install-root":
             raise
         return (*root.hold_current(), None)
-    if journal.on_trial is None and root.pointed() == journal.answering:
+    if journal.on_trial is None and root.read_current() == journal.answering:
         return (*root.hold_current(), None)
     try:
         with alone(root.lock_file, wait_s=_WAIT_S):
@@ -137,7 +139,7 @@ def _acquired(root: Root) -> tuple[Lease, Generation, Start | None]:
                 start.fail()
                 raise
     except StorageError:
-        number = journal.current if journal.on_trial is not None else root.pointed()
+        number = journal.current if journal.on_trial is not None else root.read_current()
         if number is None:
             raise
         return (*root.hold(number), None)
@@ -147,9 +149,9 @@ def _opened(
     root: Root,
     lease: Lease,
     generation: Generation,
-    start: Start | None,
+    start: TrialStart | None,
     how: _How,
-) -> Opened:
+) -> OpenedBundle:
     trust, secret, make = how
     given = load_trust(trust)
     store = given if given is not None else store_of(root)
@@ -162,6 +164,6 @@ def _opened(
             do="Install it again",
         )
     opened = make(bundle)
-    held = Held(root, generation, lease, bundle.vouched, start)
+    held = WatchedGeneration(root, generation, lease, bundle.trust_decision, start)
     held.terms = terms_of(bundle.manifest)
     return replace(opened, held=held)

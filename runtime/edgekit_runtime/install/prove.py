@@ -1,7 +1,7 @@
-"""The self-test and the trial of a bundle before anything answers with it, each in a process of its own.
+"""The self-test and the trial of a bundle before it becomes active, each in a process of its own.
 
-    told = prove("selftest", bundle)       # every golden example, on the engine that an application would get
-    told = prove("trial", bundle)          # then a few hundred inferences, timed, and the most memory that they took
+    proof = prove("selftest", bundle)       # every golden example, on the engine that an application would get
+    proof = prove("trial", bundle)          # then a few hundred inferences, timed, and the most memory that they took
 
 Rules:
 - the child opens the bundle as an application does: the same choice of engine, measured and remembered, the same
@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgekit_runtime.children import may_start, python_module
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.errors import EdgekitError, InstallError, SelfTestError
-from edgekit_runtime.install.trial import Seen, judge, memory_promised, terms_of
+from edgekit_runtime.install.trial import TrialCounts, judge, memory_promised, terms_of
 from edgekit_runtime.jobs import Run, ask, bundle_job
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
 
-__all__ = ["Proof", "Proving", "prove"]
+__all__ = ["Proof", "TrialOptions", "prove"]
 
 What = Literal["selftest", "trial"]
 
 
 @dataclass(frozen=True)
-class Proving:
+class TrialOptions:
     """answers: inferences of a trial. most_s: seconds after which it ends with fewer, of a slow model; least: never
     fewer.
 
@@ -53,22 +53,22 @@ class Proving:
 class Proof:
     """engine: name and version.
     recipe: of the artifact that answered.
-    told: the verdict, in words.
+    text: the verdict, in words.
     seen: of a trial.
     """
 
     engine: str
     recipe: str
-    told: str
-    seen: Seen | None = None
+    text: str
+    seen: TrialCounts | None = None
 
 
-def prove(what: What, bundle: Bundle, how: Proving | None = None) -> Proof:
+def prove(what: What, bundle: Bundle, how: TrialOptions | None = None) -> Proof:
     """Raises SelfTestError, EngineError, MissingExtraError, MemoryExceeded, InstallError.
 
     InstallError is trial-failed where the trial did not pass.
     """
-    how = how or Proving()
+    how = how or TrialOptions()
     terms = terms_of(bundle.manifest, how.least, 0.0)
     job = {
         "what": what,
@@ -83,13 +83,13 @@ def prove(what: What, bundle: Bundle, how: Proving | None = None) -> Proof:
     if may_start():
         facts = _in_child(what, bundle, job, how)
     else:
-        from edgekit_runtime.install.prove_child import proved
+        from edgekit_runtime.install.prove_child import run_trial
 
-        facts = proved(job, lambda fact: None)
+        facts = run_trial(job, lambda fact: None)
     engine, recipe = facts["engine"], facts["recipe"]
     if what == "selftest":
-        return Proof(engine, recipe, facts["told"])
-    seen = Seen(**facts["seen"])
+        return Proof(engine, recipe, facts["text"])
+    seen = TrialCounts(**facts["seen"])
     promised = replace(terms, peak_mb=memory_promised(bundle.manifest, recipe, engine.partition(" ")[0]))
     verdict = judge(seen, promised)
     if verdict.says != "keep":
@@ -102,7 +102,7 @@ def prove(what: What, bundle: Bundle, how: Proving | None = None) -> Proof:
     return Proof(engine, recipe, verdict.why, seen)
 
 
-def _in_child(what: What, bundle: Bundle, job: dict[str, Any], how: Proving) -> dict[str, Any]:
+def _in_child(what: What, bundle: Bundle, job: dict[str, Any], how: TrialOptions) -> dict[str, Any]:
     doing = "self-test" if what == "selftest" else "trial"
     try:
         command = python_module("edgekit_runtime.install.prove_child")

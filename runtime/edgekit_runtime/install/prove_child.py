@@ -23,22 +23,26 @@ from edgekit_runtime.jobs import Say, bundle_of, serve
 if TYPE_CHECKING:
     from edgekit_runtime.model import Model
 
-__all__ = ["proved"]
+__all__ = ["run_trial"]
 
 _TELL_EVERY_S = 1.0
 
 
-def proved(job: dict[str, Any], say: Say) -> dict[str, Any]:
+def run_trial(job: dict[str, Any], say: Say) -> dict[str, Any]:
     """say: called after an inference, now and then, that there was one. Raises EdgekitError."""
     bundle = bundle_of(job)
+    if job["what"] == "selftest":
+        for entry in bundle.manifest.artifacts:
+            if entry.role == "degraded":
+                _opened(bundle, entry.recipe, None).close()
     with closing(_opened(bundle, job["recipe"], job["engine"])) as model:
-        told = model.describe()
-        engine = f"{told['engine']['name']} {told['engine']['version']}"
-        facts = {"engine": engine, "recipe": told["recipe"]}
+        last = model.describe()
+        engine = f"{last['engine']['name']} {last['engine']['version']}"
+        facts = {"engine": engine, "recipe": last["recipe"]}
         if job["what"] == "selftest":
-            tested = told["selftest"]
+            tested = last["selftest"]
             examples = "1 golden example" if tested["examples"] == 1 else f"{tested['examples']} golden examples"
-            return {**facts, "told": f"gives its {examples}, at most {tested['worst_steps']:.3g} steps apart"}
+            return {**facts, "text": f"gives its {examples}, at most {tested['worst_steps']:.3g} steps apart"}
         return {**facts, "seen": _seen(model, bundle, job, say)}
 
 
@@ -47,16 +51,16 @@ def _opened(bundle: Bundle, recipe: str | None, engine: str | None) -> Model:
     defaults.
     """
     from edgekit_runtime.model import Model
-    from edgekit_runtime.opened import Opened
+    from edgekit_runtime.opened import OpenedBundle
     from edgekit_runtime.options import CacheOptions, Options
     from edgekit_runtime.readiness import Preparation, prepare
-    from edgekit_runtime.tuning import Tuning, Wanted
+    from edgekit_runtime.tuning import Tuner, TuningOptions
 
-    def never(path: object) -> Opened:
+    def never(path: object) -> OpenedBundle:
         raise BundleError("nothing else is opened here", where=str(path))
 
-    wanted = replace(Wanted.needed_by(bundle.manifest), engine=engine, pin=recipe)
-    opened = Opened(bundle, prepare(bundle, Preparation(wanted, tuning=None if recipe is None else Tuning(0.0))))
+    wanted = replace(TuningOptions.needed_by(bundle.manifest), engine=engine, pin=recipe)
+    opened = OpenedBundle(bundle, prepare(bundle, Preparation(wanted, tuning=None if recipe is None else Tuner(0.0))))
     try:
         return Model(opened, Options(cache=CacheOptions(memory_mb=0)), never)
     except BaseException:
@@ -105,7 +109,7 @@ def _inferences(model: Model, bundle: Bundle) -> Iterator[float]:
 
 def work(job: dict[str, Any], say: Say) -> dict[str, Any]:
     limit_this_process(Path(job["path"]).stat().st_size, cores())
-    return proved(job, say)
+    return run_trial(job, say)
 
 
 if __name__ == "__main__":

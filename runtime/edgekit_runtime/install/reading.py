@@ -1,6 +1,6 @@
-"""Whom a root trusts, and reading its objects through the descriptor that holds them.
+"""The trusted keys of a root, and reading its objects through the descriptor that holds their lock.
 
-    said = named(("/media/stick/ci.pub.pem",))
+    said = trust_files(("/media/stick/ci.pub.pem",))
     said.names                               # ("trust/14873a41c0ffee00-ci.pub.pem",), which slot.json keeps
     keep(root.path, said)                    # ROOT/trust/14873a41c0ffee00-ci.pub.pem
     bundle = read_held(lease, TrustPolicy(store_of(root)))
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle.reader import Bundle, Opening, read_open
 from edgekit_runtime.errors import TrustError
-from edgekit_runtime.install.disk import make_folder, read_text, storing, write_file
+from edgekit_runtime.install.disk import make_folder, read_text, storage_errors, write_file
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease
 from edgekit_runtime.trust import TrustPolicy, TrustStore, find_trust, load_trust
@@ -36,22 +36,22 @@ from edgekit_runtime.trust.root import is_document
 from edgekit_runtime.trust.signature import keyid_of, parse_public_key, raw_key
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle.secrets import Given
+    from edgekit_runtime.bundle.secrets import SecretArgument
 
-__all__ = ["Named", "in_words", "keep", "kept", "named", "read_held", "store_of"]
+__all__ = ["TrustFiles", "in_words", "keep", "load_slot_trust", "read_held", "store_of", "trust_files"]
 
 _COPY = re.compile(r"trust/[0-9a-f]{16}-[^/\0]{1,100}")
 
 
 @dataclass(frozen=True)
-class Named:
+class TrustFiles:
     """names: for slot.json. copies: name and text of those that the root keeps itself."""
 
     names: tuple[str, ...] = ()
     copies: tuple[tuple[str, str], ...] = ()
 
 
-def named(trust: Sequence[str | Path]) -> Named:
+def trust_files(trust: Sequence[str | Path]) -> TrustFiles:
     """What is to be remembered of it. Raises TrustError, SignatureError."""
     names, copies = [], []
     for one in trust:
@@ -62,20 +62,20 @@ def named(trust: Sequence[str | Path]) -> Named:
         keyid = keyid_of(raw_key(parse_public_key(data, str(one))))
         names.append(f"trust/{keyid[:16]}-{Path(one).name[-100:]}")
         copies.append((names[-1], data.decode("utf-8", "replace")))
-    return Named(tuple(names), tuple(copies))
+    return TrustFiles(tuple(names), tuple(copies))
 
 
-def keep(root: Path, said: Named) -> None:
+def keep(root: Path, trusted: TrustFiles) -> None:
     """Raises StorageError, InstallError (planted)."""
-    if said.copies:
+    if trusted.copies:
         make_folder(root / "trust")
-    for name, text in said.copies:
+    for name, text in trusted.copies:
         write_file(root / name, text)
 
 
-def kept(root: Path, names: Sequence[str]) -> TrustStore | None:
-    """The store that slot.json names; None where it names nothing. Raises TrustError, SignatureError, InstallError
-    (planted).
+def load_slot_trust(root: Path, names: Sequence[str]) -> TrustStore | None:
+    """The store that slot.json names; None where it names nothing.
+    Raises TrustError, SignatureError, InstallError (planted).
     """
     return store_in([_content(root, name) for name in names])
 
@@ -110,21 +110,21 @@ def _content(root: Path, name: str) -> tuple[str, bytes]:
 
 
 def store_of(root: Root | None, trust: Sequence[str | Path] = ()) -> TrustStore | None:
-    """Whom to trust: what is named, else what the root was told once, else what this machine trusts; None for nobody.
+    """The trusted keys: those named, else the root's own, else this machine's; None for none.
 
     Raises TrustError, SignatureError.
     """
     if trust:
         return load_trust([str(one) for one in trust])
-    store = kept(root.path, root.slot().trust) if root is not None else None
+    store = load_slot_trust(root.path, root.slot().trust) if root is not None else None
     return replace(store, by_the_root=True) if store is not None else find_trust()
 
 
-def read_held(lease: Lease, policy: TrustPolicy, secret: Given = None) -> Bundle:
+def read_held(lease: Lease, policy: TrustPolicy, secret: SecretArgument = None) -> Bundle:
     """Raises BundleError, IntegrityError, SignatureError, SecretError, StorageError."""
 
     def all_of() -> bytes:
-        with storing(lease.path), lease.file() as file:
+        with storage_errors(lease.path), lease.file() as file:
             return read_open(file, str(lease.path))
 
     return Opening(lease.path, policy, secret).read(all_of)

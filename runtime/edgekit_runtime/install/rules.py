@@ -1,7 +1,8 @@
-"""Whether a bundle may come in: who vouches for it, what it is for, when, which number it has, and how long it is.
+"""Whether a bundle may be installed: its signature, board, dates, number and length.
 
-    head = Judging(store, Board(("raspberry-pi-4",)), journal.binding(store), moment, "net.ekb").head(header)
-    head.total, head.vouched.signers                # bytes of the whole file, keyids
+    rules = InstallRules(store, BoardIdentity(("raspberry-pi-4",)), journal.binding(store), moment, "net.ekb")
+    head = rules.head(header)
+    head.total, head.trust_decision.signers                # bytes of the whole file, keyids
 
 Rules:
 - the signature is judged before anything of the manifest is parsed; nothing here reads a file or a clock;
@@ -18,24 +19,33 @@ import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.bundle.header import Header, aligned
+from edgekit_runtime.bundle.header import Header, align_up
 from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
 from edgekit_runtime.bundle.manifest import Manifest
 from edgekit_runtime.bundle.reader import Opening
 from edgekit_runtime.errors import DownloadError, InstallError
-from edgekit_runtime.trust import TrustPolicy, TrustStore, Vouched
+from edgekit_runtime.trust import TrustDecision, TrustPolicy, TrustStore
 
 if TYPE_CHECKING:
-    from edgekit_runtime.install.journal import Burned
-    from edgekit_runtime.trust.store import Moment
+    from edgekit_runtime.install.journal import AcceptedSequence
+    from edgekit_runtime.trust.store import TrustTime
 
-__all__ = ["Board", "Head", "Judging", "admit", "check_board", "check_dates", "check_sequence", "name_of"]
+__all__ = [
+    "BoardIdentity",
+    "BundleHead",
+    "InstallRules",
+    "admit",
+    "check_board",
+    "check_dates",
+    "check_sequence",
+    "name_of",
+]
 
 _SAME = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "armv8l": "armv7l", "armv6l": "armv7l"}
 
 
 @dataclass(frozen=True)
-class Board:
+class BoardIdentity:
     """profiles: the names that this board answers to, none where it is not known.
     machine: as the system calls itself.
     """
@@ -50,39 +60,39 @@ class Board:
 
 
 @dataclass(frozen=True)
-class Head:
+class BundleHead:
     """name: stands for every byte of the file (`name_of`).
     total: bytes of the whole file, as its manifest lays it out.
     """
 
     manifest: Manifest
-    vouched: Vouched
+    trust_decision: TrustDecision
     name: str
     total: int
 
 
 @dataclass(frozen=True)
-class Judging:
-    """store: whom this root trusts, None for nobody. binding: the rollout_seq that may not be gone below. where: the
+class InstallRules:
+    """store: the keys that this root trusts, or None. binding: the rollout_seq that may not be gone below. where: the
     source, in words."""
 
     store: TrustStore | None
-    board: Board
-    binding: Burned | None
-    moment: Moment
+    board: BoardIdentity
+    binding: AcceptedSequence | None
+    moment: TrustTime
     where: str
     allow_unsigned: bool = False
 
-    def head(self, header: Header) -> Head:
+    def head(self, header: Header) -> BundleHead:
         """Raises SignatureError, BundleError, what `rules.admit` raises, and DownloadError (download-size)."""
         opening = Opening(self.where, TrustPolicy(self.store, self.allow_unsigned, now=self.moment))
         manifest = opening.judge(header)
         self.admit(manifest, header.digest)
-        total = aligned(header.blobs_at + max((blob.offset + blob.size for blob in manifest.blobs), default=0))
+        total = align_up(header.blobs_at + max((blob.offset + blob.size for blob in manifest.blobs), default=0))
         if total > MAX_BUNDLE_BYTES:
             what = f"{total:,} bytes is more than a bundle may have ({MAX_BUNDLE_BYTES:,})"
             raise DownloadError(what, where=self.where, code="download-size")
-        return Head(manifest, opening.vouched, name_of(header), total)
+        return BundleHead(manifest, opening.trust_decision, name_of(header), total)
 
     def admit(self, manifest: Manifest, digest: str) -> None:
         """What `rules.admit` raises."""
@@ -100,14 +110,21 @@ def name_of(header: Header) -> str:
     return digest.hexdigest()
 
 
-def admit(manifest: Manifest, digest: str, board: Board, burned: Burned | None, moment: Moment, where: str) -> None:
+def admit(
+    manifest: Manifest,
+    digest: str,
+    board: BoardIdentity,
+    burned: AcceptedSequence | None,
+    moment: TrustTime,
+    where: str,
+) -> None:
     """Raises InstallError (incompatible, downgrade, rollout-seq-reused, expired, not-yet-valid)."""
     check_board(manifest, board, where)
     check_dates(manifest, moment, where)
     check_sequence(manifest.rollout_seq, digest, burned, where)
 
 
-def check_board(manifest: Manifest, board: Board, where: str) -> None:
+def check_board(manifest: Manifest, board: BoardIdentity, where: str) -> None:
     """Raises InstallError (incompatible)."""
     wanted = manifest.compatible
     if board.profiles:
@@ -130,27 +147,27 @@ def check_board(manifest: Manifest, board: Board, where: str) -> None:
         )
 
 
-def check_dates(manifest: Manifest, moment: Moment, where: str) -> None:
+def check_dates(manifest: Manifest, moment: TrustTime, where: str) -> None:
     """Raises InstallError (expired, not-yet-valid)."""
     from edgekit_runtime.trust.store import parse_time
 
     if manifest.expires is not None and moment.at_s >= parse_time(manifest.expires):
         raise InstallError(
-            f"the bundle expired on {manifest.expires} {moment.told}",
+            f"the bundle expired on {manifest.expires} {moment.text}",
             where=where,
             do="Install a newer one; or set the clock, if that is what is wrong",
             code="expired",
         )
     if manifest.not_before is not None and moment.at_s < parse_time(manifest.not_before):
         raise InstallError(
-            f"the bundle is not to be used before {manifest.not_before} {moment.told}",
+            f"the bundle is not to be used before {manifest.not_before} {moment.text}",
             where=where,
             do="Install it then; or set the clock, if that is what is wrong",
             code="not-yet-valid",
         )
 
 
-def check_sequence(seq: int | None, digest: str, burned: Burned | None, where: str) -> None:
+def check_sequence(seq: int | None, digest: str, burned: AcceptedSequence | None, where: str) -> None:
     """Raises InstallError (downgrade, rollout-seq-reused)."""
     if burned is None:
         return
@@ -177,5 +194,5 @@ def check_sequence(seq: int | None, digest: str, burned: Burned | None, where: s
         )
 
 
-def _higher(burned: Burned) -> str:
+def _higher(burned: AcceptedSequence) -> str:
     return f"Install one that was built with --rollout-seq {burned.seq + 1} or higher"

@@ -1,18 +1,18 @@
-"""Putting a root in order: `current` follows the journal, starts that failed count, and what nothing needs goes.
+"""Settle a root: point `current` where the journal says, count failed starts, collect what is not needed.
 
     journal = settle(root)              # under the lock; `current` is then what the journal says
     collected = collect("/var/lib/edgekit/camera")
 
 Rules:
-- the journal decides and `current` follows, in this order, whoever does it. What is read here is flushed before
+- the journal decides and `current` follows, always in this order. What is read here is flushed before
   anything is built on it: a power cut does not take it back;
-- three starts of the application that failed lead back to the previous generation, also where nobody starts it again;
+- three starts of the application that failed lead back to the previous generation, also if it is never started again;
 - what answers, what answered before, what is on trial or on its way stays, with its object. An install that was cut off
-  is left as it is, with what it fetched: the next one of the same bundle goes on, unless its owner gives it up;
+  is left as it is, with what it fetched: the next one of the same bundle resumes, unless its owner gives it up;
 - an object that a model has open, in whatever process, stays as well, and is collected another time. Where what stays
   cannot say which object it needs, because the disk does not give its record, no object goes;
 - links are removed, never followed, and what edgekit did not put there is left alone;
-- an install, a rollback and `status` collect by themselves; events.jsonl tells what went, but for what a refused bundle
+- an install, a rollback and `status` collect by themselves; events.jsonl says what went, but for what a refused bundle
   left.
 """
 
@@ -27,14 +27,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgekit_runtime.errors import EdgekitError, InstallError, StorageError
-from edgekit_runtime.install.disk import drop_folder, free_bytes, names_in, remove, storing, sync_folder
+from edgekit_runtime.install.disk import drop_folder, free_bytes, names_in, remove, storage_errors, sync_folder
 from edgekit_runtime.install.fetch import drop_part
-from edgekit_runtime.install.journal import MOST_TRIES, Abandoned, Journal, Restarted, Step, Tidy, react
-from edgekit_runtime.install.layout import Root, told_at
+from edgekit_runtime.install.journal import (
+    MOST_TRIES,
+    AttemptAbandoned,
+    AttemptRestarted,
+    Journal,
+    Tidy,
+    Transition,
+    react,
+)
+from edgekit_runtime.install.layout import Root, timestamp
 from edgekit_runtime.install.lock import alone, in_use
 from edgekit_runtime.install.trial import failed_starts
 
-__all__ = ["Collected", "apply", "collect", "collect_and_tell", "make_room", "settle", "sweep"]
+__all__ = ["CollectionResult", "apply", "collect", "collect_and_tell", "make_room", "settle", "sweep"]
 
 _SPARE_BYTES = 1 << 20
 """Left free beside a bundle: for the journal, the record, a folder or two."""
@@ -45,25 +53,25 @@ _OBJECT = re.compile(r"([0-9a-f]{64})\.ekb")
 def settle(root: Root, clock: Callable[[], float] = time.time) -> Journal:
     """Raises InstallError (install-root), StorageError, InstallError (planted)."""
     journal = root.journal()
-    with storing(root.path):  # whoever wrote it may have been killed before its name was flushed
+    with storage_errors(root.path):  # its writer may have been killed before its name was flushed
         sync_folder(root.path)
     trial = journal.on_trial
     if trial is None:
-        return apply(root, journal, Step(journal, (Tidy.POINT,)))
+        return apply(root, journal, Transition(journal, (Tidy.POINT,)))
     failed = failed_starts(root, trial)
-    after = apply(root, journal, react(journal, Restarted(told_at(clock()), failed)))
+    after = apply(root, journal, react(journal, AttemptRestarted(timestamp(clock()), failed)))
     if after.failure is not None and failed >= MOST_TRIES:
-        root.events.tell("rolled-back", code=after.failure.code, what=after.failure.what, generation=trial)
+        root.events.append("rolled-back", code=after.failure.code, what=after.failure.what, generation=trial)
     return after
 
 
-def apply(root: Root, before: Journal, step: Step) -> Journal:
-    """Write a step's journal and tidy up after it. Raises StorageError, InstallError (planted): then `before` is in
-    force.
+def apply(root: Root, before: Journal, step: Transition) -> Journal:
+    """Write a step's journal and tidy up after it.
+    Raises StorageError, InstallError (planted): then `before` is in force.
     """
     after = step.journal
     if Tidy.POINT in step.tidy:
-        if after != before or root.pointed() != after.answering or os.path.lexists(root.path / "current.new"):
+        if after != before or root.read_current() != after.answering or os.path.lexists(root.path / "current.new"):
             root.switch(before, after)
     elif after != before:
         root.write_journal(after)
@@ -74,7 +82,7 @@ def apply(root: Root, before: Journal, step: Step) -> Journal:
 
 
 @dataclass
-class Collected:
+class CollectionResult:
     """removed: names below the root. bytes: freed. in_use: what a model has open. unfinished: where the install comes
     from that was cut off, and whose download or bundle stays for it."""
 
@@ -84,7 +92,7 @@ class Collected:
     unfinished: str | None = None
 
 
-def collect(path: str | os.PathLike[str], *, unfinished: bool = False, wait_s: float = 600.0) -> Collected:
+def collect(path: str | os.PathLike[str], *, unfinished: bool = False, wait_s: float = 600.0) -> CollectionResult:
     """unfinished: give up an install that was cut off as well, with what it fetched.
 
     Raises InstallError (install-root, install-busy), StorageError."""
@@ -92,7 +100,7 @@ def collect(path: str | os.PathLike[str], *, unfinished: bool = False, wait_s: f
     with alone(root.lock_file, wait_s=wait_s):
         journal = root.journal()
         if unfinished and journal.attempt is not None and journal.on_trial is None:
-            journal = react(journal, Abandoned()).journal
+            journal = react(journal, AttemptAbandoned()).journal
             root.write_journal(journal)
         collected = collect_and_tell(root, journal)
         if journal.attempt is not None and journal.on_trial is None:
@@ -100,10 +108,10 @@ def collect(path: str | os.PathLike[str], *, unfinished: bool = False, wait_s: f
     return collected
 
 
-def sweep(root: Root, journal: Journal) -> Collected:
+def sweep(root: Root, journal: Journal) -> CollectionResult:
     """Under the lock. Raises StorageError."""
-    done = Collected()
-    held = {*journal.kept, *filter(None, [root.pointed()])}
+    done = CollectionResult()
+    held = {*journal.kept, *filter(None, [root.read_current()])}
     objects, sure = {journal.attempt.object} if journal.attempt else set(), True
     for number in root.numbers():
         record = root.perhaps(number)
@@ -145,17 +153,17 @@ def sweep(root: Root, journal: Journal) -> Collected:
     return done
 
 
-def collect_and_tell(root: Root, journal: Journal) -> Collected:
+def collect_and_tell(root: Root, journal: Journal) -> CollectionResult:
     """`sweep`, and an event if something was removed."""
     done = sweep(root, journal)
     if done.removed:
-        root.events.tell("collected", removed=len(done.removed), bytes=done.bytes)
+        root.events.append("collected", removed=len(done.removed), bytes=done.bytes)
     return done
 
 
 def make_room(root: Root, journal: Journal, size: int) -> None:
-    """For a bundle of so many bytes, under the lock. What nothing needs goes where that is what it takes. Raises
-    StorageError (disk-full).
+    """For a bundle of so many bytes, under the lock.
+    What nothing needs goes where that is what it takes. Raises StorageError (disk-full).
     """
     need = size + _SPARE_BYTES
     if free_bytes(root.path) < need:
@@ -177,7 +185,7 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def _count(done: Collected, root: Root, path: Path) -> None:
+def _count(done: CollectionResult, root: Root, path: Path) -> None:
     done.removed.append(path.relative_to(root.path).as_posix())
     with contextlib.suppress(OSError, EdgekitError):
         if path.is_file() and not path.is_symlink():

@@ -1,10 +1,10 @@
-"""What was fetched becomes an object, and the object a generation: complete, or not there at all.
+"""Turn a fetched file into an object, and an object into a generation, each atomically.
 
     adopt(root, part, sha256)
     stage(root, generation_of(attempt, bundle))
 
 Rules: a folder is made beside its name and moved there, flushed before and after; what a cut left complete is taken as
-it is; a link is never followed, and what nobody here made is an error.
+it is; a link is never followed, and what edgekit did not make is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from edgekit_runtime.install.disk import (
     move_between,
     open_regular,
     remove,
-    storing,
+    storage_errors,
     sync_folder,
     write_file,
 )
@@ -42,7 +42,7 @@ _READ_BYTES = 1 << 20
 
 def generation_of(attempt: Attempt, bundle: Bundle) -> Generation:
     """What is written down of it."""
-    manifest, vouched = bundle.manifest, bundle.vouched
+    manifest, trust_decision = bundle.manifest, bundle.trust_decision
     return Generation(
         number=attempt.generation,
         object=attempt.object,
@@ -55,20 +55,20 @@ def generation_of(attempt: Attempt, bundle: Bundle) -> Generation:
         size=bundle.size,
         source=attempt.source,
         at=attempt.began,
-        told=vouched.then,
+        told=trust_decision.lasting_text,
         seq=manifest.rollout_seq,
-        signed_by=vouched.signers,
-        unsigned=not vouched.trusted,
+        signed_by=trust_decision.signers,
+        unsigned=not trust_decision.trusted,
     )
 
 
 def stage(root: Root, generation: Generation) -> None:
-    """The generation's folder, complete or not there. One that a cut left complete stays, and nothing else may be
-    there.
+    """The generation's folder, complete or not there.
+    One that a cut left complete stays, and nothing else may be there.
     """
     folder = root.generation(generation.number)
     draft = folder.with_name(f"{folder.name}.new")
-    if _there(folder):
+    if _exists(folder):
         try:
             complete = not folder.is_symlink() and root.record(generation.number) == generation
         except InstallError as error:
@@ -76,7 +76,7 @@ def stage(root: Root, generation: Generation) -> None:
                 raise
             complete = False
         if complete:
-            with storing(folder):
+            with storage_errors(folder):
                 sync_folder(root.generations)
             return
         what = "a generation that was not made yet stands there"
@@ -84,23 +84,25 @@ def stage(root: Root, generation: Generation) -> None:
     drop_folder(draft)
     make_folder(draft)
     write_file(draft / "generation.json", json_text(generation))
-    with storing(draft):
+    with storage_errors(draft):
         make_link(draft / "bundle.ekb", f"../../objects/{generation.object}.ekb")
         sync_folder(draft)
     move(draft, folder)
 
 
 def still_here(root: Root, part: Path, sha256: str) -> bool:
-    """Whether what was fetched is. A power cut may take it on its way from one folder to the other."""
-    return _there(part) or _there(root.object(sha256))
+    """Whether what was fetched is.
+    A power cut may take it on its way from one folder to the other."""
+    return _exists(part) or _exists(root.object(sha256))
 
 
 def adopt(root: Root, part: Path, sha256: str) -> Path:
-    """What was fetched becomes an object. One that is there and sound stays; one that was damaged is replaced."""
+    """What was fetched becomes an object.
+    One that is there and sound stays; one that was damaged is replaced."""
     path = root.object(sha256)
-    with storing(path):
+    with storage_errors(path):
         drop_twin(part, path)
-        if not _there(part):  # moved by a run that was killed before that was flushed
+        if not _exists(part):  # moved by a run that was killed before that was flushed
             sync_folder(root.objects)
             sync_folder(root.incoming)
             return path
@@ -128,7 +130,7 @@ def is_whole(root: Root, sha256: str) -> bool:
         return False
 
 
-def _there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     return os.path.lexists(path)
 
 

@@ -1,4 +1,4 @@
-"""How a root stands, what its owner decides by hand, and what can be done where a generation does not open.
+"""The status of a root, commit and rollback by hand, and the remedy where a generation does not open.
 
     found = status("/var/lib/edgekit/camera")
     found.current.version, found.state, found.previous
@@ -9,9 +9,9 @@
 
 Rules:
 - a generation is read and checked again before it is switched to, dates aside: it was accepted in its time;
-- going back on purpose is no downgrade, and unburns nothing: an older bundle is not installed anew;
+- going back on purpose is no downgrade, and unburns nothing: an older bundle is not installed again;
 - where a generation does not open, what is wrong stays as it was said; only what to do about it is another, by its
-  code, for nobody builds or signs a bundle at a board. What the caller asked for is left to the caller;
+  code, for no one builds or signs a bundle at a board. What the caller asked for is left to the caller;
 - no way is named that is none: without a generation before that opens there is no rollback.
 """
 
@@ -27,15 +27,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgekit_runtime.bundle.codec import to_json
-from edgekit_runtime.bundle.header import Header, header_needs, read_header
+from edgekit_runtime.bundle.header import header_needs, read_header
 from edgekit_runtime.errors import EdgekitError, InstallError, IntegrityError, StorageError
-from edgekit_runtime.install.disk import storing
-from edgekit_runtime.install.journal import Activated, Attempt, Event, Failed, Failure, Journal, react
-from edgekit_runtime.install.layout import Generation, Root, told_at
-from edgekit_runtime.install.lock import Lease, alone
+from edgekit_runtime.install.disk import storage_errors
+from edgekit_runtime.install.journal import Attempt, AttemptFailed, Event, Failure, GenerationActivated, Journal, react
+from edgekit_runtime.install.layout import Generation, Root, timestamp
+from edgekit_runtime.install.lock import alone
 from edgekit_runtime.install.reading import read_held, store_of
-from edgekit_runtime.install.settling import Collected, apply, collect_and_tell, settle
-from edgekit_runtime.install.trial import Seen, failed_starts, read_seen
+from edgekit_runtime.install.settling import CollectionResult, apply, collect_and_tell, settle
+from edgekit_runtime.install.trial import TrialCounts, failed_starts, read_counts
 from edgekit_runtime.trust import TrustPolicy, TrustStore
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ _DO = {
     "bad-signature": "Install it again: it was damaged here, or changed by somebody else",
     "bundle-integrity": "Install it again: it was damaged here, or changed by somebody else",
     "bundle-format": "Install it again: it was damaged here, or changed by somebody else",
-    "model-file": "Install another bundle, and tell its sender",
+    "model-file": "Install another bundle, and report this one to its sender",
     "selftest": "Install a bundle that was built for this board and its runtime, or install the runtime that it was "
     "made with",
 }
@@ -74,9 +74,9 @@ class Status:
 
     unfinished: an install that was cut off, or that works now (busy). failure: why the last one did not come to
     anything.
-    seen, failed_starts: of a trial by the application. trust: what this root was told to trust. rollout_seq: the
+    seen, failed_starts: of a trial by the application. trust: its trusted keys. rollout_seq: the
     highest that binds. refusal, previous_refusal: why what answers, and the one before it, does not open any more; None
-    where nothing speaks against it. profile: what this root was told that the board is. freed: the last event of
+    where nothing speaks against it. profile: the board, as this root remembers it. freed: the last event of
     something removed.
     in_use: what goes as soon as the application that has it open closes it.
     """
@@ -90,7 +90,7 @@ class Status:
     busy: bool
     rollout_seq: int | None
     trust: tuple[str, ...]
-    seen: Seen | None = None
+    seen: TrialCounts | None = None
     failed_starts: int = 0
     refusal: str | None = None
     previous_refusal: str | None = None
@@ -99,7 +99,7 @@ class Status:
     in_use: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        told = {
+        record = {
             "root": str(self.root),
             "state": self.state,
             "current": self.current.as_json() if self.current else None,
@@ -116,14 +116,14 @@ class Status:
             "in_use": list(self.in_use),
         }
         if self.seen is not None:
-            told["trial"] = {**to_json(self.seen), "failed_starts": self.failed_starts}
-        return told
+            record["trial"] = {**to_json(self.seen), "failed_starts": self.failed_starts}
+        return record
 
 
 def status(path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time) -> Status:
     """Raises InstallError (install-root, planted), StorageError."""
     root = Root.open(path)
-    busy, collected = False, Collected()
+    busy, collected = False, CollectionResult()
     try:
         with alone(root.lock_file, wait_s=0.0):
             journal = settle(root, clock)
@@ -135,7 +135,7 @@ def status(path: str | os.PathLike[str], *, clock: Callable[[], float] = time.ti
         if error.code != "install-busy":
             raise
         journal, busy = root.journal(), True
-    return _told(root, journal, busy, collected)
+    return _status(root, journal, busy, collected)
 
 
 def activate(
@@ -155,7 +155,7 @@ def activate(
             raise InstallError(
                 "no generation is on trial",
                 where=str(root.path),
-                do=f"There is nothing to decide. {root.told_numbers()}: edgekit status --root {root.path}",
+                do=f"There is nothing to decide. {root.numbers_text()}: edgekit status --root {root.path}",
                 code="no-generation",
             )
         return _switch(root, journal, wanted, "activated", trust)
@@ -168,8 +168,8 @@ def rollback(
     wait_s: float = _WAIT_S,
     clock: Callable[[], float] = time.time,
 ) -> Generation | None:
-    """What answers now; None where the only generation there was had been on trial. Raises InstallError
-    (no-generation).
+    """What answers now; None where the only generation there was had been on trial.
+    Raises InstallError (no-generation).
     """
     root = Root.open(path)
     with alone(root.lock_file, wait_s=wait_s):
@@ -178,8 +178,8 @@ def rollback(
         if trial is not None:
             # Read now: after the switch nothing may fail.
             back = None if journal.current is None else root.record(journal.current)
-            _take(root, journal, Failed("rolled-back", "the owner rolled it back", told_at(clock())))
-            root.events.tell("rolled-back", generation=trial, what="the owner rolled it back")
+            _take(root, journal, AttemptFailed("rolled-back", "the owner rolled it back", timestamp(clock())))
+            root.events.append("rolled-back", generation=trial, what="the owner rolled it back")
             return back
         if journal.previous is None:
             raise InstallError(
@@ -202,8 +202,8 @@ def with_way_out(error: EdgekitError, root: Root, back: int | None = None) -> Ed
     return error
 
 
-def _told(root: Root, journal: Journal, busy: bool, collected: Collected) -> Status:
-    number, trial = root.pointed(), journal.on_trial
+def _status(root: Root, journal: Journal, busy: bool, collected: CollectionResult) -> Status:
+    number, trial = root.read_current(), journal.on_trial
     on_trial = trial is not None and number == trial
     current = lost = None
     try:
@@ -216,7 +216,7 @@ def _told(root: Root, journal: Journal, busy: bool, collected: Collected) -> Sta
     slot, store, refusal = root.slot(), None, None
     try:
         store = store_of(root)
-    except EdgekitError as error:  # whom it trusts cannot be told
+    except EdgekitError as error:  # its trusted keys cannot be read
         refusal = str(error)
     burned = journal.binding(store)
     previous_refusal = refusal or _refusal(root, store, previous)
@@ -224,6 +224,11 @@ def _told(root: Root, journal: Journal, busy: bool, collected: Collected) -> Sta
     if lost is not None:
         lost.do = "Install its bundle again"
     gone = None if lost is None else str(with_way_out(lost, root, back))
+    freed = None  # the last collection that removed something
+    for event in root.events.read():
+        facts = {name: event.get(name) for name in ("at", "removed", "bytes")}
+        if event.get("event") == "collected" and isinstance(facts["removed"], int) and isinstance(facts["bytes"], int):
+            freed = facts
     return Status(
         root.path,
         "empty" if number is None else "trial" if on_trial else "committed",
@@ -234,28 +239,19 @@ def _told(root: Root, journal: Journal, busy: bool, collected: Collected) -> Sta
         busy,
         burned.seq if burned else None,
         slot.trust,
-        read_seen(root, number) if on_trial and number is not None else None,
+        read_counts(root, number) if on_trial and number is not None else None,
         failed_starts(root, number) if on_trial and number is not None else 0,
         gone or refusal or _refusal(root, store, current, back),
         previous_refusal,
         slot.profile,
-        _freed(root),
+        freed,
         tuple(collected.in_use),
     )
 
 
-def _freed(root: Root) -> dict[str, Any] | None:
-    """The last collection that removed something."""
-    for event in reversed(root.events.read()):
-        told = {name: event.get(name) for name in ("at", "removed", "bytes")}
-        if event.get("event") == "collected" and isinstance(told["removed"], int) and isinstance(told["bytes"], int):
-            return told
-    return None
-
-
 def way_back(root: Root) -> int | None:
-    """The generation before, where a rollback leads to it and it would open. Raises EdgekitError where that cannot be
-    told.
+    """The generation before, where a rollback leads to it and it would open.
+    Raises EdgekitError where that cannot be known.
     """
     journal = root.journal()
     previous = None if journal.on_trial is not None else root.perhaps(journal.previous)
@@ -272,27 +268,23 @@ def _refusal(
     try:
         lease, _ = root.hold(generation.number)
         try:
-            header = _head(lease)
+            data, where = b"", str(lease.path)
+            with storage_errors(lease.path), lease.file() as file:
+                while (need := header_needs(data, where)) > len(data):
+                    chunk = file.read(need - len(data))
+                    if not chunk:
+                        break
+                    data += chunk
+            header = read_header(data, where)
         finally:
             lease.release()
         where, allowed = str(lease.path), generation.unsigned
         if header.digest != generation.bundle:
             raise IntegrityError("another bundle than was installed", where=where, do="Install it again")
-        TrustPolicy(store, allowed, new=False).vouch(header.manifest_bytes, header.signatures, where)
+        TrustPolicy(store, allowed, new=False).decide(header.manifest_bytes, header.signatures, where)
     except EdgekitError as error:
         return str(with_way_out(error, root, back))
     return None
-
-
-def _head(lease: Lease) -> Header:
-    data, where = b"", str(lease.path)
-    with storing(lease.path), lease.file() as file:
-        while (need := header_needs(data, where)) > len(data):
-            chunk = file.read(need - len(data))
-            if not chunk:
-                break
-            data += chunk
-    return read_header(data, where)
 
 
 def _switch(root: Root, journal: Journal, number: int, event: str, trust: Sequence[str | Path]) -> Generation:
@@ -302,7 +294,7 @@ def _switch(root: Root, journal: Journal, number: int, event: str, trust: Sequen
         raise InstallError(
             f"generation {number} is not installed yet: it came as far as '{attempt.state}'",
             where=str(root.path),
-            do="Install it again, which goes on there",
+            do="Install it again: it resumes there",
         )
     if number != journal.answering:
         lease, _ = root.hold(number)
@@ -320,8 +312,8 @@ def _switch(root: Root, journal: Journal, number: int, event: str, trust: Sequen
                 do="Install it again",
             )
     if number != journal.current or journal.on_trial is not None:
-        _take(root, journal, Activated(number))
-        root.events.tell(event, **generation.facts())
+        _take(root, journal, GenerationActivated(number))
+        root.events.append(event, **generation.facts())
     return generation
 
 

@@ -1,17 +1,17 @@
-"""A generation on trial: what is promised of it, what was seen of it, its starts, and a pure verdict.
+"""A generation on trial: its promise, its measurements, its starts, and the verdict as a pure function.
 
     start = begin(root, 4)          # before the bundle is opened
     start.end()                     # the model was closed in order
     failed_starts(root, 4)          # how many processes are gone that never said so
-    seen = read_seen(root, 4).plus(Seen(answers=240, late=1, failures=0, seconds=61.0))
-    judge(seen, terms)              # Verdict("keep", "240 answers ...")
+    seen = read_counts(root, 4).plus(TrialCounts(answers=240, late=1, failures=0, seconds=61.0))
+    judge(seen, terms)              # TrialVerdict("keep", "240 answers ...")
 
 Rules:
 - only what the device answered counts: neither a cache nor a host says anything about it;
 - the promise is of one inference: p99 within it means that no more than one in a hundred took longer;
 - an engine that is dead decides at once; everything else when enough was seen, and not before;
 - a start is a file that its process holds locked: the kernel lets go of it however the process ends, power cut
-  included. One that goes on is not a failed one, so that several processes may open one root;
+  included. One that still runs is not a failed one, so that several processes may open one root;
 - where a start cannot be written down (a read-only file system) nothing is tried out: the committed generation answers;
 - a record of what was seen that cannot be read counts as nothing seen: the trial only takes longer.
 """
@@ -32,7 +32,7 @@ from edgekit_runtime.install.disk import (
     names_in,
     read_text,
     remove,
-    storing,
+    storage_errors,
     sync_folder,
     write_file,
 )
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LATE_SHARE",
-    "Seen",
-    "Start",
-    "Terms",
-    "Verdict",
+    "TrialCounts",
+    "TrialStart",
+    "TrialTerms",
+    "TrialVerdict",
     "begin",
     "failed_starts",
     "judge",
     "memory_promised",
-    "read_seen",
+    "read_counts",
     "terms_of",
-    "write_seen",
+    "write_counts",
 ]
 
 LATE_SHARE = 0.01
@@ -66,7 +66,7 @@ _NAME = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
-class Terms:
+class TrialTerms:
     """answers, seconds: how much must be seen. p99_ms, peak_mb: what was promised, None for nothing."""
 
     answers: int = 200
@@ -76,7 +76,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Seen:
+class TrialCounts:
     """answers: of the device. late: of those, longer than the promise. failures: of the engine. seconds: since it
     began.
 
@@ -92,9 +92,9 @@ class Seen:
     peak_mb: float | None = None
     dead: str = ""
 
-    def plus(self, other: Seen) -> Seen:
+    def plus(self, other: TrialCounts) -> TrialCounts:
         """Two spells of one trial together; what is for people is the later one's."""
-        return Seen(
+        return TrialCounts(
             self.answers + other.answers,
             self.late + other.late,
             self.failures + other.failures,
@@ -106,7 +106,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TrialVerdict:
     """do: what mends it, of a `back`."""
 
     says: Literal["wait", "keep", "back"]
@@ -114,9 +114,9 @@ class Verdict:
     do: str = ""
 
 
-def terms_of(manifest: Manifest, answers: int = 200, seconds: float = 60.0) -> Terms:
+def terms_of(manifest: Manifest, answers: int = 200, seconds: float = 60.0) -> TrialTerms:
     """Without memory: what was promised of that depends on what answers (`memory_promised`)."""
-    return Terms(answers, seconds, manifest.promise.p99_ms if manifest.promise is not None else None)
+    return TrialTerms(answers, seconds, manifest.promise.p99_ms if manifest.promise is not None else None)
 
 
 def memory_promised(manifest: Manifest, recipe: str, engine: str) -> float | None:
@@ -130,42 +130,38 @@ def memory_promised(manifest: Manifest, recipe: str, engine: str) -> float | Non
     return manifest.promise.peak_mb if manifest.promise is not None else None
 
 
-def judge(seen: Seen, terms: Terms) -> Verdict:
+def judge(seen: TrialCounts, terms: TrialTerms) -> TrialVerdict:
     """`back` names what was not kept; `wait` says what is still to be seen."""
     if seen.dead:
-        return Verdict("back", f"its engine answers no more: {seen.dead}", ANOTHER)
-    asked = seen.answers + seen.failures
-    if asked < terms.answers or seen.seconds < terms.seconds:
-        return Verdict(
+        return TrialVerdict("back", f"its engine answers no more: {seen.dead}", ANOTHER)
+    inferences = seen.answers + seen.failures
+    if inferences < terms.answers or seen.seconds < terms.seconds:
+        return TrialVerdict(
             "wait", f"{seen.answers} of {terms.answers} answers, {seen.seconds:.0f} of {terms.seconds:.0f} s"
         )
-    if seen.failures > FAILED_SHARE * asked:
-        return Verdict("back", f"{seen.failures} of {asked} inferences failed", ANOTHER)
+    if seen.failures > FAILED_SHARE * inferences:
+        return TrialVerdict("back", f"{seen.failures} of {inferences} inferences failed", ANOTHER)
     if terms.p99_ms is not None and seen.late > LATE_SHARE * seen.answers:
         p99 = f" (p99 {seen.p99_ms:.3g} ms)" if seen.p99_ms is not None else ""
-        return Verdict(
+        return TrialVerdict(
             "back",
             f"{seen.late} of {seen.answers} inferences took longer than the {terms.p99_ms:.3g} ms promised{p99}",
             "Build it with a larger budget (edgekit build --budget-ms), or for the profile of this board (--profile)",
         )
     if terms.peak_mb is not None and seen.peak_mb is not None and seen.peak_mb > terms.peak_mb:
-        return Verdict(
+        return TrialVerdict(
             "back",
             f"it took {seen.peak_mb:.0f} MB, and {terms.peak_mb:.0f} were promised",
             "Build it again with this version of the engine, which measures its memory; or without runners-up: "
             "edgekit build --alternates 0",
         )
-    return Verdict("keep", _told(seen, terms))
-
-
-def _told(seen: Seen, terms: Terms) -> str:
     p99 = "" if seen.p99_ms is None else f", p99 {seen.p99_ms:.3g} ms"
     within = f" within the {terms.p99_ms:.3g} promised" if terms.p99_ms is not None else " (none was promised)"
     memory = "" if seen.peak_mb is None else f", {seen.peak_mb:.0f} MB"
-    return f"{seen.answers} answers{p99}{within if p99 else ''}{memory}"
+    return TrialVerdict("keep", f"{seen.answers} answers{p99}{within if p99 else ''}{memory}")
 
 
-class Start:
+class TrialStart:
     """One process's trial of a generation."""
 
     def __init__(self, path: Path, lease: Lease) -> None:
@@ -182,17 +178,17 @@ class Start:
         self._lease.release()
 
 
-def begin(root: Root, number: int) -> Start:
+def begin(root: Root, number: int) -> TrialStart:
     """Under the lock of the root. Raises StorageError, InstallError (planted)."""
     folder = _folder(root, number)
     make_folder(folder)
     taken = [int(name) for name in _names(folder)]
     path = folder / str(max(taken, default=0) + 1)
-    with storing(path):
+    with storage_errors(path):
         create_empty(path)
         lease = hold(path)
         sync_folder(folder)
-    return Start(path, lease)
+    return TrialStart(path, lease)
 
 
 def failed_starts(root: Root, number: int) -> int:
@@ -211,14 +207,14 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def read_seen(root: Root, number: int) -> Seen:
+def read_counts(root: Root, number: int) -> TrialCounts:
     try:
         text = read_text(root.generation(number) / "trial.json")
-        return Seen() if text is None else read_json(Seen, text, "trial.json")
+        return TrialCounts() if text is None else read_json(TrialCounts, text, "trial.json")
     except (ValueError, EdgekitError):
-        return Seen()
+        return TrialCounts()
 
 
-def write_seen(root: Root, number: int, seen: Seen) -> None:
+def write_counts(root: Root, number: int, seen: TrialCounts) -> None:
     """Under the lock. Raises StorageError."""
     write_file(root.generation(number) / "trial.json", json_text(seen))

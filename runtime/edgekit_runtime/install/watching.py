@@ -9,7 +9,7 @@ Rules:
 - enough is seen after 200 inferences of the device and 60 seconds, of all starts together; a dead engine decides at
   once;
 - `keep` commits the generation; `back` points `current` at the previous one and swaps this model to it, so that no
-  request is lost; a model that keeps a state goes on as it is, and the next start has the previous one;
+  request is lost; a model that keeps a state continues, and the next start has the previous one;
 - another process, or the owner, may decide first: then this model follows.
 """
 
@@ -25,18 +25,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgekit_runtime.errors import EdgekitError, InstallError
-from edgekit_runtime.install.journal import Failed, Passed, react
-from edgekit_runtime.install.layout import Generation, Root, told_at
+from edgekit_runtime.install.journal import AttemptFailed, StepPassed, react
+from edgekit_runtime.install.layout import Generation, Root, timestamp
 from edgekit_runtime.install.lock import Lease, alone
 from edgekit_runtime.install.settling import apply
-from edgekit_runtime.install.trial import Seen, Start, Terms, Verdict, judge, read_seen, write_seen
+from edgekit_runtime.install.trial import (
+    TrialCounts,
+    TrialStart,
+    TrialTerms,
+    TrialVerdict,
+    judge,
+    read_counts,
+    write_counts,
+)
+from edgekit_runtime.threads import begin
 
 if TYPE_CHECKING:
-    from edgekit_runtime.metrics import Measured
-    from edgekit_runtime.trust import Vouched
+    from edgekit_runtime.metrics import ModelMetrics
+    from edgekit_runtime.trust import TrustDecision
     from edgekit_runtime.watchdog import Health
 
-__all__ = ["Held", "TrialWatch", "give_up"]
+__all__ = ["TrialWatch", "WatchedGeneration", "give_up"]
 
 _LOOK_S = 1.0
 _WAIT_S = 10.0
@@ -47,19 +56,21 @@ _ENGINES_OWN = ("engine", "engine-hung", "memory")
 class WatchedModel(Protocol):
     """What a watch needs of `Model`, which imports what is opened, and so this module."""
 
-    def measured(self) -> Measured: ...
+    def measured(self) -> ModelMetrics: ...
     def health(self) -> Health: ...
     def swap(self, path: str | os.PathLike[str]) -> object: ...
     def close_with(self, companion: TrialWatch) -> None: ...
 
 
-class Held:
+class WatchedGeneration:
     """A generation that a model answers with. start: of its trial, None where it is committed."""
 
-    def __init__(self, root: Root, generation: Generation, lease: Lease, vouched: Vouched, start: Start | None) -> None:
+    def __init__(
+        self, root: Root, generation: Generation, lease: Lease, decision: TrustDecision, start: TrialStart | None
+    ) -> None:
         self.root, self.generation = root, generation
-        self.told = generation.vouched if generation.unsigned else vouched.told
-        self.terms = Terms()
+        self.signature_text = generation.signature_text if generation.unsigned else decision.text
+        self.terms = TrialTerms()
         self.state = "committed" if start is None else "trial"
         self._lease, self._start = lease, start
         self._watch: TrialWatch | None = None
@@ -70,7 +81,7 @@ class Held:
             "root": str(self.root.path),
             "generation": self.generation.number,
             "state": self.state,
-            "vouched": self.told,
+            "vouched": self.signature_text,
             "unsigned": self.generation.unsigned,
             "rollout_seq": self.generation.seq,
         }
@@ -82,8 +93,9 @@ class Held:
             self._watch.start()
             model.close_with(self._watch)
 
-    def decided(self, state: str) -> None:
-        """The trial is over: `committed` or `rolled-back`. Its start was no failure of the application."""
+    def end_trial(self, state: str) -> None:
+        """The trial is over: `committed` or `rolled-back`.
+        Its start was no failure of the application."""
         self.state = state
         if self._start is not None:
             self._start.end()
@@ -105,38 +117,38 @@ class TrialWatch:
     def __init__(
         self,
         model: WatchedModel,
-        held: Held,
+        held: WatchedGeneration,
         *,
-        terms: Terms | None = None,
+        terms: TrialTerms | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model, self._held, self._clock = model, held, clock
         self._terms = terms if terms is not None else held.terms
-        self._before = read_seen(held.root, held.generation.number)
+        self._before = read_counts(held.root, held.generation.number)
         self._began = clock()
-        self._last = Seen()
+        self._last = TrialCounts()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._go, name="edgekit-trial", daemon=True)
-        self._thread.start()
+        begin(self._thread)
 
-    def seen(self) -> Seen:
+    def seen(self) -> TrialCounts:
         """Of this start."""
         measured, health = self._model.measured(), self._model.health()
         infer = measured.counted.stages.get("infer")
         failures = sum(measured.counted.errors.get(code, 0) for code in _ENGINES_OWN)
         dead = "" if health.ok or health.state == "closed" else health.reason
         if infer is None:
-            return Seen(failures=failures, seconds=self._clock() - self._began, dead=dead)
+            return TrialCounts(failures=failures, seconds=self._clock() - self._began, dead=dead)
         late, limit_ms = 0, self._terms.p99_ms
-        if limit_ms is not None:  # as far as the buckets tell: a value in the limit's own bucket counts as in time
+        if limit_ms is not None:  # as far as the buckets show: a value in the limit's own bucket counts as in time
             per_octave = 2.0**infer.scale
             late = sum(n for index, n in infer.buckets.items() if 2.0 ** (index / per_octave) >= limit_ms)
-        return Seen(infer.count, late, failures, self._clock() - self._began, infer.quantile(0.99), None, dead)
+        return TrialCounts(infer.count, late, failures, self._clock() - self._began, infer.quantile(0.99), None, dead)
 
-    def look(self) -> Verdict:
+    def look(self) -> TrialVerdict:
         """See, judge, and carry it out.
 
         Raises EdgekitError where the root cannot be written; then it is tried again.
@@ -151,8 +163,8 @@ class TrialWatch:
             with alone(root.lock_file, wait_s=0.0):
                 journal = root.journal()
                 if journal.on_trial == number:
-                    apply(root, journal, react(journal, Passed()))
-                    root.events.tell("committed", **{**self._held.generation.facts(), "why": verdict.why})
+                    apply(root, journal, react(journal, StepPassed()))
+                    root.events.append("committed", **{**self._held.generation.facts(), "why": verdict.why})
             return self._follow(kept=True)
         if verdict.says == "back":
             give_up(root, number, InstallError(verdict.why, where=f"generation {number}", code="trial-failed"))
@@ -163,14 +175,14 @@ class TrialWatch:
             return replace(self._follow(kept=False), why=verdict.why)
         return verdict
 
-    def _follow(self, kept: bool) -> Verdict:
+    def _follow(self, kept: bool) -> TrialVerdict:
         self._over.set()
-        self._held.decided("committed" if kept else "rolled-back")
+        self._held.end_trial("committed" if kept else "rolled-back")
         if kept:
-            return Verdict("keep")
-        with _told("the previous generation cannot be opened while this one answers"):
+            return TrialVerdict("keep")
+        with _logged_errors("the previous generation cannot be opened while this one answers"):
             self._model.swap(self._held.root.path)
-        return Verdict("back")
+        return TrialVerdict("back")
 
     def leave(self) -> None:
         """The model answers with another bundle, or not at all: what was seen counts for the next start."""
@@ -182,7 +194,7 @@ class TrialWatch:
             root, number = self._held.root, self._held.generation.number
             with alone(root.lock_file, wait_s=_LOOK_S):
                 if root.journal().on_trial == number:
-                    write_seen(root, number, replace(self._before.plus(self._last), dead=""))
+                    write_counts(root, number, replace(self._before.plus(self._last), dead=""))
 
     def close(self) -> None:
         """With the model."""
@@ -193,7 +205,7 @@ class TrialWatch:
 
     def _go(self) -> None:
         while not self._over.wait(_LOOK_S):
-            with _told("the trial cannot be looked after"):
+            with _logged_errors("the trial cannot be looked after"):
                 self.look()
 
 
@@ -205,13 +217,13 @@ def give_up(root: Root, number: int, error: EdgekitError) -> None:
     with contextlib.suppress(InstallError), alone(root.lock_file, wait_s=_WAIT_S):
         journal = root.journal()
         if journal.on_trial == number:
-            event = Failed(error.code, str(error), told_at(time.time()))
+            event = AttemptFailed(error.code, str(error), timestamp(time.time()))
             apply(root, journal, react(journal, event))
-            root.events.tell("rolled-back", code=error.code, what=str(error), generation=number)
+            root.events.append("rolled-back", code=error.code, what=str(error), generation=number)
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _logged_errors(what: str) -> Iterator[None]:
     try:
         yield
     except EdgekitError as error:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from edgekit_runtime.metrics.page import (
     CONTENT_TYPE,
     CacheFigures,
-    Measured,
     MetricsServer,
+    ModelMetrics,
+    family_text,
+    histogram_text,
     metrics_text,
     serve_metrics,
 )
 
-__all__ = ["CONTENT_TYPE", "CacheFigures", "Measured", "MetricsServer", "metrics_text", "serve_metrics"]
+__all__ = [
+    "CONTENT_TYPE",
+    "CacheFigures",
+    "MetricsServer",
+    "ModelMetrics",
+    "family_text",
+    "histogram_text",
+    "metrics_text",
+    "serve_metrics",
+]

@@ -13,7 +13,7 @@ Rules:
 - a page is made when it is asked for, in the server's own thread; what a server needs is imported at the first use;
 - on loopback only: what shall be seen from elsewhere is for a proxy with a password to show;
 - the server ends with its model: when `model.close()` returns, the port is free. A client that says nothing, goes away
-  or asks for something else disturbs nobody.
+  or asks for something else does no harm.
 """
 
 from __future__ import annotations
@@ -23,16 +23,26 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from edgekit_runtime.errors import MetricsError
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.meter import Cut
+from edgekit_runtime.threads import begin
 
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
 
-__all__ = ["CONTENT_TYPE", "CacheFigures", "Measured", "MetricsServer", "metrics_text", "serve_metrics"]
+__all__ = [
+    "CONTENT_TYPE",
+    "CacheFigures",
+    "MetricsServer",
+    "ModelMetrics",
+    "family_text",
+    "histogram_text",
+    "metrics_text",
+    "serve_metrics",
+]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -40,27 +50,35 @@ _OCTAVES = range(-7, 15)
 """Bounds of the buckets: 2^-7 ms, which is 7.8 us, to 2^14 ms, which is 16 s."""
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 _PARTS = ("cache", "meter", "telemetry")
-_SOURCES = ("device", "cache", "similar", "host", "stale")
+_SOURCES = ("device", "cache", "similar", "host", "stale", "degraded")
 
 Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class CacheFigures:
-    """One tier of the cache, counted since it was opened; bytes and entries are those it holds now."""
+    """One tier of the cache, counted since it was opened; bytes and entries are those it holds now, None where it is
+    not known: a server that several share.
+    """
 
     hits: int
     misses: int
-    entries: int
-    bytes: int
+    entries: int | None = None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One model as the page shows it. counted: what its meter counted since it was made. info: name to text, shown as
-    labels (recipe, engine, ...). queued: requests waiting now. batches: size -> how many batches of that size ran.
-    caches: tier -> its figures; empty without a cache. healthy: whether the engine answers. restarts: of the engine's
-    own process, None where it has none. faults: part -> exceptions without which requests were answered.
+class ModelMetrics:
+    """One model as the page shows it.
+
+    counted: what its meter counted since it was made.
+    info: name to text, shown as labels (recipe, engine, ...).
+    queued: requests waiting now.
+    batches: size -> how many batches of that size ran.
+    caches: tier -> its figures; empty without a cache.
+    healthy: whether the engine answers.
+    restarts: of the engine's own process, None where it has none.
+    faults: part -> exceptions without which requests were answered.
     """
 
     model: str
@@ -75,15 +93,48 @@ class Measured:
     faults: Mapping[str, int] = field(default_factory=dict)
 
 
-def metrics_text(models: Sequence[Measured]) -> str:
-    """The page. Two models of one name and version are told apart by a label `copy`."""
-    named = list(zip(_labelled(models), models, strict=True))
+def metrics_text(models: Sequence[ModelMetrics]) -> str:
+    """The page. Two models of one name and version are distinguished by a label `copy`."""
+    named: list[tuple[Labels, ModelMetrics]] = []
+    seen: Counter[tuple[str, str]] = Counter()
+    for measured in models:
+        seen[measured.model, measured.version] += 1
+        copy = seen[measured.model, measured.version]
+        labels = {"model": measured.model, "version": measured.version}
+        named.append((labels if copy == 1 else {**labels, "copy": str(copy)}, measured))
     lines: list[str] = []
     for family in _FAMILIES:
-        lines.append(f"# HELP {family.name} {_escaped(family.help, quotes=False)}")
-        lines.append(f"# TYPE {family.name} {family.kind}")
+        lines += _head(family.name, family.kind, family.help)
         for base, measured in named:
             lines += [_line(family.name, base, sample) for sample in family.samples(measured)]
+    return "\n".join(lines) + "\n"
+
+
+def family_text(
+    name: str, kind: Literal["counter", "gauge"], meaning: str, samples: Sequence[tuple[Labels, float]]
+) -> str:
+    """One family of a page, for what a process counts beside its models.
+
+    samples: labels and value.
+    """
+    lines = [*_head(name, kind, meaning), *(_line(name, labels, _Sample({}, value)) for labels, value in samples)]
+    return "\n".join(lines) + "\n"
+
+
+def histogram_text(
+    name: str, meaning: str, samples: Sequence[tuple[Labels, Sequence[tuple[float, int]], int, float]]
+) -> str:
+    """One histogram of a page.
+
+    samples: labels, (bound, how many at most that) by bound, how many, their sum.
+    """
+    lines = _head(name, "histogram", meaning)
+    for labels, bounds, count, total in samples:
+        for bound, n in bounds:
+            lines.append(_line(name, labels, _Sample({"le": repr(float(bound))}, n, "_bucket")))
+        lines.append(_line(name, labels, _Sample({"le": "+Inf"}, count, "_bucket")))
+        lines.append(_line(name, labels, _Sample({}, total, "_sum")))
+        lines.append(_line(name, labels, _Sample({}, count, "_count")))
     return "\n".join(lines) + "\n"
 
 
@@ -101,13 +152,13 @@ class _Family:
     name: str
     kind: str
     help: str
-    samples: Callable[[Measured], Iterator[_Sample]]
+    samples: Callable[[ModelMetrics], Iterator[_Sample]]
 
 
-def _one(figure: Callable[[Measured], float | None]) -> Callable[[Measured], Iterator[_Sample]]:
+def _one(figure: Callable[[ModelMetrics], float | None]) -> Callable[[ModelMetrics], Iterator[_Sample]]:
     """One sample without labels; none for None."""
 
-    def samples(measured: Measured) -> Iterator[_Sample]:
+    def samples(measured: ModelMetrics) -> Iterator[_Sample]:
         value = figure(measured)
         if value is not None:
             yield _Sample({}, value)
@@ -115,40 +166,37 @@ def _one(figure: Callable[[Measured], float | None]) -> Callable[[Measured], Ite
     return samples
 
 
-def _by(label: str, figures: Callable[[Measured], Mapping[str, float]]) -> Callable[[Measured], Iterator[_Sample]]:
+def _by(
+    label: str, figures: Callable[[ModelMetrics], Mapping[str, float]]
+) -> Callable[[ModelMetrics], Iterator[_Sample]]:
     """A sample for each value of a label."""
     return lambda measured: (_Sample({label: value}, n) for value, n in figures(measured).items())
 
 
-def _requests(measured: Measured) -> Mapping[str, float]:
-    answers = {source: histogram.count for source, histogram in measured.counted.answers.items()}
-    return {**dict.fromkeys(_SOURCES, 0), **answers}
+def _of_caches(figure: Callable[[CacheFigures], int | None]) -> Callable[[ModelMetrics], Iterator[_Sample]]:
+    def figures(measured: ModelMetrics) -> Mapping[str, float]:
+        found = {tier: figure(figures) for tier, figures in measured.caches.items()}
+        return {tier: value for tier, value in found.items() if value is not None}
 
-
-def _of_caches(figure: Callable[[CacheFigures], int]) -> Callable[[Measured], Iterator[_Sample]]:
-    return _by("tier", lambda measured: {tier: figure(figures) for tier, figures in measured.caches.items()})
+    return _by("tier", figures)
 
 
 def _histograms(
-    label: str, histograms: Callable[[Measured], Mapping[str, Histogram]]
-) -> Callable[[Measured], Iterator[_Sample]]:
-    def samples(measured: Measured) -> Iterator[_Sample]:
+    label: str, histograms: Callable[[ModelMetrics], Mapping[str, Histogram]]
+) -> Callable[[ModelMetrics], Iterator[_Sample]]:
+    def samples(measured: ModelMetrics) -> Iterator[_Sample]:
         for value, histogram in histograms(measured).items():
-            yield from _histogram({label: value}, histogram)
+            labels = {label: value}
+            for octave in _OCTAVES:  # milliseconds in, seconds out
+                yield _Sample({**labels, "le": repr(2.0**octave / 1e3)}, histogram.at_most(octave), "_bucket")
+            yield _Sample({**labels, "le": "+Inf"}, histogram.count, "_bucket")
+            yield _Sample(labels, histogram.total / 1e3, "_sum")
+            yield _Sample(labels, histogram.count, "_count")
 
     return samples
 
 
-def _histogram(labels: Labels, histogram: Histogram) -> Iterator[_Sample]:
-    """Milliseconds in, seconds out."""
-    for octave in _OCTAVES:
-        yield _Sample({**labels, "le": repr(2.0**octave / 1e3)}, histogram.at_most(octave), "_bucket")
-    yield _Sample({**labels, "le": "+Inf"}, histogram.count, "_bucket")
-    yield _Sample(labels, histogram.total / 1e3, "_sum")
-    yield _Sample(labels, histogram.count, "_count")
-
-
-def _batch_sizes(measured: Measured) -> Iterator[_Sample]:
+def _batch_sizes(measured: ModelMetrics) -> Iterator[_Sample]:
     for bound in _BATCHES:
         yield _Sample({"le": str(bound)}, sum(n for size, n in measured.batches.items() if size <= bound), "_bucket")
     ran = sum(measured.batches.values())
@@ -158,7 +206,7 @@ def _batch_sizes(measured: Measured) -> Iterator[_Sample]:
 
 
 _FAMILIES = (
-    _Family("edgekit_model_info", "gauge", "What answers: always 1, the labels tell.",
+    _Family("edgekit_model_info", "gauge", "The running model: always 1, described by its labels.",
         lambda m: iter([_Sample(m.info, 1)])),
     _Family("edgekit_healthy", "gauge", "1 while the engine answers, 0 when it hangs or died.",
         _one(lambda m: int(m.healthy))),
@@ -169,12 +217,16 @@ _FAMILIES = (
         _by("part", lambda m: {**dict.fromkeys(_PARTS, 0), **m.faults})
     ),
     _Family("edgekit_requests_total", "counter", "Requests answered, by where the answer came from.",
-        _by("source", _requests)),
+        _by("source", lambda m: dict.fromkeys(_SOURCES, 0) | {by: one.count for by, one in m.counted.answers.items()})),
     _Family("edgekit_errors_total", "counter", "Requests that got no answer, by the error's code.",
         _by("code", lambda m: m.counted.errors)),
     _Family(
         "edgekit_budget_total", "counter", "Requests with a budget: answered within it, beyond it, or refused.",
         _by("outcome", lambda m: {"met": m.counted.met, "missed": m.counted.over_budget, "refused": m.counted.refused})
+    ),
+    _Family(
+        "edgekit_host_compared_total", "counter", "Hosts' answers that the device gave, too: within tolerance or not.",
+        _by("outcome", lambda m: {"agreed": m.counted.compared - m.counted.differed, "differed": m.counted.differed})
     ),
     _Family("edgekit_latency_seconds", "histogram", "From the caller's call to the caller's answer.",
         _histograms("source", lambda m: m.counted.answers)),
@@ -195,13 +247,8 @@ _FAMILIES = (
 )  # fmt: skip
 
 
-def _labelled(models: Sequence[Measured]) -> Iterator[dict[str, str]]:
-    seen: Counter[tuple[str, str]] = Counter()
-    for measured in models:
-        key = (measured.model, measured.version)
-        seen[key] += 1
-        labels = {"model": measured.model, "version": measured.version}
-        yield labels if seen[key] == 1 else {**labels, "copy": str(seen[key])}
+def _head(name: str, kind: str, meaning: str) -> list[str]:
+    return [f"# HELP {name} {_escaped(meaning, quotes=False)}", f"# TYPE {name} {kind}"]
 
 
 def _line(name: str, base: Labels, sample: _Sample) -> str:
@@ -216,14 +263,14 @@ def _escaped(text: str, *, quotes: bool = True) -> str:
     return text.replace('"', '\\"') if quotes else text
 
 
-class Telling(Protocol):
-    """A model, as far as this room knows it."""
+class MetricsSource(Protocol):
+    """What this module needs of a model."""
 
     def metrics_text(self) -> str: ...
     def close_with(self, companion: MetricsServer) -> None: ...
 
 
-def serve_metrics(of: Telling | Callable[[], str], port: int = 0) -> MetricsServer:
+def serve_metrics(of: MetricsSource | Callable[[], str], port: int = 0) -> MetricsServer:
     """Serve the page on http://127.0.0.1:PORT/metrics until `close`, or until the model is closed; port 0 takes any
     that is free. of: a model, or a function that makes the page. Raises MetricsError, and ClosedError for a closed
     model; ValueError for a port that is no number, or for something else than a model.
@@ -244,7 +291,8 @@ def serve_metrics(of: Telling | Callable[[], str], port: int = 0) -> MetricsServ
 
 
 class MetricsServer:
-    """A small HTTP server in a thread of its own. GET and HEAD of /metrics; anything else is 404."""
+    """A small HTTP server in a thread of its own.
+    GET and HEAD of /metrics; anything else is 404."""
 
     def __init__(self, text: Callable[[], str], port: int = 0) -> None:
         try:
@@ -258,7 +306,7 @@ class MetricsServer:
 
         self._ended, self._end = socketpair()
         self._thread = threading.Thread(target=self._serve, name="edgekit-metrics", daemon=True)
-        self._thread.start()
+        begin(self._thread)
 
     def _serve(self) -> None:
         import selectors
@@ -305,7 +353,7 @@ def _bound(text: Callable[[], str], port: int) -> ThreadingHTTPServer:
                 return
             try:
                 body = text().encode()
-            except Exception as error:  # noqa: BLE001 - the next scrape may do better, and this one must hear of it
+            except Exception as error:  # noqa: BLE001 - the next scrape may do better, and this one gets the error
                 self.send_error(500, type(error).__name__)
                 return
             self.send_response(200)
@@ -320,12 +368,12 @@ def _bound(text: Callable[[], str], port: int) -> ThreadingHTTPServer:
         def log_message(self, *_: object) -> None:
             """A board's log is no place for scrapes."""
 
-    class Server(ThreadingHTTPServer):
+    class PageServer(ThreadingHTTPServer):
         daemon_threads = True
         block_on_close = False
         timeout = 0.0  # it is asked to look for a client when there is one
 
         def handle_error(self, *_: object) -> None:
-            """A client that went away is nobody's trouble."""
+            """Ignore a client that went away."""
 
-    return Server(("127.0.0.1", port), Page)
+    return PageServer(("127.0.0.1", port), Page)

@@ -22,8 +22,8 @@ __all__ = [
     "bytes_of",
     "check_artifact",
     "check_model",
-    "delegated",
-    "refused",
+    "delegated_operators",
+    "refusal",
 ]
 
 MAX_TENSOR_BYTES = 512 << 20
@@ -52,29 +52,29 @@ class ModelFacts:
     largest_tensor_bytes: int
 
 
-def delegated(ops: Iterable[str] | None) -> tuple[str, ...]:
+def delegated_operators(ops: Iterable[str] | None) -> tuple[str, ...]:
     """Those of these operators that only a delegate can run."""
     return tuple(op for op in ops or () if op in DELEGATED)
 
 
-def refused(what: str, do: str = "Do not use it: build the bundle again from the original model") -> ModelFileError:
+def refusal(what: str, do: str = "Do not use it: build the bundle again from the original model") -> ModelFileError:
     return ModelFileError(what, do=do)
 
 
 def bytes_of(shape: tuple[int, ...], bits: int, what: str, most: int | None = None) -> int:
-    """The bytes that a tensor of so many bits an element takes. Raises ModelFileError beyond `most`, and for a negative
-    side.
+    """The bytes that a tensor of so many bits an element takes.
+    Raises ModelFileError beyond `most`, and for a negative side.
 
     Python's integers do not wrap: a product that would overflow in 64 bits is simply too large here.
     """
     count = 1
     for side in shape:
         if side < 0:
-            raise refused(f"{what} has a negative side: {list(shape)}")
+            raise refusal(f"{what} has a negative side: {list(shape)}")
         count *= side
     size = (count * bits + 7) // 8
     if most is not None and size > most:
-        raise refused(f"{what} declares {size:,} bytes, more than the {most:,} that one tensor may have")
+        raise refusal(f"{what} declares {size:,} bytes, more than the {most:,} that one tensor may have")
     return size
 
 
@@ -99,10 +99,10 @@ def check_model(
     """
     try:
         if format not in _FORMATS:
-            raise refused(f"nothing here knows the format '{format}'", "Upgrade edgekit-deploy")
+            raise refusal(f"nothing here knows the format '{format}'", "Upgrade edgekit-deploy")
         facts: ModelFacts = importlib.import_module(_FORMATS[format]).check(data, max_tensor_bytes)
         if ops is not None and (more := [op for op in facts.ops if op not in set(ops)]):
-            raise refused(f"it uses {', '.join(more)}, which the manifest does not allow")
+            raise refusal(f"it uses {', '.join(more)}, which the manifest does not allow")
     except ModelFileError as error:
         raise ModelFileError(error.what, where=where, do=error.do) from None
     return facts

@@ -18,9 +18,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from edgekit_runtime.modelfile.check import refused
+from edgekit_runtime.modelfile.check import refusal
 
-__all__ = ["MAX_VISITS", "Span", "Table", "read"]
+__all__ = ["MAX_VISITS", "Table", "VectorSpan", "read"]
 
 MAX_VISITS = 200_000
 """Tables, vectors and strings that one file may have; MobileNetV2 has 1,500."""
@@ -45,7 +45,7 @@ _U32, _I32, _U16X2 = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H
 _SCALAR, _STRING, _VECTOR, _STRINGS, _TABLE, _TABLES, _UNION = range(7)
 
 
-class Span(NamedTuple):
+class VectorSpan(NamedTuple):
     """A vector of scalars, or a string: where it begins in the file, and how many there are."""
 
     start: int
@@ -67,7 +67,7 @@ class _Field(NamedTuple):
 def read(data: bytes, identifier: bytes, root: str, schema: Schema, unions: Unions) -> Table:
     """The root table as a list by slot, with all that hangs on it. Raises ModelFileError."""
     if data[4:8] != identifier or len(data) < 12:
-        raise refused(f"it does not begin as a {identifier.decode('ascii')} file")
+        raise refusal(f"it does not begin as a {identifier.decode('ascii')} file")
     return _Reader(data, schema, unions).table(_U32.unpack_from(data, 0)[0], root)
 
 
@@ -83,23 +83,27 @@ class _Reader:
         """start: where the table begins, not checked yet."""
         self._count()
         if start & 3 or start + 4 > self._size:
-            raise refused(f"a {name} table at byte {start} lies outside the file, or askew in it")
+            raise refusal(f"a {name} table at byte {start} lies outside the file, or askew in it")
         vtable = start - _I32.unpack_from(self._data, start)[0]
         form = self._forms.get((name, vtable))
         if form is None:
             form = self._forms[name, vtable] = self._form(vtable, name)
         slots, size, present = form
         if start + size > self._size:
-            raise refused(f"a {name} table at byte {start} runs over the end of the file")
+            raise refusal(f"a {name} table at byte {start} runs over the end of the file")
         values: Table = [None] * slots
         for field, offset in present:
             kind, at = field.kind, start + offset
             if kind == _SCALAR:
                 if at % field.size:
-                    raise refused(f"{name}.{field.name} lies askew at byte {at}")
+                    raise refusal(f"{name}.{field.name} lies askew at byte {at}")
                 values[field.slot] = field.detail.unpack_from(self._data, at)[0]
             elif kind == _VECTOR:
-                values[field.slot] = self._vector(at, field, name)
+                begin = self._target(at)
+                count = self._length(begin, field, name)
+                if count and (begin + 4) % field.size:
+                    raise refusal(f"{name}.{field.name} lies askew at byte {begin + 4}")
+                values[field.slot] = VectorSpan(begin + 4, count)
             elif kind == _TABLE:
                 values[field.slot] = self.table(self._target(at), field.detail)
             elif kind == _TABLES:
@@ -119,68 +123,61 @@ class _Reader:
         if fields is None:
             fields = self._fields[name] = _fields(self._schema[name])
         if vtable < 4 or vtable & 1 or vtable + 4 > self._size:
-            raise refused(f"the vtable of a {name} at byte {vtable} lies outside the file")
+            raise refusal(f"the vtable of a {name} at byte {vtable} lies outside the file")
         length, size = _U16X2.unpack_from(self._data, vtable)
         if length < 4 or length & 1 or size < 4 or vtable + length > self._size:
-            raise refused(f"the vtable of a {name} at byte {vtable} is damaged")
+            raise refusal(f"the vtable of a {name} at byte {vtable} is damaged")
         offsets = struct.unpack_from(f"<{length // 2 - 2}H", self._data, vtable + 4)
         present = []
         for field, offset in zip(fields, offsets, strict=False):  # a newer schema has more, an older one fewer
             if field is None or offset == 0:
                 continue
             if offset < 4 or offset + (field.size if field.kind == _SCALAR else 4) > size:
-                raise refused(f"{name}.{field.name} lies outside of its table")
+                raise refusal(f"{name}.{field.name} lies outside of its table")
             present.append((field, offset))
         return len(fields), size, present
 
     def _target(self, at: int) -> int:
         """Where an offset leads: forward, by what it says."""
         if at & 3:
-            raise refused(f"an offset lies askew at byte {at}")
+            raise refusal(f"an offset lies askew at byte {at}")
         target: int = at + _U32.unpack_from(self._data, at)[0]
         return target
 
     def _length(self, start: int, field: _Field, name: str) -> int:
         self._count()
         if start & 3 or start + 4 > self._size:
-            raise refused(f"{name}.{field.name} at byte {start} lies outside the file, or askew in it")
+            raise refusal(f"{name}.{field.name} at byte {start} lies outside the file, or askew in it")
         count: int = _U32.unpack_from(self._data, start)[0]
         if count * field.size > self._size - start - 4:
-            raise refused(f"{name}.{field.name} claims {count:,} elements, more than the file has room for")
+            raise refusal(f"{name}.{field.name} claims {count:,} elements, more than the file has room for")
         return count
 
-    def _vector(self, at: int, field: _Field, name: str) -> Span:
-        start = self._target(at)
-        count = self._length(start, field, name)
-        if count and (start + 4) % field.size:
-            raise refused(f"{name}.{field.name} lies askew at byte {start + 4}")
-        return Span(start + 4, count)
-
-    def _string(self, start: int, field: _Field, name: str) -> Span:
+    def _string(self, start: int, field: _Field, name: str) -> VectorSpan:
         count = self._length(start, field, name)
         end = start + 4 + count
         if end >= self._size or self._data[end]:
-            raise refused(f"{name}.{field.name} at byte {start} does not end with a NUL")
-        return Span(start + 4, count)
+            raise refusal(f"{name}.{field.name} at byte {start} does not end with a NUL")
+        return VectorSpan(start + 4, count)
 
     def _targets(self, at: int, field: _Field, name: str) -> list[int]:
         start = self._target(at)
         if start & 3 or start + 4 > self._size:
-            raise refused(f"{name}.{field.name} at byte {start} lies outside the file, or askew in it")
+            raise refusal(f"{name}.{field.name} at byte {start} lies outside the file, or askew in it")
         self._count()
         count = _U32.unpack_from(self._data, start)[0]
         if count * 4 > self._size - start - 4:
-            raise refused(f"{name}.{field.name} claims {count:,} entries, more than the file has room for")
+            raise refusal(f"{name}.{field.name} claims {count:,} entries, more than the file has room for")
         self._count(count)
         offsets = struct.unpack_from(f"<{count}I", self._data, start + 4)
         return [start + 4 + 4 * place + offset for place, offset in enumerate(offsets)]
 
     def _union(self, at: int, field: _Field, member: int | None, name: str) -> Table | None:
-        if not member:  # whoever reads it goes by the type, and reads nothing
+        if not member:  # readers go by the type, and read nothing
             return None
         members = self._unions[field.detail]
         if member >= len(members):
-            raise refused(
+            raise refusal(
                 f"{name}.{field.name} is of a kind that this edgekit does not know ({member})",
                 "Upgrade edgekit-deploy, or build the bundle again",
             )
@@ -189,7 +186,7 @@ class _Reader:
     def _count(self, more: int = 1) -> None:
         self._visits += more
         if self._visits > MAX_VISITS:
-            raise refused(f"it has more than {MAX_VISITS:,} parts, or repeats some without end")
+            raise refusal(f"it has more than {MAX_VISITS:,} parts, or repeats some without end")
 
 
 def _fields(text: str) -> list[_Field | None]:

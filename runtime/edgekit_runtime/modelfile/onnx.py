@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from edgekit_runtime.modelfile.check import ModelFacts, bytes_of, refused
+from edgekit_runtime.modelfile.check import ModelFacts, bytes_of, refusal
 from edgekit_runtime.modelfile.protobuf import BYTES, EIGHT, FOUR, VARINT, Field, count_varints, fields, signed, varints
 
 __all__ = ["DOMAINS", "check"]
@@ -85,7 +85,7 @@ MAX_PARTS = 300_000
 
 
 @dataclass
-class _Found:
+class _OnnxFacts:
     """What was seen so far."""
 
     ops: set[str] = field(default_factory=set)
@@ -97,16 +97,16 @@ class _Found:
 def check(data: bytes, max_tensor_bytes: int) -> ModelFacts:
     """Raises ModelFileError, which says what is wrong and with which part."""
     if data[4:8] == b"ORTM":
-        raise refused("it is a model in ONNX Runtime's own format, which is not looked into")
-    return _Walk(data, max_tensor_bytes).model()
+        raise refusal("it is a model in ONNX Runtime's own format, which is not looked into")
+    return _OnnxWalk(data, max_tensor_bytes).model()
 
 
-class _Walk:
+class _OnnxWalk:
     def __init__(self, data: bytes, max_tensor_bytes: int) -> None:
         self._most = max_tensor_bytes
         self._messages = Messages(data)
         self._constants, self._types = Constants(self._messages, self._most), Types(self._messages, self._most)
-        self._found = _Found()
+        self._found = _OnnxFacts()
 
     def model(self) -> ModelFacts:
         parts = self._messages.fields(0, len(self._messages.data), _ONCE_MODEL, "the model")
@@ -120,19 +120,19 @@ class _Walk:
             elif number == 8:
                 domain, version = self._opset(*self._messages.span(kind, value, end, "an opset"))
                 if opsets.setdefault(domain, version) != version:
-                    raise refused(f"it asks for two opsets of '{domain or 'ai.onnx'}'")
+                    raise refusal(f"it asks for two opsets of '{domain or 'ai.onnx'}'")
             elif number == 20:
-                raise refused("it carries training, which a board does not do")
+                raise refusal("it carries training, which a board does not do")
             elif number == 25:
-                raise refused("it defines functions of its own, which are not looked into")
+                raise refusal("it defines functions of its own, which are not looked into")
         if graph is None or not 1 <= ir <= MAX_IR:
-            raise refused("this is not an ONNX model" if graph is None else f"its IR version is {ir}")
+            raise refusal("this is not an ONNX model" if graph is None else f"its IR version is {ir}")
         if not opsets:
-            raise refused("it says of no operator set which version it asks for")
+            raise refusal("it says of no operator set which version it asks for")
         self._graph(*graph, 0, {})
         found = self._found
         if not found.operators:
-            raise refused("it computes nothing")
+            raise refusal("it computes nothing")
         return ModelFacts(
             "onnx",
             f"IR {ir}, opset {opsets.get('', next(iter(opsets.values())))}",
@@ -146,7 +146,7 @@ class _Walk:
 
     def _graph(self, start: int, stop: int, depth: int, outer: dict[str, tuple[int, ...]]) -> None:
         if depth > MAX_DEPTH:
-            raise refused(f"its graphs lie more than {MAX_DEPTH} deep in one another")
+            raise refusal(f"its graphs lie more than {MAX_DEPTH} deep in one another")
         self._found.graphs += 1
         parts = self._messages.fields(start, stop, frozenset(), "a graph")
         numbers = dict(outer)
@@ -182,10 +182,10 @@ class _Walk:
             elif number == 5:
                 attributes.append(self._messages.span(kind, value, end, "an attribute"))
         if domain not in DOMAINS:
-            raise refused(f"it uses {domain}:{op}, and would need a library that is no part of the bundle")
+            raise refusal(f"it uses {domain}:{op}, and would need a library that is no part of the bundle")
         name = f"{domain or 'ai.onnx'}:{op}"
         if not op or name in _LOADS_FILES:
-            raise refused(f"it uses {name}, which runs what is no part of the file")
+            raise refusal(f"it uses {name}, which runs what is no part of the file")
         self._found.ops.add(name)
         self._found.operators += 1
         for attribute in attributes:
@@ -219,7 +219,7 @@ class _Walk:
             elif number in (22, 23):
                 self._constants.sparse(*self._messages.span(kind, value, end, "a sparse constant"))
         if ints and op in _POSITIVE.get(name, ()) and min(ints) < 1:
-            raise refused(f"{op} has {name} {ints}, which would be divided by")
+            raise refusal(f"{op} has {name} {ints}, which would be divided by")
         return tuple(ints) if name in ("value_int", "value_ints") else constant
 
     def _opset(self, start: int, stop: int) -> tuple[str, int]:
@@ -230,11 +230,11 @@ class _Walk:
             elif number == 2 and kind == VARINT:
                 version = value
         if not 1 <= version <= MAX_OPSET:
-            raise refused(f"it asks for opset {version} of '{domain or 'ai.onnx'}'")
+            raise refusal(f"it asks for opset {version} of '{domain or 'ai.onnx'}'")
         return ("" if domain == "ai.onnx" else domain), version
 
 
-class Constant(NamedTuple):
+class SmallConstant(NamedTuple):
     """numbers: its values, of a small one of int64."""
 
     name: str
@@ -248,7 +248,7 @@ class Constants:
         self._messages, self._most = messages, most
         self.bytes = 0
 
-    def tensor(self, start: int, stop: int) -> Constant:
+    def tensor(self, start: int, stop: int) -> SmallConstant:
         name, kind_of, shape = "", 0, []
         raw: int | None = None
         typed: dict[int, list[Field]] = {}
@@ -277,19 +277,19 @@ class Constants:
                     for part, wire, at, to in self._messages.fields(*span, frozenset(), "a place")
                 }
                 where = f"{entry.get(1, '')} {entry.get(2, '')!r:.80}"
-                raise refused(f"the weights '{name}' stand elsewhere ({where}), which a bundle does not have")
+                raise refusal(f"the weights '{name}' stand elsewhere ({where}), which a bundle does not have")
             elif number == 14 and value != 0:
-                raise refused(f"the weights '{name}' are said to stand in another file, which a bundle does not have")
+                raise refusal(f"the weights '{name}' are said to stand in another file, which a bundle does not have")
             elif number == 3:
-                raise refused(f"the constant '{name}' is one piece of several")
+                raise refusal(f"the constant '{name}' is one piece of several")
         what = f"the constant '{name}'"
         if kind_of not in BITS and kind_of != STRINGS:
-            raise refused(f"{what} is of element type {kind_of}, which ONNX does not have")
+            raise refusal(f"{what} is of element type {kind_of}, which ONNX does not have")
         sides = tuple(shape)
         size = bytes_of(sides, BITS.get(kind_of, 0), what)
         self._check_data(what, kind_of, sides, raw, typed)
         self.bytes += size
-        return Constant(name, self._numbers(kind_of, sides, typed))
+        return SmallConstant(name, self._numbers(kind_of, sides, typed))
 
     def _check_data(
         self, what: str, kind: int, shape: tuple[int, ...], raw: int | None, typed: dict[int, list[Field]]
@@ -297,13 +297,13 @@ class Constants:
         count = math.prod(shape)
         if raw is not None and raw and kind != STRINGS:
             if raw != (count * BITS[kind] + 7) // 8:
-                raise refused(f"{what} has {raw:,} bytes of data, and its shape {list(shape)} asks for others")
+                raise refusal(f"{what} has {raw:,} bytes of data, and its shape {list(shape)} asks for others")
             return
         number, each = (6, 1) if kind == STRINGS else _TYPED.get(kind, (5, 1))
         found = sum(self._entries(part) for part in typed.get(number, ()))
         wanted = -(-count * BITS[kind] // 8) if BITS.get(kind, 8) < 8 else count * each
         if found != wanted:
-            raise refused(f"{what} has {found:,} elements, and its shape {list(shape)} asks for {wanted:,}")
+            raise refusal(f"{what} has {found:,} elements, and its shape {list(shape)} asks for {wanted:,}")
 
     def _entries(self, part: Field) -> int:
         """How many values a field of typed data holds: one, or many packed together."""
@@ -338,8 +338,9 @@ class Constants:
 
 
 class Types:
-    """What is declared of computed values (ValueInfoProto). largest: bytes of the largest value whose shape is
-    declared.
+    """What is declared of computed values (ValueInfoProto).
+
+    largest: bytes of the largest value whose shape is declared.
     """
 
     def __init__(self, messages: Messages, most: int) -> None:
@@ -359,7 +360,7 @@ class Types:
 
     def _type(self, start: int, stop: int, name: str, depth: int) -> None:
         if depth > MAX_DEPTH:
-            raise refused(f"the type of '{name}' lies more than {MAX_DEPTH} deep in itself")
+            raise refusal(f"the type of '{name}' lies more than {MAX_DEPTH} deep in itself")
         for number, kind, value, end in self._messages.fields(start, stop, frozenset({1, 4, 5, 7, 8, 9}), "a type"):
             if number not in (1, 4, 5, 7, 8, 9):
                 continue
@@ -378,7 +379,7 @@ class Types:
             elif number == 2:
                 shape = self._messages.span(kind, value, end, "a shape")
         if element not in BITS and element != STRINGS:
-            raise refused(f"'{name}' is of element type {element}, which ONNX does not have")
+            raise refusal(f"'{name}' is of element type {element}, which ONNX does not have")
         if shape is None:
             return
         sides = []
@@ -406,13 +407,13 @@ class Messages:
         found = fields(self.data, start, stop)
         self._parts += len(found)
         if self._parts > MAX_PARTS * 8:
-            raise refused(f"it has more than {MAX_PARTS * 8:,} parts")
+            raise refusal(f"it has more than {MAX_PARTS * 8:,} parts")
         if once and len(found) > 1:
             seen: set[int] = set()
             for number, *_ in found:
                 if number in once:
                     if number in seen:
-                        raise refused(f"{what} says field {number} twice")
+                        raise refusal(f"{what} says field {number} twice")
                     seen.add(number)
         return found
 
@@ -422,5 +423,5 @@ class Messages:
 
     def span(self, kind: int, value: int, end: int, what: str) -> tuple[int, int]:
         if kind != BYTES:
-            raise refused(f"the protobuf is damaged: {what} at byte {end} is a number")
+            raise refusal(f"the protobuf is damaged: {what} at byte {end} is a number")
         return value, end

@@ -11,7 +11,7 @@ Rules (https://protobuf.dev/programming-guides/encoding/):
 
 from __future__ import annotations
 
-from edgekit_runtime.modelfile.check import refused
+from edgekit_runtime.modelfile.check import refusal
 
 __all__ = ["BYTES", "EIGHT", "FOUR", "VARINT", "Field", "count_varints", "fields", "signed", "varints"]
 
@@ -47,13 +47,13 @@ def fields(data: bytes, start: int, stop: int) -> list[Field]:
                 begin, at = at, at + (8 if kind == EIGHT else 4)
                 found.append((number, kind, begin, at))
             else:
-                raise refused(f"the protobuf has a field of kind {kind} at byte {at - 1}, which ONNX never writes")
+                raise refusal(f"the protobuf has a field of kind {kind} at byte {at - 1}, which ONNX never writes")
             if number == 0 or at > stop:
-                raise refused(
+                raise refusal(
                     f"the protobuf is damaged: a field at byte {begin if kind else at} runs out of its message"
                 )
     except IndexError:
-        raise refused("the protobuf is damaged: it ends inside a field") from None
+        raise refusal("the protobuf is damaged: it ends inside a field") from None
     return found
 
 
@@ -64,7 +64,7 @@ def _varint(data: bytes, at: int, most: int) -> tuple[int, int]:
         value |= (byte & 127) << (7 * place)
         if byte < 128:
             return value & 0xFFFF_FFFF_FFFF_FFFF, at + place + 1
-    raise refused(f"the protobuf is damaged: the number at byte {at} does not end")
+    raise refusal(f"the protobuf is damaged: the number at byte {at} does not end")
 
 
 def signed(value: int) -> int:
@@ -86,7 +86,7 @@ def varints(data: bytes, start: int, stop: int) -> list[int]:
     except IndexError:
         at = stop + 1
     if at > stop:
-        raise refused("the protobuf is damaged: it ends inside a number")
+        raise refusal("the protobuf is damaged: it ends inside a number")
     return found
 
 

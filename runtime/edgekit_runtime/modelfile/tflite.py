@@ -18,12 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from edgekit_runtime.modelfile import tflite_schema as schema
-from edgekit_runtime.modelfile.check import DELEGATED, ModelFacts, bytes_of, refused
-from edgekit_runtime.modelfile.flatbuffer import Span, Table, read
+from edgekit_runtime.modelfile.check import DELEGATED, ModelFacts, bytes_of, refusal
+from edgekit_runtime.modelfile.flatbuffer import Table, VectorSpan, read
 from edgekit_runtime.modelfile.tflite_rules import (
     BITS,
-    Node,
-    Tensor,
+    CheckedTensor,
+    OperatorNode,
     check_node,
     check_quantization,
     check_sparsity,
@@ -46,7 +46,7 @@ _UNIONS = {
 
 
 @dataclass
-class _Found:
+class _TFLiteFacts:
     """What was seen so far."""
 
     ops: set[str] = field(default_factory=set)
@@ -60,8 +60,8 @@ def check(data: bytes, max_tensor_bytes: int) -> ModelFacts:
     """Raises ModelFileError, which says what is wrong and with which part."""
     model = read(data, b"TFL3", "Model", schema.TABLES, _UNIONS)
     if (version := model[_MODEL["Version"]]) != 3:
-        raise refused(f"its schema is version {version or 0}; TFLite files have version 3")
-    walk = _Walk(data, model, max_tensor_bytes)
+        raise refusal(f"its schema is version {version or 0}; TFLite files have version 3")
+    walk = _TFLiteWalk(data, model, max_tensor_bytes)
     found = walk.found
     for number, graph in enumerate(walk.graphs):
         walk.graph(number, graph)
@@ -79,7 +79,7 @@ def check(data: bytes, max_tensor_bytes: int) -> ModelFacts:
     )
 
 
-def _covered(spans: list[Span]) -> int:
+def _covered(spans: list[VectorSpan]) -> int:
     """Bytes of the file that lie in any of them: buffers may share their bytes, or overlap."""
     total = behind = 0
     for start, length in sorted(spans):
@@ -88,7 +88,7 @@ def _covered(spans: list[Span]) -> int:
     return total
 
 
-class _Walk:
+class _TFLiteWalk:
     """The lists that indices point into."""
 
     def __init__(self, data: bytes, model: Table, max_tensor_bytes: int) -> None:
@@ -96,12 +96,12 @@ class _Walk:
         self.codes = [_operator_name(data, code) for code in model[_MODEL["OperatorCodes"]] or ()]
         self.buffers = [_buffer(data, n, buffer) for n, buffer in enumerate(model[_MODEL["Buffers"]] or ())]
         self.graphs: list[Table] = model[_MODEL["Subgraphs"]] or []
-        self.found = _Found()
-        self.tensors: list[list[Tensor]] = []
+        self.found = _TFLiteFacts()
+        self.tensors: list[list[CheckedTensor]] = []
         if not self.graphs:
-            raise refused("it has no graph")
+            raise refusal("it has no graph")
         if model[_MODEL["ExternalBuffers"]] or model[_MODEL["ExternalBufferGroups"]]:
-            raise refused("its weights stand in other files, which a bundle does not have")
+            raise refusal("its weights stand in other files, which a bundle does not have")
         for entry in model[_MODEL["Metadata"]] or ():
             self._in_range(entry[_METADATA["Buffer"]] or 0, len(self.buffers), "a metadata entry's buffer")
         for index in integers(data, model[_MODEL["MetadataBuffer"]]):
@@ -122,24 +122,24 @@ class _Walk:
         known.update(n for n, one in enumerate(tensors) if one.data is not None or one.variable or 0 in one.shape)
         for index in inputs:
             if tensors[index].data is not None:
-                raise refused(f"input {index} of {where} is a constant")
+                raise refusal(f"input {index} of {where} is a constant")
         for place, table in enumerate(graph[_GRAPH["Operators"]] or ()):
             node = self._node(table, len(tensors), f"operator {place} of {where}")
             what = f"operator {place} ({node.op}) of {where}"
             for index in node.inputs:
                 if index >= 0 and index not in known:
-                    raise refused(f"{what} reads tensor {index}, which nothing before it computes")
+                    raise refusal(f"{what} reads tensor {index}, which nothing before it computes")
             for index in node.outputs:
                 if tensors[index].data is not None:
-                    raise refused(f"{what} writes tensor {index}, which is a constant")
+                    raise refusal(f"{what} writes tensor {index}, which is a constant")
                 if index in node.inputs:
-                    raise refused(f"{what} writes tensor {index}, which it reads")
+                    raise refusal(f"{what} writes tensor {index}, which it reads")
             check_node(self.data, node, tensors, what)
             self._call(number, node, what)
             known.update(node.outputs)
         for index in outputs:
             if index not in known:
-                raise refused(f"output {index} of {where} is computed by nothing")
+                raise refusal(f"output {index} of {where} is computed by nothing")
 
     def signatures(self) -> None:
         for entry in self._model[_MODEL["SignatureDefs"]] or ():
@@ -150,7 +150,7 @@ class _Walk:
                     index = pair[_MAP["TensorIndex"]] or 0
                     self._in_range(index, len(self.tensors[graph]), "a signature's tensor")
 
-    def _tensor(self, what: str, table: Table) -> Tensor:
+    def _tensor(self, what: str, table: Table) -> CheckedTensor:
         number, buffer = table[_TENSOR["Type"]] or 0, table[_TENSOR["Buffer"]] or 0
         self._in_range(number, len(schema.TENSOR_TYPES), f"the type of {what}")
         self._in_range(buffer, len(self.buffers), f"the buffer of {what}")
@@ -158,13 +158,13 @@ class _Walk:
         shape = integers(self.data, table[_TENSOR["Shape"]])
         span = self.buffers[buffer] if buffer else None
         if table[_TENSOR["ExternalBuffer"]]:
-            raise refused(f"{what} keeps its data in another file, which a bundle does not have")
+            raise refusal(f"{what} keeps its data in another file, which a bundle does not have")
         size = bytes_of(shape, BITS.get(kind, 0), what, self._most if span is None else None)
         if span is None:
             self.found.largest = max(self.found.largest, size)
         elif table[_TENSOR["Sparsity"]] is None and kind in BITS and size != span.length:
-            raise refused(f"{what} is {kind} {list(shape)}, {size:,} bytes, and its buffer has {span.length:,}")
-        tensor = Tensor(kind, shape, span, bool(table[_TENSOR["IsVariable"]]), table)
+            raise refusal(f"{what} is {kind} {list(shape)}, {size:,} bytes, and its buffer has {span.length:,}")
+        tensor = CheckedTensor(kind, shape, span, bool(table[_TENSOR["IsVariable"]]), table)
         if table[_TENSOR["Quantization"]] is not None:
             check_quantization(self.data, tensor, what)
         if span is not None and kind == "STRING":
@@ -173,7 +173,7 @@ class _Walk:
             check_sparsity(self.data, tensor, what)
         return tensor
 
-    def _node(self, table: Table, tensors: int, what: str) -> Node:
+    def _node(self, table: Table, tensors: int, what: str) -> OperatorNode:
         code = table[_OPERATOR["OpcodeIndex"]] or 0
         self._in_range(code, len(self.codes), f"the code of {what}")
         inputs = self._indices(table[_OPERATOR["Inputs"]], tensors, f"an input of {what}", optional=True)
@@ -186,35 +186,35 @@ class _Walk:
             table[_OPERATOR["LargeCustomOptionsSize"]] or 0,
         )
         if offset + size > len(self.data):
-            raise refused(f"the options of {what} lie outside the file")
+            raise refusal(f"the options of {what} lie outside the file")
         options = None
         for name, members in (("BuiltinOptions", schema.BUILTIN_OPTIONS), ("BuiltinOptions2", schema.BUILTIN_OPTIONS2)):
             if (found := table[_OPERATOR[name]]) is not None:
                 options = (members[table[_OPERATOR[f"{name}Type"]]], found)
-        return Node(self.codes[code], inputs, outputs, options)
+        return OperatorNode(self.codes[code], inputs, outputs, options)
 
-    def _call(self, number: int, node: Node, what: str) -> None:
+    def _call(self, number: int, node: OperatorNode, what: str) -> None:
         """The graphs that an operator runs."""
         if node.options is None or node.options[0] not in _CALLS:
             return
         name, table = node.options
         for place in _CALLS[name]:
             value = table[place]
-            for index in integers(self.data, value) if isinstance(value, Span) else (value or 0,):
+            for index in integers(self.data, value) if isinstance(value, VectorSpan) else (value or 0,):
                 self._in_range(index, len(self.graphs), f"a graph that {what} runs")
                 self.found.calls[number].add(index)
 
-    def _indices(self, span: Span | None, most: int, what: str, *, optional: bool = False) -> tuple[int, ...]:
+    def _indices(self, span: VectorSpan | None, most: int, what: str, *, optional: bool = False) -> tuple[int, ...]:
         found = integers(self.data, span)
         least = -1 if optional else 0
         for index in found:
             if not least <= index < most:
-                raise refused(f"{what} is tensor {index}, and there are {most}")
+                raise refusal(f"{what} is tensor {index}, and there are {most}")
         return found
 
     def _in_range(self, index: int, most: int, what: str) -> None:
         if not 0 <= index < most:
-            raise refused(f"{what} is number {index}, and there are {most}")
+            raise refusal(f"{what} is number {index}, and there are {most}")
 
 
 _MODEL, _GRAPH, _TENSOR, _OPERATOR = slots("Model"), slots("SubGraph"), slots("Tensor"), slots("Operator")
@@ -233,7 +233,7 @@ def _operator_name(data: bytes, code: Table) -> str:
     # Codes up to 127 stand in the older field, all of them in the newer; runtimes take the larger.
     number = max(code[_CODE["DeprecatedBuiltinCode"]] or 0, code[_CODE["BuiltinCode"]] or 0)
     if number >= len(schema.OPERATORS) or schema.OPERATORS[number] in _NEVER:
-        raise refused(
+        raise refusal(
             f"it uses operator number {number}, which this edgekit does not know",
             "Upgrade edgekit-deploy, or build the bundle again",
         )
@@ -243,19 +243,19 @@ def _operator_name(data: bytes, code: Table) -> str:
     span = code[_CODE["CustomCode"]]
     custom = data[span.start : span.start + span.length].decode("utf-8", "replace") if span else ""
     if custom.startswith("Flex"):
-        raise refused(f"it uses {custom}, an operator of TensorFlow's own, which no board's runtime has")
+        raise refusal(f"it uses {custom}, an operator of TensorFlow's own, which no board's runtime has")
     if custom not in KNOWN_CUSTOM and custom not in DELEGATED:
-        raise refused(f"it uses the custom operator '{custom}', and would need a library that is no part of the bundle")
+        raise refusal(f"it uses the custom operator '{custom}', and would need a library that is no part of the bundle")
     return custom
 
 
-def _buffer(data: bytes, number: int, buffer: Table) -> Span | None:
-    span: Span | None = buffer[_BUFFER["Data"]]
+def _buffer(data: bytes, number: int, buffer: Table) -> VectorSpan | None:
+    span: VectorSpan | None = buffer[_BUFFER["Data"]]
     offset, size = buffer[_BUFFER["Offset"]] or 0, buffer[_BUFFER["Size"]] or 0
     if offset > 1:  # of files beyond 2 GB: the data stand behind the flatbuffer
         if offset + size > len(data):
-            raise refused(f"buffer {number} lies outside the file: {size:,} bytes at {offset:,} of {len(data):,}")
-        span = Span(offset, size)
+            raise refusal(f"buffer {number} lies outside the file: {size:,} bytes at {offset:,} of {len(data):,}")
+        span = VectorSpan(offset, size)
     return span if span is not None and span.length else None
 
 
@@ -268,4 +268,4 @@ def _check_calls(calls: list[set[int]]) -> None:
         for called in left.values():
             called.difference_update(ready)
     if left:
-        raise refused(f"graph {min(left)} runs itself, at once or through others")
+        raise refusal(f"graph {min(left)} runs itself, at once or through others")

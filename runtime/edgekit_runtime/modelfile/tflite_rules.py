@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.modelfile import tflite_schema as schema
-from edgekit_runtime.modelfile.check import bytes_of, refused
-from edgekit_runtime.modelfile.flatbuffer import Span, Table
+from edgekit_runtime.modelfile.check import bytes_of, refusal
+from edgekit_runtime.modelfile.flatbuffer import Table, VectorSpan
 
 __all__ = [
     "BITS",
-    "Node",
-    "Tensor",
+    "CheckedTensor",
+    "OperatorNode",
     "check_node",
     "check_quantization",
     "check_sparsity",
@@ -73,24 +73,24 @@ def slots(table: str) -> dict[str, int]:
     return {word.partition(":")[0]: place for place, word in enumerate(schema.TABLES[table].split())}
 
 
-def integers(data: bytes, span: Span | None) -> tuple[int, ...]:
+def integers(data: bytes, span: VectorSpan | None) -> tuple[int, ...]:
     """A vector of i32."""
     return () if span is None else struct.unpack_from(f"<{span.length}i", data, span.start)
 
 
-class Tensor(NamedTuple):
+class CheckedTensor(NamedTuple):
     """type: a name of `tflite_schema.TENSOR_TYPES`. data: where its constant stands, None for none. table: as it was
     read.
     """
 
     type: str
     shape: tuple[int, ...]
-    data: Span | None
+    data: VectorSpan | None
     variable: bool
     table: Table
 
 
-class Node(NamedTuple):
+class OperatorNode(NamedTuple):
     """An operator. options: the name of its table of options and that table."""
 
     op: str
@@ -102,28 +102,28 @@ class Node(NamedTuple):
 _TENSOR, _QUANTIZATION = slots("Tensor"), slots("QuantizationParameters")
 
 
-def check_quantization(data: bytes, tensor: Tensor, what: str) -> None:
+def check_quantization(data: bytes, tensor: CheckedTensor, what: str) -> None:
     table = tensor.table[_TENSOR["Quantization"]]
     scales, zeros = table[_QUANTIZATION["Scale"]], table[_QUANTIZATION["ZeroPoint"]]
     count = scales.length if scales else 0
     if not count:
         return
     if zeros is not None and zeros.length not in (1, count):
-        raise refused(f"{what} has {count} scales and {zeros.length} zero points")
+        raise refusal(f"{what} has {count} scales and {zeros.length} zero points")
     if count > 1:
         axis = table[_QUANTIZATION["QuantizedDimension"]] or 0
         if not 0 <= axis < len(tensor.shape) or tensor.shape[axis] != count:
-            raise refused(f"{what} has {count} scales along axis {axis} of {list(tensor.shape)}")
+            raise refusal(f"{what} has {count} scales along axis {axis} of {list(tensor.shape)}")
     if count == 1:
         (value,) = struct.unpack_from("<f", data, scales.start)
         finite = value - value == 0
     else:
         finite = bool(np.isfinite(np.frombuffer(data, "<f4", count, scales.start)).all())
     if not finite:
-        raise refused(f"{what} has a scale that is no number")
+        raise refusal(f"{what} has a scale that is no number")
 
 
-def check_strings(data: bytes, tensor: Tensor, what: str) -> None:
+def check_strings(data: bytes, tensor: CheckedTensor, what: str) -> None:
     """The buffer holds how many there are, then where each begins and the last ends."""
     span = tensor.data
     assert span is not None
@@ -131,10 +131,10 @@ def check_strings(data: bytes, tensor: Tensor, what: str) -> None:
         (count,) = struct.unpack_from("<i", data, span.start)
         wanted = bytes_of(tensor.shape, 8, what)
         if 0 <= count == wanted and 4 * (count + 2) <= span.length:
-            bounds = integers(data, Span(span.start + 4, count + 1))
+            bounds = integers(data, VectorSpan(span.start + 4, count + 1))
             if bounds[0] == 4 * (count + 2) and bounds[-1] <= span.length and list(bounds) == sorted(bounds):
                 return
-    raise refused(f"the strings of {what} do not lie inside its buffer")
+    raise refusal(f"the strings of {what} do not lie inside its buffer")
 
 
 _POSITIVE = {
@@ -211,33 +211,33 @@ _PLACES = {
 }
 
 
-def check_node(data: bytes, node: Node, tensors: list[Tensor], what: str) -> None:
+def check_node(data: bytes, node: OperatorNode, tensors: list[CheckedTensor], what: str) -> None:
     """Raises ModelFileError."""
     inputs = node.inputs
     needed = _REQUIRED.get(node.op, 1 if inputs else 0)
     if len(inputs) < needed or -1 in inputs[:needed]:
-        raise refused(f"{what} lacks one of its first {needed} inputs")
+        raise refusal(f"{what} lacks one of its first {needed} inputs")
     if node.options is not None and node.options[0] in _PLACES:
         name, table = node.options
         for option, place in _PLACES[name]:
             value = table[place]
             if (_ABSENT.get(option, 0) if value is None else value) < 1:
-                raise refused(f"{what} has a {option} of {value or 0}, which would be divided by")
+                raise refusal(f"{what} has a {option} of {value or 0}, which would be divided by")
     for place in _FULL.get(node.op, ()):
         if place < len(inputs) and inputs[place] >= 0 and 0 in tensors[inputs[place]].shape:
-            raise refused(f"{what} has an input without elements: {list(tensors[inputs[place]].shape)}")
+            raise refusal(f"{what} has an input without elements: {list(tensors[inputs[place]].shape)}")
     if node.op in _BLOCKS:
         tensor = tensors[inputs[_BLOCKS[node.op]]]
         if tensor.data is not None and tensor.type == "INT32" and min(values(data, tensor), default=1) < 1:
-            raise refused(f"{what} has a block of {min(values(data, tensor))}, which would be divided by")
+            raise refusal(f"{what} has a block of {min(values(data, tensor))}, which would be divided by")
     if not node.outputs and node.op not in _NO_OUTPUT:
-        raise refused(f"{what} has no output")
+        raise refusal(f"{what} has no output")
 
 
 _NO_OUTPUT = frozenset({"ASSIGN_VARIABLE", "CALL_ONCE", "HASHTABLE_IMPORT", "WHILE", "IF", "CALL", "STABLEHLO_WHILE"})
 
 
-def values(data: bytes, tensor: Tensor) -> tuple[int, ...]:
+def values(data: bytes, tensor: CheckedTensor) -> tuple[int, ...]:
     """A constant of INT32."""
     span = tensor.data
     return () if span is None else integers(data, span._replace(length=span.length // 4))
@@ -247,8 +247,9 @@ _DTYPES: dict[str, Any] = {"Int32Vector": "<i4", "Uint16Vector": "<u2", "Uint8Ve
 _KINDS = ("NONE", "Int32Vector", "Uint16Vector", "Uint8Vector")
 
 
-def check_sparsity(data: bytes, tensor: Tensor, what: str) -> None:
-    """Whether the levels of a sparse constant lead to each other and to its values. Raises ModelFileError.
+def check_sparsity(data: bytes, tensor: CheckedTensor, what: str) -> None:
+    """Whether the levels of a sparse constant lead to each other and to its values.
+    Raises ModelFileError.
 
     A constant is stored level by level (https://arxiv.org/abs/1703.09542 describes the form, `SparsityParameters` in
     TFLite's schema names it): a dense level has every index, a compressed one has segments, which say where in its
@@ -263,14 +264,14 @@ def check_sparsity(data: bytes, tensor: Tensor, what: str) -> None:
     levels: list[Table] = table[slot("SparsityParameters", "DimMetadata")] or []
     rank = len(tensor.shape)
     if tensor.data is None or tensor.type not in BITS:
-        raise refused(f"{what} is sparse and has no values")
+        raise refusal(f"{what} is sparse and has no values")
     if sorted(order) != list(range(rank + len(blocks))) or len(levels) != len(order):
-        raise refused(f"the levels of the sparse {what} are not those of its {rank} sides and {len(blocks)} blocks")
+        raise refusal(f"the levels of the sparse {what} are not those of its {rank} sides and {len(blocks)} blocks")
     sides = list(tensor.shape)  # how long each level may be: the sides in blocks, then the blocks
     for place, axis in enumerate(blocks):
         size = levels[rank + place][slot("DimensionMetadata", "DenseSize")] or 0
         if not 0 <= axis < rank or size < 1 or sides[axis] % size:
-            raise refused(f"block {place} of the sparse {what} does not divide a side of it")
+            raise refusal(f"block {place} of the sparse {what} does not divide a side of it")
         sides[axis] //= size
         sides.append(size)
     nodes = 1
@@ -278,20 +279,20 @@ def check_sparsity(data: bytes, tensor: Tensor, what: str) -> None:
         nodes = _nodes(data, level, side, nodes, what)
     stored = tensor.data.length * 8 // BITS[tensor.type]
     if nodes != stored:
-        raise refused(f"the sparse {what} has {stored:,} values for {nodes:,} places")
+        raise refusal(f"the sparse {what} has {stored:,} values for {nodes:,} places")
 
 
 def _nodes(data: bytes, level: Table, side: int, above: int, what: str) -> int:
     if (level[slot("DimensionMetadata", "Format")] or 0) == 0:
         if (level[slot("DimensionMetadata", "DenseSize")] or 0) != side:
-            raise refused(f"a dense level of the sparse {what} is not as long as its side, {side}")
+            raise refusal(f"a dense level of the sparse {what} is not as long as its side, {side}")
         return above * side
     segments = _vector(data, level, "ArraySegments", what)
     indices = _vector(data, level, "ArrayIndices", what)
     if len(segments) != above + 1 or segments[0] != 0 or segments[-1] != len(indices) or (np.diff(segments) < 0).any():
-        raise refused(f"the segments of the sparse {what} do not lead to its indices")
+        raise refusal(f"the segments of the sparse {what} do not lead to its indices")
     if len(indices) and not (indices.min() >= 0 and indices.max() < side):
-        raise refused(f"an index of the sparse {what} lies outside its side of {side}")
+        raise refusal(f"an index of the sparse {what} lies outside its side of {side}")
     return len(indices)
 
 
@@ -302,5 +303,5 @@ def _vector(data: bytes, level: Table, name: str, what: str) -> NDArray[np.int64
     if span is None or not span.length:
         if name == "ArrayIndices" and kind != "NONE":
             return np.zeros(0, np.int64)
-        raise refused(f"a level of the sparse {what} has no {name}")
+        raise refusal(f"a level of the sparse {what} has no {name}")
     return np.frombuffer(data, _DTYPES[kind], span.length, span.start).astype(np.int64)

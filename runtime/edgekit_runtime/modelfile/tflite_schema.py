@@ -1,5 +1,6 @@
-"""Which slot of which table of a .tflite file holds what. Written by benchmarks/tflite_schema.py, never by hand.
+"""Which slot of which table of a .tflite file holds what.
 
+Written by benchmarks/tflite_schema.py, never by hand.
 From ai-edge-litert 2.3.0. TABLES: `name:kind` by slot. A kind is a scalar (u8, i32, f32, ...), `str`, a table, a
 `[vector]` of one of them, or a `<union>`, whose type stands in the slot before.
 """

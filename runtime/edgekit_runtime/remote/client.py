@@ -6,15 +6,17 @@
 
 Rules:
 - one deadline holds for everything: looking up the name, connecting, sending, each read, a retry;
-- the host is told what is left of it, in `parameters.timeout`, so that it can refuse what it would not make;
+- the request says what is left of it, in `parameters.timeout`, so that it can refuse what it would not make;
 - every failure is a HostError; none of them leaves a thread or a broken connection behind;
 - an answer of another model or version, or with NaN or infinity in it, is no answer: HostError (host-protocol);
 - binary tensors go to hosts that advertise them; any other host is tried once, and JSON is used where it will not have
-  them. What was learnt is kept until the host is gone.
+  them. What was learnt is kept until the host is gone;
+- a token goes with every request. It is read again after a 401 or 403, and no error repeats it.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -29,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.deadline import Deadline
-from edgekit_runtime.errors import HostError, WireError, shortened
+from edgekit_runtime.errors import HostError, WireError, shorten
 from edgekit_runtime.remote.endpoint import Endpoint
 from edgekit_runtime.remote.oip import (
     BINARY_EXTENSION,
@@ -67,7 +69,7 @@ class HostAnswer:
 
     queue_ms, infer_ms: what the host says it took, None where it does not say. network_ms: the rest: the way there and
     back, both codecs, and where the host says nothing its own time too. artifact: digest of the model file that
-    answered, None where the host does not say.
+    answered, None where the host does not say. version: of the model, None where the host does not say.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -76,6 +78,7 @@ class HostAnswer:
     queue_ms: float | None
     infer_ms: float | None
     artifact: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,11 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class HostMetadata:
-    """What a host says of itself and of the model. edgekit: model_id, contract_digest, artifact, recipe and precision
-    where the host is one of ours, which then takes the canonical tensor; None for any other server."""
+    """What a host says of itself and of the model.
+
+    edgekit: model_id, contract_digest, artifact, recipe and precision where the host is one of ours, which then takes
+    the canonical tensor; None for any other server.
+    """
 
     server: str
     version: str
@@ -105,18 +111,31 @@ class HostMetadata:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What was learnt of the host. binary: None until it was tried."""
+class _HostFacts:
+    """What was learnt of the host.
+
+    binary: None until it was tried. path: of the model. expects: what it must serve; None for a server that is not
+    ours, or where nothing is expected. metadata: None where nothing is expected.
+    """
 
     binary: bool | None
+    path: str
+    expects: ModelIdentity | None = None
+    metadata: HostMetadata | None = None
 
 
 class HostClient:
     """One model of one host. Every method may be called from any thread.
 
-    url: http://name:port or https://name. expects: what the host must serve; with it the host must be an edgekit host,
-    and is refused where model, version or contract differ. connect_timeout_s: for one connection, within the deadline.
-    connections: the most at once. most_bytes: of one answer. tls: None for the system's trust.
+    url: http://name:port or https://name.
+    expects: what an edgekit host must serve; it is refused where model, version or contract differ.
+    any_server: with `expects`, whether another server of the protocol is taken, too.
+    version: of such a server's model, None for its own choice.
+    connect_timeout_s: for one connection, within the deadline.
+    connections: the most at once.
+    most_bytes: of one answer.
+    token: reads the bearer token; None for none. It may raise HostError.
+    tls: None for the system's trust.
     """
 
     def __init__(
@@ -125,9 +144,12 @@ class HostClient:
         *,
         model: str,
         expects: ModelIdentity | None = None,
+        any_server: bool = False,
+        version: str | None = None,
         connect_timeout_s: float = 1.0,
         connections: int = 4,
         most_bytes: int = MAX_BODY,
+        token: Callable[[], str] | None = None,
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -135,19 +157,26 @@ class HostClient:
         self.url = endpoint.url
         self.model = model
         self._expects = expects
-        version = "" if expects is None else f"/versions/{quote(expects.version, safe='')}"
-        self._path = f"/v2/models/{quote(model, safe='')}{version}"
+        self._any_server = any_server
+        self._bare_path = f"/v2/models/{quote(model, safe='')}"
+        if expects is not None and not any_server:
+            version = expects.version
+        self._path = self._versioned(version)
+        self._read_token, self._token, self._token_refused = token, "", False
         self._clock = clock
         self._pool = Pool(endpoint, limit=connections, most_bytes=most_bytes, clock=clock)
-        self._known: _Known | None = None
+        self._known: _HostFacts | None = None
+        self._probing_breaks = 0
+        self._ids = itertools.count()
 
-    def infer(self, tensors: Mapping[str, NDArray[Any]], timeout_s: float) -> HostAnswer:
-        """tensors: input name -> array with its batch axis. timeout_s: for everything, seconds.
+    def infer(self, tensors: Mapping[str, NDArray[Any]], timeout_s: float, *, late_s: float = 0.0) -> HostAnswer:
+        """tensors: input name -> array with its batch axis. timeout_s: for everything, seconds. late_s: how much longer
+        to wait, to learn how late the answer is; the host is not notified.
 
         Raises HostError (host-unreachable, host-busy, host-refused, host-late, host-protocol).
         """
         start = self._clock()
-        deadline = Deadline(timeout_s, self._clock)
+        deadline = Deadline(timeout_s + late_s, self._clock, late_s=late_s)
         known = self._known or self._greet(deadline)
         if known.binary is None:
             reply = self._probe(known, tensors, deadline)
@@ -160,7 +189,7 @@ class HostClient:
         except WireError as error:
             where = f"{self.url}, {error.where}" if error.where else self.url
             raise HostError(error.what, where=where, code="host-protocol") from error
-        self._check_answer(answer)
+        self._check_answer(answer, known.expects)
         artifact = answer.parameters.get("edgekit_artifact")
         if not isinstance(artifact, str) or not _DIGEST.fullmatch(artifact):
             artifact = None
@@ -168,22 +197,45 @@ class HostClient:
         said = server_timing(reply.headers.get("Server-Timing", ""))
         queue_ms, infer_ms = said.get("queue"), said.get("infer")
         network_ms = max(0.0, total_ms - (queue_ms or 0.0) - (infer_ms or 0.0))
-        return HostAnswer(answer.outputs, total_ms, network_ms, queue_ms, infer_ms, artifact)
+        return HostAnswer(
+            answer.outputs, total_ms, network_ms, queue_ms, infer_ms, artifact, version=answer.model_version
+        )
+
+    def greet(self, timeout_s: float) -> HostMetadata | None:
+        """What the host says of its model, kept until the host is gone; None where nothing is expected of it.
+
+        Raises HostError.
+        """
+        return (self._known or self._greet(Deadline(timeout_s, self._clock))).metadata
+
+    def forget(self) -> None:
+        """Ask the host again what it is, at the next request."""
+        self._known = None
+
+    @property
+    def breaks(self) -> int:
+        """How often a kept connection turned out to have ended: the host may be another one by now."""
+        return self._pool.breaks - self._probing_breaks
 
     def ping(self, timeout_s: float) -> float:
-        """Milliseconds for a question without content. Raises HostError."""
-        start = self._clock()
-        self._get("/v2/health/live", Deadline(timeout_s, self._clock))
+        """Milliseconds for asking whether the model is ready.
+        Raises HostError where the server does not answer so."""
+        start, known = self._clock(), self._known
+        path = self._path if known is None else known.path
+        reply = self._exchange(Call("GET", f"{path}/ready"), Deadline(timeout_s, self._clock))
+        if reply.status >= 500 or reply.status == 408:
+            self._raise(reply)
         return (self._clock() - start) * 1e3
 
     def ready(self, timeout_s: float) -> bool:
-        """Whether the host has the model ready. Raises HostError (host-unreachable, host-late, host-protocol)."""
+        """Whether the host has the model ready.
+        Raises HostError (host-unreachable, host-late, host-protocol)."""
         reply = self._exchange(Call("GET", f"{self._path}/ready"), Deadline(timeout_s, self._clock))
         return reply.status == 200  # Triton says 400 to a model that it does not know
 
     def metadata(self, timeout_s: float) -> HostMetadata:
-        """Asked anew at every call. Raises HostError."""
-        return self._metadata(Deadline(timeout_s, self._clock))
+        """Asked at every call. Raises HostError."""
+        return self._metadata(Deadline(timeout_s, self._clock), self._path)
 
     def close(self) -> None:
         """Close idle connections, and those in use when their exchange ends. Idempotent."""
@@ -197,7 +249,7 @@ class HostClient:
     ) -> None:
         self.close()
 
-    def _greet(self, deadline: Deadline) -> _Known:
+    def _greet(self, deadline: Deadline) -> _HostFacts:
         """Learn what the first inference needs: whether binary is taken, and that the host serves what it should."""
         if self._expects is None:
             try:
@@ -206,13 +258,22 @@ class HostClient:
                 if error.code != "host-refused":
                     raise
                 extensions = ()
-            known = _Known(True if BINARY_EXTENSION in extensions else None)
+            known = _HostFacts(True if BINARY_EXTENSION in extensions else None, self._path)
         else:
-            found = self._metadata(deadline)
-            self._check(self._expects, found.edgekit)
-            known = _Known(True if found.binary else None)
+            expects, path = self._expects, self._path
+            found = self._metadata(deadline, path)
+            if self._any_server and found.edgekit is not None:  # ours: which versions it serves is known
+                path = self._versioned(expects.version)
+                found = self._metadata(deadline, path)
+            ours = found.edgekit is not None or not self._any_server
+            if ours:
+                self._check(expects, found.edgekit)
+            known = _HostFacts(True if found.binary else None, path, expects if ours else None, found)
         self._known = known
         return known
+
+    def _versioned(self, version: str | None) -> str:
+        return self._bare_path if version is None else f"{self._bare_path}/versions/{quote(version, safe='')}"
 
     def _check(self, expects: ModelIdentity, edgekit: Mapping[str, Any] | None) -> None:
         if edgekit is None:
@@ -231,8 +292,9 @@ class HostClient:
                     code="host-refused",
                 )
 
-    def _probe(self, known: _Known, tensors: Mapping[str, NDArray[Any]], deadline: Deadline) -> Reply:
+    def _probe(self, known: _HostFacts, tensors: Mapping[str, NDArray[Any]], deadline: Deadline) -> Reply:
         """Try binary once; JSON where the host will not have it."""
+        before = self._pool.breaks
         try:
             reply = self._post(tensors, known, True, deadline)
         except HostError as error:  # MLServer hangs up on what it cannot parse
@@ -242,17 +304,20 @@ class HostClient:
         binary = reply is not None and reply.status not in _NOT_BINARY
         if reply is None or not binary:
             reply = self._post(tensors, known, False, deadline)
+            self._probing_breaks += self._pool.breaks - before
         if reply.status == 200:
             self._known = replace(known, binary=binary)
         return reply
 
-    def _post(self, tensors: Mapping[str, NDArray[Any]], known: _Known, binary: bool, deadline: Deadline) -> Reply:
+    def _post(self, tensors: Mapping[str, NDArray[Any]], known: _HostFacts, binary: bool, deadline: Deadline) -> Reply:
         own = None
-        if self._expects is not None:
-            own = {"edgekit_contract": self._expects.contract_digest, "edgekit_model": self._expects.model_id}
+        if known.expects is not None:
+            own = {"edgekit_contract": known.expects.contract_digest, "edgekit_model": known.expects.model_id}
         try:
-            left_us = max(1, int(deadline.left() * 1e6))
-            wire = encode_request(tensors, binary=binary, timeout_us=left_us, parameters=own)
+            timeout_us = deadline.wanted_us()
+            wire = encode_request(
+                tensors, binary=binary, timeout_us=timeout_us, parameters=own, id=str(next(self._ids))
+            )
         except TimeoutError as error:
             raise self._late() from error
         except WireError as error:
@@ -260,15 +325,14 @@ class HostClient:
             raise HostError(
                 f"{error.what}{form}", where=error.where or self.url, do=error.do, code="host-refused"
             ) from error
-        return self._exchange(Call("POST", f"{self._path}/infer", wire.headers, wire.parts), deadline)
+        return self._exchange(Call("POST", f"{known.path}/infer", wire.headers, wire.parts), deadline)
 
-    def _check_answer(self, answer: InferResponse) -> None:
+    def _check_answer(self, answer: InferResponse, ours: ModelIdentity | None) -> None:
         """Refuse an answer of another model or version, and one that is not finite.
 
         Raises HostError (host-protocol).
         """
         named, version = answer.model_name, answer.model_version
-        ours = self._expects
         if named != self.model and (named is not None or ours is not None):
             raise HostError(
                 f"model '{self.model}' was asked, and '{named}' answered", where=self.url, code="host-protocol"
@@ -281,8 +345,8 @@ class HostClient:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise HostError(f"output '{name}' holds NaN or infinity", where=self.url, code="host-protocol")
 
-    def _metadata(self, deadline: Deadline) -> HostMetadata:
-        server, model = self._get("/v2", deadline), self._get(self._path, deadline)
+    def _metadata(self, deadline: Deadline, path: str) -> HostMetadata:
+        server, model = self._get("/v2", deadline), self._get(path, deadline)
         edgekit = model.get("edgekit")
         return HostMetadata(
             server=str(server.get("name", "")),
@@ -307,8 +371,15 @@ class HostClient:
             return {}
 
     def _exchange(self, call: Call, deadline: Deadline) -> Reply:
+        if self._read_token is not None:
+            if not self._token or self._token_refused:
+                self._token, self._token_refused = self._read_token(), False
+            call = replace(call, headers={**call.headers, "Authorization": f"Bearer {self._token}"})
         try:
-            return self._pool.exchange(call, deadline)
+            reply = self._pool.exchange(call, deadline)
+            if reply.status in (401, 403):
+                self._token_refused = True  # it may have been replaced
+            return reply
         except HostError as error:
             if error.code != "host-unreachable":
                 raise
@@ -325,6 +396,8 @@ class HostClient:
 
     def _raise(self, reply: Reply) -> NoReturn:
         said = _complaint(reply)
+        if self._token:
+            said = said.replace(self._token, "***")
         what = f"{reply.status} {said}" if said else f"status {reply.status}"
         if reply.status in (429, 503):
             raise HostError(what, where=self.url, code="host-busy")
@@ -340,7 +413,8 @@ class HostClient:
 
 
 def server_timing(header: str) -> dict[str, float]:
-    """`queue;dur=1.5, infer;dur=3` -> {"queue": 1.5, "infer": 3.0}, milliseconds. What makes no sense is left out."""
+    """`queue;dur=1.5, infer;dur=3` -> {"queue": 1.5, "infer": 3.0}, milliseconds.
+    What makes no sense is left out."""
     found: dict[str, float] = {}
     for metric in header.split(","):
         name, *parameters = (part.strip() for part in metric.split(";"))
@@ -356,7 +430,8 @@ def server_timing(header: str) -> dict[str, float]:
 
 
 def _complaint(reply: Reply) -> str:
-    """The server's own words, short and on one line. Servers say `error`, `detail`, or plain text."""
+    """The server's own words, short and on one line.
+    Servers say `error`, `detail`, or plain text."""
     text = reply.body[:4000].decode("utf-8", "replace")
     try:
         value = load_json(reply.body[:4000])
@@ -366,7 +441,7 @@ def _complaint(reply: Reply) -> str:
     except ValueError:
         pass
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return shortened(line, 200)
+    return shorten(line, 200)
 
 
 def _extensions(server: Mapping[str, Any]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.errors import WireError, shortened
+from edgekit_runtime.errors import WireError, shorten
 
 __all__ = ["DATATYPES", "MAX_DIMS", "datatype_of", "dtype_of", "from_bytes", "from_json", "to_bytes", "to_json"]
 
@@ -60,7 +60,7 @@ def dtype_of(datatype: object, where: str) -> np.dtype[Any]:
         what = (
             "datatype BYTES is not supported"
             if datatype == "BYTES"
-            else f"there is no datatype {shortened(repr(datatype), 40)}"
+            else f"there is no datatype {shorten(repr(datatype), 40)}"
         )
         raise WireError(what, where=where, do=f"Datatypes: {', '.join(DATATYPES)}")
     return dtype

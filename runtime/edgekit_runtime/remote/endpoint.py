@@ -1,4 +1,4 @@
-"""Where a host is: its address parsed, its name resolved, a connection opened, each within what is left of the time.
+"""A host's endpoint: parse its address, resolve its name and connect, within the deadline.
 
 Rules:
 - the system's resolver knows no timeout, so a name is looked up in a thread of its own, one at a time for each host;
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from edgekit_runtime.deadline import Deadline
-from edgekit_runtime.errors import HostError
+from edgekit_runtime.errors import HostError, MemoryExceeded
 from edgekit_runtime.threads import begin
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class Endpoint:
         self._lookup: Future[tuple[Address, ...]] | None = None
 
     def connect(self, deadline: Deadline) -> socket.socket:
-        """A connected socket, after the TLS handshake for https. Raises TimeoutError, HostError (host-unreachable)."""
+        """A connected socket, after the TLS handshake for https.
+        Raises TimeoutError, HostError (host-unreachable)."""
         last: OSError | None = None
         for address in self._resolve(deadline):
             try:
@@ -94,9 +95,13 @@ class Endpoint:
             if lookup is None:
                 lookup = self._lookup = Future()
                 resolving = threading.Thread(target=self._answer, args=(lookup,), name="edgekit-resolve", daemon=True)
-                if not begin(resolving):
+                try:
+                    if not begin(resolving):
+                        self._lookup = None
+                        lookup.set_exception(socket.gaierror("the interpreter ends"))
+                except MemoryExceeded as error:
                     self._lookup = None
-                    lookup.set_exception(socket.gaierror("the interpreter ends"))
+                    lookup.set_exception(HostError(error.what, where=self.url, do=error.do))
         try:
             return lookup.result(deadline.left())
         except FutureTimeoutError as error:

@@ -41,6 +41,7 @@ __all__ = [
     "encode_request",
     "encode_response",
     "parse_json",
+    "peek_request",
 ]
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -55,7 +56,11 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True)
 class Wire:
-    """A body, ready to be sent. json: its first part. tensors: views of the arrays that were encoded, not copies."""
+    """A body, ready to be sent.
+
+    json: its first part.
+    tensors: views of the arrays that were encoded, not copies.
+    """
 
     json: bytes
     tensors: tuple[memoryview, ...] = ()
@@ -116,7 +121,8 @@ def encode_request(
     id: str | None = None,  # noqa: A002 - the protocol's word
     parameters: Mapping[str, Any] | None = None,
 ) -> Wire:
-    """All outputs are asked for, in the form in which the inputs go. Raises WireError for what cannot be carried."""
+    """All outputs are asked for, in the form in which the inputs go.
+    Raises WireError for what cannot be carried."""
     own: dict[str, Any] = dict(parameters or {})
     if timeout_us is not None:
         own["timeout"] = timeout_us
@@ -166,8 +172,18 @@ def decode_request(body: bytes | bytearray | memoryview, header_length: str | No
     )
 
 
+def peek_request(text: bytes | bytearray | memoryview) -> tuple[int, int | None]:
+    """Items and timeout_us by a request's JSON alone, before its tensors came. Raises WireError."""
+    value = parse_json(text, "the body")
+    listed = value.get("inputs")
+    shape = listed[0].get("shape") if isinstance(listed, list) and listed and isinstance(listed[0], dict) else None
+    items = shape[0] if isinstance(shape, list) and shape and type(shape[0]) is int else 1
+    return max(1, items), _timeout(_optional(value, "parameters", dict, "the request") or {})
+
+
 def decode_response(body: bytes | bytearray | memoryview, header_length: str | None = None) -> InferResponse:
-    """As `decode_request`, for the answer; plain JSON where the header is missing. Raises WireError."""
+    """As `decode_request`, for the answer; plain JSON where the header is missing.
+    Raises WireError."""
     value, rest = _split(body, header_length)
     return InferResponse(
         outputs=_tensors(value, "outputs", "output", rest),
@@ -239,7 +255,14 @@ def _tensors(value: dict[str, Any], key: str, kind: str, rest: memoryview) -> di
         where = f"{kind} '{name}'"
         if name in found:
             raise WireError("it is there twice", where=where)
-        shape = _shape(entry, where)
+        sizes = entry.get("shape")
+        if (
+            not isinstance(sizes, list)
+            or len(sizes) > MAX_DIMS
+            or not all(type(n) is int and 0 <= n < 2**62 for n in sizes)
+        ):
+            raise WireError(f"the shape is no list of at most {MAX_DIMS} sizes", where=where)
+        shape = tuple(sizes)
         size = _optional(parameters, "binary_data_size", int, where)
         if "shared_memory_region" in parameters:
             raise WireError("shared memory is not supported", where=where)
@@ -263,17 +286,6 @@ def _named(entry: object, where: str) -> tuple[str, dict[str, Any]]:
     if not name:
         raise WireError("it has no name", where=where)
     return name, _optional(entry, "parameters", dict, where) or {}
-
-
-def _shape(entry: dict[str, Any], where: str) -> tuple[int, ...]:
-    shape = entry.get("shape")
-    if (
-        not isinstance(shape, list)
-        or len(shape) > MAX_DIMS
-        or not all(type(n) is int and 0 <= n < 2**62 for n in shape)
-    ):
-        raise WireError(f"the shape is no list of at most {MAX_DIMS} sizes", where=where)
-    return tuple(shape)
 
 
 def _timeout(parameters: dict[str, Any]) -> int | None:

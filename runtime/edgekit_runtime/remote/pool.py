@@ -6,12 +6,14 @@ Rules:
 - no more than `limit` connections at once; who finds them all busy waits, no longer than its deadline;
 - a connection that was kept may have died meanwhile: it is replaced once, silently. Inference changes nothing on the
   host, so asking again is safe;
+- a kept connection that has ended is noticed before it is used, and counted (`breaks`);
 - a connection is kept only after an answer that was read to its end;
 - an answer larger than the pool's limit is not read.
 """
 
 from __future__ import annotations
 
+import select
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -63,6 +65,15 @@ class _Connection(HTTPConnection):
         self.sock: Any = self.timed
         self.idle_since = 0.0
 
+    @property
+    def ended(self) -> bool:
+        """Whether the other side has closed it, or sent unrequested bytes."""
+        if not hasattr(select, "poll"):
+            return False
+        poll = select.poll()
+        poll.register(self.timed.sock, select.POLLIN)
+        return bool(poll.poll(0))
+
     def end(self) -> None:
         self.close()
         self.timed.end()
@@ -85,18 +96,28 @@ class Pool:
         self._free = threading.BoundedSemaphore(limit)
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
+        self._breaks = 0
         self._closed = False
+
+    @property
+    def breaks(self) -> int:
+        """How often a kept connection turned out to have ended; those that are idle now are looked at."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+            self._idle = [connection for connection in idle if self._lives(connection)]
+            return self._breaks
 
     def exchange(self, call: Call, deadline: Deadline) -> Reply:
         """Raises TimeoutError, HostError (host-unreachable, host-protocol)."""
         if not self._free.acquire(timeout=deadline.left()):
             raise TimeoutError("every connection is busy")
         try:
-            connection = self._kept(deadline)
+            connection = self._pop_idle(deadline)
             if connection is not None:
                 try:
                     return self._once(connection, call)
                 except ConnectionError:
+                    self._breaks += 1
                     self.forget()  # its neighbours died with it
             return self._once(_Connection(self._endpoint, deadline), call)
         except ConnectionError as error:
@@ -121,15 +142,23 @@ class Pool:
         self._closed = True
         self.forget()
 
-    def _kept(self, deadline: Deadline) -> _Connection | None:
+    def _pop_idle(self, deadline: Deadline) -> _Connection | None:
         with self._lock:
             while self._idle:
                 connection = self._idle.pop()
-                if self._clock() - connection.idle_since <= _KEEP_S:
+                if self._lives(connection):
                     connection.timed.deadline = deadline
                     return connection
-                connection.end()
         return None
+
+    def _lives(self, connection: _Connection) -> bool:
+        """Whether an idle connection may be used; one that may not is closed. The lock is held."""
+        old = self._clock() - connection.idle_since > _KEEP_S
+        if not old and not connection.ended:
+            return True
+        self._breaks += not old
+        connection.end()
+        return False
 
     def _once(self, connection: _Connection, call: Call) -> Reply:
         keep = False

@@ -14,13 +14,26 @@ The golden examples travel in the bundle with what the artifact answered on the 
 from __future__ import annotations
 
 from edgekit_runtime.selftest.opening import first_open, passed_before, remember
-from edgekit_runtime.selftest.replaying import Compared, SelfTest, check_same_bits, compared, replay, replay_batch
+from edgekit_runtime.selftest.replaying import (
+    OutputComparison,
+    ReplayExample,
+    SelfTest,
+    check_same_bits,
+    clearest_example,
+    compare_goldens,
+    differs,
+    replay,
+    replay_batch,
+)
 
 __all__ = [
-    "Compared",
+    "OutputComparison",
+    "ReplayExample",
     "SelfTest",
     "check_same_bits",
-    "compared",
+    "clearest_example",
+    "compare_goldens",
+    "differs",
     "first_open",
     "passed_before",
     "remember",

@@ -14,8 +14,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit_runtime.children import limit_this_process
-from edgekit_runtime.engines import Engine, Setup, load_with
-from edgekit_runtime.engines.recording import Recording
+from edgekit_runtime.engines import Engine, EngineSetup, load_with
+from edgekit_runtime.engines.recording import RecordingEngine
+from edgekit_runtime.engines.registry import on_gpu
 from edgekit_runtime.jobs import Say, bundle_of, serve
 from edgekit_runtime.modelfile import check_artifact
 from edgekit_runtime.selftest.replaying import replay
@@ -23,7 +24,7 @@ from edgekit_runtime.selftest.replaying import replay
 __all__ = ["work"]
 
 
-class _Telling(Recording):
+class _ProgressEngine(RecordingEngine):
     """Says after every run that there was one: a slow engine is not a hung one."""
 
     def __init__(self, engine: Engine, say: Say) -> None:
@@ -42,11 +43,11 @@ def work(job: dict[str, Any], say: Say) -> dict[str, Any]:
     bundle = bundle_of(job)
     entry = next(one for one in bundle.manifest.artifacts if (one.recipe, one.blob) == (job["recipe"], job["blob"]))
     check_artifact(bundle, entry)
-    setup = Setup(**job["setup"])
-    limit_this_process(entry.bytes, setup.threads)
+    setup = EngineSetup(**job["setup"])
+    limit_this_process(entry.bytes, setup.threads, gpu=on_gpu(job["engine"]))
     with load_with(job["engine"], entry.format, bundle.blob(entry.blob), setup) as engine:
         check_fits(bundle, entry, engine)
-        return asdict(replay(bundle, entry, _Telling(engine, say)))
+        return asdict(replay(bundle, entry, _ProgressEngine(engine, say)))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from edgekit_runtime.bundle.codec import json_text
 from edgekit_runtime.children import may_start, python_module
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines import EngineInfo
+from edgekit_runtime.engines.built import BUILD_S
+from edgekit_runtime.engines.registry import on_gpu
 from edgekit_runtime.errors import BundleError, EngineError, ModelFileError, SelfTestError
 from edgekit_runtime.jobs import Run, ask, bundle_job
 from edgekit_runtime.selftest.replaying import SelfTest
@@ -44,7 +46,8 @@ def first_open(
     source: str | None = None,
     run: Run = run_child,
 ) -> bool:
-    """Replay in a child once a (bundle, engine, board). Returns True when a child ran now, False when it had before.
+    """Replay in a child once a (bundle, engine, board).
+    Returns True when a child ran now, False when it had before.
 
     The child walks the model file's structure, then loads it within limits of memory and time
     (`children.limit_this_process`). source: what the child opens instead of the bundle's path, a descriptor for one; it
@@ -60,16 +63,22 @@ def first_open(
         "recipe": entry.recipe,
         "blob": entry.blob,
         "engine": engine.name,
-        "setup": {"threads": engine.threads, "kernels": engine.kernels, "delegate": engine.delegate},
+        "setup": {
+            "threads": engine.threads,
+            "kernels": engine.kernels,
+            "delegate": engine.delegate,
+            "keep": bundle.secret is None,
+        },
     }
+    silence_s = CHILD_TIMEOUT_S + (BUILD_S if on_gpu(engine.name) else 0.0)
     try:
         command = python_module("edgekit_runtime.selftest.child")
-        came = ask(command, job, silence_s=CHILD_TIMEOUT_S, run=run)
+        came = ask(command, job, silence_s=silence_s, run=run)
     except OSError:  # no child can be started here: the replay in this process is what there is
         return False
     if came.silent:
-        raise _failed(bundle, engine, f"did not come back within {CHILD_TIMEOUT_S:.0f} s")
-    if came.interrupted:  # whoever ended it knows nothing of the bundle; this process tests itself
+        raise _failed(bundle, engine, f"did not come back within {silence_s:.0f} s")
+    if came.interrupted:  # ended from outside: no fault of the bundle; this process tests itself
         return False
     if isinstance(came.error, (BundleError, EngineError, ModelFileError)):
         raise came.error

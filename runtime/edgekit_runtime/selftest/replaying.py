@@ -10,7 +10,7 @@ is asked of single frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +20,27 @@ from numpy.typing import NDArray
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, GoldenOutputs
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.finish import Finisher, dequantize
+from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine, EngineInfo
 from edgekit_runtime.errors import SelfTestError
 from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Compared", "SelfTest", "check_same_bits", "compared", "replay", "replay_batch"]
+__all__ = [
+    "OutputComparison",
+    "ReplayExample",
+    "SelfTest",
+    "check_same_bits",
+    "clearest_example",
+    "compare_goldens",
+    "differs",
+    "replay",
+    "replay_batch",
+]
 
 _FLOAT_STEP = 1e-4
+ELSEWHERE_COSINE = 0.95
+"""Of the answers of two precisions of one model, on two machines."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +58,7 @@ class SelfTest:
 
 
 @dataclass(frozen=True)
-class Compared:
+class OutputComparison:
     """One output of one golden example beside its golden one.
 
     steps: the largest difference, in quantization steps (or 1e-4 of the largest golden value, for float outputs).
@@ -75,12 +88,12 @@ def replay(
 ) -> SelfTest:
     """Run every golden example and compare; a sequence frame by frame, each from a fresh state.
 
-    enough: asked after each example; True ends it there. exact: see `compared`. Raises SelfTestError at the first that
-    is out of tolerance.
+    enough: asked after each example; True ends it there. exact: see `compare_goldens`. Raises SelfTestError at the
+    first that is out of tolerance.
     """
     examples: set[int] = set()
     worst_steps, worst_cosine, same = 0.0, 1.0, True
-    for one in compared(bundle, entry, engine, enough, exact=exact):
+    for one in compare_goldens(bundle, entry, engine, enough, exact=exact):
         if not one.fits:
             apart = SelfTestError(
                 f"golden example {one.golden} of '{one.output}' differs by {one.steps:.0f} steps{one.frame} (cosine "
@@ -97,14 +110,14 @@ def replay(
     return SelfTest(len(examples), same, worst_steps, worst_cosine)
 
 
-def compared(
+def compare_goldens(
     bundle: Bundle,
     entry: ArtifactEntry,
     engine: Engine,
     enough: Callable[[], bool] | None = None,
     *,
     exact: bool = True,
-) -> Iterator[Compared]:
+) -> Iterator[OutputComparison]:
     """Every output of every golden example that this artifact answers, as the engine gives it now. enough: see
     `replay`.
 
@@ -130,7 +143,11 @@ def compared(
             near = steps <= answer.tolerance.steps
             agrees = near if same_engine else cosine >= answer.tolerance.cosine or (golden.steps is not None and near)
             fits = agrees and same_best and bool(np.isfinite(here).all())
-            yield Compared(
+            frame = ""
+            if not fits and golden.steps is not None:  # of a sequence: the frame that differs most
+                apart = [_difference(a, b, tensor)[0] for a, b in zip(here, wanted, strict=True)]
+                frame = f" at frame {int(np.argmax(apart))}"
+            yield OutputComparison(
                 number,
                 tensor.name,
                 steps,
@@ -139,11 +156,11 @@ def compared(
                 same_engine,
                 f"{answer.engine} {answer.engine_version}",
                 fits,
-                frame="" if fits else _first_apart(here, wanted, tensor, golden.steps),
+                frame=frame,
             )
         if enough is not None and enough():
             break
-    if contract.state == "internal":  # whoever uses this engine next begins afresh
+    if contract.state == "internal":  # the engine's next user begins afresh
         engine.reset()
 
 
@@ -168,7 +185,8 @@ def check_same_bits(bundle: Bundle, entry: ArtifactEntry, engine: Engine, exact:
 
 
 def replay_batch(bundle: Bundle, entry: ArtifactEntry, engine: Engine, batch: int) -> None:
-    """Run `batch` golden items at once: each must get the answer that it gets alone. Sequences have no batches.
+    """Run `batch` golden items at once: each must get the answer that it gets alone.
+    Sequences have no batches.
 
     Raises SelfTestError at the first that is out of tolerance.
     """
@@ -196,8 +214,60 @@ def replay_batch(bundle: Bundle, entry: ArtifactEntry, engine: Engine, batch: in
                 )
 
 
+@dataclass(frozen=True)
+class ReplayExample:
+    """A golden example for another machine.
+
+    items: the canonical inputs. answers: for each artifact its outputs, by name.
+    """
+
+    items: Mapping[str, NDArray[Any]]
+    answers: Sequence[Mapping[str, NDArray[Any]]] = ()
+
+
+def clearest_example(bundle: Bundle) -> ReplayExample:
+    """The golden example whose best class is the most distinct; the first one of a model that has no classes.
+
+    Only for a model without state.
+    """
+    manifest = bundle.manifest
+    found = []
+    for golden in manifest.golden:
+        answers = []
+        for answer in golden.answers:
+            tensors = [one for one in bundle.artifact(answer.recipe).outputs if one.name in answer.outputs]
+            answers.append({tensor.name: _output(bundle, answer, tensor, None) for tensor in tensors})
+        found.append((golden, answers))
+    place = 0
+    if manifest.contract.task == "classification":
+        scores = manifest.contract.outputs[0].name
+        best = [[np.sort(answer[scores], axis=None)[-2:] for answer in answers] for _, answers in found]
+        clear = [min((float(two[-1] - two[0]) for two in each), default=0.0) for each in best]
+        place = int(np.argmax(clear))
+    golden, answers = found[place]
+    return ReplayExample(bundle.golden_items(golden), answers)
+
+
+def differs(contract: Contract, got: Mapping[str, NDArray[Any]], wanted: Mapping[str, NDArray[Any]]) -> str:
+    """How one model's answer on two machines differs, for a message; empty where it is within tolerance.
+
+    The best class of a classifier must be the same, and each output similar (cosine).
+    """
+    for output in contract.outputs:
+        if output.name not in wanted:
+            continue
+        here, there = wanted[output.name], got[output.name]
+        if contract.task == "classification" and output is contract.outputs[0] and _best(here) != _best(there):
+            return f"the best class is {_best(there)}, not {_best(here)}"
+        _, cosine = _difference(there, here)
+        if not cosine >= ELSEWHERE_COSINE:
+            return f"'{output.name}' has a cosine of {cosine:.4f}, not {ELSEWHERE_COSINE} or more"
+    return ""
+
+
 def _made_by(answer: GoldenOutputs, info: EngineInfo) -> bool:
-    """Whether the very engine made it. A delegate may round as it likes: it counts as another engine."""
+    """Whether the very engine made it.
+    A delegate may round as it likes: it counts as another engine."""
     return (answer.engine, answer.engine_version, None) == (info.name, info.version, info.delegate)
 
 
@@ -214,25 +284,16 @@ def _best(scores: NDArray[Any]) -> int:
     return int(np.argmax(scores))
 
 
-def _first_apart(got: NDArray[Any], wanted: NDArray[Any], tensor: TensorSpec, frames: int | None) -> str:
-    """Which frame of a sequence is the first that differs most."""
-    if frames is None:
-        return ""
-    apart = [_difference(a, b, tensor)[0] for a, b in zip(got, wanted, strict=True)]
-    return f" at frame {int(np.argmax(apart))}"
-
-
 def _output(bundle: Bundle, answer: GoldenOutputs, tensor: TensorSpec, frames: int | None) -> NDArray[Any]:
     shape = tensor.shape[1:] if frames is None else (frames, *tensor.shape[1:])
     raw = np.frombuffer(bundle.blob(answer.outputs[tensor.name]), tensor.dtype).reshape(shape)
     return dequantize(raw, tensor, np.dtype(np.float32))
 
 
-def _difference(got: NDArray[Any], wanted: NDArray[Any], tensor: TensorSpec) -> tuple[float, float]:
+def _difference(got: NDArray[Any], wanted: NDArray[Any], tensor: TensorSpec | None = None) -> tuple[float, float]:
     a, b = np.asarray(got, np.float64).ravel(), np.asarray(wanted, np.float64).ravel()
-    step = (
-        tensor.quantization.scale if tensor.quantization else max(_FLOAT_STEP * float(np.abs(b).max(initial=0)), 1e-12)
-    )
+    quantization = None if tensor is None else tensor.quantization
+    step = quantization.scale if quantization else max(_FLOAT_STEP * float(np.abs(b).max(initial=0)), 1e-12)
     norms = float(np.linalg.norm(a) * np.linalg.norm(b))
     cosine = float(a @ b) / norms if norms > 0 else float(np.array_equal(a, b))
     return float(np.abs(a - b).max(initial=0)) / step, cosine

@@ -5,9 +5,9 @@
     finally: turns.give()         # to the next in line
 
 Rules:
-- first come, first served, one at a time: whoever has the turn gives it on, once;
+- first come, first served, one at a time: who has the turn passes it on, once;
 - somebody who waits and is interrupted leaves the line;
-- closing refuses all who wait and all who come, and calls its `free` once nobody has the turn.
+- closing refuses all who wait and all who come, and calls its `free` once the turn is free.
 """
 
 from __future__ import annotations
@@ -31,12 +31,22 @@ from edgekit_runtime.contract.finish import Finisher
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine
 from edgekit_runtime.errors import ClosedError, EdgekitError, InputError, SessionError
-from edgekit_runtime.forked import ForkGuard, promised
 from edgekit_runtime.intake import Intake, own
 from edgekit_runtime.request import checked_budget
 from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.threads import ForkGuard, fork_safe_future
 
-__all__ = ["MOST_SESSIONS", "Ran", "Session", "SessionParts", "Sessions", "Tensors", "Turns", "closed", "needs_session"]
+__all__ = [
+    "MOST_SESSIONS",
+    "Ran",
+    "Session",
+    "SessionParts",
+    "Sessions",
+    "Tensors",
+    "Turns",
+    "closed_error",
+    "needs_session",
+]
 
 MOST_SESSIONS = 16
 """Sessions that may be open at once where each has an engine of its own, unless the model says otherwise."""
@@ -44,7 +54,11 @@ Tensors = list[NDArray[Any]]
 
 
 class Ran(Protocol):
-    """One inference. result: the engine's outputs. queued_s, ran_s: seconds that it waited for the engine, and ran."""
+    """One inference.
+
+    result: the engine's outputs.
+    queued_s, ran_s: seconds that it waited for the engine, and ran.
+    """
 
     @property
     def result(self) -> Tensors: ...
@@ -59,12 +73,12 @@ class SessionParts:
     """What sessions need of their model.
 
     ready: input tensors of the primary artifact, whose form callers may pass. engine: name and version.
-    run: one inference on the model's own engine, in turn with whoever else asks; used where the state goes in and comes
+    run: one inference on the model's own engine, in turn with all other callers; used where the state goes in and comes
     out.
-    load: another engine of the same bytes, fresh; used where the state is inside. answered: told of every answer (total
-    milliseconds, whether the budget was met, milliseconds by stage). failed: told of every frame without an answer.
-    most: sessions with an engine of their own that may be open at once. budget_ms: of a frame for which its caller
-    names none.
+    load: another engine of the same bytes, fresh; used where the state is inside. answered: called with every answer
+    (total milliseconds, whether the budget was met, milliseconds by stage). failed: called for every frame without an
+    answer. most: sessions with an engine of their own that may be open at once. budget_ms: of a frame for which its
+    caller names none.
     """
 
     contract: Contract
@@ -89,7 +103,8 @@ def needs_session(contract: Contract) -> SessionError:
 
 
 class Session:
-    """Made by `model.session()`. Every method may be called from any thread; frames have one order, that of the calls.
+    """Made by `model.session()`.
+    Every method may be called from any thread; frames have one order, that of the calls.
 
     So there is neither a `priority` nor a `stale_ok` here: no frame may pass another, and no frame has an older answer.
     """
@@ -118,7 +133,7 @@ class Session:
         """The next frame's answer, waiting for it, and for those that were asked for before.
 
         inputs, budget_ms: as `model.predict` takes them, without the states that are carried. A budget that is missed
-        is told (`answer.met_budget`); no frame is left out for it. Raises InputError, EngineError, SessionError,
+        is reported (`answer.met_budget`); no frame is left out for it. Raises InputError, EngineError, SessionError,
         ClosedError.
         """
         frame = self._arrive(inputs, budget_ms, keep=False)
@@ -132,10 +147,10 @@ class Session:
             self._turns.give()
 
     def submit(self, inputs: Any, *, budget_ms: float | None = None) -> Future[Answer]:
-        """As `predict`, without waiting. Bad input raises here; the future carries later errors. Cancelled before its
-        turn, the frame is never fed."""
+        """As `predict`, without waiting.
+        Bad input raises here; the future carries later errors. Cancelled before its turn, the frame is never fed."""
         frame = self._arrive(inputs, budget_ms, keep=True)
-        answer: Future[Answer] = promised()
+        answer: Future[Answer] = fork_safe_future()
         if self._worker is None:
             with self._turns.lock:
                 self._worker = self._worker or ThreadPoolExecutor(1, thread_name_prefix="edgekit-session")
@@ -147,7 +162,7 @@ class Session:
             except RuntimeError:  # closed between the question and its turn, or the interpreter ends
                 self._turns.give()
                 if answer.set_running_or_notify_cancel():
-                    answer.set_exception(closed())
+                    answer.set_exception(closed_error())
 
         self._turns.take(begin, answer)
         return answer
@@ -281,7 +296,7 @@ class Session:
     def _check_open(self) -> None:
         self._guard.check()
         if self._turns.closed:
-            raise closed()
+            raise closed_error()
 
     def _refuse_state(self, inputs: Any) -> None:
         if not isinstance(inputs, Mapping):
@@ -313,12 +328,13 @@ class Sessions:
     def __init__(self, parts: SessionParts) -> None:
         self._parts = parts
         self._lock = threading.Lock()
-        self._open = weakref.WeakSet[Session]()  # one that nobody holds any more is closed by being collected
+        self._open = weakref.WeakSet[Session]()  # an unreferenced one is closed by being collected
         self._opening = 0
         self._closed = False
 
     def open(self) -> Session:
-        """A session in its first state. Raises SessionError (no state, too many), ClosedError, EngineError."""
+        """A session in its first state.
+        Raises SessionError (no state, too many), ClosedError, EngineError."""
         contract = self._parts.contract
         if contract.state == "none":
             raise SessionError("the model keeps no state, so it has no sessions", do="Ask it with model.predict(...)")
@@ -381,7 +397,7 @@ class Turns:
         """Call `begin` when the turn has come, now or later. Raises ClosedError."""
         with self.lock:
             if self.closed:
-                raise closed()
+                raise closed_error()
             if self._busy:
                 self._waiting.append(_Entry(begin, answer))
                 return
@@ -392,7 +408,7 @@ class Turns:
         """Return when the turn has come. Raises ClosedError; interrupted, it is out of the line."""
         with self.lock:
             if self.closed:
-                raise closed()
+                raise closed_error()
             if not self._busy:
                 self._busy = True
                 return
@@ -410,7 +426,7 @@ class Turns:
                 self.give()
             raise
         if not entry.begun:
-            raise closed()
+            raise closed_error()
 
     def give(self) -> None:
         """To the next in line."""
@@ -431,7 +447,7 @@ class Turns:
             self._idle.set()
 
     def close(self, free: Callable[[], None], timeout_s: float) -> bool:
-        """Refuse what comes and what waits; `free` is called once nobody has the turn.
+        """Refuse what comes and what waits; `free` is called once the turn is free.
 
         True where this call closed it.
         """
@@ -447,7 +463,7 @@ class Turns:
             if entry.answer is None:
                 entry.begin()
             elif entry.answer.set_running_or_notify_cancel():
-                entry.answer.set_exception(closed())
+                entry.answer.set_exception(closed_error())
         if busy:
             self._idle.wait(timeout_s)
         else:
@@ -464,6 +480,6 @@ class _Entry:
     begun: bool = False
 
 
-def closed() -> ClosedError:
-    """What everybody is told from then on."""
+def closed_error() -> ClosedError:
+    """The error for all callers from then on."""
     return ClosedError("the session was closed", do="Open another one: model.session()")

@@ -1,4 +1,4 @@
-"""What a board tells of its own work: counted by the meter, cut into windows, spooled, and sent where its owner said.
+"""What a board reports of its own work: counted by the meter, cut into windows, spooled, and sent where its owner said.
 
 meter -> one window a minute -> spool (SQLite) -> MQTT -> ... the ingestor's acknowledgement -> the spool forgets
 
@@ -21,21 +21,25 @@ if TYPE_CHECKING:
     from edgekit_runtime.telemetry.window import (
         DEVICE_ID,
         About,
+        BoardEvent,
         Report,
         Seal,
         System,
         Window,
         device_id,
         encode,
+        encode_event,
         origin,
+        parse_event,
         parse_window,
-        sealed,
+        sealed_payload,
     )
 
 __all__ = [
     "DEVICE_ID",
     "ROOT",
     "About",
+    "BoardEvent",
     "Broker",
     "Cut",
     "Flow",
@@ -56,9 +60,11 @@ __all__ = [
     "Window",
     "device_id",
     "encode",
+    "encode_event",
     "origin",
+    "parse_event",
     "parse_window",
-    "sealed",
+    "sealed_payload",
 ]
 
 __getattr__ = lazily(
@@ -88,15 +94,18 @@ __getattr__ = lazily(
         "edgekit_runtime.telemetry.window": (
             "DEVICE_ID",
             "About",
+            "BoardEvent",
             "Report",
             "Seal",
             "System",
             "Window",
             "device_id",
             "encode",
+            "encode_event",
             "origin",
+            "parse_event",
             "parse_window",
-            "sealed",
+            "sealed_payload",
         ),
     },
 )

@@ -35,9 +35,9 @@ SCALE = 5
 _SMALLEST = 1e-6
 _LARGEST = 2.0**64  # what from_wire takes
 _LARGEST_INDEX = 64  # octaves either side of 1 that a histogram from outside may span: 2^-64 to 2^64
-_MOST_COUNT = 1 << 53
-Recorded = tuple[str, float, "bool | None", "dict[str, float] | None", "tuple[int, int] | None"]
-"""source, total milliseconds, whether the budget was met, timings, (clipped values, values)."""
+_MOST_COUNT = (1 << 53) - 1
+Recorded = tuple[str, float, "bool | None", "dict[str, float] | None", "tuple[int, int, float | None] | None"]
+"""source, total milliseconds, whether the budget was met, timings, (clipped values, values, top score)."""
 Table = tuple[str, tuple[str, ...], NDArray[np.float64]]
 """source, stages, and milliseconds [answers, 1 + stages]: the total, then the stages."""
 STAGES: Final = ("prepare", "queue", "infer", "finish", "network", "host")
@@ -66,8 +66,8 @@ class Histogram:
     def __init__(self, buckets: Mapping[int, int] | None = None, scale: int = SCALE) -> None:
         self.scale = scale
         self._per_octave = 2.0**scale
-        self.buckets: dict[int, int] = dict(buckets or {})
-        self.count = sum(self.buckets.values())
+        self.buckets: dict[int, int] = dict(buckets) if buckets else {}
+        self.count = sum(self.buckets.values()) if buckets else 0
         self.zeros = 0
         self.total = 0.0
         self.maximum = 0.0
@@ -87,8 +87,11 @@ class Histogram:
     def merge(self, other: Histogram) -> None:
         """Add another histogram's counts to this one: the same as having recorded both streams here.
 
-        Two scales meet at the smaller one.
+        Two scales meet at the smaller one. A histogram that would count more than `from_wire` reads takes nothing more:
+        its quantiles stay, and it can still be read.
         """
+        if self.count + other.count > _MOST_COUNT:
+            return
         if other.scale < self.scale:
             self.downscale(other.scale)
         shift = other.scale - self.scale
@@ -172,42 +175,54 @@ class Histogram:
         zeros = value[3] if len(value) == 4 else 0
         if not _integer(zeros) or not 0 <= zeros <= _MOST_COUNT:
             raise ValueError("a histogram counts with whole numbers")
-        buckets: dict[int, int] = {}
-        for n in counts:
-            if not _integer(n) or n > _MOST_COUNT or n < -2 * span:
-                raise ValueError("a histogram counts with whole numbers")
-            if n > 0:
-                buckets[index] = n
-            index += max(1, -n)
-            if index > span + 1:
-                raise ValueError("a histogram has too many buckets")
-        made = cls(buckets, scale)
+        if not set(map(type, counts)) <= {int}:  # a bool is no count
+            raise ValueError("a histogram counts with whole numbers")
+        least, most = (min(counts), max(counts)) if counts else (1, 0)
+        if least < -2 * span or most > _MOST_COUNT:
+            raise ValueError("a histogram counts with whole numbers")
+        made = cls(None, scale)
+        if least > 0:
+            made.buckets = dict(zip(range(index, index + len(counts)), counts, strict=True))
+            index += len(counts)
+        else:
+            buckets = made.buckets
+            for n in counts:
+                if n > 0:
+                    buckets[index] = n
+                    index += 1
+                else:
+                    index -= n or -1
+        if index > span + 1:
+            raise ValueError("a histogram has too many buckets")
         made.zeros = zeros
-        made.count += zeros
+        made.count = sum(made.buckets.values()) + zeros
+        if made.count > _MOST_COUNT:
+            raise ValueError("a histogram counts too much")
         return made
 
 
 def record_table(histograms: Sequence[Histogram], table: NDArray[np.float64]) -> None:
-    """Count table[:, i] in histograms[i], all of SCALE: as `record` of each value. Negative values and NaN count as
-    zero.
+    """Count table[:, i] in histograms[i], all of SCALE: as `record` of each value.
+
+    Negative values and NaN count as zero.
     """
     if not table.size:
         return
     clean = np.clip(np.fmax(table, 0.0), 0.0, _LARGEST)
-    told = clean >= _SMALLEST
+    counted = clean >= _SMALLEST
     # intp: on 32 bits NumPy 1 refuses to count int64, which it cannot cast safely.
     indexes = np.ceil(np.log2(np.maximum(clean, _SMALLEST)) * 2.0**SCALE).astype(np.intp) - 1
     first = int(indexes.min())
     width = int(indexes.max()) - first + 1
     indexes += np.arange(len(histograms)) * width - first
-    counts = np.bincount(indexes[told], minlength=len(histograms) * width)
+    counts = np.bincount(indexes[counted], minlength=len(histograms) * width)
     taken = np.flatnonzero(counts)
     columns, places = np.divmod(taken, width)
     for column, index, n in zip(columns.tolist(), (places + first).tolist(), counts[taken].tolist(), strict=True):
         buckets = histograms[column].buckets
         buckets[index] = buckets.get(index, 0) + n
     rows = len(table)
-    figures = zip(clean.sum(0).tolist(), clean.max(0).tolist(), np.count_nonzero(told, axis=0).tolist(), strict=True)
+    figures = zip(clean.sum(0).tolist(), clean.max(0).tolist(), np.count_nonzero(counted, axis=0).tolist(), strict=True)
     for histogram, (total, maximum, above) in zip(histograms, figures, strict=True):
         histogram.count += rows
         histogram.zeros += rows - above
@@ -216,7 +231,7 @@ def record_table(histograms: Sequence[Histogram], table: NDArray[np.float64]) ->
 
 
 def _integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return type(value) is int  # as JSON makes them: a bool is none
 
 
 def tables(recorded: Sequence[Recorded]) -> Iterator[Table]:

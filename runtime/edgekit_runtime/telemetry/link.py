@@ -6,7 +6,8 @@ Rules:
 - every connection starts clean: nothing is kept in the client, what matters is in the owner's spool or store;
 - `step` waits for the network or for `wake`, never longer than asked, except while a connection is being made;
 - what went wrong last is one word in `trouble`, and counted: unreachable, unknown-host, tls, version, password,
-  refused, no-answer, lost, taken-over, too-large;
+  refused, no-answer, lost, taken-over, too-large, forbidden; `said` is the broker's own reason, where it gave one;
+- every receipt of MQTT 5 is read: what the broker does not let this end publish or receive is `forbidden`;
 - MQTT 5 bounds a packet both ways: the broker drops what is above `most_bytes`, and nothing goes out above the broker's
   bound, for which it would end the connection.
 
@@ -18,6 +19,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import random
 import selectors
@@ -31,7 +33,24 @@ from urllib.parse import unquote, urlsplit
 
 from edgekit_runtime.errors import MissingExtraError, TelemetryError
 
-__all__ = ["Broker", "Handlers", "Link", "Will"]
+ADVICE = {
+    "unreachable": "Check the broker's address, and that it runs",
+    "unknown-host": "Check the broker's name",
+    "tls": "Check the certificates; SSL_CERT_FILE names the authority",
+    "version": "The broker speaks neither MQTT 5 nor 3.1.1: check the port",
+    "password": "Check user and password in the broker's URL",
+    "refused": "Read the broker's log",
+    "no-answer": "Check that this port is an MQTT listener",
+    "lost": "Nothing, if it comes back",
+    "taken-over": "Give each board a device id of its own: two share this one",
+    "too-large": "Raise the broker's limit for messages to 2 KiB",
+    "forbidden": "Let it do so in the broker's access list: `edgekit fleet broker-config` writes one",
+    "unconfirmed": "Start `edgekit fleet serve` on this broker, and let the board read its topic `ack`",
+    "disk": "Check the spool's folder, its rights and the disk",
+}
+"""Word of a trouble -> what to do."""
+
+__all__ = ["ADVICE", "Broker", "Handlers", "Link", "Will", "new_client"]
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 10.0
@@ -40,12 +59,16 @@ KEEPALIVE_S = 60
 RECEIVE_MAXIMUM = 20
 MOST_PACKET_BYTES = 64 * 1024
 _PACKET_OVERHEAD = 16  # fixed header, length of the topic, packet id, no properties
+_READS = 100
 _STEADY_S = 30.0  # a connection that lasted this long owes nothing to the failures before it
 
 
 @dataclass(frozen=True)
 class Broker:
-    """Where the broker is. tls: with the system's certificates (SSL_CERT_FILE names others), hostname checked."""
+    """Where the broker is.
+
+    tls: with the system's certificates (SSL_CERT_FILE names others), hostname checked.
+    """
 
     host: str
     port: int
@@ -55,8 +78,9 @@ class Broker:
 
     @classmethod
     def parse(cls, url: str) -> Broker:
-        """mqtt://[user[:password]@]host[:1883] or mqtts://...[:8883]. Raises TelemetryError, without the password in
-        it.
+        """mqtt://[user[:password]@]host[:1883] or mqtts://...[:8883].
+
+        Raises TelemetryError, without the password in it.
         """
         do = "Write it as mqtt://host:1883 or mqtts://user:password@host:8883"
         if not isinstance(url, str):
@@ -80,7 +104,10 @@ class Broker:
 
 @dataclass(frozen=True)
 class Will:
-    """What the broker publishes, retained, when this end is gone without a word. delay_s: MQTT 5 only."""
+    """What the broker publishes, retained, when this end is gone without a word.
+
+    delay_s: MQTT 5 only.
+    """
 
     topic: str
     payload: bytes
@@ -89,8 +116,10 @@ class Will:
 
 @dataclass(frozen=True)
 class Handlers:
-    """Called in the thread that steps. up: connected. message: topic, payload, whether the broker had retained it.
+    """Called in the thread that steps.
 
+    up: connected.
+    message: topic, payload, whether the broker had retained it.
     will: asked before each connection.
     """
 
@@ -109,23 +138,26 @@ class Link:
         *,
         most_wait_s: float = 120.0,
         most_bytes: int = MOST_PACKET_BYTES,
+        most_at_once: int = RECEIVE_MAXIMUM,
     ) -> None:
-        _paho()  # a missing extra is told at once, in the caller's thread
+        _paho()  # a missing extra is an error at once, in the caller's thread
         self.broker = broker
-        self.connected = False
-        self.trouble = ""
+        self.connected = self.subscribed = False
+        self.trouble = self.said = ""
         self.troubles: Counter[str] = Counter()
         self._client_id, self._handlers, self._topics = client_id, handlers, topics
-        self._most_wait_s, self._most_bytes = most_wait_s, most_bytes
+        self._most_wait_s, self._most_bytes, self._most_at_once = most_wait_s, most_bytes, most_at_once
         self._broker_takes: float = math.inf
         self._version = 5
-        self._settled = False
+        self._settled = self._renewing = False
         self._client: Any = None
         self._attempts = 0
         self._try_at = 0.0
         self._since = 0.0
         self._refused = ""
+        self._heard_so_far = 0
         self._handed: list[Any] = []
+        self._sent: dict[int, tuple[str, Callable[[bool], object] | None]] = {}  # message id -> of it, to its receipt
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
@@ -141,6 +173,11 @@ class Link:
     def step(self, timeout_s: float) -> None:
         """Connect when it is time, wait for something to do, do it."""
         now = time.monotonic()
+        if self._renewing:
+            self._renewing, self._try_at = False, 0.0
+            self._client.disconnect()
+            self._client.loop_write()
+            self._drop()
         if self._client is None and now >= self._try_at:
             self._connect()
         if self._client is None:
@@ -154,9 +191,19 @@ class Link:
                 self._woken.recv(4096)
         self._serve(ready)
 
-    def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> bool:
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        qos: int = 1,
+        retain: bool = False,
+        receipt: Callable[[bool], object] | None = None,
+    ) -> bool:
         """Hand one message over. False when there is no connection, its buffers are full, or the broker takes none so
         large.
+
+        receipt: of a message that was handed over, called once in the thread that steps: whether the broker took it.
         """
         if not self.connected or self._client is None:
             return False
@@ -166,9 +213,10 @@ class Link:
                 self.troubles["too-large"] += 1
             return False
         handed = self._client.publish(topic, payload, qos, retain)
-        self._handed = [info for info in self._handed if not info.is_published()]
-        if handed.rc == 0:
+        if handed.rc == 0 and qos:
+            self._handed = [info for info in self._handed if not info.is_published()]
             self._handed.append(handed)
+            self._sent[handed.mid] = (topic, receipt)
         return bool(handed.rc == 0)
 
     @property
@@ -177,11 +225,11 @@ class Link:
         return self.connected and not all(info.is_published() for info in self._handed)
 
     def reconnect(self) -> None:
-        """Drop the connection, as if it were lost, and make a new one: the will has changed."""
-        if self._client is not None:
-            self._client.disconnect()
-            self._drop()
-            self._try_at = 0.0
+        """Have the next `step` make a new connection, because the will has changed.
+
+        Also from a handler.
+        """
+        self._renewing, self.connected = self._client is not None, False
 
     def close(self) -> None:
         """Say goodbye; the broker then forgets the will. Never raises."""
@@ -197,12 +245,18 @@ class Link:
     # What happens in a step.
 
     def _connect(self) -> None:
-        client = self._new_client()
+        client = new_client(self.broker, self._client_id, will=self._handlers.will(), v5=self._version == 5)
+        client.on_connect = self._on_connect
+        client.on_message = lambda _c, _u, message: self._on_message(message)
+        client.on_disconnect = self._on_disconnect
+        client.on_subscribe = self._on_subscribed
+        client.on_socket_register_write = lambda *_: None  # `_serve` writes, many receipts at a time
         self._refused = ""
         options: dict[str, Any] = {}
+        client.on_publish = self._on_receipt
         if self._version == 5:
             properties = _properties("CONNECT")
-            properties.ReceiveMaximum = RECEIVE_MAXIMUM
+            properties.ReceiveMaximum = self._most_at_once
             properties.MaximumPacketSize = self._most_bytes
             options = {"clean_start": True, "properties": properties}
         try:
@@ -215,37 +269,9 @@ class Link:
             return
         self._client, self._since = client, time.monotonic()
 
-    def _new_client(self) -> Any:
-        mqtt = _paho()
-        v5 = self._version == 5
-        client = mqtt.Client(
-            mqtt.CallbackAPIVersion.VERSION2,
-            client_id=self._client_id,
-            protocol=mqtt.MQTTv5 if v5 else mqtt.MQTTv311,
-            reconnect_on_failure=False,
-            **({} if v5 else {"clean_session": True}),
-        )
-        client.connect_timeout = CONNECT_TIMEOUT_S
-        client.max_inflight_messages_set(RECEIVE_MAXIMUM)
-        if self.broker.user is not None:
-            client.username_pw_set(self.broker.user, self.broker.password)
-        if self.broker.tls:
-            import ssl
-
-            client.tls_set_context(ssl.create_default_context())
-        will = self._handlers.will()
-        if will is not None:
-            properties = _properties("WILLMESSAGE") if v5 else None
-            if properties is not None:
-                properties.WillDelayInterval = will.delay_s
-            client.will_set(will.topic, will.payload, 1, True, properties)
-        client.on_connect = self._on_connect
-        client.on_message = lambda _c, _u, message: self._heard(message)
-        client.on_disconnect = self._on_disconnect
-        return client
-
     def _on_connect(self, client: Any, _user: Any, _flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:
+            self.said = str(reason)
             if "protocol version" in str(reason):
                 self._refused = "version"
             else:
@@ -253,17 +279,36 @@ class Link:
                 self._refused = "password" if wrong else "refused"
             return
         self.connected = self._settled = True
-        self.trouble = ""
+        self.trouble = self.said = ""
         self._broker_takes = getattr(properties, "MaximumPacketSize", math.inf)
-        for topic in self._topics:
-            client.subscribe(topic, 1)
+        if self._topics:
+            client.subscribe([(topic, 1) for topic in self._topics])
         self._handlers.up()
+
+    def _on_receipt(self, _client: Any, _user: Any, mid: int, reason: Any, _properties: Any) -> None:
+        topic, receipt = self._sent.pop(mid, ("", None))
+        if topic and reason.is_failure:
+            self._is_forbidden("publish", topic, reason)
+        if receipt is not None:
+            receipt(not reason.is_failure)
+
+    def _on_subscribed(self, _client: Any, _user: Any, _mid: int, reasons: Any, _properties: Any) -> None:
+        self.subscribed = True
+        for topic, reason in zip(self._topics, reasons, strict=False):
+            if reason.is_failure:
+                self._is_forbidden("subscribe to", topic, reason)
+
+    def _is_forbidden(self, what: str, topic: str, reason: Any) -> None:
+        self.trouble = "forbidden"
+        self.troubles["forbidden"] += 1
+        self.said = f"{self._client_id} may not {what} {topic}: {reason}"
 
     def _on_disconnect(self, _client: Any, _user: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if str(reason) == "Session taken over":
             self._refused = "taken-over"
 
-    def _heard(self, message: Any) -> None:
+    def _on_message(self, message: Any) -> None:
+        self._heard_so_far += 1
         try:
             topic = message.topic
         except UnicodeDecodeError:
@@ -297,7 +342,13 @@ class Link:
             return
         events = next((mask for key, mask in ready if key.fileobj is self._watched), 0)
         if events & selectors.EVENT_READ or self._pending_or(1.0) == 0.0:
-            client.loop_read()
+            for _ in range(_READS):  # paho reads one packet at a time
+                heard = self._heard_so_far
+                client.loop_read()
+                if self._heard_so_far == heard or client.socket() is None or self._refused or self._renewing:
+                    break
+        if self._renewing:
+            return
         if client.socket() is not None and client.want_write():
             client.loop_write()
         client.loop_misc()
@@ -315,32 +366,68 @@ class Link:
 
     def _failed(self, word: str) -> None:
         self._drop()
-        self.trouble = word
         self.troubles[word] += 1
-        if word in ("version", "no-answer") and not self._settled:
-            first = self._version == 5
-            self._version = 4 if first else 5
-            if first:  # another version is another question, not another try
-                self._try_at = 0.0
-                return
-        elif not self._settled:
+        another = word in ("version", "no-answer") and not self._settled
+        if another and self._version == 5:  # another version is another question, not another try
+            self._version, self._try_at = 4, 0.0
+            return
+        self.trouble = word
+        if not self._settled:
             self._version = 5
         wait = min(self._most_wait_s, 2.0 ** min(self._attempts, 10))
         self._attempts += 1
         self._try_at = time.monotonic() + random.uniform(0.0, wait)
 
     def _drop(self) -> None:
-        client, self._client, self.connected = self._client, None, False
+        client, self._client = self._client, None
+        self.connected = self.subscribed = self._renewing = False
         self._handed = []
+        lost, self._sent = self._sent, {}
         if self._watched is not None:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(self._watched)
             self._watched = None
         if client is not None:
-            client.on_disconnect = client.on_message = client.on_connect = None
+            client.on_disconnect = client.on_message = client.on_connect = client.on_publish = None
+            client.on_subscribe = None
             with contextlib.suppress(OSError):
                 if client.socket() is not None:
                     client.socket().close()
+        for _, receipt in lost.values():
+            if receipt is not None:
+                receipt(False)
+
+
+def new_client(broker: Broker, client_id: str, *, will: Will | None = None, v5: bool = True) -> Any:
+    """paho's, with this broker's user, certificates and bounds; it connects when its owner says so.
+
+    A client id that another client connects with ends this connection, so where there is a password it ends with
+    something of it: nobody else can know it, and two boards with the same name and password still meet.
+    """
+    mqtt = _paho()
+    if broker.password:
+        client_id += "." + hashlib.sha256(f"edgekit {broker.user} {broker.password}".encode()).hexdigest()[:12]
+    client = mqtt.Client(
+        mqtt.CallbackAPIVersion.VERSION2,
+        client_id=client_id,
+        protocol=mqtt.MQTTv5 if v5 else mqtt.MQTTv311,
+        reconnect_on_failure=False,
+        **({} if v5 else {"clean_session": True}),
+    )
+    client.connect_timeout = CONNECT_TIMEOUT_S
+    client.max_inflight_messages_set(RECEIVE_MAXIMUM)
+    if broker.user is not None:
+        client.username_pw_set(broker.user, broker.password)
+    if broker.tls:
+        import ssl
+
+        client.tls_set_context(ssl.create_default_context())
+    if will is not None:
+        properties = _properties("WILLMESSAGE") if v5 else None
+        if properties is not None:
+            properties.WillDelayInterval = will.delay_s
+        client.will_set(will.topic, will.payload, 1, True, properties)
+    return client
 
 
 def _paho() -> Any:

@@ -10,7 +10,7 @@ Rules:
 - an answer is counted once: in the window that is open when it is folded. Cutting adds that window to what came before
   it;
 - `record` only puts the answer down; every FOLD_EVERY answers one of the callers folds what lies there into the
-  histograms, all of it in a few array passes. Whoever reads folds first, so nothing that was recorded is ever missing
+  histograms, all of it in a few array passes. A reader folds first, so nothing that was recorded is ever missing
   from a reading;
 - what lies there belongs to no thread, and is at most MOST_WAITING answers: beyond that a caller waits for the fold;
 - a fault while answers are folded loses these answers' counts and nothing else: it is noted, and counting continues;
@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edgekit_runtime.faults import Faults
+from edgekit_runtime.telemetry.drift import BINS, count_score
 from edgekit_runtime.telemetry.histogram import Histogram, Recorded, record_table, tables
 from edgekit_runtime.telemetry.slow import SlowWatch
 
@@ -38,7 +39,10 @@ _KEPT = 4
 
 @dataclass(frozen=True)
 class LatencyStats:
-    """Milliseconds; of an answer, from the caller's call to the caller's answer. None before the first one."""
+    """Milliseconds; of an answer, from the caller's call to the caller's answer.
+
+    None before the first one.
+    """
 
     p50: float | None
     p90: float | None
@@ -58,11 +62,12 @@ class LatencyStats:
 class MeterStats:
     """requests: answers and errors together. answers: by source. errors: by error code.
 
-    met, over_budget: answers within and beyond the budget that their caller gave. refused: requests that were told at
+    met, over_budget: answers within and beyond the budget that their caller gave. refused: requests that failed at
     once that their budget cannot be met. latency_ms: over all answers; device_ms: the device's alone; stages_ms: stage
     (prepare, queue, infer, finish, network, host) -> over the answers that went through it.
     clipped_share: of the input values that were looked at, those at the limits of the artifact's 8 bits; None where
-    none was.
+    none was. compared, differed: hosts' answers that the device gave, too, and those of them that were not within
+    tolerance.
     """
 
     requests: int
@@ -75,13 +80,19 @@ class MeterStats:
     refused: int = 0
     stages_ms: dict[str, LatencyStats] = field(default_factory=dict)
     clipped_share: float | None = None
+    compared: int = 0
+    differed: int = 0
 
 
 @dataclass
 class Cut:
-    """What was counted between two cuts. answers: source -> latencies in milliseconds. errors: code -> count.
+    """What was counted between two cuts.
 
+    answers: source -> latencies in milliseconds.
+    errors: code -> count.
     stages: stage -> milliseconds. clipped, values: input values at INT8's limits, and all that were looked at.
+    compared, differed: hosts' answers that the device gave, too, and those of them that were not within tolerance.
+    scores: how many top scores of a classifier were in each of ten equal parts of 0 to 1, of the answers looked at.
     """
 
     answers: dict[str, Histogram] = field(default_factory=dict)
@@ -92,6 +103,9 @@ class Cut:
     stages: dict[str, Histogram] = field(default_factory=dict)
     clipped: int = 0
     values: int = 0
+    compared: int = 0
+    differed: int = 0
+    scores: list[int] = field(default_factory=lambda: [0] * BINS)
 
     def add(self, other: Cut) -> None:
         """Count what the other counted too."""
@@ -105,6 +119,9 @@ class Cut:
         self.refused += other.refused
         self.clipped += other.clipped
         self.values += other.values
+        self.compared += other.compared
+        self.differed += other.differed
+        self.scores = [mine + theirs for mine, theirs in zip(self.scores, other.scores, strict=True)]
 
     def add_answers(self, recorded: list[Recorded]) -> None:
         """Count answers as they were put down."""
@@ -115,9 +132,10 @@ class Cut:
         judged = [one[2] for one in recorded]
         self.met += judged.count(True)
         self.over_budget += judged.count(False)
-        for clipped, values in filter(None, [one[4] for one in recorded]):
+        for clipped, values, score in filter(None, [one[4] for one in recorded]):
             self.clipped += clipped
             self.values += values
+            count_score(self.scores, score)
 
     def latency(self) -> Histogram:
         """Over all sources."""
@@ -139,14 +157,16 @@ class Cut:
             refused=self.refused,
             stages_ms={stage: LatencyStats.of(histogram) for stage, histogram in self.stages.items()},
             clipped_share=self.clipped / self.values if self.values else None,
+            compared=self.compared,
+            differed=self.differed,
         )
 
 
 class Meter:
     """Thread-safe; `record` takes about a microsecond, folding included.
 
-    watch: told of every fold, to write the log line about a slow p99; None for no such line. faults: where a fault of a
-    fold is noted.
+    watch: called with every fold, to write the log line about a slow p99; None for no such line. faults: where a fault
+    of a fold is noted.
     """
 
     def __init__(self, watch: SlowWatch | None = None, faults: Faults | None = None) -> None:
@@ -165,11 +185,12 @@ class Meter:
         total_ms: float,
         met_budget: bool | None,
         timings: Mapping[str, float] | None = None,
-        clipped: tuple[int, int] | None = None,
+        clipped: tuple[int, int, float | None] | None = None,
     ) -> None:
         """One answer. met_budget: None when the caller gave no budget. timings: what `Answer.timings` holds.
 
-        clipped: how many input values were at the limits of the artifact's 8 bits, of how many that were looked at.
+        clipped: how many input values were at the limits of the artifact's 8 bits, of how many that were looked at, and
+        a classifier's top score; None for an answer that was not looked at.
         """
         waiting = self._waiting
         waiting.append((source, total_ms, met_budget, dict(timings) if timings is not None else None, clipped))
@@ -186,8 +207,17 @@ class Meter:
         with self._lock:
             self._now.refused += 1
 
+    def compared(self, *, differs: bool) -> None:
+        """One host's answer that the device gave, too."""
+        with self._lock:
+            self._now.compared += 1
+            self._now.differed += differs
+
     def cut(self) -> Cut:
-        """What was counted since the last cut; the next one starts at nothing. `stats` goes on counting."""
+        """What was counted since the last cut; the next one starts at nothing.
+
+        `stats` keeps counting.
+        """
         with self._lock:
             self._fold()
             if self._watch is not None:
@@ -196,7 +226,7 @@ class Meter:
                 self._spell = Cut()
             done, self._now = self._now, Cut()
             self._before.add(done)
-        self._tell()
+        self._log_slow()
         return done
 
     def counted(self) -> Cut:
@@ -206,7 +236,7 @@ class Meter:
             seen = Cut()
             for part in (self._before, self._now, self._spell):
                 seen.add(part)
-        self._tell()
+        self._log_slow()
         return seen
 
     def stats(self) -> MeterStats:
@@ -224,7 +254,7 @@ class Meter:
             self._fold()
         finally:
             self._lock.release()
-        self._tell()
+        self._log_slow()
 
     def _fold(self) -> None:
         """With the lock held: count what lies there now.
@@ -249,14 +279,14 @@ class Meter:
                 if self._watch.observe(seen):  # the spell is over: it counts like anything else
                     self._now.add(self._spell)
                     self._spell, self._spell_cut = Cut(), Cut()
-        except Exception as error:  # noqa: BLE001 - whoever answers or reads must not fall over what counts
+        except Exception as error:  # noqa: BLE001 - answering must not fail because counting does
             self._faults.note("meter", error)
         finally:
             self._folding = False
 
-    def _tell(self) -> None:
+    def _log_slow(self) -> None:
         if self._watch is not None:
-            self._faults.shield("meter", self._watch.tell)
+            self._faults.shield("meter", self._watch.write_log)
 
 
 class Counts:

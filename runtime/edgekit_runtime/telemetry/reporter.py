@@ -9,7 +9,9 @@ Rules:
 - nothing here is called by an inference, and nothing here is raised into the application once `start` has returned;
 - a disk that fails is replaced by memory, with an epoch of its own, and taken back once memory is empty and the disk
   works;
-- `state` is published, retained, at every connection; its Will says that the board is gone;
+- `state` is published, retained, at every connection, and again when the fleet says that it does not know it; its Will
+  says that the board is gone;
+- what happens to the board (another bundle, throttling, a disk that fails) is an event in the same spool and sequence;
 - `close` cuts the last window, commits it, and gives it a moment to arrive where there is a connection.
 """
 
@@ -20,32 +22,56 @@ import json
 import logging
 import numbers
 import os
-import platform
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from edgekit_runtime.board import state_dir
 from edgekit_runtime.errors import TelemetryError, WindowError
 from edgekit_runtime.options import check_path
 from edgekit_runtime.strict_json import load_json
+from edgekit_runtime.telemetry.board import Board, clock_is_set, hardware
+from edgekit_runtime.telemetry.drift import BINS, Drift
 from edgekit_runtime.telemetry.flow import Flow
-from edgekit_runtime.telemetry.link import CONNECT_TIMEOUT_S, Broker, Handlers, Link, Will
+from edgekit_runtime.telemetry.link import ADVICE, CONNECT_TIMEOUT_S, Broker, Handlers, Link, Will
 from edgekit_runtime.telemetry.meter import Meter
-from edgekit_runtime.telemetry.spool import Spool
-from edgekit_runtime.telemetry.window import About, Report, Seal, System, device_id, encode, sealed
+from edgekit_runtime.telemetry.spool import Spool, is_event
+from edgekit_runtime.telemetry.window import (
+    MOST_LABEL,
+    About,
+    Report,
+    Seal,
+    device_id,
+    encode,
+    encode_event,
+    is_text,
+    sealed_payload,
+)
 from edgekit_runtime.threads import begin
 
-__all__ = ["ROOT", "Board", "Reporter", "TelemetryOptions", "TelemetryStats", "clock_is_set", "hardware"]
+__all__ = [
+    "ROOT",
+    "Ack",
+    "Reporter",
+    "TelemetryOptions",
+    "TelemetryStats",
+    "parse_ack",
+    "state",
+]
 
-_NOT_BEFORE_S = 1_735_689_600  # 2025-01-01: no board that runs this can be older
-_THROTTLED = "/sys/devices/platform/soc/soc:firmware/get_throttled"
 ROOT = "ek/v1"
 _LOG = logging.getLogger("edgekit_runtime.telemetry")
+_TO_LOG = ("forbidden", "password", "unconfirmed", "taken-over", "too-large")  # what the board's owner has to mend
 _RETRY_DISK_WINDOWS = 10
 _MOST_ACK_BYTES = 4096
 _MOST_WILL_DELAY_S = 30
+_BIRTH_AGAIN_S = 10.0
+_THROTTLED_NOW = 0xF
+_THROTTLING = ("under-voltage", "frequency capped", "throttled", "soft temperature limit")
+_BETWEEN_EVENTS_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +83,7 @@ class TelemetryOptions:
     window_s: seconds between two reports, 0.1 to 86,400.
     spool: file that keeps reports until they are confirmed; None for telemetry/DEVICE.db in the state folder.
     most_wait_s: longest pause between two attempts to connect, 0.1 to 86,400 seconds.
+    site, group: labels by which the fleet page sorts boards, at most 32 characters each; they are sent.
     """
 
     broker: str = field(repr=False)  # it may hold a password
@@ -64,6 +91,8 @@ class TelemetryOptions:
     window_s: float = 60.0
     spool: str | os.PathLike[str] | None = None
     most_wait_s: float = 120.0
+    site: str = ""
+    group: str = ""
 
     def __post_init__(self) -> None:
         Broker.parse(self.broker)
@@ -82,6 +111,10 @@ class TelemetryOptions:
             if not isinstance(seconds, numbers.Real) or not 0.1 <= seconds <= 86_400:
                 do = f"Pass 0.1 to 86400; {usual} is usual"
                 raise TelemetryError(f"a {what} of {seconds!r:.40} seconds is out of range", do=do)
+        for name in ("site", "group"):
+            if not is_text(getattr(self, name), MOST_LABEL):
+                do = f"Pass at most {MOST_LABEL} characters, like {name}='berlin'"
+                raise TelemetryError(f"{name} is no text for a label", do=do)
         if self.spool is not None:
             check_path("spool", self.spool, "TelemetryOptions")
 
@@ -97,7 +130,7 @@ class TelemetryStats:
 
     troubles: how often each. windows: cut so far. sent: handed to the broker, again and again where needed. waiting:
     not yet confirmed by the ingestor. dropped: given up since the spool was made. on_disk: False while memory stands
-    in.
+    in. advice: what the broker said and what to do about the trouble, empty without one.
     """
 
     connected: bool
@@ -108,6 +141,7 @@ class TelemetryStats:
     waiting: int
     dropped: int
     on_disk: bool
+    advice: str = ""
 
 
 class Reporter:
@@ -126,6 +160,11 @@ class Reporter:
         self._disk_trouble = ""
         self._retry_at = 0
         self._windows = self._sent = self._waiting = self._faults = 0
+        self._events: list[int] = []  # in the spool, not yet confirmed
+        self._said: set[str] = set()
+        self._born_at = self._throttled_at = float("-inf")
+        self._throttled: int | None = None
+        self._drift = Drift(bundled=about.top_scores)
         self._began = (time.time(), time.monotonic())
         self._link = Link(
             Broker.parse(options.broker),
@@ -145,16 +184,27 @@ class Reporter:
             troubles["disk"] = troubles.get("disk", 0) + 1
         if self._faults:
             troubles["fault"] = self._faults
+        trouble = self._trouble
         return TelemetryStats(
             connected=link.connected,
-            trouble=link.trouble or ("disk" if self._disk_trouble else ""),
+            trouble=trouble,
             troubles=troubles,
             windows=self._windows,
             sent=self._sent,
             waiting=self._waiting,
             dropped=spool.dropped if spool is not None else 0,
             on_disk=spool is not None and spool.path is not None,
+            advice=self._advice(trouble),
         )
+
+    @property
+    def _trouble(self) -> str:
+        unconfirmed = "unconfirmed" if self._link.connected and self._flow.silent else ""
+        return self._link.trouble or ("disk" if self._disk_trouble else unconfirmed)
+
+    def _advice(self, trouble: str) -> str:
+        said = self._disk_trouble if trouble == "disk" else self._link.said
+        return ". ".join(part for part in (said, ADVICE.get(trouble, "")) if part)
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Commit the last window and wait at most `timeout_s` for its confirmation. Idempotent, never raises."""
@@ -171,12 +221,18 @@ class Reporter:
         # boards that start together do not report together: each waits for a part of its first window
         share = int.from_bytes(hashlib.sha256(self._about.device.encode()).digest()[:4], "big") / 2.0**32
         cut_at = time.monotonic() + self._window_s * share
+        self._shielded(self._compare_bundle)
+        self._shielded(self._read_reference)
         while not self._stopping.is_set():
             try:
                 now, _ = time.monotonic(), self._spooled
                 if now >= cut_at:
                     self._cut()
                     cut_at = max(cut_at + self._window_s, now)
+                    trouble = self._trouble
+                    if trouble in _TO_LOG and trouble not in self._said:
+                        self._said.add(trouble)
+                        _LOG.warning("telemetry of %s: %s (%s)", self._about.device, trouble, self._advice(trouble))
                 self._send()
                 due = self._flow.due_s(now) if self._link.connected else None
                 self._link.step(min(cut_at - now, due if due is not None else cut_at - now))
@@ -191,11 +247,17 @@ class Reporter:
         if self._spool is not None:
             self._spool.close()
 
+    def _shielded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception:  # noqa: BLE001 - the application must never hear of it
+            self._fault()
+
     def _fault(self) -> None:
-        """Something nobody thought of: told once in the log, and the next try a second later."""
+        """Log an unexpected error once, and try again a second later."""
         self._faults += 1
         if self._faults == 1:
-            _LOG.exception("telemetry of %s stumbled; inferences are not affected", self._about.device)
+            _LOG.exception("telemetry of %s failed; inferences are not affected", self._about.device)
         self._stopping.wait(1.0)
 
     def _farewell(self) -> None:
@@ -213,7 +275,11 @@ class Reporter:
         """One window: what was counted since the last one."""
         wall, monotonic = self._began
         self._began = (time.time(), time.monotonic())
-        counted = self._meter.cut()
+        counted, system = self._meter.cut(), self._board.read()
+        self._watch_throttling(system.thr)
+        if self._drift.add(counted.scores):
+            kept = {"sha": self._about.sha, "counts": self._drift.reference}
+            self._shielded(lambda: self._spooled.swap_note("scores", json.dumps(kept)))
         report = Report(
             about=self._about,
             boot=self._spooled.boot,
@@ -223,7 +289,15 @@ class Reporter:
             errors=sum(counted.errors.values()),
             over_budget=counted.over_budget,
             latency=counted.answers,
-            system=self._board.read(),
+            system=system,
+            compared=counted.compared,
+            differed=counted.differed,
+            stages=counted.stages,
+            refused=counted.refused,
+            error_codes=counted.errors,
+            clipped=counted.clipped,
+            values=counted.values,
+            psi=self._drift.psi,
         )
         self._commit(encode(report))
         self._windows += 1
@@ -232,18 +306,66 @@ class Reporter:
         if not self._link.connected:
             return
         spool, now = self._spooled, time.monotonic()
-        start, room = self._flow.room(now)
-        windows = spool.after(start, room) if room else []
-        if not windows:
+        floor = spool.floor
+        seqs = self._flow.take(now, floor, spool.last, self._events)
+        if not seqs:
             return
         n, size = spool.waiting()
-        floor, self._waiting = spool.floor, n
-        for seq, body in windows:
-            payload = sealed(body, Seal(spool.epoch, seq, floor, spool.dropped, n, size))
-            if not self._link.publish(f"{self._topic}/m", payload):
+        self._waiting, bodies = n, spool.bodies(seqs)
+        for seq in seqs:
+            body = bodies.get(seq)
+            if body is None:
+                continue
+            payload = sealed_payload(body, Seal(spool.epoch, seq, floor, spool.dropped, n, size))
+            if not self._link.publish(f"{self._topic}/{'ev' if is_event(body) else 'm'}", payload):
+                self._flow.begin()
                 break
-            self._flow.sent(seq, now)
             self._sent += 1
+
+    # Events.
+
+    def _happened(self, kind: str, text: str) -> None:
+        """Spool an event."""
+        self._commit(self._event(kind, text))
+        self._events = self._spooled.events()
+
+    def _event(self, kind: str, text: str) -> bytes:
+        now_ms, boot = max(0, int(time.time() * 1e3)), self._spooled.boot
+        return encode_event(kind, text, device=self._about.device, boot=boot, t0_ms=now_ms, clock_ok=clock_is_set())
+
+    def _compare_bundle(self) -> None:
+        """Say when it is another bundle than the last one that reported through this spool."""
+        about = self._about
+        name = " ".join(text[:64] for text in (about.model, about.version))
+        before = self._spooled.swap_note("ran", json.dumps([about.sha, about.generation, name]))
+        self._events = self._spooled.events()
+        sha, generation, other = json.loads(before) if before is not None else (about.sha, None, "")
+        if sha == about.sha:
+            return
+        back = generation is not None and about.generation is not None and about.generation < generation
+        kind = "trial" if about.trial else "rollback" if back else "install"
+        self._happened(kind, f"runs {name} instead of {other}")
+
+    def _read_reference(self) -> None:
+        """The scores that drift is measured against: the bundle's, or those of its first answers on this board."""
+        if self._drift.bundled:
+            return
+        kept = json.loads(self._spooled.note("scores") or "{}")
+        same = isinstance(kept, dict) and kept.get("sha") == self._about.sha
+        counts = kept.get("counts") if same else None
+        if isinstance(counts, list) and len(counts) == BINS and all(type(n) is int and n >= 0 for n in counts):
+            self._drift = Drift(counts)
+
+    def _watch_throttling(self, bits: int | None) -> None:
+        """At most one event in ten minutes: it may come and go."""
+        now, before = time.monotonic(), self._throttled
+        self._throttled = bits
+        if bits is None or not bits & _THROTTLED_NOW or (before or 0) & _THROTTLED_NOW:
+            return
+        if now - self._throttled_at >= _BETWEEN_EVENTS_S:
+            self._throttled_at = now
+            what = [word for bit, word in enumerate(_THROTTLING) if bits >> bit & 1]
+            self._happened("throttling", ", ".join(what))
 
     # The spool: on disk, or in memory while the disk fails.
 
@@ -266,6 +388,8 @@ class Reporter:
         if self._spool is not None:
             self._spool.close()
         self._spool = Spool.in_memory()
+        self._spool.append(self._event("spool", "its disk fails: reports are kept in memory"))
+        self._events = self._spool.events()
         self._flow.forget()
 
     def _commit(self, body: bytes) -> None:
@@ -279,20 +403,26 @@ class Reporter:
             else:
                 self._spooled.close()
                 self._spool, self._disk_trouble = disk, ""
+                self._events = disk.events()
                 self._flow.forget()
                 self._link.reconnect()
+                self._happened("spool", "reports are kept on its disk again")
         try:
             self._spooled.append(body)
         except TelemetryError as error:
             self._to_memory(error)
             self._spooled.append(body)
             self._link.reconnect()
+        if self._events:  # making room moves them
+            self._events = self._spooled.events()
         self._waiting += 1
 
     # What the link calls.
 
     def _up(self) -> None:
         self._flow.begin()
+        self._events = self._spooled.events()
+        self._born_at = time.monotonic()
         self._link.publish(f"{self._topic}/state", self._state(on=True), retain=True)
 
     def _will(self) -> Will:
@@ -300,130 +430,64 @@ class Reporter:
         return Will(f"{self._topic}/state", self._state(on=False), delay)
 
     def _state(self, *, on: bool) -> bytes:
-        spool, about = self._spooled, self._about
-        value: dict[str, object] = {"on": int(on), "epoch": spool.epoch, "boot": spool.boot}
-        if on:
-            value |= {
-                "sw": _software(), "model": about.model[:64], "ver": about.version[:64], "sha": about.sha[:12],
-                "profile": about.profile[:64], "hw": hardware(), "sla": about.budget_ms, "win": self._window_s,
-            }  # fmt: skip
-        return json.dumps(value, separators=(",", ":")).encode()
+        spool = self._spooled
+        return state(spool.epoch, spool.boot, self._about if on else None, self._window_s)
 
     def _message(self, topic: str, payload: bytes, _retained: bool) -> None:
-        """An acknowledgement: everything up to hwm of this epoch is stored. Anything else is ignored."""
-        try:
-            value = load_json(payload) if len(payload) <= _MOST_ACK_BYTES else {}
-            epoch, mark = value["epoch"], value["hwm"]
-        except (ValueError, TypeError, KeyError):
+        """An acknowledgement: everything up to hwm of this epoch is stored. Anything else is ignored.
+
+        credit: how many windows of the backlog may follow. known: 0 where the fleet has no birth of this boot.
+        """
+        ack, spool = parse_ack(payload), self._spooled
+        if ack is None or topic != f"{self._topic}/ack" or ack.epoch != spool.epoch:
             return
-        spool = self._spooled
-        if topic != f"{self._topic}/ack" or epoch != spool.epoch or not isinstance(mark, int) or isinstance(mark, bool):
-            return
+        mark = ack.hwm
         if mark > spool.last:  # the file is an older copy of itself, put back
             spool.new_epoch()
             self._flow.forget()
             self._link.reconnect()
             return
+        now = time.monotonic()
         spool.forget(mark)
-        self._flow.confirmed(mark, time.monotonic())
+        self._flow.confirmed(mark, ack.credit, now)
+        self._events = [seq for seq in self._events if seq > mark]
         self._waiting = max(0, spool.last - mark)
+        if not ack.known and now - self._born_at >= min(_BIRTH_AGAIN_S, self._window_s):
+            self._born_at = now
+            self._link.publish(f"{self._topic}/state", self._state(on=True), retain=True)
 
 
-class Board:
-    """The board itself, as the kernel shows it: busy cores, memory, temperature, throttling, free disk.
+class Ack(NamedTuple):
+    """credit: None where the fleet is of an earlier release. known: whether it has the birth of this boot."""
 
-    Every figure is a small read of /proc or /sys and is None where there is none (another system, a container, no
-    sensor).
-    folder: whose file system's free space is told. root: where /proc and /sys are."""
-
-    def __init__(self, folder: Path | None, root: Path = Path("/")) -> None:
-        self._folder, self._root = folder, root
-        self._busy = self._cpu()
-
-    def read(self) -> System:
-        """cpu: since the last read, or since this was made."""
-        return System(
-            cpu=self._cpu_share(),
-            mem=self._memory(),
-            temp=self._temperature(),
-            thr=self._throttled(),
-            disk=self._disk(),
-        )
-
-    def _lines(self, path: str) -> list[str]:
-        try:
-            return (self._root / path.lstrip("/")).read_text(encoding="ascii", errors="replace").splitlines()
-        except OSError:
-            return []
-
-    def _cpu(self) -> tuple[int, int] | None:
-        """(busy, all) jiffies over all cores. Idle and waiting for the disk are not busy."""
-        for line in self._lines("/proc/stat"):
-            if line.startswith("cpu "):
-                times = [int(part) for part in line.split()[1:9]]
-                return sum(times) - times[3] - times[4], sum(times)
-        return None
-
-    def _cpu_share(self) -> float | None:
-        before, self._busy = self._busy, self._cpu()
-        if before is None or self._busy is None or self._busy[1] <= before[1]:
-            return None
-        share = 100.0 * (self._busy[0] - before[0]) / (self._busy[1] - before[1])
-        return round(min(100.0, max(0.0, share)), 1)
-
-    def _memory(self) -> float | None:
-        found = {}
-        for line in self._lines("/proc/meminfo")[:8]:
-            name, _, value = line.partition(":")
-            found[name] = value.split()[0] if value.split() else ""
-        try:
-            return round(100.0 * (1.0 - int(found["MemAvailable"]) / int(found["MemTotal"])), 1)
-        except (KeyError, ValueError, ZeroDivisionError):
-            return None
-
-    def _temperature(self) -> float | None:
-        """The hottest of the thermal zones."""
-        found = []
-        for zone in range(8):
-            for line in self._lines(f"/sys/class/thermal/thermal_zone{zone}/temp")[:1]:
-                if line.lstrip("-").isdigit() and -100_000 < int(line) < 200_000:
-                    found.append(int(line) / 1000.0)
-        return round(max(found), 1) if found else None
-
-    def _throttled(self) -> int | None:
-        """The Raspberry Pi firmware's bits: 0 for never and not now."""
-        try:
-            return int(self._lines(_THROTTLED)[0], 16)
-        except (IndexError, ValueError):
-            return None
-
-    def _disk(self) -> int | None:
-        if self._folder is None or not hasattr(os, "statvfs"):
-            return None
-        try:
-            found = os.statvfs(self._folder)
-        except OSError:
-            return None
-        return int(found.f_bavail * found.f_frsize // 2**20)
+    epoch: str
+    hwm: int
+    credit: int | None
+    known: bool
 
 
-def clock_is_set(wall_s: float | None = None, root: Path = Path("/")) -> bool:
-    """Whether the wall clock is to be believed.
-
-    It is after 2025, and, where systemd keeps it, synchronised since the start.
-    """
-    now = time.time() if wall_s is None else wall_s
-    sync = root / "run/systemd/timesync"
-    return now >= _NOT_BEFORE_S and (not sync.is_dir() or (sync / "synchronized").exists())
-
-
-def hardware(root: Path = Path("/")) -> str:
-    """What the board calls itself, or the processor's architecture."""
+def parse_ack(payload: bytes) -> Ack | None:
+    """None for anything else."""
     try:
-        name = (root / "proc/device-tree/model").read_bytes().split(b"\0")[0].decode("utf-8", "replace").strip()
-    except OSError:
-        name = ""
-    return (name or platform.machine())[:64]
+        value = load_json(payload) if len(payload) <= _MOST_ACK_BYTES else {}
+        epoch, hwm, credit = value["epoch"], value["hwm"], value.get("credit")
+    except (ValueError, TypeError, KeyError):
+        return None
+    if not isinstance(epoch, str) or type(hwm) is not int:
+        return None
+    return Ack(epoch, hwm, credit if type(credit) is int and credit >= 0 else None, value.get("known") != 0)
+
+
+def state(epoch: str, boot: int, about: About | None, window_s: float) -> bytes:
+    """What is published when a board comes, and, with None for `about`, when it goes."""
+    value: dict[str, object] = {"on": int(about is not None), "epoch": epoch, "boot": boot}
+    if about is not None:
+        value |= {
+            "sw": _software(), "model": about.model[:64], "ver": about.version[:64], "sha": about.sha[:12],
+            "profile": about.profile[:64], "hw": hardware(), "sla": about.budget_ms, "win": window_s,
+            "site": about.site, "group": about.group,
+        }  # fmt: skip
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _software() -> str:

@@ -1,4 +1,4 @@
-"""Says in the log when answers have become slow, and which stage did it.
+"""Log a warning when the p99 latency is too high, with the stage that grew most.
 
     watch = SlowWatch("digits", budget_ms=20.0)
     meter = Meter(watch)
@@ -9,7 +9,7 @@
 Rules:
 - a spell is some seconds of answers, enough of them for a p99 to mean something; each spell is judged once, when it
   ends;
-- a spell is slow when its p99 is more than SLOW_TIMES the budget. What grew is told against the last spell that was
+- a spell is slow when its p99 is more than SLOW_TIMES the budget. What grew is p99s against the last spell that was
   not;
 - one line a minute at most, a WARNING of the logger `edgekit_runtime`; nothing is configured here.
 """
@@ -46,7 +46,7 @@ _MEANS = {
 }
 
 
-class Counted(Protocol):
+class LatencyCounts(Protocol):
     """What a meter has counted, as far as this room knows it."""
 
     answers: dict[str, Histogram]
@@ -62,16 +62,18 @@ def is_over(seconds: float, answers: int) -> bool:
     )
 
 
-def p99s(counted: Counted) -> dict[str, float]:
+def p99s(counted: LatencyCounts) -> dict[str, float]:
     """Stage -> milliseconds, in the order of a request."""
-    told = {stage: counted.stages[stage].quantile(0.99) for stage in STAGES if stage in counted.stages}
-    return {stage: p99 for stage, p99 in told.items() if p99 is not None}
+    found = {stage: counted.stages[stage].quantile(0.99) for stage in STAGES if stage in counted.stages}
+    return {stage: p99 for stage, p99 in found.items() if p99 is not None}
 
 
 @dataclass(frozen=True)
 class Slow:
-    """A spell that was slow. before_ms: None where no spell before it was fast. stage: None where no timings were
-    given.
+    """A spell that was slow.
+
+    before_ms: None where no spell before it was fast.
+    stage: None where no timings were given.
     """
 
     p99_ms: float
@@ -83,9 +85,10 @@ class Slow:
     before_ms: dict[str, float] | None
 
 
-def judge(now: Counted, before_ms: Mapping[str, float] | None, budget_ms: float, seconds: float) -> Slow | None:
-    """None where the p99 is not above SLOW_TIMES the budget. before_ms: the stages' p99 in the last spell that was not
-    slow.
+def judge(now: LatencyCounts, before_ms: Mapping[str, float] | None, budget_ms: float, seconds: float) -> Slow | None:
+    """None where the p99 is not above SLOW_TIMES the budget.
+
+    before_ms: the stages' p99 in the last spell that was not slow.
 
     The stage named is the one whose p99 grew by most milliseconds since `before`, or, with nothing before, the one that
     takes most.
@@ -110,8 +113,8 @@ def sentence(name: str, slow: Slow) -> str:
         return head
     verb = "takes most" if slow.before_ms is None else "grew most"
     others = ", ".join(_figure(stage, slow) for stage in slow.stages_ms if stage != slow.stage)
-    told = f"{head}. Of the stages' p99, that of {_figure(slow.stage, slow)}, {verb}"
-    return f"{told}{f' ({others})' if others else ''}. {_MEANS[slow.stage]}"
+    line = f"{head}. Of the stages' p99, that of {_figure(slow.stage, slow)}, {verb}"
+    return f"{line}{f' ({others})' if others else ''}. {_MEANS[slow.stage]}"
 
 
 def _figure(stage: str, slow: Slow) -> str:
@@ -121,7 +124,7 @@ def _figure(stage: str, slow: Slow) -> str:
 
 
 class SlowWatch:
-    """Told of answers by a meter that holds its lock (`observe`), and asked to write once it has let go (`tell`).
+    """Gets answers from a meter that holds its lock (`observe`), and asked to write once it has let go (`write_log`).
 
     name: of the model. budget_ms: what its owner promised, the bundle's or the caller's.
     """
@@ -133,7 +136,7 @@ class SlowWatch:
         self._began_s = self._seen_s = clock()
         self._fast_ms: dict[str, float] | None = None
         self._said_s = float("-inf")
-        self._lines: deque[str] = deque()  # each is taken by one caller of `tell`, and by no other
+        self._lines: deque[str] = deque()  # each is taken by one caller of `write_log`, and by no other
 
     @property
     def late_ms(self) -> float:
@@ -144,8 +147,11 @@ class SlowWatch:
         """Whether the last look is a second ago: late answers are looked at that often, however few there are."""
         return self._clock() - self._seen_s >= 1.0
 
-    def observe(self, spell: Counted) -> bool:
-        """Look at what was counted since the last time this was True. True: the spell is over, begin another one."""
+    def observe(self, spell: LatencyCounts) -> bool:
+        """Look at what was counted since the last time this was True.
+
+        True: the spell is over, begin another one.
+        """
         now = self._seen_s = self._clock()
         seconds = now - self._began_s
         if not is_over(seconds, sum(histogram.count for histogram in spell.answers.values())):
@@ -159,7 +165,7 @@ class SlowWatch:
             self._lines.append(sentence(self._name, slow))
         return True
 
-    def tell(self) -> None:
+    def write_log(self) -> None:
         """Write the line that is due, if there is one."""
         while self._lines:
             try:

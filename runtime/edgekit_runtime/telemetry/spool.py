@@ -1,4 +1,4 @@
-"""The windows that no ingestor has confirmed yet, on disk: what survives a power cut.
+"""The spool: windows without an acknowledgement, on disk, safe from power cuts.
 
 Rules:
 - a window is committed (SQLite, WAL, synchronous=FULL) before it is sent, and forgotten only when the ingestor has
@@ -9,6 +9,8 @@ Rules:
   here;
 - a damaged file is set aside as NAME.bad and a new one is begun; it never keeps a board from starting. A database of
   something else is neither moved nor written to;
+- events go last: those among the oldest are moved to the end, under a new seq, and stay below a quarter of what is
+  kept, so everything from `floor` to `last` is there and a mark can move over it;
 - forgetting is written with the next window: one transaction, and so one flush of the flash, a window.
 
     spool = Spool.open(Path("porch-1.db"))
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +36,7 @@ from edgekit_runtime.sqlite_file import owner, set_aside
 if TYPE_CHECKING:
     import sqlite3
 
-__all__ = ["Spool", "refuse_foreign"]
+__all__ = ["Spool", "is_event", "refuse_foreign"]
 
 MOST_BYTES = 16 * 2**20
 MOST_BYTES_IN_MEMORY = 1 * 2**20
@@ -45,6 +47,8 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS win (seq INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
 """
+_EVENT = b'{"kind":'
+_IS_EVENT = f"substr(body, 1, {len(_EVENT)}) = x'{_EVENT.hex()}'"
 _COLUMNS = {"meta": ["name", "value"], "win": ["seq", "body"]}
 
 
@@ -61,12 +65,14 @@ class Spool:
 
     @classmethod
     def open(cls, path: Path, most_bytes: int = MOST_BYTES) -> Spool:
-        """Open or make the file. Raises TelemetryError (telemetry-spool) when it is in use, something else's, cannot be
-        written, or the disk fails.
+        """Open or make the file.
+
+        Raises TelemetryError (telemetry-spool) when it is in use, something else's, cannot be written, or the disk
+        fails.
         """
         import sqlite3
 
-        for attempt in ("as it is", "anew"):
+        for attempt in ("as it is", "new"):
             connection = None
             try:
                 with _disk(path):
@@ -75,12 +81,20 @@ class Spool:
                     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
                     if not _may_be_ours(connection):
                         raise _foreign(path)
-                    _configure(connection)
+                    connection.execute(f"PRAGMA page_size = {_PAGE}")
+                    if connection.execute("PRAGMA application_id").fetchone() != (_MARK,):
+                        connection.execute(f"PRAGMA application_id = {_MARK}")
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    connection.execute("PRAGMA synchronous = FULL")
+                    connection.execute("PRAGMA wal_autocheckpoint = 64")
+                    connection.execute("PRAGMA journal_size_limit = 1048576")
                 return cls(connection, most_bytes, path)
             except TelemetryError as error:
                 if connection is not None:
                     connection.close()
-                if attempt == "anew" or not _damaged(error.__cause__):
+                cause = error.__cause__  # an OperationalError: the file is busy, unwritable or on a full disk
+                damaged = isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.OperationalError)
+                if attempt == "new" or not damaged:
                     raise
                 with _disk(path):
                     set_aside(path)
@@ -113,6 +127,22 @@ class Spool:
                 "SELECT seq, body FROM win WHERE seq > ? ORDER BY seq LIMIT ?", (max(seq, self._confirmed), limit)
             ).fetchall()
 
+    def bodies(self, seqs: Sequence[int]) -> dict[int, bytes]:
+        """Of those that are still here."""
+        with _disk(self.path):
+            marks = ", ".join("?" * len(seqs))
+            return dict(self._db.execute(f"SELECT seq, body FROM win WHERE seq IN ({marks})", tuple(seqs)))
+
+    def events(self) -> list[int]:
+        """Where events wait to be confirmed, oldest first."""
+        with _disk(self.path):
+            return [
+                seq
+                for (seq,) in self._db.execute(
+                    f"SELECT seq FROM win WHERE seq > ? AND {_IS_EVENT} ORDER BY seq", (self._confirmed,)
+                )
+            ]
+
     def forget(self, mark: int) -> None:
         """Every window up to `mark` is stored at the host. They leave the file with the next commit."""
         self._confirmed = max(self._confirmed, min(mark, self._last))
@@ -136,6 +166,19 @@ class Spool:
                 "SELECT count(*), coalesce(sum(length(body)), 0) FROM win WHERE seq > ?", (self._confirmed,)
             ).fetchone()
         return int(n), int(size)
+
+    def swap_note(self, name: str, text: str) -> str | None:
+        """Keep a text of the owner's beside the windows; the one before."""
+        before = self.note(name)
+        if before != text:
+            with _disk(self.path), self._transaction():
+                self._set(f"note-{name}", text)
+        return before
+
+    def note(self, name: str) -> str | None:
+        with _disk(self.path):
+            text = self._meta(f"note-{name}")
+        return None if text is None else str(text)
 
     def new_epoch(self) -> None:
         """The host knows of a later seq than this file does: it is an older copy of itself.
@@ -186,10 +229,13 @@ class Spool:
         used = self._pragma("page_count") - self._pragma("freelist_count")
         if used < _FULL * self._pages:
             return 0
-        (n,) = self._db.execute("SELECT count(*) FROM win").fetchone()
-        gone = self._db.execute(
-            "DELETE FROM win WHERE seq IN (SELECT seq FROM win ORDER BY seq LIMIT ?)", (max(1, n // 20),)
-        ).rowcount
+        n, events = self._db.execute(f"SELECT count(*), coalesce(sum({_IS_EVENT}), 0) FROM win").fetchone()
+        oldest = self._db.execute("SELECT seq, body FROM win ORDER BY seq LIMIT ?", (max(1, n // 20),)).fetchall()
+        self._db.execute("DELETE FROM win WHERE seq <= ?", (oldest[-1][0],))
+        kept = [body for _, body in oldest if is_event(body) and events <= n // 4]
+        for body in kept:
+            self._last = self._db.execute("INSERT INTO win (body) VALUES (?)", (body,)).lastrowid or self._last
+        gone = len(oldest) - len(kept)
         self._set("dropped", self.dropped + gone)
         return gone
 
@@ -217,6 +263,11 @@ class Spool:
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
             raise
+
+
+def is_event(body: bytes) -> bool:
+    """An event's body begins with its kind, a window's does not."""
+    return body.startswith(_EVENT)
 
 
 def refuse_foreign(path: Path) -> None:
@@ -258,16 +309,6 @@ def _may_be_ours(connection: sqlite3.Connection) -> bool:
     )
 
 
-def _configure(connection: sqlite3.Connection) -> None:
-    connection.execute(f"PRAGMA page_size = {_PAGE}")
-    if connection.execute("PRAGMA application_id").fetchone() != (_MARK,):
-        connection.execute(f"PRAGMA application_id = {_MARK}")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA wal_autocheckpoint = 64")
-    connection.execute("PRAGMA journal_size_limit = 1048576")
-
-
 @contextmanager
 def _disk(path: Path | None) -> Iterator[None]:
     """SQLite's and the operating system's errors become TelemetryError (telemetry-spool), with the cause kept."""
@@ -280,10 +321,3 @@ def _disk(path: Path | None) -> Iterator[None]:
         raise TelemetryError(
             f"the telemetry spool cannot be used ({error})", where=where, code="telemetry-spool"
         ) from error
-
-
-def _damaged(error: BaseException | None) -> bool:
-    """Whether the file's contents are at fault, as against its being busy, unwritable or on a full disk."""
-    import sqlite3
-
-    return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)

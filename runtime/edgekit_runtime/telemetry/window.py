@@ -3,13 +3,15 @@
 Rules:
 - only the fields of docs/telemetry-format.md are in it: counts, histograms, names and versions; no input, label or
   path;
-- a window is at most 1,200 bytes: where histograms need more they are kept at a smaller scale, the cache's first;
+- a window is at most 1,200 bytes: where histograms need more they are kept at a smaller scale, the stages' and the
+  cache's first; where that is not enough the stages stay behind;
 - a body is made once, when the window is cut; seq, epoch, floor and the state of the spool are put in front when it is
   sent;
-- what comes from outside is read by `parse_window`, which refuses with one word and never guesses.
+- what comes from outside is read by `parse_window`, which refuses with one word and never guesses; also version 1;
+- no count is larger than a board could count in that time, so sums of windows stay far below what a store can hold.
 
     body = encode(report)
-    payload = sealed(body, Seal(epoch="9f..", seq=41, floor=12))
+    payload = sealed_payload(body, Seal(epoch="9f..", seq=41, floor=12))
     parse_window(payload, device="porch-1").latency["device"].quantile(0.99)
 """
 
@@ -27,37 +29,62 @@ from edgekit_runtime.telemetry.histogram import Histogram
 
 __all__ = [
     "DEVICE_ID",
+    "EVENT_KINDS",
     "MOST_BYTES",
     "MOST_RECEIVED_BYTES",
     "VERSION",
     "About",
+    "BoardEvent",
     "Report",
     "Seal",
     "System",
     "Window",
     "device_id",
     "encode",
+    "encode_event",
     "is_text",
     "origin",
+    "parse_event",
     "parse_window",
-    "sealed",
+    "read_object",
+    "sealed_payload",
 ]
 
-VERSION = 1
+VERSION = 2
+_READ = (1, 2)
 DEVICE_ID = re.compile(r"[a-z0-9][a-z0-9-]{2,62}\Z")
 MOST_BYTES = 1200
 MOST_RECEIVED_BYTES = 16 * 1024
+MOST_LABEL = 32
+"""Characters of a site or a group that a board may send."""
+MOST_SEQ = 1 << 36
+"""Ten windows a second for two centuries."""
+STAGES = ("input", "queue", "transfer", "inference", "output")
+_STAGE_OF = {"prepare": "input", "queue": "queue", "network": "transfer", "infer": "inference", "host": "inference",
+    "finish": "output"}  # fmt: skip
+_STAGE_SCALE = 2
+EVENT_VERSION = 1
+EVENT_KINDS = ("install", "rollback", "trial", "throttling", "spool")
+MOST_EVENT_TEXT = 160
+_MOST_CODES = 8
 _SEAL_BYTES = 140  # what `sealed` adds at most while its counters have seven digits
 # The order in which histograms lose precision where there is no room for it: microseconds of the cache matter least.
+# A stage at -1 stays behind.
 _COARSENING = (
-    ("cache", 3), ("similar", 3), ("stale", 3), ("host", 3), ("device", 3),
-    ("cache", 0), ("similar", 0), ("stale", 0), ("host", 0), ("device", 0),
+    ("stages", 1), ("cache", 3), ("stages", 0), ("cache", 2), ("host", 4), ("device", 4), ("stages", -1),
+    ("cache", 3), ("similar", 3), ("stale", 3), ("degraded", 3), ("host", 3), ("device", 3),
+    ("cache", 0), ("similar", 0), ("stale", 0), ("degraded", 0), ("host", 0), ("device", 0),
 )  # fmt: skip
 _EPOCH = re.compile(r"[0-9a-f]{16}\Z")
 _SOURCE = re.compile(r"[a-z]{1,16}\Z")
+_CODE = re.compile(r"[A-Za-z0-9_.-]{1,40}\Z")
 _NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _MOST_TEXT = 64
 _MOST_INTEGER = (1 << 53) - 1  # what every JSON reader keeps exactly
+_MOST_DUR_MS = 400 * 24 * 3600 * 1000
+_MOST_A_MS, _MOST_AT_ONCE = 1000, 1_000_000  # answers: a million a second, and what a short window may still fold
+_MOST_VALUES = 1 << 48
+_MOST_PSI = 100.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +92,8 @@ class About:
     """What is reported. device: its id. model, version: as in the manifest. sha: start of the bundle's SHA-256, hex.
 
     profile: the bundle's target. budget_ms: what the bundle promises, None where it promises nothing. cache: whether
-    there is one, so that misses mean something.
+    there is one, so that misses mean something. site, group: the owner's labels. generation: of the install root, None
+    without one; trial: it is not committed yet. top_scores: the bundle's reference for `psi`, None without one.
     """
 
     device: str
@@ -75,6 +103,11 @@ class About:
     profile: str
     budget_ms: float | None = None
     cache: bool = True
+    site: str = ""
+    group: str = ""
+    generation: int | None = None
+    trial: bool = False
+    top_scores: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +129,9 @@ class Report:
     """What a window says of itself. t0_ms: wall clock at its start, milliseconds since 1970. dur_ms: monotonic.
 
     clock_ok: whether that wall clock is to be believed. latency: source of the answer -> milliseconds.
+    compared, differed: hosts' answers that the device gave, too, and those of them that were not within tolerance.
+    stages: the meter's stage -> milliseconds. refused: requests whose budget could not be met. error_codes: code ->
+    count. clipped, values: as in a Cut. psi: of the top scores against their reference, None where there is none.
     """
 
     about: About
@@ -107,6 +143,14 @@ class Report:
     over_budget: int
     latency: Mapping[str, Histogram]
     system: System = field(default_factory=System)
+    compared: int = 0
+    differed: int = 0
+    stages: Mapping[str, Histogram] = field(default_factory=dict)
+    refused: int = 0
+    error_codes: Mapping[str, int] = field(default_factory=dict)
+    clipped: int = 0
+    values: int = 0
+    psi: float | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +172,9 @@ class Seal:
 class Window:
     """A window as the host reads it. n: answers. host, hits: of these, from the host, from the cache.
 
-    misses: None where the board has no cache. The rest as in Report and Seal.
+    misses: None where the board has no cache. compared, differed: 0 from boards that do not compare. stages: of STAGES,
+    those that answers went through. Version 1 has none of what follows `differed`: it is empty then. The rest as in
+    Report and Seal.
     """
 
     device: str
@@ -149,6 +195,30 @@ class Window:
     misses: int | None
     latency: dict[str, Histogram]
     system: System
+    compared: int = 0
+    differed: int = 0
+    stages: dict[str, Histogram] = field(default_factory=dict)
+    refused_by_budget: int = 0
+    error_codes: dict[str, int] = field(default_factory=dict)
+    clipped: int = 0
+    values: int = 0
+    psi: float | None = None
+    site: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class BoardEvent:
+    """Something that happened on a board, as the host reads it. kind: one of EVENT_KINDS. The rest as in a window."""
+
+    device: str
+    seal: Seal
+    boot: int
+    t0_ms: int
+    clock_ok: bool
+    kind: str
+    text: str
+    dur_ms: int = 0
 
 
 def device_id(text: str) -> str:
@@ -163,18 +233,29 @@ def device_id(text: str) -> str:
 def encode(report: Report) -> bytes:
     """The body: everything but the seal, in at most MOST_BYTES less what the seal takes."""
     latency = {source: histogram for source, histogram in report.latency.items() if histogram.count}
-    body = _body(report, latency)
+    stages: dict[str, Histogram] = {}
+    for stage in STAGES:  # by their names on the wire, in the order of a request
+        measured = [h for name, h in report.stages.items() if _STAGE_OF.get(name) == stage and h.count]
+        if measured:
+            stages[stage] = Histogram(scale=_STAGE_SCALE)
+            for histogram in measured:
+                stages[stage].merge(histogram)
+    body = _body(report, latency, stages)
     for source, least in _COARSENING:
-        while len(body) > MOST_BYTES - _SEAL_BYTES and source in latency and latency[source].scale > least:
-            coarser = Histogram()
-            coarser.merge(latency[source])
-            coarser.downscale(latency[source].scale - 1)
-            latency[source] = coarser
-            body = _body(report, latency)
+        some = stages if source == "stages" else latency
+        for name in tuple(stages) if source == "stages" else (source,) if source in latency else ():
+            while len(body) > MOST_BYTES - _SEAL_BYTES and name in some and some[name].scale > least:
+                if some[name].scale:
+                    coarser = Histogram(scale=some[name].scale - 1)
+                    coarser.merge(some[name])
+                    some[name] = coarser
+                else:
+                    del some[name]
+                body = _body(report, latency, stages)
     return body
 
 
-def _body(report: Report, latency: Mapping[str, Histogram]) -> bytes:
+def _body(report: Report, latency: Mapping[str, Histogram], stages: Mapping[str, Histogram]) -> bytes:
     about, n = report.about, sum(h.count for h in latency.values())
     hits = latency["cache"].count if "cache" in latency else 0
     value: dict[str, Any] = {
@@ -194,12 +275,30 @@ def _body(report: Report, latency: Mapping[str, Histogram]) -> bytes:
     }
     if about.cache:
         value["cm"] = n - hits
+    if report.compared:
+        value |= {"hc": report.compared, "hd": report.differed}
+    if report.refused:
+        value["rb"] = report.refused
+    if report.error_codes:
+        names = [code for code in report.error_codes if _CODE.match(code) and code != "other"]
+        names.sort(key=lambda code: (-report.error_codes[code], code))
+        codes = {code: report.error_codes[code] for code in names[:_MOST_CODES]}
+        rest = sum(report.error_codes.values()) - sum(codes.values())
+        value["ec"] = codes | ({"other": rest} if rest else {})
+    if report.values:
+        value["cl"] = [report.clipped, report.values]
+    if report.psi is not None:
+        value["psi"] = round(min(_MOST_PSI, report.psi), 4)
+    if about.site or about.group:
+        value["lab"] = {"site": about.site[:MOST_LABEL], "group": about.group[:MOST_LABEL]}
+    if stages:
+        value["st"] = {stage: histogram.wire() for stage, histogram in stages.items()}
     value["lat"] = {source: histogram.wire() for source, histogram in latency.items()}
     value |= {name: figure for name, figure in asdict(report.system).items() if figure is not None}
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def sealed(body: bytes, seal: Seal) -> bytes:
+def sealed_payload(body: bytes, seal: Seal) -> bytes:
     """The payload: the seal's fields, then the body's."""
     head = {
         "epoch": seal.epoch,
@@ -211,58 +310,132 @@ def sealed(body: bytes, seal: Seal) -> bytes:
     return json.dumps(head, separators=(",", ":")).encode()[:-1] + b"," + body[1:]
 
 
-def origin(payload: bytes) -> tuple[str, int, int] | None:
-    """(epoch, seq, floor) of a payload that may otherwise be refused; None where not even that can be read."""
+def encode_event(kind: str, text: str, *, device: str, boot: int, t0_ms: int, clock_ok: bool) -> bytes:
+    """The body of an event. It begins with its kind, by which the spool knows it."""
+    value = {"kind": kind, "v": EVENT_VERSION, "dev": device, "boot": boot, "t0": t0_ms, "clk": int(clock_ok),
+        "text": _NO_TEXT.sub(" ", text)[:MOST_EVENT_TEXT]}  # fmt: skip
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def parse_event(payload: bytes, device: str) -> BoardEvent:
+    """Read and check one event that came on `device`'s topic. Raises WindowError."""
+    value = read_object(payload)
+    if value.get("v") != EVENT_VERSION or isinstance(value.get("v"), (bool, float)):
+        raise WindowError("version", f"event format {str(value.get('v'))[:20]!r} is not {EVENT_VERSION}")
+    if value.get("dev") != device:
+        raise WindowError("device", f"the payload says it is from {str(value.get('dev'))[:80]!r}")
+    if value.get("kind") not in EVENT_KINDS:
+        raise WindowError("shape", "'kind' is no event's")
+    if not is_text(value.get("text"), MOST_EVENT_TEXT):
+        raise WindowError("shape", f"'text' is no text of at most {MOST_EVENT_TEXT} characters")
+    return BoardEvent(
+        device,
+        _seal(value),
+        _integer(value, "boot", most=MOST_SEQ),
+        _integer(value, "t0"),
+        _integer(value, "clk") == 1,
+        value["kind"],
+        value["text"],
+    )
+
+
+def origin(payload: bytes) -> Seal | None:
+    """The seal of a payload that may otherwise be refused; None where not even that can be read."""
     try:
-        value = _object(payload)
-        return _epoch(value), _integer(value, "seq", least=1), _integer(value, "floor", least=1)
+        return _seal(read_object(payload))
     except WindowError:
         return None
 
 
 def parse_window(payload: bytes, device: str) -> Window:
     """Read and check one payload that came on `device`'s topic. Raises WindowError."""
-    value = _object(payload)
-    if value.get("v") != VERSION:
-        raise WindowError("version", f"window format {value.get('v')!r} is not {VERSION}")
+    value = read_object(payload)
+    if value.get("v") not in _READ or isinstance(value.get("v"), (bool, float)):
+        raise WindowError("version", f"window format {str(value.get('v'))[:20]!r} is none of {_READ}")
     if value.get("dev") != device:
         raise WindowError("device", f"the payload says it is from {str(value.get('dev'))[:80]!r}")
-    model, spool = _part(value, "model"), _part(value, "spool")
-    latency = _latency(value)
-    n, hits = _integer(value, "n"), _integer(value, "ch")
+    model = _part(value, "model")
+    latency = _histograms(value, "lat")
+    dur_ms = _integer(value, "dur", least=1, most=_MOST_DUR_MS)
+    most = _MOST_A_MS * dur_ms + _MOST_AT_ONCE
+    n, errors = _integer(value, "n", most=most), _integer(value, "err", most=most)
+    compared = _integer(value, "hc", most=most) if "hc" in value else 0
     if n != sum(h.count for h in latency.values()):
         raise WindowError("shape", "'n' is not the number of answers in 'lat'")
-    seal = Seal(
-        _epoch(value), _integer(value, "seq", least=1), _integer(value, "floor", least=1), _integer(value, "drop"),
-        _integer(spool, "n"), _integer(spool, "b"),
-    )  # fmt: skip
-    if seal.floor > seal.seq:
-        raise WindowError("shape", "'floor' is above 'seq'")
     return Window(
         device=device,
-        seal=seal,
-        boot=_integer(value, "boot"),
+        seal=_seal(value),
+        boot=_integer(value, "boot", most=MOST_SEQ),
         t0_ms=_integer(value, "t0"),
-        dur_ms=_integer(value, "dur", least=1),
+        dur_ms=dur_ms,
         clock_ok=_integer(value, "clk") == 1,
         model=_text(model, "id"),
         version=_text(model, "ver"),
         sha=_text(model, "sha"),
         profile=_text(value, "prof"),
         n=n,
-        errors=_integer(value, "err"),
+        errors=errors,
         host=_integer(value, "fb", most=n),
-        over_budget=_integer(value, "bv"),
-        hits=hits if hits <= n else _integer(value, "ch", most=n),
+        over_budget=_integer(value, "bv", most=n),
+        hits=_integer(value, "ch", most=n),
         misses=_integer(value, "cm", most=n) if "cm" in value else None,
         latency=latency,
         system=_system(value),
+        compared=compared,
+        differed=_integer(value, "hd", most=compared) if compared else 0,
+        **(_second(value, errors, most) if value["v"] == VERSION else {}),
     )
 
 
-def _object(payload: bytes) -> dict[str, Any]:
-    if len(payload) > MOST_RECEIVED_BYTES:
-        raise WindowError("size", f"{len(payload):,} bytes are more than {MOST_RECEIVED_BYTES:,}")
+def _second(value: Mapping[str, Any], errors: int, most: int) -> dict[str, Any]:
+    """What version 2 adds; each is absent where there is nothing to report."""
+    stages = _histograms(value, "st") if "st" in value else {}
+    if not set(stages) <= set(STAGES) or any(histogram.count > 2 * most for histogram in stages.values()):
+        raise WindowError("shape", "'st' names a stage that is none, or counts too much")
+    codes = value.get("ec", {})
+    if not isinstance(codes, dict) or len(codes) > _MOST_CODES + 1 or not all(_CODE.match(code) for code in codes):
+        raise WindowError("shape", "'ec' is no object of error codes")
+    error_codes = {code: _integer(codes, code, least=1, most=errors) for code in codes}
+    if sum(error_codes.values()) > errors:
+        raise WindowError("shape", "'ec' counts more errors than 'err'")
+    share = value.get("cl", [0, 0])
+    if not isinstance(share, list) or len(share) != 2:
+        raise WindowError("shape", "'cl' is not [clipped, values]")
+    counted = dict(zip(("cl", "of"), share, strict=True))
+    values = _integer(counted, "of", most=_MOST_VALUES)
+    psi = value.get("psi")
+    if psi is not None and (isinstance(psi, bool) or not isinstance(psi, (int, float)) or not 0 <= psi <= _MOST_PSI):
+        raise WindowError("shape", "'psi' is out of range")
+    labels = _part(value, "lab") if "lab" in value else {}
+    return {
+        "stages": stages,
+        "refused_by_budget": _integer(value, "rb", most=errors) if "rb" in value else 0,
+        "error_codes": error_codes,
+        "clipped": _integer(counted, "cl", most=values),
+        "values": values,
+        "psi": None if psi is None else float(psi),
+        "site": _text(labels, "site") if labels else "",
+        "group": _text(labels, "group") if labels else "",
+    }
+
+
+def _seal(value: Mapping[str, Any]) -> Seal:
+    spool = _part(value, "spool")
+    seq = _integer(value, "seq", least=1, most=MOST_SEQ)
+    floor = _integer(value, "floor", least=1, most=seq)
+    epoch = value.get("epoch")
+    if not isinstance(epoch, str) or not _EPOCH.match(epoch):
+        raise WindowError("shape", "'epoch' is not 16 hexadecimal digits")
+    return Seal(
+        epoch, seq, floor, _integer(value, "drop", most=floor - 1), _integer(spool, "n", most=MOST_SEQ),
+        _integer(spool, "b", most=MOST_SEQ),
+    )  # fmt: skip
+
+
+def read_object(payload: bytes, most: int = MOST_RECEIVED_BYTES) -> dict[str, Any]:
+    """What a message says, at most that many bytes of JSON. Raises WindowError: size, json or shape."""
+    if len(payload) > most:
+        raise WindowError("size", f"{len(payload):,} bytes are more than {most:,}")
     try:
         value = load_json(payload)
     except ValueError as error:
@@ -281,7 +454,7 @@ def _part(value: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _integer(value: Mapping[str, Any], name: str, *, least: int = 0, most: int = _MOST_INTEGER) -> int:
     number = value.get(name)
-    if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
+    if type(number) is not int or not least <= number <= most:  # a bool is none
         raise WindowError("shape", f"'{name}' is no whole number of at least {least} and at most {most}")
     return number
 
@@ -299,17 +472,10 @@ def is_text(value: object, most: int) -> bool:
     return isinstance(value, str) and len(value) <= most and _NO_TEXT.search(value) is None
 
 
-def _epoch(value: Mapping[str, Any]) -> str:
-    epoch = value.get("epoch")
-    if not isinstance(epoch, str) or not _EPOCH.match(epoch):
-        raise WindowError("shape", "'epoch' is not 16 hexadecimal digits")
-    return epoch
-
-
-def _latency(value: Mapping[str, Any]) -> dict[str, Histogram]:
-    given = _part(value, "lat")
+def _histograms(value: Mapping[str, Any], name: str) -> dict[str, Histogram]:
+    given = _part(value, name)
     if len(given) > 8 or not all(_SOURCE.match(source) for source in given):
-        raise WindowError("shape", "'lat' names sources that are none")
+        raise WindowError("shape", f"'{name}' names sources that are none")
     try:
         return {source: Histogram.from_wire(histogram) for source, histogram in given.items()}
     except ValueError as error:
@@ -326,11 +492,7 @@ def _system(value: Mapping[str, Any]) -> System:
         if figure is None:
             continue
         whole = name in ("thr", "disk")
-        if (
-            isinstance(figure, bool)
-            or not isinstance(figure, int if whole else (int, float))
-            or not least <= figure <= most
-        ):
+        if type(figure) not in ((int,) if whole else (int, float)) or not least <= figure <= most:
             raise WindowError("shape", f"'{name}' is out of range")
         found[name] = figure if whole else float(figure)
     return System(**found)

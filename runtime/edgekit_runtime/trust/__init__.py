@@ -1,6 +1,6 @@
-"""Whom a machine trusts: root.json and its successors, thresholds, revocation, expiry, and the clock that judges it.
+"""Trusted keys of a machine: root.json and its successors, thresholds, revocation, expiry, and the clock.
 
-store = find_trust()                                     # None: say so, and refuse unless told otherwise
+store = find_trust()                                     # None: say so, and refuse without a waiver
 signers = store.check(manifest_bytes, signatures)        # keyids, or a SignatureError that says why not
 """
 
@@ -16,34 +16,34 @@ from edgekit_runtime.trust.finding import (
     refuse_unsafe,
     trust_paths,
 )
+from edgekit_runtime.trust.policy import UNCHECKED, TrustDecision, TrustPolicy
 from edgekit_runtime.trust.root import MAX_ROOT_BYTES, ROOT_PAYLOAD_TYPE, follow, load_root, parse_root, signed_part
 from edgekit_runtime.trust.store import (
     EARLIEST_S,
-    Moment,
-    Revoked,
+    RevokedKey,
     Role,
     TrustedKey,
     TrustStore,
+    TrustTime,
     judge,
     parse_time,
     seen_after,
     tell_time,
 )
-from edgekit_runtime.trust.vouching import UNCHECKED, TrustPolicy, Vouched
 
 __all__ = [
     "EARLIEST_S",
     "MAX_ROOT_BYTES",
     "ROOT_PAYLOAD_TYPE",
     "UNCHECKED",
-    "Moment",
-    "Revoked",
+    "RevokedKey",
     "Role",
     "Trust",
+    "TrustDecision",
     "TrustPolicy",
     "TrustStore",
+    "TrustTime",
     "TrustedKey",
-    "Vouched",
     "config_dir",
     "find_trust",
     "follow",

@@ -1,7 +1,7 @@
-"""Where this machine's trust is, and what a `--trust` or a `trust=` may name.
+"""Find this machine's trusted keys, or those that `--trust` or `trust=` names.
 
     store = load_trust("root.json")                    # or one PEM file, or several: any one of those keys is enough
-    store = find_trust()                               # None: this machine was never told whom to trust
+    store = find_trust()                               # None: no trusted keys are configured on this machine
 
 Rules:
 - $EDGEKIT_TRUST, once it is set, decides alone, and must exist: a misspelt name may not turn checking off;
@@ -43,7 +43,8 @@ Trust = str | os.PathLike[str] | TrustStore | Sequence[str | os.PathLike[str]]
 
 
 def load_trust(trust: Trust) -> TrustStore | None:
-    """The store that `trust` names; None for an empty list. Several files must be PEM keys, any one of which is enough.
+    """The store that `trust` names; None for an empty list.
+    Several files must be PEM keys, any one of which is enough.
 
     Raises TrustError or SignatureError naming the file.
     """
@@ -61,7 +62,13 @@ def store_in(contents: Sequence[tuple[str, bytes]]) -> TrustStore | None:
         return None
     roots = [(where, data) for where, data in contents if is_document(data)]
     if not roots:
-        return _of_keys(contents)
+        keys = {}
+        for where, data in contents:
+            raw = raw_key(parse_public_key(data, where))
+            keyid = keyid_of(raw)
+            name = Path(where).name.removeprefix(f"{keyid[:16]}-")  # so an install root names its copy
+            keys[keyid] = TrustedKey(keyid, name, raw)
+        return TrustStore(", ".join(where for where, _ in contents), keys, Role(tuple(keys), 1))
     if len(contents) > 1:
         raise TrustError(
             "a root.json says alone whom to trust, and something else was named beside it",
@@ -72,7 +79,8 @@ def store_in(contents: Sequence[tuple[str, bytes]]) -> TrustStore | None:
 
 
 def find_trust(environ: Mapping[str, str] | None = None, *, system: Path = SYSTEM_ROOT) -> TrustStore | None:
-    """This machine's own trust, or None where it was never told. Raises TrustError for one that does not hold."""
+    """This machine's trusted keys, or None without any.
+    Raises TrustError for one that does not hold."""
     environ = os.environ if environ is None else environ
     named = bool(environ.get("EDGEKIT_TRUST"))
     for path in trust_paths(environ, system=system):
@@ -88,9 +96,9 @@ def find_trust(environ: Mapping[str, str] | None = None, *, system: Path = SYSTE
 
 
 def load_in_force(path: Path, load: Callable[[Path], TrustStore | None]) -> TrustStore | None:
-    """What this machine trusts by the file `path`, as `load` reads it. Raises TrustError, SignatureError with the way
-    out of a
-    file that is damaged: nobody else can follow one that cannot be read."""
+    """What this machine trusts by the file `path`, as `load` reads it.
+    Raises TrustError, SignatureError with the way out of a file that is damaged: no later version can follow one that
+    cannot be read."""
     try:
         return load(path)
     except SignatureError as error:
@@ -105,7 +113,9 @@ def load_in_force(path: Path, load: Callable[[Path], TrustStore | None]) -> Trus
                 f"Move it away, then run: edgekit keys update ROOT.json --to {path}; that one is taken on your word "
                 "again, so compare its fingerprint"
             )
-        raise TrustError(f"whom this machine trusts cannot be told: {error.what}", where=str(path), do=do) from error
+        raise TrustError(
+            f"the trusted keys of this machine cannot be read:  {error.what}", where=str(path), do=do
+        ) from error
 
 
 def trust_paths(environ: Mapping[str, str] | None = None, *, system: Path = SYSTEM_ROOT) -> tuple[Path, ...]:
@@ -133,7 +143,7 @@ def config_dir(environ: Mapping[str, str] | None = None) -> Path | None:
 def no_trust(where: str = "") -> TrustError:
     """What to raise where something must be checked and there is nothing to check it by."""
     return TrustError(
-        "this machine was never told whom to trust",
+        "no trusted keys are configured on this machine",
         where=where,
         do="Run: edgekit keys update ROOT.json; or name a key or root.json with trust=; or pass allow_unsigned=True",
         do_cli="Run: edgekit keys update ROOT.json; or name a key or root.json with --trust; or pass --allow-unsigned",
@@ -142,8 +152,9 @@ def no_trust(where: str = "") -> TrustError:
 
 
 def _is_there(path: Path, *, ours: bool) -> bool:
-    """Raises TrustError where that cannot be told. Not so of a user's own folder: a HOME that this user may not enter,
-    as services have it, is another's, and whom that one trusts is nothing to go by."""
+    """Raises TrustError where that is unknown.
+    Not so of a user's own folder: a HOME that this user may not enter, as services have it, is another's, and whom that
+    one trusts is nothing to go by."""
     try:
         return path.exists()
     except OSError as error:
@@ -153,19 +164,10 @@ def _is_there(path: Path, *, ours: bool) -> bool:
         raise TrustError(f"cannot be looked at: {why}", where=str(path), do="Let every user read it") from error
 
 
-def _of_keys(contents: Sequence[tuple[str, bytes]]) -> TrustStore:
-    keys = {}
-    for where, data in contents:
-        raw = raw_key(parse_public_key(data, where))
-        keyid = keyid_of(raw)
-        name = Path(where).name.removeprefix(f"{keyid[:16]}-")  # so an install root names its copy
-        keys[keyid] = TrustedKey(keyid, name, raw)
-    return TrustStore(", ".join(where for where, _ in contents), keys, Role(tuple(keys), 1))
-
-
 def read_trusted(path: Path) -> bytes:
-    """The bytes of a root.json or public key that is to be relied on. Raises TrustError (unsafe-path) where another
-    user could have replaced it (see `strict_modes`), TrustError for what cannot be read."""
+    """The bytes of a root.json or public key that is to be relied on.
+    Raises TrustError (unsafe-path) where another user could have replaced it (see `strict_modes`), TrustError for what
+    cannot be read."""
     refuse_unsafe(path)
     return read_root(path)
 

@@ -26,14 +26,13 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from edgekit_runtime.errors import TrustError
 from edgekit_runtime.strict_json import canonical_bytes, is_format, strict_json
 from edgekit_runtime.trust.signature import Signature, keyid_of, parse_entries, verify, weakness
-from edgekit_runtime.trust.store import Revoked, Role, TrustedKey, TrustStore, parse_time
+from edgekit_runtime.trust.store import RevokedKey, Role, TrustedKey, TrustStore, parse_time
 
 __all__ = [
     "MAX_ROOT_BYTES",
@@ -114,7 +113,17 @@ def follow(old: TrustStore, data: bytes, where: str) -> TrustStore:
     if new.version == old.version and new.fingerprint == old.fingerprint:
         return old
     if new.version != old.version + 1:
-        _refuse_version(old.version, new.version, where)
+        if new.version == old.version:
+            what = f"another version {new.version} than the one in force here"
+            do = "Ask who made it: there must be one of each version"
+        elif new.version < old.version:
+            what = f"version {new.version} is older than version {old.version}, which is in force here"
+            do = "Bring a newer one"
+        else:
+            what = f"version {new.version} does not follow version {old.version}, which is in force here"
+            between = "edgekit keys update takes several files"
+            do = f"Bring those in between as well, {old.version + 1} first: {between}"
+        raise TrustError(what, where=where, do=do, code="root-rollback")
     _, body, signatures = _parse(data, where)
     _require(old, new, body, signatures, f"version {old.version}, which is in force")
     if dropped := [name for name in old.revoked if name not in new.revoked]:
@@ -127,7 +136,8 @@ def follow(old: TrustStore, data: bytes, where: str) -> TrustStore:
 
 
 def parse_unsigned(signed: dict[str, Any], where: str) -> TrustStore:
-    """The store that "signed" describes, whoever signs it: for those who write it. Raises TrustError."""
+    """The store that "signed" describes, with any signatures: for those who write it.
+    Raises TrustError."""
     try:
         return _store(signed, where)
     except ValueError as error:
@@ -145,20 +155,6 @@ def signed_part(data: bytes, where: str) -> tuple[dict[str, Any], tuple[Signatur
         return document["signed"], parse_entries(document["signatures"])
     except ValueError as error:
         raise TrustError(f"no root.json: {error}", where=where, do=_AGAIN) from error
-
-
-def _refuse_version(old: int, new: int, where: str) -> NoReturn:
-    if new == old:
-        what, do = (
-            f"another version {new} than the one in force here",
-            "Ask who made it: there must be one of each version",
-        )
-    elif new < old:
-        what, do = f"version {new} is older than version {old}, which is in force here", "Bring a newer one"
-    else:
-        what = f"version {new} does not follow version {old}, which is in force here"
-        do = f"Bring those in between as well, {old + 1} first: edgekit keys update takes several files"
-    raise TrustError(what, where=where, do=do, code="root-rollback")
 
 
 def _require(by: TrustStore, store: TrustStore, body: bytes, signatures: tuple[Signature, ...], whose: str) -> None:
@@ -187,9 +183,11 @@ def _store(signed: dict[str, Any], where: str) -> TrustStore:
         raise _MalformedError("its type is not edgekit-root")
     if not is_format(signed.get("format"), 1):
         raise _MalformedError(f"its format is {signed.get('format')!r:.20}, and this runtime knows 1")
-    revoked = _unique(
-        (_revoked(item) for item in _list(signed.get("revoked"), "revoked")), lambda r: r.keyid, "revoked"
-    )
+    revoked: dict[str, RevokedKey] = {}
+    for key in map(_revoked, _list(signed.get("revoked"), "revoked")):
+        if key.keyid in revoked:
+            raise _MalformedError(f"revoked names key {key.keyid[:8]} twice")
+        revoked[key.keyid] = key
     keys = {name: _key(name, value) for name, value in _object(signed.get("keys"), "keys").items()}
     if len(keys) > MAX_KEYS:
         raise _MalformedError(f"{len(keys)} keys are more than {MAX_KEYS}")
@@ -197,8 +195,11 @@ def _store(signed: dict[str, Any], where: str) -> TrustStore:
         raise _MalformedError(f"key {min(again)[:8]} is revoked and listed at once")
     roles = _object(signed.get("roles"), "roles")
     issued, expires = (_time(signed.get(name), name) for name in ("issued", "expires"))
+    version = signed.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 2**53:
+        raise _MalformedError(f"version {version!r:.20} is no whole number from 1 on")
     return TrustStore(
-        where, keys, _role(roles, "bundle", keys), _role(roles, "root", keys), _version(signed.get("version")),
+        where, keys, _role(roles, "bundle", keys), _role(roles, "root", keys), version,
         issued, expires, revoked, hashlib.sha256(canonical_bytes(signed)).hexdigest(),
     )  # fmt: skip
 
@@ -235,7 +236,7 @@ def _role(roles: dict[str, Any], which: str, keys: dict[str, TrustedKey]) -> Rol
     return Role(keyids, threshold)
 
 
-def _revoked(value: object) -> Revoked:
+def _revoked(value: object) -> RevokedKey:
     found = _object(value, "an entry of revoked")
     keyid, why = _text(found.get("keyid"), "the keyid of a revoked key"), found.get("why", "")
     if not _KEYID.fullmatch(keyid):
@@ -243,13 +244,7 @@ def _revoked(value: object) -> Revoked:
     reason = _text(why, "the reason of a revocation")
     if len(reason) > MAX_WHY or not reason.isprintable():  # it is shown on terminals
         raise _MalformedError(f"{reason!r:.20} is no reason of a revocation: {MAX_WHY} characters that can be printed")
-    return Revoked(keyid, _name(found), reason)
-
-
-def _version(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**53:
-        raise _MalformedError(f"version {value!r:.20} is no whole number from 1 on")
-    return value
+    return RevokedKey(keyid, _name(found), reason)
 
 
 def _name(found: dict[str, Any]) -> str:
@@ -279,12 +274,3 @@ def _text(value: object, what: str) -> str:
     if not isinstance(value, str):
         raise _MalformedError(f"{what} is missing or no text")
     return value
-
-
-def _unique(items: Any, key: Callable[[Any], str], what: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for item in items:
-        if key(item) in found:
-            raise _MalformedError(f"{what} names key {key(item)[:8]} twice")
-        found[key(item)] = item
-    return found

@@ -1,4 +1,4 @@
-"""Who signed: Ed25519 over the DSSE pre-authentication encoding, checked before what was signed is parsed.
+"""Ed25519 signatures over the DSSE pre-authentication encoding, verified before the signed bytes are parsed.
 
     good = verify(manifest, signatures, {keyid: raw_public})        # the keyids whose signature holds, each once
 
@@ -106,29 +106,28 @@ def parse_signatures(block: bytes, where: str) -> tuple[Signature, ...]:
 
 
 def parse_entries(entries: object) -> tuple[Signature, ...]:
-    """A JSON list of {"keyid", "sig"}. Raises ValueError, whose text says what is wrong. A key may stand there twice:
-    it counts once."""
+    """A JSON list of {"keyid", "sig"}.
+    Raises ValueError, whose text says what is wrong. A key may stand there twice: it counts once."""
     if not isinstance(entries, list):
         raise ValueError("it is no list")  # noqa: TRY004 - the text becomes a BundleError
     if len(entries) > MAX_SIGNATURES:
         raise ValueError(f"{len(entries)} signatures are more than {MAX_SIGNATURES}")
-    return tuple(_entry(entry, f"entry {index}") for index, entry in enumerate(entries))
-
-
-def _entry(entry: object, which: str) -> Signature:
-    if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("keyid", "sig")):
-        raise ValueError(f"{which} has no keyid and sig")
-    if not _KEYID.fullmatch(entry["keyid"]):
-        raise ValueError(f"the keyid of {which} is not 64 digits of lower-case hex")
-    try:
-        signature = base64.b64decode(entry["sig"].encode("ascii"), validate=True)
-    except (binascii.Error, UnicodeEncodeError):
-        raise ValueError(f"the sig of {which} is no base64") from None
-    if len(signature) != _SIGNATURE_BYTES:
-        raise ValueError(f"the sig of {which} has {len(signature)} bytes, not {_SIGNATURE_BYTES}")
-    if base64.b64encode(signature).decode() != entry["sig"]:
-        raise ValueError(f"the sig of {which} is base64 of a form that is not canonical")
-    return entry["keyid"], signature
+    found: list[Signature] = []
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("keyid", "sig")):
+            raise ValueError(f"entry {index} has no keyid and sig")
+        if not _KEYID.fullmatch(entry["keyid"]):
+            raise ValueError(f"the keyid of entry {index} is not 64 digits of lower-case hex")
+        try:
+            signature = base64.b64decode(entry["sig"].encode("ascii"), validate=True)
+        except (binascii.Error, UnicodeEncodeError):
+            raise ValueError(f"the sig of entry {index} is no base64") from None
+        if len(signature) != _SIGNATURE_BYTES:
+            raise ValueError(f"the sig of entry {index} has {len(signature)} bytes, not {_SIGNATURE_BYTES}")
+        if base64.b64encode(signature).decode() != entry["sig"]:
+            raise ValueError(f"the sig of entry {index} is base64 of a form that is not canonical")
+        found.append((entry["keyid"], signature))
+    return tuple(found)
 
 
 def load_public_key(path: Path) -> Ed25519PublicKey:
@@ -150,7 +149,7 @@ def parse_public_key(data: bytes, where: str) -> Ed25519PublicKey:
     name = Path(where).name
     if b"PRIVATE KEY-----" in data[:MAX_KEY_FILE_BYTES]:
         raise SignatureError(
-            "this is a private key: it stays with its owner, and nobody needs it to check a signature",
+            "this is a private key: it stays with its owner, and checking a signature does not need it",
             where=where,
             do=f"Give its public half: openssl pkey -in {name} -pubout -out {Path(name).stem}.pub.pem",
         )

@@ -1,4 +1,4 @@
-"""Whom this machine trusts, whether what they signed is enough, and the time by which dates are judged.
+"""The trust store: trusted keys, thresholds, and the time by which dates are judged.
 
     store = load_root("root.json")                                   # or TrustStore of PEM files, by `load_trust`
     moment = judge(seen_s=root_state.seen_s, issued_s=store.issued_s)
@@ -6,17 +6,17 @@
 
 Rules:
 - a key counts once, however often and under however many names it stands in a signature block; only keys of the role
-  `bundle` count, and only as many as its threshold asks for: more signatures, by keys that nobody knows or that were
+  `bundle` count, and only as many as its threshold asks for: more signatures, by keys that are unknown or were
   revoked, take nothing away;
 - revocation holds always. Dates (of the root.json and of a key) hold for what is new on a machine: what it accepted in
-  time goes on answering, because a fleet that stops at midnight helps nobody. Who asks says which, by `new`;
-- what is not enough is refused with the most telling reason: revoked before expired before false before unknown;
+  time stays active, because a fleet that stops at midnight helps no one. Who asks says which, by `new`;
+- what is not enough is refused with the clearest reason: revoked before expired before false before unknown;
 - the time is the latest of four: the system's clock, the last time seen on this board, the day the root.json was
   issued, and the day this code was written. A clock that was set back, or never set, opens nothing that had expired
   before;
 - a clock that is ahead may refuse what is still good, and every such refusal says by which clock. It spoils nothing for
   later: the last time seen never goes beyond what was plausible (`seen_after`), so that setting the clock mends it;
-- a board without a clock cannot know that it is late: until it hears of a later time it accepts what has expired since.
+- a board without a clock cannot know that it is late: until it learns a later time it accepts what has expired since.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from edgekit_runtime.trust.signature import PAYLOAD_TYPE, Signature, verify
 
 __all__ = [
     "EARLIEST_S",
-    "Moment",
-    "Revoked",
+    "RevokedKey",
     "Role",
     "TrustStore",
+    "TrustTime",
     "TrustedKey",
     "judge",
     "moment_of",
@@ -56,17 +56,19 @@ _SIGN = "Ask its sender to sign it: edgekit keys sign BUNDLE --sign KEY"
 
 
 @dataclass(frozen=True)
-class Moment:
-    """at_s: seconds since 1970, UTC, to judge by. told: the words for a refusal, which name the clock it rests on."""
+class TrustTime:
+    """at_s: seconds since 1970, UTC, to judge by. text: the words for a refusal, which name the clock it rests on."""
 
     at_s: float
-    told: str
+    text: str
 
 
-def judge(system_s: float | None = None, *, seen_s: float | None = None, issued_s: float | None = None) -> Moment:
-    """The time to judge by. system_s: seconds since 1970, None to ask the system; seen_s: the last time seen on this
-    board;
-    issued_s: when the root.json was."""
+def judge(system_s: float | None = None, *, seen_s: float | None = None, issued_s: float | None = None) -> TrustTime:
+    """The time to judge by.
+
+    system_s: seconds since 1970, None to ask the system; seen_s: the last time seen on this board; issued_s: when the
+    root.json was.
+    """
     system = time.time() if system_s is None else system_s
     others = {
         "the day this runtime was written": float(EARLIEST_S),
@@ -78,7 +80,7 @@ def judge(system_s: float | None = None, *, seen_s: float | None = None, issued_
         if value is not None and value > latest:
             latest, why = value, name
     says = f"this machine's clock says {tell_time(system)}"
-    return Moment(latest, f"({says})" if not why else f"(judged by {why}, {tell_time(latest)}; {says})")
+    return TrustTime(latest, f"({says})" if not why else f"(judged by {why}, {tell_time(latest)}; {says})")
 
 
 def seen_after(system_s: float, seen_s: float | None, plausible_until_s: float | None = None) -> float:
@@ -109,8 +111,8 @@ def moment_of(seconds: float) -> str:
 
 
 def parse_time(text: str) -> float:
-    """`2027-01-31T00:00:00Z` -> seconds since 1970. Raises ValueError for any other form and for days that do not
-    exist.
+    """`2027-01-31T00:00:00Z` -> seconds since 1970.
+    Raises ValueError for any other form and for days that do not exist.
     """
     seconds = seconds_of(text)
     if seconds is None:
@@ -119,7 +121,7 @@ def parse_time(text: str) -> float:
 
 
 def tell_time(at_s: float) -> str:
-    """Seconds since 1970 -> `2027-01-31T00:00:00Z`; what no calendar has is told in seconds."""
+    """Seconds since 1970 -> `2027-01-31T00:00:00Z`; what no calendar has stays in seconds."""
     try:
         return moment_of(at_s)
     except (ValueError, OverflowError, OSError):
@@ -147,7 +149,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Revoked:
+class RevokedKey:
     keyid: str
     name: str
     why: str = ""
@@ -167,7 +169,7 @@ class TrustStore:
     version: int | None = None
     issued_s: float | None = None
     expires_s: float | None = None
-    revoked: Mapping[str, Revoked] = field(default_factory=dict)
+    revoked: Mapping[str, RevokedKey] = field(default_factory=dict)
     fingerprint: str = ""
     by_the_root: bool = False
 
@@ -175,7 +177,7 @@ class TrustStore:
         self,
         manifest: bytes,
         signatures: Sequence[Signature],
-        now: Moment | None = None,
+        now: TrustTime | None = None,
         *,
         new: bool = True,
         where: str = "",
@@ -191,16 +193,17 @@ class TrustStore:
             self.check_date(moment)
         allowed = {name: self.keys[name].public for name in self.bundle.keyids}
         good = verify(manifest, signatures, allowed, PAYLOAD_TYPE)
-        counted = tuple(name for name in good if not (new and self._key_expired(name, moment)))
+        ends = {name: self.keys[name].expires_s for name in good} if new else {}
+        counted = tuple(name for name in good if (end := ends.get(name)) is None or moment.at_s < end)
         if len(counted) >= self.bundle.threshold:
             return counted
         raise self._refusal([name for name, _ in signatures], good, counted, moment, where)
 
-    def check_date(self, now: Moment) -> None:
+    def check_date(self, now: TrustTime) -> None:
         """Raises TrustError (root-expired) when this root.json is past its date."""
         if self.expires_s is not None and now.at_s >= self.expires_s:
             raise TrustError(
-                f"this root.json (version {self.version}) expired on {tell_time(self.expires_s)} {now.told}",
+                f"this root.json (version {self.version}) expired on {tell_time(self.expires_s)} {now.text}",
                 where=self.where,
                 do="Set the clock if it is wrong; else get a newer one and run: edgekit keys update ROOT.json",
                 code="root-expired",
@@ -214,16 +217,12 @@ class TrustStore:
         return len(set(keyids) & set(self.bundle.keyids)) >= self.bundle.threshold
 
     def name_of(self, keyid: str) -> str:
-        """`alice (1f00c0de)`, or the first digits of a key that nobody here knows."""
+        """`alice (1f00c0de)`, or the first digits of an unknown key."""
         known = self.keys.get(keyid) or self.revoked.get(keyid)
         return f"{known.name} ({keyid[:8]})" if known else keyid[:16]
 
-    def _key_expired(self, keyid: str, now: Moment) -> bool:
-        expires_s = self.keys[keyid].expires_s
-        return expires_s is not None and now.at_s >= expires_s
-
     def _refusal(
-        self, named: Sequence[str], good: Sequence[str], counted: Sequence[str], now: Moment, where: str
+        self, named: Sequence[str], good: Sequence[str], counted: Sequence[str], now: TrustTime, where: str
     ) -> SignatureError:
         """named: every keyid in the block. good: whose signature holds. counted: those of them that are in time."""
         role, needed = set(self.bundle.keyids), f"{self.bundle.threshold} of {len(self.bundle.keyids)} trusted keys"
@@ -243,7 +242,7 @@ class TrustStore:
         elif late:
             code, do = "key-expired", "Set the clock if it is wrong; else ask its sender to sign it with a newer key"
             until = tell_time(self.keys[late[0]].expires_s or 0)
-            what = f"the bundle is signed by {self._names(late)}, which was trusted until {until} {now.told}"
+            what = f"the bundle is signed by {self._names(late)}, which was trusted until {until} {now.text}"
         elif false:
             code, do = "bad-signature", "Copy it again: it was damaged, or changed by somebody else"
             what = f"the signature in the name of {self._names(false)} does not hold"

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from edgekit_runtime.tuning.candidates import Candidate, Pin, Tried, Verdict, Wanted, candidates
-from edgekit_runtime.tuning.tune import Tuning, tune
+from edgekit_runtime.tuning.candidates import (
+    CandidateTrial,
+    Pin,
+    TuningCandidate,
+    TuningOptions,
+    TuningVerdict,
+    candidates,
+)
+from edgekit_runtime.tuning.tune import Tuner, tune
 
-__all__ = ["Candidate", "Pin", "Tried", "Tuning", "Verdict", "Wanted", "candidates", "tune"]
+__all__ = ["CandidateTrial", "Pin", "Tuner", "TuningCandidate", "TuningOptions", "TuningVerdict", "candidates", "tune"]

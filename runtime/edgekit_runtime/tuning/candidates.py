@@ -1,6 +1,6 @@
-"""What could answer for a bundle on this board, what was found of each, and where that is kept.
+"""Candidates (artifact, engine, threads, delegate) of a bundle on this board, their verdicts, and the file of verdicts.
 
-    found = candidates(manifest, available(), Wanted(), cores=4)
+    found = candidates(manifest, available(), TuningOptions(), cores=4)
     found[0]                    # what runs where nothing is measured: the bundle's own choice
     verdict.chosen.label        # "tflite-int8 on litert 2.3.0, 1 thread"
     verdict.why                 # "the fastest of 6: 3.2 ms, the next takes 3.9 ms"
@@ -11,11 +11,14 @@ Rules:
 - threads: what the caller or the bundle says, and 1, half and all of the cores; two can be slower than one;
 - `pin="primary"`: the primary artifact alone, on the first engine that runs it, by that engine's own choice of kernels:
   the same answers on every machine that has this engine;
+- a degraded artifact runs only where its recipe is pinned: it answers beside the others, never in their place;
+- engines of a GPU come first, with one thread count. They answer only after they were measured here, or where the
+  caller asked for one: `engine="tensorrt"`, or "gpu" for any of them;
 - kernels other than the engine's own choice come last: they win seldom, and then by much. ONNX Runtime's fast 8-bit
   sums are a candidate only where they can saturate, an x86 without VNNI: elsewhere they are what the default computes;
 - a stored verdict is good for one bundle, board, runtime and set of engines; anything unreadable is as if it were not
   there;
-- what a model may take is asked anew at each opening: among the measured, the fastest that fits.
+- what a model may take is asked at each opening: among the measured, the fastest that fits.
 """
 
 from __future__ import annotations
@@ -29,13 +32,26 @@ from typing import Any, Literal
 
 from edgekit_runtime.board import Cpu
 from edgekit_runtime.board import cpu as this_cpu
-from edgekit_runtime.bundle import ArtifactEntry, Manifest
+from edgekit_runtime.bundle import Manifest
 from edgekit_runtime.bundle.codec import json_text, read_json
-from edgekit_runtime.engines import ENGINES, Kernels, Setup
-from edgekit_runtime.modelfile.check import delegated
+from edgekit_runtime.engines import ENGINES, EngineSetup, Kernels
+from edgekit_runtime.engines.registry import ANY_GPU, on_gpu
+from edgekit_runtime.modelfile.check import delegated_operators
 from edgekit_runtime.whole_file import write_cache
 
-__all__ = ["Candidate", "Pin", "Tried", "Verdict", "Wanted", "candidates", "key_of", "read", "settled", "store"]
+__all__ = [
+    "CandidateTrial",
+    "Pin",
+    "TuningCandidate",
+    "TuningOptions",
+    "TuningVerdict",
+    "candidates",
+    "choose_verdict",
+    "key_of",
+    "read",
+    "store",
+    "untried_candidates",
+]
 
 Pin = Literal["primary"]
 MOST = 24
@@ -46,9 +62,11 @@ How = Literal["measured", "stored", "default"]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the caller decided himself; None where the board may. delegate: a library for TFLite artifacts, see `Setup`.
+class TuningOptions:
+    """What the caller decided; None leaves it to the board.
 
+    delegate: a TFLite library, see `EngineSetup`.
+    engine: its name, or "gpu" for any engine of a GPU and no other.
     pin: `primary`, or the recipe of the one artifact that may run; None for whichever is the fastest here.
     """
 
@@ -57,15 +75,22 @@ class Wanted:
     delegate: str | None = None
     pin: Pin | str | None = None
 
+    def takes(self, engine: str) -> bool:
+        """Whether this engine may answer.
+        What is pinned answers alike on every machine: not on a GPU, unless asked."""
+        if self.engine is None:
+            return self.pin is None or not on_gpu(engine)
+        return on_gpu(engine) if self.engine == ANY_GPU else self.engine == engine
+
     @classmethod
-    def needed_by(cls, manifest: Manifest) -> Wanted:
+    def needed_by(cls, manifest: Manifest) -> TuningOptions:
         """Nothing, but for a bundle that only a delegate runs the one that EDGEKIT_DELEGATE names."""
-        needed = any(delegated(entry.ops) for entry in manifest.artifacts)
+        needed = any(delegated_operators(entry.ops) for entry in manifest.artifacts)
         return cls(delegate=os.environ.get("EDGEKIT_DELEGATE") or None) if needed else cls()
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TuningCandidate:
     """One way of running the model. blob: the SHA-256 of the artifact's bytes, which names it."""
 
     recipe: str
@@ -77,13 +102,17 @@ class Candidate:
     delegate: str | None = None
 
     @property
-    def setup(self) -> Setup:
-        return Setup(self.threads, self.kernels, self.delegate)
+    def setup(self) -> EngineSetup:
+        return EngineSetup(self.threads, self.kernels, self.delegate)
+
+    @property
+    def on_gpu(self) -> bool:
+        return on_gpu(self.engine)
 
     @property
     def label(self) -> str:
         threads = f"{self.threads} thread" if self.threads == 1 else f"{self.threads} threads"
-        parts = [f"{self.recipe} on {self.engine} {self.version}", threads]
+        parts = [f"{self.recipe} on {self.engine} {self.version}", "GPU" if self.on_gpu else threads]
         if self.delegate is not None:
             parts.append(f"delegate {self.delegate}")
         if self.kernels != "default":
@@ -103,56 +132,61 @@ class Candidate:
 
 
 def candidates(
-    manifest: Manifest, installed: Mapping[str, str], wanted: Wanted, *, cores: int, cpu: Cpu | None = None
-) -> tuple[Candidate, ...]:
-    """Most promising first; empty where no engine for any artifact is installed. cpu: None for this machine's."""
+    manifest: Manifest, installed: Mapping[str, str], wanted: TuningOptions, *, cores: int, cpu: Cpu | None = None
+) -> tuple[TuningCandidate, ...]:
+    """Most promising first; empty where no engine for any artifact is installed.
+
+    cpu: None for this machine's.
+    """
     may_saturate = (cpu or this_cpu()).lacks_vnni
     default = wanted.threads or max(1, min(manifest.target.threads, cores))
     counts = [default]
     if wanted.threads is None:
         counts += [n for n in dict.fromkeys((1, cores, cores // 2)) if 1 <= n <= cores and n != default]
-    found: list[tuple[tuple[Any, ...], Candidate]] = []
+    found: list[tuple[tuple[Any, ...], TuningCandidate]] = []
     for entry in manifest.artifacts:
-        if entry.role not in ("primary", "alternate") or (wanted.pin or entry.role) not in (entry.role, entry.recipe):
+        answers = entry.role in ("primary", "alternate") or (entry.role == "degraded" and wanted.pin == entry.recipe)
+        if not answers or (wanted.pin or entry.role) not in (entry.role, entry.recipe):
             continue
         fitting = [name for name, kind in ENGINES.items() if entry.format in kind.formats and name in installed]
-        asked = [name for name in fitting if wanted.engine in (None, name)]  # in order of preference
-        for place, name in enumerate(asked[:1] if wanted.pin else asked):
-            for delegate in _delegates(entry, name, wanted):
+        takes = [name for name in fitting if wanted.takes(name)]  # in order of preference
+        for place, name in enumerate(takes[:1] if wanted.pin else takes):
+            # the delegate of the caller, and none; an artifact with a delegate's own operators runs with it alone
+            chosen = (wanted.delegate,) if wanted.delegate and ENGINES[name].delegates else ()
+            for delegate in chosen if delegated_operators(entry.ops) else (*chosen, None):
                 fast = may_saturate and "int8" in entry.recipe
-                ways: tuple[Kernels, ...] = ("default",) if wanted.pin else _kernels(name, delegate, fast=fast)
+                left_out = {"reference"} if fast else {"reference", "fast"}
+                ways: list[Kernels] = [kernels for kernels in ENGINES[name].kernels if kernels not in left_out]
+                if wanted.pin or delegate is not None:  # what a delegate leaves over is little
+                    ways = ["default"]
                 for kernels in ways:
-                    for rank, threads in enumerate(counts):
-                        order = (delegate is None, kernels != "default", entry.role != "primary", place, rank)
-                        one = Candidate(entry.recipe, entry.blob, name, installed[name], threads, kernels, delegate)
-                        found.append((order, one))
+                    for rank, threads in enumerate(counts[:1] if on_gpu(name) else counts):
+                        first = (not on_gpu(name), delegate is None, kernels != "default", entry.role != "primary")
+                        one = TuningCandidate(
+                            entry.recipe, entry.blob, name, installed[name], threads, kernels, delegate
+                        )
+                        found.append(((*first, place, rank), one))
     found.sort(key=lambda pair: pair[0])
     return tuple(dict.fromkeys(one for _, one in found))[:MOST]
 
 
-def _delegates(entry: ArtifactEntry, engine: str, wanted: Wanted) -> tuple[str | None, ...]:
-    """The delegate that was asked for, and none; an artifact with a delegate's own operators runs with it alone."""
-    asked = (wanted.delegate,) if wanted.delegate and ENGINES[engine].delegates else ()
-    return asked if delegated(entry.ops) else (*asked, None)
-
-
-def _kernels(engine: str, delegate: str | None, *, fast: bool) -> tuple[Kernels, ...]:
-    """With a delegate only the engine's own choice: what the delegate leaves over is little."""
-    left_out = {"reference"} if fast else {"reference", "fast"}
-    offered = [kernels for kernels in ENGINES[engine].kernels if kernels not in left_out]
-    return tuple(kernels for kernels in offered if delegate is None or kernels == "default")
+def untried_candidates(offer: Sequence[TuningCandidate]) -> tuple[TuningCandidate, ...]:
+    """Those that may answer without having been measured: none of a GPU, unless only such were asked for."""
+    return tuple(one for one in offer if not one.on_gpu) or tuple(offer)
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One candidate's trial. p50_ms: of a run with a golden example. memory_mb: what loading and running it added to
-    the memory that a process has for itself, and the bundle's artifacts (1e6 bytes).
+class CandidateTrial:
+    """One candidate's trial.
 
+    p50_ms: of a run with a golden example.
+    memory_mb: what loading and running it added to the memory that a process has for itself, and the bundle's artifacts
+    (1e6 bytes).
     ratio: its time by that of the champion it was compared with, run in turn. refused: why it is out, as
     `EdgekitError.as_json` gives it. What was not measured is None.
     """
 
-    candidate: Candidate
+    candidate: TuningCandidate
     p50_ms: float | None = None
     runs: int = 0
     load_ms: float | None = None
@@ -175,25 +209,25 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TuningVerdict:
     """how: measured now, stored from an earlier opening, or the bundle's default. tried: in the order of trial.
 
     seconds: what measuring took, then. kept: whether it is on disk, so that it will not be measured again.
     """
 
-    chosen: Candidate
+    chosen: TuningCandidate
     how: How
     why: str
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[CandidateTrial, ...] = ()
     seconds: float = 0.0
     kept: bool = False
 
     @property
-    def measured(self) -> Tried | None:
+    def measured(self) -> CandidateTrial | None:
         """What the chosen one's trial found."""
         return next((one for one in self.tried if one.candidate == self.chosen), None)
 
-    def following(self) -> tuple[Candidate, ...]:
+    def in_order(self) -> tuple[TuningCandidate, ...]:
         """The chosen one and, should it not load after all, the others that passed, fastest first."""
         passed = sorted(
             (one for one in self.tried if one.p50_ms is not None and one.candidate != self.chosen),
@@ -212,6 +246,7 @@ class Verdict:
             "candidates": [
                 {
                     "candidate": one.candidate.label,
+                    "engine": one.candidate.engine,
                     "p50_ms": one.p50_ms,
                     "memory_mb": one.memory_mb,
                     "refused": ": ".join(filter(None, (one.refused["where"], one.refused["what"])))
@@ -223,7 +258,9 @@ class Verdict:
         }
 
 
-def settled(tried: Sequence[Tried], champion: Candidate | None, memory_mb: float | None) -> Verdict | None:
+def choose_verdict(
+    tried: Sequence[CandidateTrial], champion: TuningCandidate | None, memory_mb: float | None
+) -> TuningVerdict | None:
     """The verdict over what was tried: the champion, or where it takes more than memory_mb the fastest that does not.
 
     None when nothing passed.
@@ -242,27 +279,30 @@ def settled(tried: Sequence[Tried], champion: Candidate | None, memory_mb: float
         why = "there is no other"
     if first is None and champion is not None:
         why += f"; the fastest of all does not fit into {memory_mb:.0f} MB"
-    return Verdict(best.candidate, "measured", why, tuple(tried))
+    return TuningVerdict(best.candidate, "measured", why, tuple(tried))
 
 
 @dataclass(frozen=True)
-class _Record:
+class _VerdictRecord:
     """What is kept of a verdict."""
 
     format: int
-    chosen: Candidate
+    chosen: TuningCandidate
     seconds: float
-    tried: tuple[Tried, ...]
+    tried: tuple[CandidateTrial, ...]
 
 
 def key_of(*parts: str) -> str:
-    """The name of a verdict's file. parts: the bundle's digest, the board, the runtime, the candidates."""
+    """The name of a verdict's file.
+
+    parts: the bundle's digest, the board, the runtime, the candidates.
+    """
     return hashlib.sha256("\0".join((str(FORMAT), *parts)).encode()).hexdigest()
 
 
-def store(file: Path, verdict: Verdict) -> Verdict:
+def store(file: Path, verdict: TuningVerdict) -> TuningVerdict:
     """Keep it; a folder that cannot be written only means that it is measured again."""
-    record = _Record(FORMAT, verdict.chosen, verdict.seconds, verdict.tried)
+    record = _VerdictRecord(FORMAT, verdict.chosen, verdict.seconds, verdict.tried)
     try:
         write_cache(file, [json_text(record).encode()])
     except OSError:
@@ -270,14 +310,14 @@ def store(file: Path, verdict: Verdict) -> Verdict:
     return replace(verdict, kept=True)
 
 
-def read(file: Path, offered: Sequence[Candidate], memory_mb: float | None) -> Verdict | None:
+def read(file: Path, offered: Sequence[TuningCandidate], memory_mb: float | None) -> TuningVerdict | None:
     """The stored verdict; None where there is none, it cannot be read, or it speaks of other candidates."""
     try:
-        record = read_json(_Record, file.read_bytes(), "the verdict", format=FORMAT)
+        record = read_json(_VerdictRecord, file.read_bytes(), "the verdict", format=FORMAT)
         passed = {one.candidate for one in record.tried if one.p50_ms is not None}
         if {one.candidate for one in record.tried} != set(offered) or record.chosen not in passed:
             return None
-        found = settled(record.tried, record.chosen, memory_mb)
+        found = choose_verdict(record.tried, record.chosen, memory_mb)
     except (OSError, ValueError):
         return None
     return replace(found, how="stored", seconds=record.seconds, kept=True) if found is not None else None

@@ -4,7 +4,7 @@ A candidate that crashes is a reason and not the application's end, and what the
 One line of JSON a fact, as soon as it is known:
 
     {"enter": 0}                       from here to the next line, candidate 0 is to blame for a crash
-    {"ran": 0}                         it goes on, for who might think that it hangs
+    {"ran": 0}                         it is alive: slow and not hung
     {"entered": 0, "p50_ms": ...}      it passed its self-test
     {"refused": 1, "error": {...}}     it did not
     {"champion": 0, "tried": [...]}    the end
@@ -17,8 +17,9 @@ Rules:
 - effort goes where it is close: a challenger twice as slow is sent away after two rounds, a clear loser or winner after
   three, and only the near ones run all rounds;
 - to take over, a challenger must be faster by more than the noise; at a tie the more promising one stays;
-- when the bound is over nobody else enters, and who was being compared is judged by what is known. No inference is
-  begun that is not needed to name a winner: a slow model's other examples are replayed by who opens it;
+- when the bound is over no other candidate enters, and those being compared are judged by what is known. No inference
+  is begun that is not needed to name a winner: a slow model's other examples are replayed by who opens it;
+- what an engine of a GPU takes to be built, loaded and warm does not count against the bound;
 - fast 8-bit sums are admitted only where they give the very bits of the exact ones.
 """
 
@@ -40,13 +41,13 @@ from edgekit_runtime.board import private_mb
 from edgekit_runtime.bundle import Bundle
 from edgekit_runtime.children import limit_this_process
 from edgekit_runtime.engines import Engine, load_with
-from edgekit_runtime.engines.recording import Recording
+from edgekit_runtime.engines.recording import RecordingEngine
 from edgekit_runtime.engines.registry import import_engine
 from edgekit_runtime.errors import EdgekitError, EngineError
 from edgekit_runtime.jobs import Say, bundle_of, serve
 from edgekit_runtime.modelfile import check_artifact
 from edgekit_runtime.selftest import check_same_bits, replay
-from edgekit_runtime.tuning.candidates import Candidate
+from edgekit_runtime.tuning.candidates import TuningCandidate
 
 __all__ = ["Duel", "Enter", "Leave", "Race", "Step", "Trial"]
 
@@ -61,14 +62,14 @@ _FEWEST = 3
 
 @dataclass(frozen=True)
 class Enter:
-    """Load the candidate, replay its golden examples, time a few runs; then `entered` or `refused`."""
+    """Load the candidate, replay its golden examples, time a few runs; then `add` or `refused`."""
 
     candidate: int
 
 
 @dataclass(frozen=True)
 class Duel:
-    """Run both in turn, each for about `block_s`; then `dueled`."""
+    """Run both in turn, each for about `block_s`; then `record_round`."""
 
     champion: int
     challenger: int
@@ -108,7 +109,9 @@ class Race:
     def next(self, elapsed_s: float) -> Step | None:
         """What to do now; None when it is over."""
         late = elapsed_s >= self._bound_s
-        if self._challenger is not None and (late or self._decided()):
+        rounds, middle = len(self._ratios), statistics.median(self._ratios or [1.0])
+        clear = (rounds == 2 and min(self._ratios) > 2) or (rounds >= _FEWEST and abs(middle - 1) > _CLEAR)
+        if self._challenger is not None and (late or clear or rounds >= ROUNDS):
             self._settle()
         if self._leaving:
             return Leave(self._leaving.popleft())
@@ -119,7 +122,7 @@ class Race:
             return Enter(self._waiting.popleft())
         return None
 
-    def entered(self, candidate: int, seconds: float, champion_s: float | None = None) -> None:
+    def add(self, candidate: int, seconds: float, champion_s: float | None = None) -> None:
         """It passed.
 
         seconds: of one run, champion_s: what the champion took before it; a hopeless one does not duel.
@@ -136,7 +139,7 @@ class Race:
     def refused(self, candidate: int) -> None:
         """It cannot be loaded, fails its self-test, or does not fit: as if it had never been there."""
 
-    def dueled(self, champion_s: float, challenger_s: float) -> None:
+    def record_round(self, champion_s: float, challenger_s: float) -> None:
         """The medians of one round, in seconds a run."""
         self._ratios.append(challenger_s / max(champion_s, 1e-9))
 
@@ -144,14 +147,6 @@ class Race:
     def left(self) -> tuple[int, ...]:
         """Those that never came to their turn."""
         return tuple(self._waiting)
-
-    def _decided(self) -> bool:
-        rounds, middle = len(self._ratios), statistics.median(self._ratios or [1.0])
-        if rounds >= ROUNDS:
-            return True
-        if rounds == 2 and min(self._ratios) > 2:
-            return True
-        return rounds >= _FEWEST and abs(middle - 1) > _CLEAR
 
     def _settle(self) -> None:
         assert self._challenger is not None
@@ -203,7 +198,7 @@ class Trial:
     """
 
     def __init__(
-        self, bundle: Bundle, candidates: Sequence[Candidate], say: Say, clock: Callable[[], float] = perf_counter
+        self, bundle: Bundle, candidates: Sequence[TuningCandidate], say: Say, clock: Callable[[], float] = perf_counter
     ) -> None:
         self._bundle = bundle
         self._candidates = candidates
@@ -212,6 +207,7 @@ class Trial:
         self._loaded: dict[int, _Runner] = {}
         self._times: dict[int, list[float]] = {}
         self._end = math.inf
+        self._excused_s = 0.0
         self._settled: set[str] = set()
 
     def run(self, bound_s: float) -> None:
@@ -219,10 +215,10 @@ class Trial:
         start = self._clock()
         self._end = start + bound_s
         race = Race(len(self._candidates), bound_s)
-        while (step := race.next(self._clock() - start)) is not None:
+        while (step := race.next(self._clock() - start - self._excused_s)) is not None:
             if isinstance(step, Duel):
                 champion, challenger = self._loaded[step.champion], self._loaded[step.challenger]
-                race.dueled(champion.block(step.block_s), challenger.block(step.block_s))
+                race.record_round(champion.block(step.block_s), challenger.block(step.block_s))
             elif isinstance(step, Enter):
                 self._enter(step.candidate, race)
             else:
@@ -247,8 +243,8 @@ class Trial:
             runner, facts = self._load(number, champion)
         except MemoryError:
             race.refused(number)
-            told = EngineError("it takes more memory than a model of its size may", where=str(self._bundle.path))
-            self._say({"refused": number, "error": told.as_json()})
+            refusal = EngineError("it takes more memory than a model of its size may", where=str(self._bundle.path))
+            self._say({"refused": number, "error": refusal.as_json()})
             return
         except EdgekitError as error:
             race.refused(number)
@@ -256,30 +252,36 @@ class Trial:
             return
         self._loaded[number] = runner
         self._times[number] = runner.seconds
-        race.entered(number, min(runner.seconds), champion)
+        race.add(number, min(runner.seconds), champion)
         self._say({"entered": number, **facts})
 
     def _load(self, number: int, champion_s: float | None) -> tuple[_Runner, dict[str, Any]]:
         """Raises EngineError, SelfTestError, ModelFileError, MissingExtraError, TooSlow."""
         candidate = self._candidates[number]
         entry = next(one for one in self._bundle.manifest.artifacts if one.blob == candidate.blob)
+        setup, entered = replace(candidate.setup, keep=self._bundle.secret is None), self._clock()
         with contextlib.suppress(ImportError):  # what the import takes is not the model's; loading says what is missing
             import_engine(candidate.engine)
         check_artifact(self._bundle, entry)
-        if candidate.engine not in self._settled and entry.bytes <= _SMALL_BYTES:
+        if candidate.engine not in self._settled and entry.bytes <= _SMALL_BYTES and not candidate.on_gpu:
             # once for nothing: what an engine's library takes at its first use is not the model's
-            load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), candidate.setup).close()
+            load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), setup).close()
         self._settled.add(candidate.engine)
         _give_back()
         before, start = private_mb(), perf_counter()
-        engine = load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), candidate.setup)
+        engine = load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), setup)
         loaded = perf_counter()
-        recording = _Impatient(engine, champion_s, lambda: self._say({"ran": number}))
+        if candidate.on_gpu:
+            self._excuse(entered)
+            entered = self._clock()
+        recording = _EarlyStopEngine(engine, champion_s, lambda: self._say({"ran": number}))
         try:
             replay(self._bundle, entry, recording, lambda: self._clock() > self._end)
         except BaseException:
             engine.close()
             raise
+        if candidate.on_gpu:  # at its first runs a library compiles
+            self._excuse(entered)
         runner = _Runner(engine, recording.given)
         if self._clock() > self._end:
             p50_s = recording.last_s
@@ -288,7 +290,7 @@ class Trial:
             p50_s = runner.block(0.005)
         after = private_mb()
         if engine.info.arithmetic != "exact":
-            exact = replace(candidate.setup, kernels="default")  # all golden inputs, however little time is left
+            exact = replace(setup, kernels="default")  # all golden inputs, however little time is left
             try:
                 with load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), exact) as reference:
                     check_same_bits(self._bundle, entry, engine, reference)
@@ -304,6 +306,12 @@ class Trial:
             "memory_mb": memory,
         }
 
+    def _excuse(self, since: float) -> None:
+        """The time since then counts for no candidate."""
+        taken = self._clock() - since
+        self._excused_s += taken
+        self._end += taken
+
     def _free(self, number: int) -> None:
         self._loaded.pop(number).engine.close()
 
@@ -314,24 +322,24 @@ class TooSlow(EdgekitError):  # noqa: N818 - what it is, not that something went
     code = "slow"
 
 
-class _Impatient(Recording):
+class _EarlyStopEngine(RecordingEngine):
     """Gives up when the second and the third run both take HOPELESS times what the best one does.
 
-    tell: called after a run, now and then.
+    on_run: called after a run, now and then.
     """
 
-    def __init__(self, engine: Engine, champion_s: float | None, tell: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, engine: Engine, champion_s: float | None, on_run: Callable[[], object] = lambda: None) -> None:
         super().__init__(engine)
         self._champion_s = champion_s
-        self._tell, self._told = tell, perf_counter()
+        self._on_run, self._reported = on_run, perf_counter()
         self._taken: list[float] = []
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         later = bool(self.given)
         outputs = super().run(inputs)
-        if perf_counter() - self._told > _TELL_EVERY_S:
-            self._told = perf_counter()
-            self._tell()
+        if perf_counter() - self._reported > _TELL_EVERY_S:
+            self._reported = perf_counter()
+            self._on_run()
         if not later or self._champion_s is None or len(self._taken) == 2:
             return outputs
         self._taken.append(self.last_s)
@@ -354,9 +362,9 @@ def _give_back() -> None:
 
 def work(job: dict[str, Any], say: Say) -> dict[str, Any]:
     bundle = bundle_of(job)
-    offer = [Candidate(**one) for one in job["candidates"]]
+    offer = [TuningCandidate(**one) for one in job["candidates"]]
     together = sum(one.bytes for one in bundle.manifest.artifacts)
-    limit_this_process(together, max(one.threads for one in offer))
+    limit_this_process(together, max(one.threads for one in offer), gpu=any(one.on_gpu for one in offer))
     Trial(bundle, offer, say).run(job["bound_s"])
     return {}
 

@@ -1,6 +1,6 @@
 """Choosing what answers on this board: measured once in a child process, and remembered.
 
-    verdict = tune(bundle, Wanted(threads=None))
+    verdict = tune(bundle, TuningOptions(threads=None))
     verdict.chosen, verdict.how, verdict.why
 
 Rules:
@@ -9,7 +9,9 @@ Rules:
 - EDGEKIT_TUNE=off takes the bundle's default, EDGEKIT_TUNE=SECONDS another bound;
 - a candidate must give the golden answers before it may win; one that crashes or hangs costs its child, not the
   application;
-- a child that others end (a supervisor, the kernel short of memory) tells nothing about its candidate: it is tried once
+- what an engine of a GPU takes to be built is not measuring: the bound and the silence leave room for it. The verdict
+  is good for this GPU and its driver;
+- a child that others end (a supervisor, the kernel short of memory) says nothing about its candidate: it is tried once
   more, at a second time left out for this opening, and what was found in such an opening is not kept;
 - what takes too much memory by an old measurement is measured again: one that was wrong must not refuse for ever;
 - two processes that open at once measure one after the other, and the second finds the first one's verdict.
@@ -20,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,8 @@ from edgekit_runtime.bundle import Bundle
 from edgekit_runtime.children import may_start, python_module
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines import ENGINES, available
-from edgekit_runtime.engines.registry import version_of
+from edgekit_runtime.engines.built import BUILD_S
+from edgekit_runtime.engines.registry import ANY_GPU, version_of
 from edgekit_runtime.errors import (
     EdgekitError,
     EngineError,
@@ -40,21 +43,22 @@ from edgekit_runtime.errors import (
     from_json,
 )
 from edgekit_runtime.jobs import Run, ask, bundle_job
-from edgekit_runtime.memory import shown
+from edgekit_runtime.memory import megabytes
 from edgekit_runtime.tuning.candidates import (
-    Candidate,
-    Tried,
-    Verdict,
-    Wanted,
+    CandidateTrial,
+    TuningCandidate,
+    TuningOptions,
+    TuningVerdict,
     candidates,
+    choose_verdict,
     key_of,
     read,
-    settled,
     store,
+    untried_candidates,
 )
-from edgekit_runtime.whole_file import take
+from edgekit_runtime.whole_file import in_turn
 
-__all__ = ["BOUND_S", "Tuning", "offered", "tune"]
+__all__ = ["BOUND_S", "Tuner", "offered_candidates", "tune"]
 
 BOUND_S = 5.0
 """How long measuring may take unless EDGEKIT_TUNE says otherwise."""
@@ -70,7 +74,7 @@ _MOST_CHILDREN = 8
 
 
 @dataclass(frozen=True)
-class Tuning:
+class Tuner:
     """bound_s: seconds for measuring; 0 takes the default. folder: where verdicts lie, None for the state folder.
 
     memory_mb: what the model may take, None for no limit. run: starts the child, as `subprocess.run` does.
@@ -82,8 +86,9 @@ class Tuning:
     run: Run = run_child
 
     @classmethod
-    def from_environment(cls, memory_mb: float | None = None, environ: Mapping[str, str] | None = None) -> Tuning:
-        """What EDGEKIT_TUNE says: `off`, or a number of seconds. Raises EngineError for anything else."""
+    def from_environment(cls, memory_mb: float | None = None, environ: Mapping[str, str] | None = None) -> Tuner:
+        """What EDGEKIT_TUNE says: `off`, or a number of seconds.
+        Raises EngineError for anything else."""
         text = (os.environ if environ is None else environ).get("EDGEKIT_TUNE", "").strip().lower()
         try:
             seconds = BOUND_S if not text else 0.0 if text == "off" else float(text)
@@ -94,40 +99,47 @@ class Tuning:
         return cls(seconds, memory_mb)
 
 
-def offered(bundle: Bundle, wanted: Wanted) -> tuple[Candidate, ...]:
+def offered_candidates(bundle: Bundle, wanted: TuningOptions) -> tuple[TuningCandidate, ...]:
     """What could run here, most promising first."""
     return candidates(bundle.manifest, available(), wanted, cores=cores())
 
 
-def tune(bundle: Bundle, wanted: Wanted, tuning: Tuning | None = None) -> Verdict:
+def tune(bundle: Bundle, wanted: TuningOptions, tuning: Tuner | None = None) -> TuningVerdict:
     """The candidate that is to answer, and why.
 
     Raises SelfTestError, EngineError or ModelFileError when no candidate passes, MemoryExceeded when none of those that
     do fits, MissingExtraError when there is none at all.
     """
-    tuning = tuning or Tuning.from_environment()
-    offer = offered(bundle, wanted)
+    tuning = tuning or Tuner.from_environment()
+    offer = offered_candidates(bundle, wanted)
     if not offer:
         primary = bundle.artifact()
-        extra = next(kind.extra for kind in ENGINES.values() if primary.format in kind.formats)
+        kinds = [kind for kind in ENGINES.values() if primary.format in kind.formats]
+        extra = "host-gpu" if wanted.engine == ANY_GPU else kinds[0].extra
         raise MissingExtraError(extra, f"running {primary.recipe}", where=str(bundle.path))
     if tuning.bound_s <= 0:
-        return Verdict(offer[0], "default", "nothing was measured: EDGEKIT_TUNE=off")
+        return TuningVerdict(untried_candidates(offer)[0], "default", "nothing was measured: EDGEKIT_TUNE=off")
     if not may_start():
-        return Verdict(offer[0], "default", "nothing was measured: no child process can be started here")
+        return TuningVerdict(
+            untried_candidates(offer)[0], "default", "nothing was measured: no child process can be started here"
+        )
     folder = (tuning.folder or state_dir()) / "tuning"
     runtime = version_of("edgekit-deploy") or "unknown"
     labels = [candidate.label + candidate.blob for candidate in offer]
+    if any(one.on_gpu for one in offer):
+        from edgekit_runtime.engines.cuda import identity
+
+        labels.append(identity())
     file = folder / f"{key_of(bundle.digest, fingerprint(), runtime, *labels)}.json"
     if (known := _known(bundle, offer, tuning, file)) is not None:
         return known
-    with _alone(folder, tuning.bound_s + GRACE_S):
+    with in_turn(folder, tuning.bound_s + _grace_s(offer)):
         return _known(bundle, offer, tuning, file) or _measure(bundle, offer, tuning, file)
 
 
-def _known(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: Path) -> Verdict | None:
-    """What was measured before; None where it must be measured. Raises MemoryExceeded where nothing fits, by what was
-    measured lately.
+def _known(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, file: Path) -> TuningVerdict | None:
+    """What was measured before; None where it must be measured.
+    Raises MemoryExceeded where nothing fits, by what was measured lately.
     """
     everything = read(file, offer, None)
     if everything is None:
@@ -142,8 +154,8 @@ def _known(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: Pat
     return fitting
 
 
-def _measure(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: Path) -> Verdict:
-    found = _Found(list(offer))
+def _measure(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, file: Path) -> TuningVerdict:
+    found = _TrialResults(list(offer))
     started = time.monotonic()
     for _ in range(_MOST_CHILDREN):
         left = [number for number in range(len(offer)) if number not in found.refused]
@@ -152,47 +164,51 @@ def _measure(bundle: Bundle, offer: Sequence[Candidate], tuning: Tuning, file: P
             break
     tried = found.tried()
     if not any(one.p50_ms is not None or one.refused for one in tried):
-        return Verdict(offer[0], "default", "nothing was measured: the child process came to nothing")
+        return TuningVerdict(
+            untried_candidates(offer)[0], "default", "nothing was measured: the child process came to nothing"
+        )
     champion = offer[found.champion] if found.champion is not None else None
     seconds = time.monotonic() - started
-    everything = settled(tried, champion, None) if champion is not None and not found.interrupted else None
+    everything = choose_verdict(tried, champion, None) if champion is not None and not found.interrupted else None
     kept = everything is not None and store(file, replace(everything, seconds=seconds)).kept
-    verdict = settled(tried, champion, tuning.memory_mb)
+    verdict = choose_verdict(tried, champion, tuning.memory_mb)
     if verdict is None:
         raise _nothing_passed(bundle, tried, tuning.memory_mb)
     return replace(verdict, seconds=seconds, kept=kept)
 
 
 @dataclass
-class _Found:
-    """What the children told so far, by the candidate's number in the whole offer."""
+class _TrialResults:
+    """What the children reported so far, by the candidate's number in the whole offer."""
 
-    offer: list[Candidate]
+    offer: list[TuningCandidate]
     facts: dict[int, dict[str, Any]] = field(default_factory=dict)
     refused: dict[int, dict[str, str]] = field(default_factory=dict)
     champion: int | None = None
     interrupted: list[int | None] = field(default_factory=list)
     """Whose trial others ended, once for each time."""
 
-    def tried(self) -> tuple[Tried, ...]:
+    def tried(self) -> tuple[CandidateTrial, ...]:
         facts = {**self.facts, **{number: {"refused": error} for number, error in self.refused.items()}}
-        return tuple(Tried(candidate, **facts.get(number, {})) for number, candidate in enumerate(self.offer))
+        return tuple(CandidateTrial(candidate, **facts.get(number, {})) for number, candidate in enumerate(self.offer))
 
 
-def _child(bundle: Bundle, numbers: Sequence[int], found: _Found, bound_s: float, run: Run) -> bool:
-    """One child over these candidates. True when another should go on: this one died of a candidate."""
+def _child(bundle: Bundle, numbers: Sequence[int], found: _TrialResults, bound_s: float, run: Run) -> bool:
+    """One child over these candidates.
+    True when another should go on: this one died of a candidate."""
     job = {
         **bundle_job(bundle),
         "candidates": [found.offer[number].as_json() for number in numbers],
         "bound_s": bound_s,
     }
+    silence_s = bound_s + _grace_s([found.offer[number] for number in numbers])
     try:
-        came = ask(python_module("edgekit_runtime.tuning.trial"), job, silence_s=bound_s + GRACE_S, run=run)
+        came = ask(python_module("edgekit_runtime.tuning.trial"), job, silence_s=silence_s, run=run)
     except OSError:
         return False
     died, ended = f"crashed with {came.crashed}" if came.crashed else "", came.interrupted
     if came.silent:
-        died = f"did not come back within {bound_s + GRACE_S:.0f} s"
+        died = f"did not come back within {silence_s:.0f} s"
     blame = _listen(came.facts, numbers, found)
     if ended:
         return _spared(bundle, blame, found, ended)
@@ -206,9 +222,13 @@ def _child(bundle: Bundle, numbers: Sequence[int], found: _Found, bound_s: float
     return False
 
 
-def _spared(bundle: Bundle, number: int | None, found: _Found, ended: str) -> bool:
-    """Others ended the child while this candidate was tried: again, or without it. True when another child should go
-    on.
+def _grace_s(offer: Sequence[TuningCandidate]) -> float:
+    return GRACE_S + (BUILD_S if any(one.on_gpu for one in offer) else 0.0)
+
+
+def _spared(bundle: Bundle, number: int | None, found: _TrialResults, ended: str) -> bool:
+    """Others ended the child while this candidate was tried: again, or without it.
+    True when another child should go on.
 
     number: None where it had not come to the first.
     """
@@ -223,8 +243,9 @@ def _spared(bundle: Bundle, number: int | None, found: _Found, ended: str) -> bo
     return True
 
 
-def _listen(facts: Sequence[dict[str, Any]], numbers: Sequence[int], found: _Found) -> int | None:
-    """Take in what the child said. Returns the candidate that was being loaded when it fell silent."""
+def _listen(facts: Sequence[dict[str, Any]], numbers: Sequence[int], found: _TrialResults) -> int | None:
+    """Take in what the child said.
+    Returns the candidate that was being loaded when it fell silent."""
     busy: int | None = None
     for fact in facts:
         if "enter" in fact:
@@ -242,41 +263,27 @@ def _listen(facts: Sequence[dict[str, Any]], numbers: Sequence[int], found: _Fou
     return busy
 
 
-_AGAIN = "Open it again; SIGKILL that nobody sent is the system's, short of memory"
+_AGAIN = "Open it again; an unexpected SIGKILL is the system's, short of memory"
 _ELSE = "Do not use this bundle here: another engine or version may run it"
 
 
-def _nothing_passed(bundle: Bundle, tried: Sequence[Tried], memory_mb: float | None) -> EdgekitError:
+def _nothing_passed(bundle: Bundle, tried: Sequence[CandidateTrial], memory_mb: float | None) -> EdgekitError:
     """Too large, or the reason against the bundle's own choice; a delegate's trouble is none, without it others may
     run.
     """
     passed = [one.memory_mb or 0.0 for one in tried if one.p50_ms is not None]
     if passed and memory_mb is not None:
         return MemoryExceeded(
-            f"it needs {shown(min(passed))} MB without cache and batches, and {shown(max(0.0, memory_mb))} MB are left",
+            f"it needs {megabytes(min(passed))} MB without cache and batches, "
+            f"and {megabytes(max(0.0, memory_mb))} MB are left",
             where=f"{bundle.manifest.name} ({bundle.path.name})",
-            do=f"Allow {shown(min(passed) - memory_mb)} MB more, close another model, or build a smaller one",
+            do=f"Allow {megabytes(min(passed) - memory_mb)} MB more, close another model, or build a smaller one",
         )
     own = [one for one in tried if one.refused is not None]
-    first = next((one for one in own if one.candidate.delegate is None), own[0])
+    if all(one.candidate.on_gpu for one in tried):
+        why = "; ".join(f"{one.candidate.engine}: {(one.refused or {})['what']}" for one in own)
+        return EngineError(f"no engine of a GPU runs it: {why}", where=str(bundle.path), do="See: edgekit doctor")
+    first = next((one for one in own if one.candidate.delegate is None and not one.candidate.on_gpu), own[0])
     error = from_json(first.refused or {}, EngineError)
     error.where = error.where or str(bundle.path)
     return error
-
-
-@contextlib.contextmanager
-def _alone(folder: Path, patience_s: float) -> Iterator[None]:
-    """One measurement at a time on this board: two would only time each other. Without file locks, all at once."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        yield
-        return
-    try:
-        end = time.monotonic() + patience_s
-        while take(handle) is False and time.monotonic() < end:
-            time.sleep(0.02)
-        yield
-    finally:
-        os.close(handle)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edgekit_converters.calibration.statistics import BINS, Histogram
+from edgekit_converters.calibration.ranges import BINS, ActivationHistogram
 
 LARGE = float(np.float32(3e38))
 values = arrays(
@@ -18,14 +18,14 @@ values = arrays(
 )
 
 
-def of(*chunks: np.ndarray) -> Histogram:
-    histogram = Histogram()
+def of(*chunks: np.ndarray) -> ActivationHistogram:
+    histogram = ActivationHistogram()
     for chunk in chunks:
         histogram.add(chunk)
     return histogram
 
 
-def same(a: Histogram, b: Histogram) -> bool:
+def same(a: ActivationHistogram, b: ActivationHistogram) -> bool:
     return (a.top, a.zeros) == (b.top, b.zeros) and bool((a.counts == b.counts).all())
 
 
@@ -70,7 +70,7 @@ def test_bins_are_narrow_at_every_scale():
 
 
 def test_the_size_does_not_depend_on_how_much_was_counted():
-    histogram = Histogram()
+    histogram = ActivationHistogram()
     for exponent in range(-30, 30):
         histogram.add(np.full(1000, 2.0**exponent, np.float32))
         assert histogram.counts.shape == (2, BINS)
@@ -85,4 +85,4 @@ def test_what_is_not_finite_is_refused(odd: float):
 
 def test_an_empty_histogram_has_no_quantiles():
     with pytest.raises(ValueError, match="empty"):
-        Histogram().quantiles([0.5])
+        ActivationHistogram().quantiles([0.5])

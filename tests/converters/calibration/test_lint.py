@@ -180,7 +180,7 @@ def test_two_surveys_joined_are_the_survey_of_all_items():
         for n, example in enumerate(examples):
             (first if n < at else second).add(example)
             whole.add(example)
-        assert first.joined(second).__dict__ == whole.__dict__
+        assert first.merge(second).__dict__ == whole.__dict__
     assert len(set(whole.labels)) == 4
     assert whole.reach["x"][0] != whole.reach["x"][1]
 

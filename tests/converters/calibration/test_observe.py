@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.calibration import ObserveOptions, Statistics, observe, visiting_order
-from edgekit_converters.calibration.statistics import METHODS
+from edgekit_converters.calibration.ranges import METHODS
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.graph import open_graph
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,13 @@ class TestFolder:
         assert message in str(caught.value)
         assert str(tmp_path / folder) in str(caught.value)
 
+    def test_folders_as_many_as_the_classes_are_proposed_as_labels(self, tmp_path):
+        for name in ("dog", "cat", 'a "b"', "eel"):
+            picture(tmp_path / name / "a.png")
+        with pytest.raises(CalibrationError, match=r"sort folders, add to the contract file: labels = ") as caught:
+            open_dataset(tmp_path, IMAGES)
+        assert tomllib.loads(caught.value.do.partition("file: ")[2]) == {"labels": ['a "b"', "cat", "dog", "eel"]}
+
     def test_a_folder_with_no_images_is_refused(self, tmp_path):
         (tmp_path / "readme.txt").write_text("empty")
         with pytest.raises(CalibrationError, match="no images in this folder"):
@@ -119,7 +127,7 @@ class TestFolder:
     @pytest.mark.parametrize("contract", [TENSORS, PAIR])
     def test_images_for_a_model_that_takes_tensors_are_refused(self, tmp_path, contract):
         picture(tmp_path / "a.png")
-        with pytest.raises(CalibrationError, match="declare the input in the contract file"):
+        with pytest.raises(CalibrationError, match="say in the contract file what pixels are"):
             open_dataset(tmp_path, contract)
 
     @pytest.mark.parametrize("content", [b"", b"no image at all", b"\x89PNG\r\n\x1a\n truncated"])
@@ -220,7 +228,7 @@ class TestArrays:
         "an array nobody reads": (
             {"x": X, "labels": np.zeros(5, int)},
             TENSORS,
-            "holds an array 'labels' that nobody reads",
+            "holds an unused array 'labels'",
         ),
         "a missing input": ({"left": X}, PAIR, "has no array 'right'; it holds left"),
         "inputs of different lengths": ({"left": X, "right": X[:4, :2]}, PAIR, "different lengths: left 5, right 4"),

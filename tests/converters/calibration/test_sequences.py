@@ -93,7 +93,7 @@ def test_labels_are_one_a_frame(tmp_path, contract, source):
     [
         ({"x": np.zeros((5, 4), np.float32)}, r"shape \[5, 4\]; a stateful model's is \[sequences, frames, 3\]"),
         ({"x": np.zeros((2, 5, 3), np.float32), "y": np.zeros(2)}, "a label a frame"),
-        ({"x": np.zeros((2, 5, 3), np.float32), "h_in": np.zeros((2, 5, 4), np.float32)}, "'h_in' that nobody reads"),
+        ({"x": np.zeros((2, 5, 3), np.float32), "h_in": np.zeros((2, 5, 4), np.float32)}, "unused array 'h_in'"),
         ({"x": np.zeros((0, 5, 3), np.float32)}, "no items"),
         ({"x": np.full((1, 5, 3), np.nan, np.float32)}, "NaN"),
     ],

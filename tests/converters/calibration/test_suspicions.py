@@ -131,7 +131,7 @@ def test_the_evidence_without_labels_is_in_plain_words(give) -> None:
     x, _ = coloured()
     wrong = contract(0.0, 1.0)
     (finding,) = (f for f in suspicions(ByColour(), wrong, give(x, wrong)) if f.code == "normalisation")
-    assert "kinds of picture apart, not" in finding.what
+    assert "kinds of picture, not" in finding.what
     assert "nats" not in finding.what
 
 

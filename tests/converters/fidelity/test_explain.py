@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.fidelity import Case, LayerError, explain
-from edgekit_converters.fidelity.explain.case import Alone
+from edgekit_converters.fidelity.explain.case import IsolatedLayer
 from edgekit_converters.graph import Layer
 
 
@@ -194,7 +194,7 @@ def test_a_layer_that_its_own_kernel_damages_is_weight_resolution():
     quantized = Drawn((CONV,), constants={"w": rounded(values, 1 / 127)})
     made = case([error(CONV, out=15.0)], [CONV], quantized, constants={"w": values})
     alone = error(CONV, out=16.0, shift=0.6)
-    (cause,) = explain(replace(made, weights_only=(alone,), kernels={"conv": Alone(16.0, 15.0)}))
+    (cause,) = explain(replace(made, weights_only=(alone,), kernels={"conv": IsolatedLayer(16.0, 15.0)}))
     assert (cause.code, cause.float_layers) == ("weight-resolution", ("conv",))
     assert (
         "rounding its kernel alone, with all else in float, leaves 16 dB here, where all of 8 bits leave 15"
@@ -202,7 +202,7 @@ def test_a_layer_that_its_own_kernel_damages_is_weight_resolution():
     )
     assert "60 % of what all weights do here is one constant a channel" in cause.what
     assert cause.evidence["shift"] == 0.6
-    (other,) = explain(replace(made, weights_only=(alone,), kernels={"conv": Alone(30.0, 15.0)}))
+    (other,) = explain(replace(made, weights_only=(alone,), kernels={"conv": IsolatedLayer(30.0, 15.0)}))
     assert other.code == "noise-amplification"  # it is not its weights, whatever those before it do
 
 
@@ -212,7 +212,7 @@ def test_inputs_of_unlike_size_are_why_a_kernel_has_too_few_steps():
     values[:, 1] *= 400
     quantized = Drawn((dense,), constants={"w": rounded(values, 400 / 127)})
     made = case([error(dense, out=15.0)], [dense], quantized, constants={"w": values})
-    (cause,) = explain(replace(made, kernels={"dense": Alone(14.0, 15.0)}))
+    (cause,) = explain(replace(made, kernels={"dense": IsolatedLayer(14.0, 15.0)}))
     assert cause.code == "weight-resolution"
     assert "the largest weights of its inputs are up to" in cause.what
     assert cause.evidence["inputs_apart"] > 300

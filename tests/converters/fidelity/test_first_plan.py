@@ -9,7 +9,7 @@ import pytest
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.repair_bench import first_plan
 from edgekit_converters.targets import recipe
-from edgekit_converters.targets.artifact import STATIC, Plan
+from edgekit_converters.targets.artifact import STATIC, QuantizationPlan
 
 INT8 = recipe("tflite-int8")
 AS_IT_IS = {(method, ("round",)): 1.0 for method in ("minmax", "mse", "percentile", "entropy")}
@@ -32,24 +32,24 @@ def bench(noises):
 CHOSEN = {
     "all alike: the known one": ({}, STATIC),
     "as much noise is no reason": ({("mse", ("round",)): 1.0}, STATIC),
-    "less noise": ({("mse", ("round",)): 0.97}, Plan("mse", steps=("round",))),
+    "less noise": ({("mse", ("round",)): 0.97}, QuantizationPlan("mse", steps=("round",))),
     "a little less noise is no reason to take weights as they are": ({("minmax", ()): 0.97}, STATIC),
     "cutting off more has to halve the noise": (
         {("mse", ("round",)): 0.8, ("entropy", ("round",)): 0.5},
-        Plan("mse", steps=("round",)),
+        QuantizationPlan("mse", steps=("round",)),
     ),
     "the least of several": (
         {("mse", ("round",)): 0.8, ("entropy", ("round",)): 0.3},
-        Plan("entropy", steps=("round",)),
+        QuantizationPlan("entropy", steps=("round",)),
     ),
-    "weights as they are": ({("minmax", ()): 0.5}, Plan()),
+    "weights as they are": ({("minmax", ()): 0.5}, QuantizationPlan()),
     "ranges of the best, weights as they are": (
         {("mse", ("round",)): 0.8, ("mse", ()): 0.1, ("percentile", ()): 0.01},
-        Plan("mse"),
+        QuantizationPlan("mse"),
     ),
     "what cannot be made is passed over": (
         {("minmax", ("round",)): None, ("mse", ("round",)): 0.9},
-        Plan("mse", steps=("round",)),
+        QuantizationPlan("mse", steps=("round",)),
     ),
     "nan is no noise to go by": ({("mse", ("round",)): float("nan")}, STATIC),
 }
@@ -67,5 +67,5 @@ def test_where_nothing_can_be_made_the_known_plan_tells_why():
 
 def test_nothing_is_measured_for_a_recipe_that_needs_no_calibration():
     idle = bench({})
-    assert first_plan(idle, recipe("tflite-dynamic")) == Plan()
+    assert first_plan(idle, recipe("tflite-dynamic")) == QuantizationPlan()
     assert idle.asked == []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.fidelity.result import kinds
-from edgekit_converters.fidelity.statistics import Drift
+from edgekit_converters.fidelity.statistics import DriftMeter
 from edgekit_runtime.contract import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 
 ITEMS = 200
@@ -37,7 +37,7 @@ def known(task="raw", **outputs):
 def drift(original, noise, task="raw", beside=None):
     """The output `out`, alone or beside another that is left as it is."""
     outputs = {"out": original} | ({} if beside is None else {"beside": beside})
-    found = Drift(list(outputs), known(task, **outputs))
+    found = DriftMeter(list(outputs), known(task, **outputs))
     for item in range(ITEMS):
         before = {name: values[item] for name, values in outputs.items()}
         after = before | {"out": None if noise is None else original[item] + noise[item]}
@@ -191,7 +191,7 @@ def test_a_detectors_scores_are_one_group_whatever_classes_never_occur():
     )
     (kind,) = kinds(made, [{"out": item} for item in values]).values()
     assert [group.channels for group in kind.groups] == [(0, 1, 2, 3), (4, 5, 6)]
-    found = Drift(["out"], {"out": kind})
+    found = DriftMeter(["out"], {"out": kind})
     for item in values:
         found.add({"out": item}, {"out": np.concatenate([item[:4], steps(item[4:], 1 / 256)])})
     assert found.outputs()[0].few_levels is None

@@ -129,3 +129,19 @@ def test_an_activation_that_a_quantizer_fused_into_its_layer_is_seen_at_the_laye
     assert [(error.layer, error.tensor) for error in errors] == [("h", "r"), ("y", "y")]
     assert errors[0].quantized
     assert errors[0].kind == "dense"
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_attention_mask_of_minus_infinity_is_a_large_number():
+    from onnx import TensorProto, helper, numpy_helper
+
+    value = helper.make_tensor_value_info
+    mask = np.where(np.arange(64) < 32, 0, -np.inf).astype(np.float32)
+    nodes = [helper.make_node("Add", ["x", "mask"], ["m"]), helper.make_node("Softmax", ["m"], ["y"])]
+    ends = ([value("x", TensorProto.FLOAT, [1, 64])], [value("y", TensorProto.FLOAT, [1, 64])])
+    made = helper.make_graph(nodes, "masked", *ends, [numpy_helper.from_array(mask, "mask")])
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    graph = open_graph("onnx", model.SerializeToString())
+    for error in layer_errors(graph, graph, FEEDS):
+        assert error.sqnr_db is None
+        assert math.isfinite(error.float_low)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_converters.deadline import tick
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.fidelity.repair import MOST, Checked, Repair, Start, Target, repair
+from edgekit_converters.fidelity.repair import MOST, HeldOutCheck, Repair, RepairStart, RepairTarget, repair
 from edgekit_converters.fidelity.sensitivity import Unit
-from edgekit_converters.targets.artifact import STATIC, Plan
+from edgekit_converters.progress import tick
+from edgekit_converters.targets.artifact import STATIC, QuantizationPlan
 
 INT8, MIXED = "tflite-int8", "tflite-int8-mixed"
 
@@ -29,7 +29,7 @@ class Known:
     failing: frozenset[object] = frozenset()
     seconds: float = 1.0
     now: float = 0.0
-    checked: list[tuple[str, Plan]] = field(default_factory=list)
+    checked: list[tuple[str, QuantizationPlan]] = field(default_factory=list)
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -39,26 +39,26 @@ class Known:
     def clock(self) -> float:
         return self.now
 
-    def noise(self, recipe: str, plan: Plan) -> float:
+    def noise(self, recipe: str, plan: QuantizationPlan) -> float:
         self.now += self.seconds
         if self.failing & {recipe, plan.ranges, plan.steps}:
             raise ConversionError("it cannot be made")
         kept = sum(noise for i, noise in enumerate(self.noises) if f"u{i}" not in plan.float_layers)
         return kept * self.factors.get(plan.ranges, 1.0) * self.factors.get(plan.steps, 1.0)
 
-    def noise_alone(self, recipe: str, plan: Plan, unit: Unit) -> float:
+    def noise_alone(self, recipe: str, plan: QuantizationPlan, unit: Unit) -> float:
         others = frozenset(one.name for one in self.units) - unit.layers
         return self.noise(recipe, replace(plan, float_layers=others)) + 0.0001
 
-    def check(self, recipe: str, plan: Plan) -> Checked[str]:
+    def check(self, recipe: str, plan: QuantizationPlan) -> HeldOutCheck[str]:
         self.checked.append((recipe, plan))
-        return Checked(self.noise(recipe, plan), f"{recipe} {len(plan.float_layers)}")
+        return HeldOutCheck(self.noise(recipe, plan), f"{recipe} {len(plan.float_layers)}")
 
 
 def repaired(known: Known, max_drop: float, budget_s: float | None = None) -> Repair[str]:
-    start = Start(INT8, STATIC, Checked(known.noise(INT8, STATIC), "start"))
+    start = RepairStart(INT8, STATIC, HeldOutCheck(known.noise(INT8, STATIC), "start"))
     known.now = 0.0
-    return repair(known, start, Target(max_drop, MIXED, budget_s), clock=known.clock)
+    return repair(known, start, RepairTarget(max_drop, MIXED, budget_s), clock=known.clock)
 
 
 def test_a_range_method_that_is_enough_leaves_every_layer_in_int8():
@@ -93,7 +93,7 @@ def test_a_short_search_of_a_deep_network_finds_the_dear_layer_that_breaks_it():
 def test_weights_that_take_too_long_to_round_leave_time_for_islands():
     @dataclass
     class Slow(Known):
-        def noise(self, recipe: str, plan: Plan) -> float:
+        def noise(self, recipe: str, plan: QuantizationPlan) -> float:
             for _ in range(200 if "equalise" in plan.steps else 0):
                 self.now += 1.0
                 tick()
@@ -206,8 +206,8 @@ def test_time_that_is_over_is_said():
 def test_progress_counts_seconds_against_the_budget():
     seen: list[tuple[str, int, int | None]] = []
     known = Known([0.1] * 4)
-    start = Start(INT8, STATIC, Checked(0.4, "start"))
-    repair(known, start, Target(0.01, MIXED, 60), lambda *told: seen.append(told), known.clock)
+    start = RepairStart(INT8, STATIC, HeldOutCheck(0.4, "start"))
+    repair(known, start, RepairTarget(0.01, MIXED, 60), lambda *told: seen.append(told), known.clock)
     spent = [done for stage, done, total in seen if total == 60]
     assert spent == sorted(spent)
     assert seen[0][0].startswith("repair: ")
@@ -224,7 +224,7 @@ def test_a_layer_too_large_for_float_makes_room_for_the_next():
 class Slow(Known):
     """Each measurement takes a minute, and asks every second whether it may go on."""
 
-    def noise(self, recipe: str, plan: Plan) -> float:
+    def noise(self, recipe: str, plan: QuantizationPlan) -> float:
         for _ in range(60):
             self.now += 1.0
             tick()
@@ -234,7 +234,10 @@ class Slow(Known):
 def test_a_measurement_is_not_finished_when_the_time_is_over():
     known = Slow([0.1, 0.1])
     found = repair(
-        known, Start(INT8, STATIC, Checked(0.2, "start")), Target(0.01, MIXED, 20.0), clock=lambda: known.now
+        known,
+        RepairStart(INT8, STATIC, HeldOutCheck(0.2, "start")),
+        RepairTarget(0.01, MIXED, 20.0),
+        clock=lambda: known.now,
     )
     assert known.now <= 21.0
     assert found.why == (
@@ -245,7 +248,10 @@ def test_a_measurement_is_not_finished_when_the_time_is_over():
 def test_a_search_that_was_cut_short_before_a_comparison_does_not_say_that_nothing_was_better():
     known = Slow([0.1, 0.1])
     found = repair(
-        known, Start(INT8, STATIC, Checked(0.2, "start")), Target(0.01, MIXED, 130.0), clock=lambda: known.now
+        known,
+        RepairStart(INT8, STATIC, HeldOutCheck(0.2, "start")),
+        RepairTarget(0.01, MIXED, 130.0),
+        clock=lambda: known.now,
     )
     assert found.why.endswith("and the time was over before anything else was compared")
 

@@ -9,7 +9,7 @@ import pytest
 
 from edgekit_converters import sources
 from edgekit_converters.fidelity import Fidelity
-from edgekit_converters.fidelity.repair import Start, Target, repair
+from edgekit_converters.fidelity.repair import RepairStart, RepairTarget, repair
 from edgekit_converters.fidelity.repair_bench import WorkspaceBench, output_noise
 from edgekit_converters.graph import open_graph
 from edgekit_converters.refine.matrix import as_matrix
@@ -79,7 +79,7 @@ def test_what_was_measured_once_is_not_measured_again(bench, workspace, tmp_path
 def test_layers_go_to_float_until_the_limit_holds(bench):
     name = RECIPES[bench._format]
     start = bench.check(name, STATIC)
-    found = repair(bench, Start(name, STATIC, start), Target(0.8, f"{name}-mixed", budget_s=60.0))
+    found = repair(bench, RepairStart(name, STATIC, start), RepairTarget(0.8, f"{name}-mixed", budget_s=60.0))
     assert found.met
     assert found.recipe == f"{name}-mixed"
     assert found.checked.fidelity.quantized_macs <= 0.8

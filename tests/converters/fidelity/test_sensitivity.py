@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit_converters.fidelity.sensitivity import Unit, by_benefit, float_share, island_units, merged, stretches
+from edgekit_converters.fidelity.sensitivity import Unit, by_benefit, float_share, island_units, merge_units, stretches
 from edgekit_converters.graph import Layer
 
 LAYERS = (
@@ -59,9 +59,9 @@ def test_stretches_keep_the_order_and_every_unit():
 
 
 def test_a_stretch_costs_what_its_units_cost():
-    both = merged([unit("a", 0.3), unit("b", 0.1)])
+    both = merge_units([unit("a", 0.3), unit("b", 0.1)])
     assert (both.name, both.layers, both.macs) == ("a", {"a", "b"}, pytest.approx(0.4))
-    assert merged([unit("a", 0.3)]) == unit("a", 0.3)
+    assert merge_units([unit("a", 0.3)]) == unit("a", 0.3)
 
 
 def test_share_counts_whole_units():

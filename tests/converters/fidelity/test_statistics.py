@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from edgekit_converters.fidelity.result import Kind
-from edgekit_converters.fidelity.statistics import FLOOR_DB, Accuracy, Drift, best_class, cosine
+from edgekit_converters.fidelity.statistics import FLOOR_DB, Accuracy, DriftMeter, best_class, cosine
 
 VECTORS = arrays(np.float64, 6, elements=st.floats(-1e3, 1e3, allow_subnormal=False))
 
 
-def drift(pairs) -> Drift:
-    found = Drift(["out"])
+def drift(pairs) -> DriftMeter:
+    found = DriftMeter(["out"])
     for x, y in pairs:
         found.add({"out": np.asarray(x, np.float32)}, {"out": np.asarray(y, np.float32)})
     return found
 
 
 def test_an_item_on_which_both_say_nothing_is_no_disagreement():
-    found = Drift(["out"], {"out": Kind(largest=1.0)})
+    found = DriftMeter(["out"], {"out": Kind(largest=1.0)})
     found.add({"out": np.array([1.0, 0.0])}, {"out": np.array([1.0, 0.0])})
     found.add({"out": np.array([1e-12, 0.0])}, {"out": np.array([0.0, 0.0])})
     assert found.cosine == 1.0
@@ -39,12 +39,12 @@ def test_a_channel_that_is_lost_shows_beside_a_strong_one(first):
     def rows(*channels):
         return np.stack(channels, 0 if first else 1)
 
-    found = Drift(["out"])
+    found = DriftMeter(["out"])
     found.add({"out": rows(boxes, scores)}, {"out": rows(boxes, scores * 0)})
     (output,) = found.outputs()
     assert output.cosine > 0.9999
     assert output.worst_channel_db == pytest.approx(0.0)
-    silent = Drift(["out"])
+    silent = DriftMeter(["out"])
     silent.add({"out": rows(boxes, scores * 0)}, {"out": rows(boxes * 1.01, scores * 1e-6)})
     assert silent.outputs()[0].worst_channel_db == pytest.approx(40.0)
 
@@ -94,7 +94,7 @@ def test_an_answer_that_is_not_finite_counts_as_nothing_and_does_not_spread(bad)
 
 
 def test_cosine_is_the_mean_over_items_of_the_mean_over_outputs():
-    found = Drift(["a", "b"])
+    found = DriftMeter(["a", "b"])
     found.add({"a": np.array([1.0, 0]), "b": np.array([1.0])}, {"a": np.array([0.0, 1]), "b": np.array([2.0])})
     found.add({"a": np.array([1.0, 0]), "b": np.array([1.0])}, {"a": np.array([1.0, 0]), "b": np.array([1.0])})
     assert found.cosine == pytest.approx(0.75)

@@ -26,7 +26,7 @@ def test_a_file_is_tensors_operators_and_ends():
     ]
     kernel = main.tensors[main.operators[0].inputs[1]]
     assert (kernel.dtype, kernel.constant, kernel.affine.scale.size) == ("INT8", True, kernel.shape[0])
-    assert tflite.stored(TINY, kernel).shape == kernel.shape
+    assert tflite.stored_values(TINY, kernel).shape == kernel.shape
     assert [main.tensors[index].shape for index in (*main.inputs, *main.outputs)] == [(1, 8, 8, 3), (1, 4)]
 
 
@@ -52,7 +52,7 @@ def test_a_file_that_is_read_and_written_keeps_every_constant():
     assert [tensor.name for tensor in before] == [tensor.name for tensor in after]
     for old, new in zip(before, after, strict=True):
         if old.constant:
-            np.testing.assert_array_equal(tflite.stored(TINY, old), tflite.stored(again, new))
+            np.testing.assert_array_equal(tflite.stored_values(TINY, old), tflite.stored_values(again, new))
 
 
 def test_no_other_module_decodes_the_flatbuffer():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.needs import Needs, Runtime, Use, barriers, read_needs
-from edgekit_converters.needs.rules import asked_of, limits, onnx_limits, parts
+from edgekit_converters.needs.rules import known_versions, limits, onnx_limits, parts
 
 OLD = Runtime("tflite-runtime", "2.14.0", "aarch64")
 OLDER = Runtime("tflite-runtime", "2.9.1", "aarch64")
@@ -106,9 +106,9 @@ def test_needs_against_runtimes(needs, runtime, expected):
     assert codes(needs, runtime) == expected
 
 
-@given(st.sampled_from(asked_of("litert")), st.sampled_from(sorted(limits("litert", "1.0.1") or ())))
+@given(st.sampled_from(known_versions("litert")), st.sampled_from(sorted(limits("litert", "1.0.1") or ())))
 def test_a_later_runtime_knows_at_least_what_an_earlier_one_does(version, op):
-    later = [other for other in asked_of("litert") if parts(other) >= parts(version)]
+    later = [other for other in known_versions("litert") if parts(other) >= parts(version)]
     known = (limits("litert", version) or {}).get(op, 0)
     assert all((limits("litert", other) or {})[op] >= known for other in later)
 
@@ -127,7 +127,7 @@ def test_the_very_runtime_of_this_environment_was_found_to_know_what_it_knows():
     from edgekit_runtime.errors import EngineError
 
     installed = available().get("litert")
-    if installed not in asked_of("litert"):
+    if installed not in known_versions("litert"):
         pytest.skip(f"the table was not asked of LiteRT {installed}")
     most = (limits("litert", installed) or {})["FULLY_CONNECTED"]
 

@@ -8,7 +8,7 @@ import pytest
 from edgekit_converters.calibration.observe import observe
 from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.graph import Graph
-from edgekit_converters.refine import apply, restored
+from edgekit_converters.refine import apply, restore_layers
 from edgekit_converters.refine.apply import nearest
 from tests.converters.refine.networks import Drawn, inputs, outputs_of, separable
 
@@ -73,7 +73,7 @@ def test_a_weight_that_two_layers_read_stays_as_it_is():
 def test_layers_that_stay_in_float_get_their_own_weights_back():
     graph = separable()
     rounded = refined(graph, "round")
-    found = restored(rounded, graph, {"stem"})
+    found = restore_layers(rounded, graph, {"stem"})
     np.testing.assert_array_equal(found.constant("stem.w"), graph.constant("stem.w"))
     np.testing.assert_array_equal(found.constant("stem.b"), graph.constant("stem.b"))
     np.testing.assert_array_equal(found.constant("expand.w"), rounded.constant("expand.w"))

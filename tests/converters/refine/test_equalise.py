@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit_converters.graph import Graph
-from edgekit_converters.refine.equalise import equalised
+from edgekit_converters.refine.equalise import equalise_channels
 from tests.converters.refine.networks import Drawn, inputs, outputs_of, separable
 
 
@@ -31,7 +31,7 @@ def test_the_network_computes_the_same_whatever_the_peaks(seed, other):
     peaks = {name: 10.0 ** random.uniform(-4, 4, entry.shape) for name, entry in peaks_of(graph).items()}
     unseen = inputs(4, seed=7)
     exact = outputs_of(graph, unseen)
-    np.testing.assert_allclose(outputs_of(equalised(graph, peaks), unseen), exact, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(outputs_of(equalise_channels(graph, peaks), unseen), exact, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(("tensor", "changes"), [("a", True), ("b", True), ("sum", True), ("c", False), ("y", False)])
@@ -39,7 +39,7 @@ def test_tensors_behind_relu_and_sums_gain_and_those_behind_relu6_and_outputs_st
     graph = separable()
     first = graph.constant("stem.w") * np.geomspace(1, 0.01, 8, dtype=np.float32).reshape(-1, 1, 1, 1)
     graph = graph.with_constants({"stem.w": first, "stem.b": graph.constant("stem.b") * np.geomspace(1, 0.01, 8)})
-    before, after = peaks_of(graph)[tensor], peaks_of(equalised(graph, peaks_of(graph)))[tensor]
+    before, after = peaks_of(graph)[tensor], peaks_of(equalise_channels(graph, peaks_of(graph)))[tensor]
     assert np.allclose(before, after, rtol=1e-3) != changes
     if changes:
         assert after.max() * before.min() <= before.max() * after.min() * 1.001
@@ -55,12 +55,12 @@ def test_a_bias_that_a_sum_adds_is_scaled_with_its_product():
     feeds = inputs(8, (1, 6))
     peaks = {name: np.array([1.0, 0.1, 0.5, 0.01]) for name in ("product", "sum", "r")}
     np.testing.assert_allclose(
-        outputs_of(equalised(graph, peaks), feeds), outputs_of(graph, feeds), rtol=1e-4, atol=1e-5
+        outputs_of(equalise_channels(graph, peaks), feeds), outputs_of(graph, feeds), rtol=1e-4, atol=1e-5
     )
 
 
 def test_a_dead_channel_stays_as_it_is():
     graph = separable()
     peaks = peaks_of(graph) | {"b": np.array([0, 1, 1, 1, 1, 1, 1, 0.0])}
-    found = equalised(graph, {"depthwise": peaks["b"], "b": peaks["b"]})
+    found = equalise_channels(graph, {"depthwise": peaks["b"], "b": peaks["b"]})
     np.testing.assert_allclose(found.constant("depthwise.w")[0], graph.constant("depthwise.w")[0], rtol=1e-6)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_converters.refine.apply import LEVELS, compensated, nearest, output_error, steps_of
+from edgekit_converters.refine.apply import LEVELS, compensate_rounding, nearest, output_error, steps_of
 
 
 @st.composite
@@ -34,7 +34,7 @@ def second_moment(patches: np.ndarray) -> np.ndarray:
 def test_no_channel_has_more_output_error_than_with_nearest(layer):
     weights, patches = layer
     second = second_moment(patches)
-    found = output_error(weights, compensated(weights, second, patches.shape[1]), second)
+    found = output_error(weights, compensate_rounding(weights, second, patches.shape[1]), second)
     plain = output_error(weights, nearest(weights), second)
     assert (found <= plain + 1e-12).all()
 
@@ -43,7 +43,7 @@ def test_no_channel_has_more_output_error_than_with_nearest(layer):
 @settings(max_examples=60)
 def test_a_quantizer_that_divides_by_the_largest_weight_finds_the_very_integers(layer):
     weights, patches = layer
-    rounded = compensated(weights, second_moment(patches), patches.shape[1])
+    rounded = compensate_rounding(weights, second_moment(patches), patches.shape[1])
     integers = rounded / steps_of(weights)
     np.testing.assert_allclose(integers, np.round(integers), atol=1e-9)
     assert np.abs(integers).max() <= LEVELS + 1e-9
@@ -57,7 +57,7 @@ def test_inputs_that_move_together_make_up_for_each_other():
     weights = random.normal(size=(1, 16, 27))
     patches = random.normal(size=(1, 500, 1)) + 0.1 * random.normal(size=(1, 500, 27))
     second = second_moment(patches)
-    found = output_error(weights, compensated(weights, second, 500), second).sum()
+    found = output_error(weights, compensate_rounding(weights, second, 500), second).sum()
     assert found < 0.1 * output_error(weights, nearest(weights), second).sum()
 
 
@@ -65,11 +65,11 @@ def test_few_rows_are_not_believed():
     """Five rows of 200 columns: what fits them alone would hurt on others."""
     random = np.random.default_rng(0)
     weights, seen, unseen = random.normal(size=(1, 8, 200)), random.normal(size=(1, 5, 200)), np.eye(200)[None]
-    found = compensated(weights, second_moment(seen), 5)
+    found = compensate_rounding(weights, second_moment(seen), 5)
     assert output_error(weights, found, unseen).sum() < 1.5 * output_error(weights, nearest(weights), unseen).sum()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_moments_that_are_not_finite_leave_nearest(value):
     weights = np.random.default_rng(0).normal(size=(1, 2, 3))
-    np.testing.assert_array_equal(compensated(weights, np.full((1, 3, 3), value), 10), nearest(weights))
+    np.testing.assert_array_equal(compensate_rounding(weights, np.full((1, 3, 3), value), 10), nearest(weights))

@@ -162,9 +162,9 @@ def test_an_input_that_only_a_branch_reads_is_used() -> None:
 
 def test_a_graph_that_changed_its_answers_says_what_was_done_to_it(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "net.onnx").write_bytes(branches("__1", swap=False).SerializeToString())
-    moved = onnx_graph.Difference("y", 0.5)
+    moved = onnx_graph.GraphDifference("y", 0.5)
     monkeypatch.setattr(onnx_graph, "disagreement", lambda *_: moved)
-    with pytest.raises(ConversionError, match=r"writing the graph anew failed: the output 'y' moved by 0\.5"):
+    with pytest.raises(ConversionError, match=r"rewriting the graph failed: the output 'y' moved by 0\.5"):
         sources.load(tmp_path / "net.onnx").onnx()
 
 

@@ -204,3 +204,12 @@ def test_an_already_quantized_graph_is_refused(tmp_path: Path) -> None:
     ends = {"x": (FLOAT, ["N", 3])}, {"y": (FLOAT, ["N", 3])}
     with pytest.raises(SourceError, match="already quantized"):
         sources.load(save(tmp_path, nodes, *ends, {"s": np.float32(0.1)}))
+
+
+def test_an_output_that_is_called_as_a_layer_says_how_to_export_it_again(tmp_path: Path) -> None:
+    """As torch.onnx writes it where output_names has the name of an nn.Embedding."""
+    nodes = [helper.make_node("Relu", ["x"], ["embedding"]), helper.make_node("Neg", ["embedding"], ["embedding"])]
+    path = save(tmp_path, nodes, {"x": (FLOAT, [1, 4])}, {"embedding": (FLOAT, [1, 4])})
+    with pytest.raises(SourceError, match="two of its values are called 'embedding'") as caught:
+        sources.load(path)
+    assert "output_names" in caught.value.do

@@ -17,8 +17,8 @@ from edgekit_converters.calibration.observe import observe
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats.onnx import GraphView
 from edgekit_converters.graph import open_graph
-from edgekit_converters.targets.artifact import RECIPES, FloatModel, Plan
-from edgekit_converters.targets.onnx import rewritten
+from edgekit_converters.targets.artifact import RECIPES, FloatModel, QuantizationPlan
+from edgekit_converters.targets.onnx import apply_edits
 from edgekit_converters.targets.onnx_qdq import int8_layers, step
 from edgekit_converters.targets.onnx_quantize import make
 from edgekit_converters.workload import quantized_fraction
@@ -87,7 +87,7 @@ def mobile() -> Any:
 
 
 def float_model(model: Any) -> FloatModel:
-    better = rewritten(model)
+    better = apply_edits(model)
     return FloatModel("onnx", better.SerializeToString(deterministic=True), ("x",), ("y",), {})
 
 
@@ -139,7 +139,7 @@ def test_the_rewritten_graph_computes_the_same_with_fewer_operators(mobile_model
 def test_hard_swish_and_squeeze_excite_run_in_8_bits_without_conversions_in_between(
     mobile_model: FloatModel, mobile_statistics: Any, tmp_path: Path
 ) -> None:
-    data = make(mobile_model, RECIPES["onnx-int8-qdq"], Plan(), mobile_statistics)
+    data = make(mobile_model, RECIPES["onnx-int8-qdq"], QuantizationPlan(), mobile_statistics)
     kinds = fused(data, tmp_path)
     assert kinds["QLinearConv"] == 4
     assert kinds["Conv"] + kinds["FusedConv"] == 1  # the first one: its 8-bit kernel is the slower
@@ -152,7 +152,7 @@ def test_hard_swish_and_squeeze_excite_run_in_8_bits_without_conversions_in_betw
 @pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse"])
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_quantized_answers_stay_close(name: str, method: Any, mobile_model: FloatModel, mobile_statistics: Any) -> None:
-    data = make(mobile_model, RECIPES[name], Plan(ranges=method), mobile_statistics)
+    data = make(mobile_model, RECIPES[name], QuantizationPlan(ranges=method), mobile_statistics)
     arrays = [item[0] for item in samples(20)]
     worst = max(float(np.abs(run(data, [a]) - run(mobile_model.data, [a])).max()) for a in arrays)
     assert worst < (0.03 if "symmetric" in name else 0.02)
@@ -164,24 +164,24 @@ def test_quantized_answers_stay_close(name: str, method: Any, mobile_model: Floa
 def test_the_layers_of_the_plan_stay_float_and_the_rest_does_not(
     mobile_model: FloatModel, mobile_statistics: Any, tmp_path: Path
 ) -> None:
-    plan = Plan(float_layers=frozenset({"c2", "c5"}))
+    plan = QuantizationPlan(float_layers=frozenset({"c2", "c5"}))
     data = make(mobile_model, RECIPES["onnx-int8-qdq-mixed"], plan, mobile_statistics)
     kinds = fused(data, tmp_path)
     assert kinds["QLinearConv"] == 2
     assert kinds["Conv"] + kinds["FusedConv"] == 3
-    whole = make(mobile_model, RECIPES["onnx-int8-qdq"], Plan(), mobile_statistics)
+    whole = make(mobile_model, RECIPES["onnx-int8-qdq"], QuantizationPlan(), mobile_statistics)
     assert quantized_fraction("onnx", data)[0] < quantized_fraction("onnx", whole)[0]
 
 
 def test_every_layer_float_is_the_float_model(mobile_model: FloatModel, mobile_statistics: Any) -> None:
     names = frozenset(layer.name for layer in open_graph("onnx", mobile_model.data).layers)
-    data = make(mobile_model, RECIPES["onnx-int8-qdq-mixed"], Plan(float_layers=names), mobile_statistics)
+    data = make(mobile_model, RECIPES["onnx-int8-qdq-mixed"], QuantizationPlan(float_layers=names), mobile_statistics)
     [array] = samples(1)[0]
     np.testing.assert_array_equal(run(data, [array]), run(mobile_model.data, [array]))
 
 
 def test_a_fixed_range_outranks_what_calibration_saw(mobile_model: FloatModel, mobile_statistics: Any) -> None:
-    plan = Plan(fixed_ranges=(("sum", -2.0, 2.0),))
+    plan = QuantizationPlan(fixed_ranges=(("sum", -2.0, 2.0),))
     model = onnx.load_model_from_string(make(mobile_model, RECIPES["onnx-int8-qdq"], plan, mobile_statistics))
     scales = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     quantize = next(n for n in model.graph.node if n.op_type == "QuantizeLinear" and n.input[0] == "sum")
@@ -191,7 +191,7 @@ def test_a_fixed_range_outranks_what_calibration_saw(mobile_model: FloatModel, m
 def test_symmetric_activations_have_zero_points_of_0_and_float_biases(
     mobile_model: FloatModel, mobile_statistics: Any
 ) -> None:
-    data = make(mobile_model, RECIPES["onnx-int8-qdq-symmetric"], Plan(), mobile_statistics)
+    data = make(mobile_model, RECIPES["onnx-int8-qdq-symmetric"], QuantizationPlan(), mobile_statistics)
     model = onnx.load_model_from_string(data)
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     pairs = [n for n in model.graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")]
@@ -203,7 +203,7 @@ def test_symmetric_activations_have_zero_points_of_0_and_float_biases(
 
 
 def test_a_quantized_graph_shows_the_float_graphs_tensors(mobile_model: FloatModel, mobile_statistics: Any) -> None:
-    data = make(mobile_model, RECIPES["onnx-int8-qdq"], Plan(), mobile_statistics)
+    data = make(mobile_model, RECIPES["onnx-int8-qdq"], QuantizationPlan(), mobile_statistics)
     graphs = open_graph("onnx", mobile_model.data), open_graph("onnx", data)
     seen = []
     [array] = samples(1)[0]
@@ -217,13 +217,13 @@ def test_a_quantized_graph_shows_the_float_graphs_tensors(mobile_model: FloatMod
 def test_the_same_model_and_plan_give_the_same_bytes(mobile_model: FloatModel, mobile_statistics: Any) -> None:
     for name in (*QUANTIZED, "onnx-int8-dynamic", "onnx-f16", "onnx-f32"):
         given = mobile_statistics if RECIPES[name].needs_calibration else None
-        first, second = (make(mobile_model, RECIPES[name], Plan(), given) for _ in range(2))
+        first, second = (make(mobile_model, RECIPES[name], QuantizationPlan(), given) for _ in range(2))
         assert first == second, name
 
 
 def test_silent_and_constant_inputs_do_not_crash_an_artifact(mobile_model: FloatModel) -> None:
     silent = [[np.zeros((1, 3, 12, 12), np.float32)]] * 4
-    data = make(mobile_model, RECIPES["onnx-int8-qdq"], Plan(), statistics(mobile_model, silent))
+    data = make(mobile_model, RECIPES["onnx-int8-qdq"], QuantizationPlan(), statistics(mobile_model, silent))
     for array in (np.zeros((1, 3, 12, 12), np.float32), np.full((1, 3, 12, 12), 1e6, np.float32)):
         assert np.isfinite(run(data, [array])).all()
 
@@ -235,7 +235,7 @@ def test_a_dead_channel_with_a_bias_keeps_it() -> None:
     nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
     model = float_model(net(nodes, {"w": weight, "b": bias}, (8, 4, 4)))
     feeds = samples(8, (8, 4, 4))
-    data = make(model, RECIPES["onnx-int8-qdq"], Plan(), statistics(model, feeds))
+    data = make(model, RECIPES["onnx-int8-qdq"], QuantizationPlan(), statistics(model, feeds))
     np.testing.assert_allclose(run(data, feeds[0]), run(model.data, feeds[0]), atol=0.1)
 
 
@@ -247,7 +247,7 @@ def test_weights_in_constant_nodes_are_quantized_too() -> None:
     ]
     model = float_model(net(nodes, {}, (16, 6, 6)))
     feeds = samples(4, (16, 6, 6))
-    data = make(model, RECIPES["onnx-int8-qdq"], Plan(), statistics(model, feeds))
+    data = make(model, RECIPES["onnx-int8-qdq"], QuantizationPlan(), statistics(model, feeds))
     assert quantized_fraction("onnx", data) == (1.0, 1.0)
 
 
@@ -261,7 +261,7 @@ def test_dynamic_stores_convolutions_in_8_bits_and_runs_them_as_fast_as_float(
     ]
     weights = {"w": normal(32, 16, 3, 3), "v": normal(10, 32 * 36), "b": normal(10)}
     model = float_model(net(nodes, weights, (16, 6, 6)))
-    data = make(model, RECIPES["onnx-int8-dynamic"], Plan(), None)
+    data = make(model, RECIPES["onnx-int8-dynamic"], QuantizationPlan(), None)
     kinds = fused(data, tmp_path)
     assert kinds["ConvInteger"] == kinds["DequantizeLinear"] == kinds["Mul"] == kinds["Cast"] == 0  # folded at loading
     assert kinds["DynamicQuantizeMatMul"] == 1
@@ -284,7 +284,7 @@ def test_embedding_tables_are_stored_in_8_bits_a_scale_a_row() -> None:
     model = float_model(net(nodes, {"t": table, "w": normal(16, 70)}, (12,), dtype=TensorProto.INT32))
     feeds = [[RNG.integers(0, 100, (1, 12)).astype(np.int32)] for _ in range(30)]
     for name in ("onnx-int8-qdq", "onnx-int8-dynamic"):
-        data = make(model, RECIPES[name], Plan(), statistics(model, feeds))
+        data = make(model, RECIPES[name], QuantizationPlan(), statistics(model, feeds))
         assert quantized_fraction("onnx", data)[1] > 0.95, name
         want = run(model.data, feeds[0])
         assert np.abs(run(data, feeds[0]) - want).max() < 0.05 * max(1, np.abs(want).max()), name
@@ -295,13 +295,13 @@ def test_where_nothing_can_be_quantized_the_error_says_so() -> None:
     model = float_model(net(nodes, {}, (4,)))
     feeds = samples(2, (4,))
     with pytest.raises(ConversionError, match="nothing in it can be quantized"):
-        make(model, RECIPES["onnx-int8-dynamic"], Plan(), None)
+        make(model, RECIPES["onnx-int8-dynamic"], QuantizationPlan(), None)
     with pytest.raises(ConversionError, match=r"8-bit kernel: Softmax, Tanh"):
-        make(model, RECIPES["onnx-int8-qdq"], Plan(), statistics(model, feeds))
+        make(model, RECIPES["onnx-int8-qdq"], QuantizationPlan(), statistics(model, feeds))
 
 
 def test_float16_halves_the_file_and_keeps_float32_at_its_ends(mobile_model: FloatModel) -> None:
-    data = make(mobile_model, RECIPES["onnx-f16"], Plan(), None)
+    data = make(mobile_model, RECIPES["onnx-f16"], QuantizationPlan(), None)
     model = onnx.load_model_from_string(data)
     assert {v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)} == {TensorProto.FLOAT}
     assert {t.data_type for t in model.graph.initializer if len(t.dims) > 1} == {TensorProto.FLOAT16}
@@ -315,13 +315,13 @@ def test_no_recipe_needs_sympy(
     monkeypatch.setitem(sys.modules, "sympy", None)
     for recipe in RECIPES.values():
         if recipe.format == "onnx":
-            assert make(mobile_model, recipe, Plan(), mobile_statistics)
+            assert make(mobile_model, recipe, QuantizationPlan(), mobile_statistics)
 
 
 def test_ir_and_opset_are_what_boards_take(mobile_model: FloatModel, mobile_statistics: Any) -> None:
     for recipe in RECIPES.values():
         if recipe.format == "onnx":
-            model = onnx.load_model_from_string(make(mobile_model, recipe, Plan(), mobile_statistics))
+            model = onnx.load_model_from_string(make(mobile_model, recipe, QuantizationPlan(), mobile_statistics))
             assert model.ir_version <= 10, recipe.name
             assert {(entry.domain, entry.version) for entry in model.opset_import} == {("", 17)}, recipe.name
 
@@ -398,7 +398,7 @@ def split_net(case: str) -> Any:
 def test_every_part_of_a_split_is_quantized(name: str, case: str) -> None:
     model = float_model(split_net(case))
     feeds = samples(20, (8, 6, 6))
-    data = make(model, RECIPES[name], Plan(), statistics(model, feeds))
+    data = make(model, RECIPES[name], QuantizationPlan(), statistics(model, feeds))
     assert quantized_fraction("onnx", data)[0] == 1.0
     want = run(model.data, feeds[0])
     assert np.abs(run(data, feeds[0]) - want).max() < 0.05 * np.abs(want).max()
@@ -406,7 +406,7 @@ def test_every_part_of_a_split_is_quantized(name: str, case: str) -> None:
 
 def test_a_split_between_8_bit_layers_copies_integers(tmp_path: Path) -> None:
     model = float_model(split_net("Concat"))
-    data = make(model, RECIPES["onnx-int8-qdq"], Plan(), statistics(model, samples(20, (8, 6, 6))))
+    data = make(model, RECIPES["onnx-int8-qdq"], QuantizationPlan(), statistics(model, samples(20, (8, 6, 6))))
     kinds = fused(data, tmp_path)
     assert kinds["QLinearConv"] == 3
     assert kinds["QuantizeLinear"] == kinds["DequantizeLinear"] == 1  # the model's own ends
@@ -416,7 +416,7 @@ def test_a_split_between_8_bit_layers_copies_integers(tmp_path: Path) -> None:
 def test_a_split_beside_layers_in_float_keeps_its_answers(kept: str) -> None:
     model = float_model(split_net("Concat"))
     feeds = samples(20, (8, 6, 6))
-    plan = Plan(float_layers=frozenset({kept}))
+    plan = QuantizationPlan(float_layers=frozenset({kept}))
     data = make(model, RECIPES["onnx-int8-qdq-mixed"], plan, statistics(model, feeds))
     want = run(model.data, feeds[0])
     assert np.abs(run(data, feeds[0]) - want).max() < 0.05 * np.abs(want).max()

@@ -61,3 +61,5 @@ def test_what_python_raised_is_the_complaint() -> None:
     assert _complaint(text) == "ValueError: no such axis"
     assert _complaint("ERROR: OP is not supported\n") == "OP is not supported"
     assert _complaint("") == "it ended without a word"
+    crash = "F0000 Check failed: a == b\n*** Check failure stack trace: ***\n    @     0x7f6a2cbc1461  (unknown)\n"
+    assert _complaint(crash) == "F0000 Check failed: a == b"

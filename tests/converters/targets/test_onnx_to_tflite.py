@@ -13,11 +13,12 @@ from onnx import TensorProto, helper, numpy_helper
 from edgekit_converters import sources, targets
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.sources import onnx_graph
+from edgekit_converters.targets.artifact import transposed_pixels
 from edgekit_converters.targets.onnx_to_tf import available
-from edgekit_converters.targets.samples import turn
 from edgekit_runtime.contract.adapt import quantize
 from edgekit_runtime.contract.finish import dequantize
 from edgekit_runtime.engines import load_engine
+from edgekit_runtime.errors import install_command
 
 pytestmark = pytest.mark.convert
 with_onnx2tf = pytest.mark.skipif(not available(), reason="needs the onnx-tflite extra")
@@ -28,7 +29,7 @@ def answers(artifact: targets.Artifact, source: sources.SourceModel, inputs: lis
     tensors = []
     for tensor in artifact.inputs:
         spec, array = given[tensor.name]
-        array = turn(array, spec) if tensor.layout != spec.layout else array
+        array = transposed_pixels(array, spec) if tensor.layout != spec.layout else array
         tensors.append(
             array if tensor.quantization is None else quantize(array, tensor.quantization, np.dtype(tensor.dtype))
         )
@@ -43,7 +44,7 @@ def answers(artifact: targets.Artifact, source: sources.SourceModel, inputs: lis
 def test_without_onnx2tf_the_error_holds_the_command(digits_onnx: Path) -> None:
     with pytest.raises(ConversionError) as caught:
         targets.convert(sources.load(digits_onnx), targets.recipe("tflite-f32"))
-    assert "pip install 'edgekit-deploy[onnx-tflite]'" in caught.value.do
+    assert install_command("onnx-tflite") in caught.value.do
     assert "onnx-int8-qdq" in caught.value.do
 
 

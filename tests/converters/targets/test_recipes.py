@@ -38,3 +38,11 @@ def test_an_unknown_recipe_names_the_near_misses(name: str, says: str) -> None:
     with pytest.raises(ConversionError) as caught:
         targets.recipe(name)
     assert says in caught.value.do
+
+
+def test_a_format_alone_is_answered_with_its_usual_recipe_first():
+    from edgekit_converters.targets.artifact import recipe
+
+    with pytest.raises(ConversionError) as caught:
+        recipe("tflite")
+    assert caught.value.do.startswith("Did you mean tflite-int8 or ")

@@ -16,7 +16,7 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.graph import open_graph
 from edgekit_converters.targets import recipe
-from edgekit_converters.targets.artifact import FloatModel, Plan
+from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan
 from edgekit_converters.targets.tflite import float_model
 from edgekit_converters.targets.tflite_quantize import make
 from edgekit_runtime.contract.adapt import quantize
@@ -132,7 +132,7 @@ def peers(digits_model, inputs) -> Callable[[str], bytes]:
 
 @pytest.mark.parametrize("name", ["tflite-int8", "tflite-int16x8", "tflite-dynamic", "tflite-f16"])
 def test_a_recipe_answers_as_what_tensorflows_own_converter_makes(name, digits, statistics, peers, inputs) -> None:
-    ours, theirs = make(digits, recipe(name), Plan(), statistics), peers(name)
+    ours, theirs = make(digits, recipe(name), QuantizationPlan(), statistics), peers(name)
     # Of some small kernels TensorFlow's dynamic range leaves more in float than the rule of 1,024 numbers says.
     limit = {"tflite-dynamic": 5e-3, "tflite-f16": 1e-3, "tflite-int16x8": 1e-4}.get(name, 1e-6)
     for array in inputs[:10]:
@@ -141,11 +141,13 @@ def test_a_recipe_answers_as_what_tensorflows_own_converter_makes(name, digits, 
 
 @pytest.mark.parametrize("name", ["tflite-int8", "tflite-int16x8", "tflite-dynamic", "tflite-f16", "tflite-f32"])
 def test_the_same_arguments_give_the_same_bytes(name, digits, statistics) -> None:
-    assert make(digits, recipe(name), Plan(), statistics) == make(digits, recipe(name), Plan(), statistics)
+    assert make(digits, recipe(name), QuantizationPlan(), statistics) == make(
+        digits, recipe(name), QuantizationPlan(), statistics
+    )
 
 
 def test_int8_is_int8_from_end_to_end_with_a_scale_for_each_channel(digits, statistics) -> None:
-    data = make(digits, recipe("tflite-int8"), Plan(), statistics)
+    data = make(digits, recipe("tflite-int8"), QuantizationPlan(), statistics)
     assert in_float(data) == set()
     model = tfl.read(data)
     graph = model.subgraphs[0]
@@ -160,7 +162,7 @@ def test_int8_is_int8_from_end_to_end_with_a_scale_for_each_channel(digits, stat
 
 
 def test_sixteen_bits_are_sixteen_bits_around_zero_with_wide_biases(digits, statistics) -> None:
-    model = tfl.read(make(digits, recipe("tflite-int16x8"), Plan(), statistics))
+    model = tfl.read(make(digits, recipe("tflite-int16x8"), QuantizationPlan(), statistics))
     graph = model.subgraphs[0]
     assert {tfl.type_of(graph.tensors[i]) for i in (*graph.inputs, *graph.outputs)} == {"INT16"}
     kinds = {tfl.type_of(t) for t in graph.tensors if tfl.is_constant(model, t) and tfl.name_of(t)}
@@ -175,21 +177,21 @@ def test_every_set_of_float_layers_is_kept_in_float_and_nothing_else(digits, sta
     rng = np.random.default_rng(0)
     for _ in range(8):
         chosen = frozenset(rng.choice(layers, rng.integers(1, len(layers)), replace=False).tolist())
-        data = make(digits, recipe("tflite-int8-mixed"), Plan(float_layers=chosen), statistics)
+        data = make(digits, recipe("tflite-int8-mixed"), QuantizationPlan(float_layers=chosen), statistics)
         assert in_float(data) == chosen
 
 
 def test_an_end_that_a_float_layer_reads_or_makes_stays_float(digits, statistics) -> None:
     layers = [layer.name for layer in open_graph("tflite", digits.data).layers]
     for chosen, types in (((), "int8 int8"), (layers[:1], "float32 int8"), (layers[-1:], "int8 float32")):
-        data = make(digits, recipe("tflite-int8-mixed"), Plan(float_layers=frozenset(chosen)), statistics)
+        data = make(digits, recipe("tflite-int8-mixed"), QuantizationPlan(float_layers=frozenset(chosen)), statistics)
         with load_engine("tflite", data) as engine:
             assert f"{engine.inputs[0].dtype} {engine.outputs[0].dtype}" == types
 
 
 def test_a_fixed_range_is_the_range_of_its_tensor(digits, statistics) -> None:
     name = next(layer.name for layer in open_graph("tflite", digits.data).layers if layer.kind == "conv")
-    data = make(digits, recipe("tflite-int8"), Plan(fixed_ranges=((name, 0.0, 2.55),)), statistics)
+    data = make(digits, recipe("tflite-int8"), QuantizationPlan(fixed_ranges=((name, 0.0, 2.55),)), statistics)
     [tensor] = [t for t in tfl.read(data).subgraphs[0].tensors if tfl.name_of(t) == name]
     np.testing.assert_allclose(tensor.quantization.scale, [0.01], rtol=1e-5)
 
@@ -197,20 +199,20 @@ def test_a_fixed_range_is_the_range_of_its_tensor(digits, statistics) -> None:
 def test_layers_are_found_by_the_same_names_in_every_recipe(digits, statistics) -> None:
     names = {layer.name for layer in open_graph("tflite", digits.data).layers}
     for name in ("tflite-int8", "tflite-int16x8", "tflite-dynamic", "tflite-f16"):
-        made = open_graph("tflite", make(digits, recipe(name), Plan(), statistics))
+        made = open_graph("tflite", make(digits, recipe(name), QuantizationPlan(), statistics))
         assert {layer.name for layer in made.layers} == names, name
 
 
 def test_old_runtimes_know_the_versions_of_every_operator(digits, statistics) -> None:
     """The newest that tflite-runtime 2.14 has; a dense layer per channel would be version 12."""
     for name in ("tflite-int8", "tflite-dynamic", "tflite-f16"):
-        found = versions(make(digits, recipe(name), Plan(), statistics))
+        found = versions(make(digits, recipe(name), QuantizationPlan(), statistics))
         assert found["FULLY_CONNECTED"] <= 9, name
         assert found["CONV_2D"] <= 5, name
 
 
 def test_dynamic_dense_layers_have_one_scale_and_convolutions_one_a_channel(digits) -> None:
-    model = tfl.read(make(digits, recipe("tflite-dynamic"), Plan()))
+    model = tfl.read(make(digits, recipe("tflite-dynamic"), QuantizationPlan()))
     graph = model.subgraphs[0]
     found = {}
     for op in graph.operators:
@@ -225,12 +227,12 @@ def test_dynamic_dense_layers_have_one_scale_and_convolutions_one_a_channel(digi
 @pytest.mark.parametrize("name", ["tflite-dynamic", "tflite-f16"])
 def test_float_layers_are_honoured_where_only_weights_are_made_small(name, digits) -> None:
     layer = next(layer for layer in open_graph("tflite", digits.data).layers if layer.kind == "dense")
-    made = open_graph("tflite", make(digits, recipe(name), Plan(float_layers=frozenset({layer.name}))))
+    made = open_graph("tflite", make(digits, recipe(name), QuantizationPlan(float_layers=frozenset({layer.name}))))
     weight = layer.weight
     assert weight is not None
     exact = open_graph("tflite", digits.data).constant(weight)
     np.testing.assert_array_equal(made.constant(weight), exact)
-    smaller = open_graph("tflite", make(digits, recipe(name), Plan())).constant(weight)
+    smaller = open_graph("tflite", make(digits, recipe(name), QuantizationPlan())).constant(weight)
     assert np.any(smaller != exact)
 
 
@@ -279,7 +281,9 @@ def formulas() -> Iterator[tuple[str, Callable[[Any], Any]]]:
 def test_odd_inputs_never_crash_an_artifact() -> None:
     for name, formula in formulas():
         model = traced(formula)
-        data = make(model, recipe("tflite-int8-mixed"), Plan(), seen(model.data, [usual(i) for i in range(8)]))
+        data = make(
+            model, recipe("tflite-int8-mixed"), QuantizationPlan(), seen(model.data, [usual(i) for i in range(8)])
+        )
         for odd, value in ODD.items():
             result = answer(data, np.full((1, 4, 4, 4), value, np.float32))
             assert np.all(np.isfinite(result)), (name, odd)
@@ -290,10 +294,10 @@ def test_a_division_is_left_in_float_or_refused_with_the_way_out() -> None:
     statistics = seen(model.data, [usual(i) for i in range(8)])
     [layer] = [name for op, name, _ in ops(model.data) if op == "DIV"]
     with pytest.raises(ConversionError) as caught:
-        make(model, recipe("tflite-int8"), Plan(), statistics)
+        make(model, recipe("tflite-int8"), QuantizationPlan(), statistics)
     assert f"DIV in '{layer}'" in caught.value.what
     assert "tflite-int8-mixed" in caught.value.do
-    mixed = make(model, recipe("tflite-int8-mixed"), Plan(), statistics)
+    mixed = make(model, recipe("tflite-int8-mixed"), QuantizationPlan(), statistics)
     assert [op for op, name, _ in ops(mixed) if name in in_float(mixed)] == ["ADD", "DIV"]  # the guard and the division
 
 
@@ -304,9 +308,9 @@ def test_an_operator_without_an_int8_kernel_is_named_and_left_alone_when_mixed()
     statistics = seen(model.data, [usual(i) for i in range(8)])
     [layer] = [name for op, name, _ in ops(model.data) if op == "ELU"]
     with pytest.raises(ConversionError, match="ELU in") as caught:
-        make(model, recipe("tflite-int8"), Plan(), statistics)
+        make(model, recipe("tflite-int8"), QuantizationPlan(), statistics)
     assert layer in caught.value.what
-    assert in_float(make(model, recipe("tflite-int8-mixed"), Plan(), statistics)) == {layer}
+    assert in_float(make(model, recipe("tflite-int8-mixed"), QuantizationPlan(), statistics)) == {layer}
 
 
 def test_the_parts_that_a_tensor_is_sliced_into_run_in_8_bits_too() -> None:
@@ -315,7 +319,7 @@ def test_the_parts_that_a_tensor_is_sliced_into_run_in_8_bits_too() -> None:
     model = traced(lambda t: tf.concat([t[..., :2] * 8.0 + 1.0, tf.exp(tf.minimum(t[..., 2:], 3.0)) * 8.0], -1))
     statistics = seen(model.data, [usual(i) for i in range(8)])
     assert [op for op, _, _ in ops(model.data)].count("STRIDED_SLICE") == 2
-    assert in_float(make(model, recipe("tflite-int8"), Plan(), statistics)) == set()
+    assert in_float(make(model, recipe("tflite-int8"), QuantizationPlan(), statistics)) == set()
 
 
 def test_a_mixed_file_leaves_in_float_what_old_runtimes_cannot_load_in_int8() -> None:
@@ -323,8 +327,8 @@ def test_a_mixed_file_leaves_in_float_what_old_runtimes_cannot_load_in_int8() ->
 
     model = traced(lambda t: tf.sqrt(tf.nn.relu(t)) * 2.0)
     statistics = seen(model.data, [usual(i) for i in range(8)])
-    assert in_float(make(model, recipe("tflite-int8"), Plan(), statistics)) == set()
-    mixed = make(model, recipe("tflite-int8-mixed"), Plan(), statistics)
+    assert in_float(make(model, recipe("tflite-int8"), QuantizationPlan(), statistics)) == set()
+    mixed = make(model, recipe("tflite-int8-mixed"), QuantizationPlan(), statistics)
     assert [op for op, name, _ in ops(mixed) if name in in_float(mixed)] == ["SQRT"]
 
 
@@ -334,14 +338,14 @@ def test_sixteen_bits_refuse_an_operator_that_fails_only_when_it_runs() -> None:
     model = traced(lambda t: t * tf.nn.relu6(t + 3.0) / 6.0)
     statistics = seen(model.data, [usual(i) for i in range(8)])
     with pytest.raises(ConversionError, match="HARD_SWISH in"):
-        make(model, recipe("tflite-int16x8"), Plan(), statistics)
+        make(model, recipe("tflite-int16x8"), QuantizationPlan(), statistics)
 
 
 def test_a_tensor_that_was_always_zero_has_a_scale() -> None:
     import tensorflow as tf
 
     model = traced(lambda t: tf.nn.relu(t - 1e3) + t)
-    data = make(model, recipe("tflite-int8"), Plan(), seen(model.data, [usual(i) for i in range(8)]))
+    data = make(model, recipe("tflite-int8"), QuantizationPlan(), seen(model.data, [usual(i) for i in range(8)]))
     for tensor in tfl.read(data).subgraphs[0].tensors:
         if tfl.type_of(tensor) == "INT8":
             assert np.all(tensor.quantization.scale > 0)
@@ -351,7 +355,7 @@ def test_a_tensor_that_was_always_zero_has_a_scale() -> None:
 def test_a_range_that_is_no_number_names_its_tensor(digits, statistics) -> None:
     name = open_graph("tflite", digits.data).layers[0].name
     with pytest.raises(ConversionError, match="not finite") as caught:
-        make(digits, recipe("tflite-int8"), Plan(fixed_ranges=((name, float("nan"), 1.0),)), statistics)
+        make(digits, recipe("tflite-int8"), QuantizationPlan(fixed_ranges=((name, float("nan"), 1.0),)), statistics)
     assert name in caught.value.what
 
 
@@ -360,7 +364,7 @@ def test_half_precision_keeps_what_it_would_turn_to_zero_or_infinity() -> None:
 
     big = tf.constant(np.full(4, 1e6, np.float32))
     model = traced(lambda t: tf.math.rsqrt(tf.square(t) + 1e-9) * big)
-    data = make(model, recipe("tflite-f16"), Plan())
+    data = make(model, recipe("tflite-f16"), QuantizationPlan())
     silent = np.zeros((1, 4, 4, 4), np.float32)
     np.testing.assert_allclose(answer(data, silent), answer(model.data, silent), rtol=1e-3)
 
@@ -374,8 +378,8 @@ def test_a_batch_of_four_is_four_items_in_every_recipe(digits_model, digits, inp
     found = seen(model.data, [np.concatenate(inputs[i : i + 4]) for i in range(0, 200, 4)])
     single = seen(digits.data, inputs)
     for name, limit in (("tflite-f32", 1e-6), ("tflite-int8", 1e-6), ("tflite-dynamic", 1e-2)):
-        answers = answer(make(model, recipe(name), Plan(), found), batch)
-        one = make(digits, recipe(name), Plan(), single)
+        answers = answer(make(model, recipe(name), QuantizationPlan(), found), batch)
+        one = make(digits, recipe(name), QuantizationPlan(), single)
         assert answers.shape == (4, 10)
         np.testing.assert_allclose(answers, np.concatenate([answer(one, item) for item in inputs[:4]]), atol=limit)
 

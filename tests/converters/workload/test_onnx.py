@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.workload import quantized_fraction, read_workload, uncounted
+from edgekit_converters.workload import quantized_fraction, read_workload, uncounted_operations
 
 onnx = pytest.importorskip("onnx")
 
@@ -100,7 +100,6 @@ def test_a_free_batch_counts_as_one_and_a_fixed_one_is_kept():
 
 
 UNKNOWN = {
-    "two computed tensors": ("y = MatMul(x, x)", "float[1,8,8] x", "MatMul of two computed tensors"),
     "an operation without a rule": ("y = Det(x)", "float[1,8,8] x", "Det"),
     "a recurrent layer": ("y, h = GRU <hidden_size = 2> (x, w, w)", "float[1,8,8] x", "GRU"),
     "a free axis": ("y = Relu(x)", "float[1,A,8] x", "input 'x' of a shape known only at run time"),
@@ -116,6 +115,44 @@ def test_what_cannot_be_counted_is_named(body: str, inputs: str, name: str):
     )
     model.graph.initializer.append(onnx.numpy_helper.from_array(kernel(1, 6, 8), "w"))
     assert name in read_workload("onnx", model.SerializeToString(), "float32").unknown
+
+
+def test_a_product_of_two_computed_tensors_is_counted_and_marked():
+    """Attention's: 2 heads of 4 x 8 times 8 x 4, then a row times a matrix."""
+    body = "t = Transpose <perm = [0, 1, 3, 2]> (x) y = MatMul(x, t)"
+    work = read_workload("onnx", graph(body, "float[1,2,4,8] x", "float[a,b,c,d] y"), "float32")
+    (product,) = [op for op in work.ops if op.macs]
+    assert (product.kind, product.computed, product.weight_elements) == ("pw", True, 0)
+    assert product.macs == work.computed_macs == 2 * 4 * 4 * 8
+    assert product.activation_elements == 2 * 4 * 8 + 2 * 8 * 4 + 2 * 4 * 4
+    assert work.unknown == ()
+    row = read_workload("onnx", graph("y = MatMul(x, k)", "float[1,8] x, float[8,5] k", "float[a,b] y"), "float32")
+    assert [(op.kind, op.macs) for op in row.ops if op.macs] == [("fc", 40)]
+    plain = graph("y = MatMul(x, w)", "float[1,8] x", "float[a,b] y", w=kernel(8, 5))
+    assert read_workload("onnx", plain, "float32").computed_macs == 0
+
+
+def test_sizes_that_are_worked_out_in_the_graph_are_worked_out_here():
+    """Positions of a text encoder: a row of its table for each token."""
+    body = """n = Shape <start = 1, end = 2> (x) s = Squeeze(n) r = Range(zero, s, one) e = Gather(w, r)
+              y = MatMul(x, e)"""
+    scalars = {"zero": np.int64(0), "one": np.int64(1)}
+    work = read_workload("onnx", graph(body, "float[1,6] x", "float[a,b] y", w=kernel(9, 5), **scalars), "float32")
+    assert work.unknown == ()
+    assert [op.macs for op in work.ops if op.macs] == [6 * 5]
+
+
+def test_sizes_without_an_end_are_no_numbers_to_fill_the_memory_with():
+    body = "r = Range(zero, end, one) y = Cast <to = 1> (r)"
+    scalars = {"zero": np.int64(0), "end": np.int64(2**60), "one": np.int64(1)}
+    work = read_workload("onnx", graph(body + " z = Relu(x)", "float[1,6] x", "float[a,b] y", **scalars), "float32")
+    assert "Range" in work.unknown
+
+
+def test_a_convolution_with_a_computed_kernel_stays_unknown():
+    body = "y = Conv(x, k)"
+    work = read_workload("onnx", graph(body, "float[1,4,6,6] x, float[4,4,1,1] k", "float[a,b,c,d] y"), "float32")
+    assert work.unknown == ("Conv of two computed tensors",)
 
 
 QDQ = """
@@ -157,13 +194,13 @@ def test_work_whose_time_nobody_knows_is_in_the_share_of_eight_bits():
     data = graph(body, "float[1,4,6,6] x", "float[a,b,c,d] y", **weights, **SCALE)
     products, steps = 4 * 4 * 36, 2 * 16 * 4
     assert quantized_fraction("onnx", data)[0] == pytest.approx(products / (products + steps))
-    assert uncounted("onnx", data) == ()
+    assert uncounted_operations("onnx", data) == ()
 
 
 def test_a_product_of_two_computed_tensors_counts_as_what_it_is():
     data = graph("a = Relu(x) b = MatMul(a, x) y = MatMul(b, w)", "float[1,8,8] x", "float[a,b,c] y", w=kernel(8, 4))
     assert quantized_fraction("onnx", data)[0] == 0.0
-    assert uncounted("onnx", data) == ()
+    assert uncounted_operations("onnx", data) == ()
     eight = """
         xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) m = MatMul(xd, xd)
         mq = QuantizeLinear(m, s, z) md = DequantizeLinear(mq, s, z) y = MatMul(md, w)
@@ -185,7 +222,7 @@ def test_work_that_nobody_can_count_is_named_where_it_may_multiply(body, name):
         f'<ir_version: 10, opset_import: ["" : 17, "com.example" : 1]> g (float[1,8,8] x) => (float[a,b,c] y) {{ '
         f"{body} }}"
     )
-    assert uncounted("onnx", model.SerializeToString()) == (() if name is None else (name,))
+    assert uncounted_operations("onnx", model.SerializeToString()) == (() if name is None else (name,))
 
 
 def test_weights_in_eight_bits_with_float_arithmetic_count_as_stored_only():

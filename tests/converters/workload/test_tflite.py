@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.workload import quantized_fraction, read_workload, uncounted
-from edgekit_converters.workload.tflite import read
+from edgekit_converters.workload import quantized_fraction, read_workload, uncounted_operations
 from edgekit_profiles import Workload, estimate, load, mobilenet_v1
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -115,26 +114,21 @@ def test_every_kind_of_operation_is_classed_and_counted(network, precision: str,
 
 
 @pytest.mark.convert
-def test_attention_is_named_as_unknown():
-    keras = pytest.importorskip("keras")
-    tokens = keras.Input((16, 32))
-    attention = keras.layers.MultiHeadAttention(2, 16)(tokens, tokens)
-    work = read_workload("tflite", convert(keras.Model(tokens, attention), "float32"), "float32")
-    assert any("BATCH_MATMUL" in name for name in work.unknown)
-
-
-@pytest.mark.convert
-def test_attention_is_in_the_share_of_eight_bits_and_a_loop_is_named():
+def test_attention_is_counted_and_a_loop_is_named():
     keras = pytest.importorskip("keras")
     tokens = keras.Input((16, 32))
     attention = keras.layers.MultiHeadAttention(2, 16)(tokens, tokens)
     data = convert(keras.Model(tokens, attention), "float32")
-    reading = read(data)
-    assert sum(work.macs for work in reading.untimed) == 2 * 2 * 16 * 16 * 16
-    assert uncounted("tflite", data) == ()
+    work = read_workload("tflite", data, "float32")
+    assert work.unknown == ()
+    products = [op for op in work.ops if op.computed]
+    assert [op.macs for op in products] == 2 * [2 * 16 * 16 * 16]  # two heads: queries by keys, then by values
+    assert {op.kind for op in products} == {"pw"}
+    assert work.macs - work.computed_macs == 4 * 16 * 32 * 32  # queries, keys, values and the output
+    assert uncounted_operations("tflite", data) == ()
     one = keras.Input((16, 32), batch_size=1)
     steps = keras.Model(one, keras.layers.LSTM(8)(one))
-    assert uncounted("tflite", convert(steps, "float32")) == ("WHILE",)
+    assert uncounted_operations("tflite", convert(steps, "float32")) == ("WHILE",)
 
 
 @pytest.mark.convert

@@ -14,7 +14,7 @@ import pytest
 from gated import LONG, Gate, assumed, blocked, results
 
 from edgekit_runtime.batching import Batcher, Costs
-from edgekit_runtime.batching.request import State, Waiting, for_member, wake_all
+from edgekit_runtime.batching.request import RequestState, WaitingCaller, for_member, wake_all
 from edgekit_runtime.errors import ClosedError, EngineError, EngineHung
 
 HUNG = EngineHung("the inference did not end", do="Open the bundle again")
@@ -224,12 +224,12 @@ def test_the_main_thread_which_ctrl_c_strikes_is_not_relied_on_to_wake_others(mo
 @pytest.mark.parametrize("when", ["its batch runs", "its batch is over"])
 def test_a_caller_that_is_interrupted_while_it_waits_strands_nobody(when, monkeypatch):
     """It was to wake two others."""
-    wait, struck = Waiting.wait, []
+    wait, struck = WaitingCaller.wait, []
 
     def interrupted(request, timeout_s):
         if threading.current_thread() not in struck:
             return wait(request, timeout_s)
-        while request.state is not State.RUNNING if when == "its batch runs" else not request.followers:
+        while request.state is not RequestState.RUNNING if when == "its batch runs" else not request.followers:
             time.sleep(0.001)
         raise KeyboardInterrupt
 
@@ -238,7 +238,7 @@ def test_a_caller_that_is_interrupted_while_it_waits_strands_nobody(when, monkey
         with contextlib.suppress(KeyboardInterrupt):
             batcher.call(1)
 
-    monkeypatch.setattr(Waiting, "wait", interrupted)
+    monkeypatch.setattr(WaitingCaller, "wait", interrupted)
     gate, batcher, _ = blocked()
     first = threading.Thread(target=ask, daemon=True)
     first.start()

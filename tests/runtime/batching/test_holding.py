@@ -8,7 +8,7 @@ import pytest
 
 from edgekit_runtime.batching.costs import Costs, Returns
 from edgekit_runtime.batching.queue import Lanes, hold, would_hold
-from edgekit_runtime.batching.request import Waiting
+from edgekit_runtime.batching.request import WaitingCaller
 
 COSTS = Costs({1: 1e-3, 2: 1.05e-3, 4: 1.1e-3, 8: 1.2e-3}, hand_off_s=1e-6)
 
@@ -16,7 +16,7 @@ COSTS = Costs({1: 1e-3, 2: 1.05e-3, 4: 1.1e-3, 8: 1.2e-3}, hand_off_s=1e-6)
 def waiting(count, due=math.inf):
     lanes = Lanes()
     for _ in range(count):
-        lanes.push(Waiting("x", 0.0, due, 0))
+        lanes.push(WaitingCaller("x", 0.0, due, 0))
     return lanes
 
 

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_runtime.batching.queue import Lanes
-from edgekit_runtime.batching.request import Request, State
+from edgekit_runtime.batching.request import QueuedRequest, RequestState
 
 NEVER = float("inf")
 
 
 def request(at, priority=0, due=NEVER):
-    return Request(f"{at}/{priority}", float(at), due, priority)
+    return QueuedRequest(f"{at}/{priority}", float(at), due, priority)
 
 
 def drain(lanes):
@@ -52,7 +52,7 @@ def test_cancelled_requests_are_gaps():
     for one in came:
         lanes.push(one)
     for one in came[:80]:
-        one.state = State.ENDED
+        one.state = RequestState.ENDED
         lanes.dropped()
     assert len(lanes) == 20
     assert drain(lanes) == came[80:]
@@ -102,7 +102,7 @@ def test_it_is_the_sorted_list_it_pretends_to_be(script):
             model.append(one)
         elif model and move == "cancel":
             one = model.pop(priority % len(model))
-            one.state = State.ENDED
+            one.state = RequestState.ENDED
             lanes.dropped()
         elif move == "pop":
             model.sort(key=lambda r: r.queued_at - r.priority * 3.0)

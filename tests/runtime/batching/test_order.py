@@ -257,21 +257,24 @@ def test_a_barging_caller_is_told_when_its_deadline_is_lost():
     batcher.close()
 
 
-def test_what_is_expected_grows_with_the_queue_and_is_less_for_a_higher_priority():
+def test_the_queue_before_a_request_is_shorter_for_a_higher_priority_and_for_one_that_came_before():
     clock = Clock()
     gate = Gate(closed=True)
     batcher = Batcher(gate, Costs({1: 0.1}, hand_off_s=0.0), clock=clock)
-    assert batcher.expected_s() == pytest.approx(0.1)
+    assert batcher.ahead() == (0.0, None)
     assert batcher.running_s is None
     futures = [batcher.submit(1)]
     gate.entered.acquire(timeout=LONG)
-    futures += [batcher.submit(n) for n in (2, 3)]
-    clock.now += 0.04
+    for n in (2, 3):
+        clock.now += 0.01
+        futures.append(batcher.submit(n))
+    clock.now += 0.02
     assert batcher.running_s == pytest.approx(0.04)
-    assert batcher.expected_s() == pytest.approx(0.36)
-    assert batcher.expected_s(priority=1) == pytest.approx(0.16)
-    clock.now += 5.0
-    assert batcher.expected_s(priority=9) == pytest.approx(0.1 + 4.94), "as late again as it is already"
+    assert batcher.ahead() == pytest.approx((0.2, 0.04))
+    assert batcher.ahead(priority=1) == pytest.approx((0.0, 0.04))
+    assert batcher.ahead(came=clock.now - 0.025) == pytest.approx((0.1, 0.04)), (
+        "the second came before, the third after"
+    )
     gate.open.set()
     results(futures)
     batcher.close()

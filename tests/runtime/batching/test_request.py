@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.batching.request import Waiting, wake_all
+from edgekit_runtime.batching.request import WaitingCaller, wake_all
 
 
 def woken(first):
@@ -21,7 +21,7 @@ def woken(first):
 
 @given(st.lists(st.booleans(), max_size=70))
 def test_every_one_is_woken_exactly_once_and_leaves_wake_nobody(leaves):
-    waiting = [Waiting(None, 0.0, 0.0, 0) for _ in leaves]
+    waiting = [WaitingCaller(None, 0.0, 0.0, 0) for _ in leaves]
     for one, leaf in zip(waiting, leaves, strict=True):
         one.leaf = leaf
     reached = woken(wake_all(waiting))
@@ -29,11 +29,11 @@ def test_every_one_is_woken_exactly_once_and_leaves_wake_nobody(leaves):
 
 
 def test_who_runs_the_engine_wakes_two_of_many():
-    assert len(wake_all([Waiting(None, 0.0, 0.0, 0) for _ in range(32)])) == 2
+    assert len(wake_all([WaitingCaller(None, 0.0, 0.0, 0) for _ in range(32)])) == 2
 
 
 def test_a_caller_that_is_woken_passes_it_on_even_when_it_gave_up_waiting():
-    one, other = (Waiting(None, 0.0, 0.0, 0) for _ in range(2))
+    one, other = (WaitingCaller(None, 0.0, 0.0, 0) for _ in range(2))
     one.followers = [other]
     assert one.wait(0.0) is False
     assert other.wait(0.0) is True

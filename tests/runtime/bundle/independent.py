@@ -42,7 +42,7 @@ class Refused(Exception):  # noqa: N818 - what happened
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedBundle:
     manifest: dict[str, Any]
     digest: str
     keyids: tuple[str, ...]
@@ -55,7 +55,7 @@ def must(holds: object, why: str) -> None:
         raise Refused(why)
 
 
-def read(path: Path, key: bytes | None = None, public: bytes | None = None) -> Opened:
+def read(path: Path, key: bytes | None = None, public: bytes | None = None) -> OpenedBundle:
     """key: of encrypted blobs, 32 bytes. public: 32 raw bytes of an Ed25519 key that must have signed."""
     data = path.read_bytes()
     must(len(data) <= 2 << 30, "too large")
@@ -74,7 +74,7 @@ def read(path: Path, key: bytes | None = None, public: bytes | None = None) -> O
     blobs = lying(data, start, value["blobs"])
     opened = {name: blob for name, blob in decrypted(value, blobs, key).items() if blob is not None}
     finite(value, opened)
-    return Opened(value, hashlib.sha256(manifest).hexdigest(), tuple(e["keyid"] for e in entries), signed, opened)
+    return OpenedBundle(value, hashlib.sha256(manifest).hexdigest(), tuple(e["keyid"] for e in entries), signed, opened)
 
 
 def up(position: int) -> int:
@@ -360,6 +360,7 @@ def artifacts(m: dict[str, Any], sizes: dict[str, int]) -> None:
     entries = [thing(entry) for entry in things(m["artifacts"], 1, 64)]
     roles = [one_of(entry.get("role"), "primary", "alternate", "batch", "degraded") for entry in entries]
     must(roles.count("primary") == 1, "not one primary")
+    must(roles.count("degraded") <= 1, "several degraded")
     alone = [name(entry.get("recipe")) for entry, role in zip(entries, roles, strict=True) if role != "batch"]
     must(len({recipe.lower() for recipe in alone}) == len(alone), "a recipe twice")
     for entry in entries:

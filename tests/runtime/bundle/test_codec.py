@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgekit_runtime.bundle.codec import from_json, json_text, read_json, to_json
 from edgekit_runtime.contract import Contract
-from edgekit_runtime.contract.spec import Carried, DetectionSpec, EmbeddingSpec, ImageSpec
+from edgekit_runtime.contract.spec import CarriedState, DetectionSpec, EmbeddingSpec, ImageSpec
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.tensors import TensorSpec
 
@@ -45,7 +45,7 @@ LEAST = {
         {"candidates": "first", "class_aware": True, "score_threshold": 0.25, "max_boxes": 100, "count": None},
     ),
     "a vector": (EmbeddingSpec, {"output": "v"}, {"normalize": False}),
-    "a state": (Carried, {"input": "a", "output": "b"}, {"initial": None}),
+    "a state": (CarriedState, {"input": "a", "output": "b"}, {"initial": None}),
     "a contract": (Contract, {"task": "raw", "inputs": [], "outputs": []}, {"state": "none", "labels": None}),
 }
 

@@ -19,7 +19,7 @@ from refusing import has_code
 from edgekit.packaging import BundleDraft, SigningKey, write_bundle
 from edgekit.packaging.writer import Encryption, canonical_json
 from edgekit_runtime import open_bundle
-from edgekit_runtime.bundle import MAGIC, Bundle, Manifest, aligned, read_bundle
+from edgekit_runtime.bundle import MAGIC, Bundle, Manifest, align_up, read_bundle
 from edgekit_runtime.bundle.cipher import bound_to, encrypt
 from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.bundle.secrets import Secret
@@ -60,7 +60,7 @@ def test_nothing_of_what_is_encrypted_can_be_found_in_the_file(path: Path, plain
             piece = blob[start : start + 8]
             assert piece not in data or len(set(piece)) == 1
         assert hashlib.sha256(blob).hexdigest().encode() not in data
-    (key,) = KEY.handed()
+    (key,) = KEY.to_pipe()
     assert key.encode() not in data
     assert bytes.fromhex(key) not in data
 
@@ -117,7 +117,7 @@ def test_an_application_without_a_key_is_told_at_once(path: Path, monkeypatch: p
         open_bundle(path)
     place = tmp_path / "edgekit" / "secret"
     place.parent.mkdir()
-    place.write_text(KEY.handed()[0])
+    place.write_text(KEY.to_pipe()[0])
     place.chmod(0o600)
     with open_bundle(path) as model:
         assert model.predict(tiny.BLUE).top(1)[0].label == "blue"
@@ -125,7 +125,7 @@ def test_an_application_without_a_key_is_told_at_once(path: Path, monkeypatch: p
 
 def test_another_bundle_of_another_key_takes_its_place_where_both_keys_are_there(path: Path, tmp_path: Path):
     following = tiny.bundle(tmp_path, secret=OTHER)
-    both = Secret([bytes.fromhex(OTHER.handed()[0]), bytes.fromhex(KEY.handed()[0])])
+    both = Secret([bytes.fromhex(OTHER.to_pipe()[0]), bytes.fromhex(KEY.to_pipe()[0])])
     with open_bundle(path, secret=both) as model:
         model.swap(following)
         assert model.predict(tiny.RED).top(1)[0].label == "red"
@@ -144,14 +144,14 @@ def forged(path: Path, to: Path, change: Callable[[dict, list[bytes]], None]) ->
     data = path.read_bytes()
     (length,) = struct.unpack_from("<I", data, 8)
     manifest = json.loads(data[12 : 12 + length])
-    start = aligned(12 + length + 4 + 2 + 32)
+    start = align_up(12 + length + 4 + 2 + 32)
     blobs = [data[start + b["offset"] :][: b["size"]] for b in manifest["blobs"]]
     change(manifest, blobs)
     body = canonical_json(manifest)
     head = MAGIC + struct.pack("<I", len(body)) + body + struct.pack("<I", 2) + b"[]"
     head += hashlib.sha256(head).digest()
     out = to / "forged.ekb"
-    out.write_bytes(b"".join(part + bytes(aligned(len(part)) - len(part)) for part in (head, *blobs)))
+    out.write_bytes(b"".join(part + bytes(align_up(len(part)) - len(part)) for part in (head, *blobs)))
     return out
 
 
@@ -262,7 +262,7 @@ def test_a_part_may_be_encrypted_and_the_rest_is_read_without_the_key(path: Path
         manifest["blobs"][number]["size"] = len(plain_image)
         offset = 0
         for blob in manifest["blobs"]:
-            blob["offset"], offset = offset, aligned(offset + blob["size"])
+            blob["offset"], offset = offset, align_up(offset + blob["size"])
 
     mixed = forged(path, tmp_path, change)
     locked = read_bundle(mixed)
@@ -274,7 +274,7 @@ def test_a_part_may_be_encrypted_and_the_rest_is_read_without_the_key(path: Path
 
 def test_neither_a_bundle_nor_its_content_is_shown_by_repr(path: Path):
     shown = repr(read_bundle(path, secret=KEY))
-    assert KEY.handed()[0] not in shown
+    assert KEY.to_pipe()[0] not in shown
     assert repr(MODEL)[10:40] not in shown
 
 
@@ -297,7 +297,7 @@ def test_a_large_bundle_is_in_memory_twice_at_most_while_it_is_opened(tmp_path: 
         "import sys; from edgekit_runtime.bundle import read_bundle; from edgekit_runtime.bundle.secrets import "
         "Secret\nfrom cryptography.hazmat.primitives.ciphers import Cipher\ndef now(name): return int([l for l in "
         "open('/proc/self/status') if l.startswith(name)][0].split()[1]) << 10\nbefore = now('VmRSS')\nb = "
-        f"read_bundle(sys.argv[1], secret=Secret([bytes.fromhex('{KEY.handed()[0]}')]))\nprint(now('VmHWM') - before, "
+        f"read_bundle(sys.argv[1], secret=Secret([bytes.fromhex('{KEY.to_pipe()[0]}')]))\nprint(now('VmHWM') - before, "
         "now('VmRSS') - before, len(b.blob(b.artifact().blob)))"
     )
     done = subprocess.run(

@@ -143,13 +143,13 @@ def _encode(draft, changed):
     import hashlib
 
     from edgekit.packaging.writer import canonical_json
-    from edgekit_runtime.bundle import aligned
+    from edgekit_runtime.bundle import align_up
 
     body = canonical_json(changed.as_json())
     head = MAGIC + struct.pack("<I", len(body)) + body + struct.pack("<I", 2) + b"[]"
     head += hashlib.sha256(head).digest()
     parts = [head, *draft._blobs.values()]
-    return b"".join(part + bytes(aligned(len(part)) - len(part)) for part in parts)
+    return b"".join(part + bytes(align_up(len(part)) - len(part)) for part in parts)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +178,10 @@ def _encode(draft, changed):
         (lambda m: m["contract"]["inputs"][0].update(shape=[8, "8", 3]), r"shape\[1\]: '8' is not a int"),
         (lambda m: m["artifacts"].append(m["artifacts"][0]), "several artifacts have the role 'primary'"),
         (lambda m: m["artifacts"].append({**m["artifacts"][0], "role": "alternate"}), "two artifacts have one recipe"),
+        (
+            lambda m: m["artifacts"].extend({**m["artifacts"][0], "role": "degraded"} for _ in range(2)),
+            "several artifacts have the role 'degraded'",
+        ),
         (lambda m: m["artifacts"][0].update(recipe="../x"), "is no name of a recipe"),
         (lambda m: m["artifacts"][0].update(ops=["CONV_2D", "CONV_2D"]), "operators is there twice"),
         (

@@ -77,7 +77,7 @@ def test_the_first_key_encrypts_and_all_of_them_open(key_file):
     secret = load_secret(str(key_file(f"{NEXT.hex()}\n{KEY.hex()}\n".encode())))
     assert secret.key() == NEXT
     assert secret.key(Secret([KEY]).id) == KEY
-    assert secret.only(Secret([KEY]).id).handed() == [KEY.hex()]
+    assert secret.only(Secret([KEY]).id).to_pipe() == [KEY.hex()]
 
 
 def lines(count: int) -> bytes:
@@ -195,7 +195,7 @@ def test_a_file_that_everybody_may_read_holds_no_secret(mode: int, key_file):
     """S23"""
     path = key_file(KEY, mode)
     with pytest.raises(
-        SecretError, match=rf"everybody .* \(mode {mode:04o}\).*chmod 600 {path}", check=has_code("secret-unreadable")
+        SecretError, match=rf"every user .* \(mode {mode:04o}\).*chmod 600 {path}", check=has_code("secret-unreadable")
     ):
         load_secret(str(path))
 
@@ -250,7 +250,7 @@ def test_nothing_is_fetched_for_who_gave_nothing():
 def test_a_bundle_gets_the_one_key_that_it_needs(given):
     secret = opened_with(given, Secret([KEY]).id, "net.ekb")
     assert secret is not None
-    assert secret.handed() == [KEY.hex()]
+    assert secret.to_pipe() == [KEY.hex()]
 
 
 def test_another_key_is_named_by_its_id_as_is_the_one_that_is_needed():
@@ -293,7 +293,7 @@ def test_a_process_that_was_handed_a_key_leaves_no_image_on_a_disk():
 
     code = (
         "import json, resource, sys; from edgekit_runtime.bundle.secrets import Secret\nsecret = "
-        "Secret.received(json.load(sys.stdin))\nimport ctypes; print(secret.id, "
+        "Secret.from_pipe(json.load(sys.stdin))\nimport ctypes; print(secret.id, "
         "resource.getrlimit(resource.RLIMIT_CORE)[0], ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
     )
     done = subprocess.run(
@@ -317,4 +317,4 @@ def test_whatever_is_in_a_file_is_a_key_or_one_error_that_does_not_repeat_it(con
         assert "\n" not in told
         assert all(line not in told for line in content.decode("latin-1").split() if len(line) > 12)
     else:
-        assert all(len(bytes.fromhex(key)) == 32 for key in secret.handed())
+        assert all(len(bytes.fromhex(key)) == 32 for key in secret.to_pipe())

@@ -12,7 +12,7 @@ from PIL import Image
 
 from edgekit_runtime.cache import identify
 from edgekit_runtime.contract.frame import Frame
-from edgekit_runtime.contract.picture import Encoded
+from edgekit_runtime.contract.picture import EncodedImage
 from edgekit_runtime.errors import InputError
 
 
@@ -72,7 +72,7 @@ def test_a_path_is_read_once_and_has_the_key_of_its_bytes(tmp_path):
     data = png(Image.new("RGB", (3, 3), "red"))
     path.write_bytes(data)
     path_key, inputs = identify({"x": path}, b"model")
-    assert inputs["x"] == Encoded(data, str(path))
+    assert inputs["x"] == EncodedImage(data, str(path))
     assert path_key == key(data) == key(str(path))
 
 

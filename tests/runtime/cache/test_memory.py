@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgekit_runtime.cache import MISS, MemoryCache
-from edgekit_runtime.cache.memory import entry_bytes, kept
+from edgekit_runtime.cache.memory import entry_bytes, freeze
 
 SHAPES = {
     "ten classes": [(10,)],
@@ -39,7 +39,7 @@ def test_a_row_of_a_batch_does_not_keep_the_batch():
     batch = np.zeros((32, 1000), np.float32)
     row = batch[3]
     row.flags.writeable = False
-    held = kept({"y": row})["y"]
+    held = freeze({"y": row})["y"]
     assert held.base is None
     assert entry_bytes({"y": held}) < 5000
 
@@ -47,9 +47,9 @@ def test_a_row_of_a_batch_does_not_keep_the_batch():
 def test_what_is_read_only_and_its_own_is_not_copied():
     array = np.zeros(1000, np.float32)
     array.flags.writeable = False
-    outputs = kept({"y": array})
+    outputs = freeze({"y": array})
     assert outputs["y"] is array
-    assert kept(outputs) is outputs
+    assert freeze(outputs) is outputs
 
 
 def test_evicts_the_least_recently_used_not_the_oldest_inserted():

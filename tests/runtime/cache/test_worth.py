@@ -24,17 +24,17 @@ class Board:
     def request(self):
         if not self.worth.pays(self.now):
             self.now += self.compute_s
-            self.worth.saved(self.compute_s)
+            self.worth.record_saving(self.compute_s)
             return
         self.looked += 1
         self.now += self.lookup_s
         self.worth.costs(self.lookup_s)
         hit = self._random.random() < self.hit_rate
-        self.worth.looked(hit, self.now)
+        self.worth.record_lookups(hit, self.now)
         self.hits += hit
         if not hit:
             self.now += self.compute_s
-            self.worth.saved(self.compute_s)
+            self.worth.record_saving(self.compute_s)
 
     def run(self, n):
         for _ in range(n):
@@ -123,7 +123,7 @@ def test_nothing_is_decided_before_anything_was_measured():
     worth = Worth()
     for number in range(1000):
         assert worth.pays(float(number))
-        worth.looked(False, float(number))
+        worth.record_lookups(False, float(number))
 
 
 def test_stats_say_what_it_goes_by():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.contract import Carried, Carry, Contract, InputContract, OutputContract
+from edgekit_runtime.contract import CarriedState, Carry, Contract, InputContract, OutputContract
 from edgekit_runtime.errors import ContractError
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
@@ -21,7 +21,7 @@ CONTRACT = Contract(
     (InputContract("h", (2, 3), "float32"), InputContract("x", (1,), "float32")),
     (OutputContract("y", (1,), "float32"), OutputContract("hn", (2, 3), "float32")),
     state="explicit",
-    carried=(Carried("h", "hn"),),
+    carried=(CarriedState("h", "hn"),),
 )
 X, Y = TensorSpec("x", "x", "float32", (1, 1)), TensorSpec("y", "y", "float32", (1, 1))
 
@@ -51,7 +51,7 @@ def test_inputs_are_fed_in_the_artifacts_order():
     ids=["zeros", "one number", "every value"],
 )
 def test_it_begins_as_the_contract_says(initial, wanted):
-    contract = replace(CONTRACT, carried=(Carried("h", "hn", initial),))
+    contract = replace(CONTRACT, carried=(CarriedState("h", "hn", initial),))
     (first,) = carry(state("h", "float32"), state("hn", "float32"), contract).begin()
     assert first.dtype == np.float32
     np.testing.assert_array_equal(first[0], wanted)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from edgekit_runtime.contract import Decoder, ImageSpec, InputContract
-from edgekit_runtime.contract.picture import Encoded
+from edgekit_runtime.contract.picture import EncodedImage
 from edgekit_runtime.errors import InputError
 
 
@@ -264,4 +264,4 @@ def test_decoding_in_threads_leaves_the_applications_warnings_alone():
 def test_encoded_bytes_for_an_input_that_is_no_image_are_told_so(tmp_path):
     (tmp_path / "cat.png").write_bytes(encoded(RED))
     with pytest.raises(InputError, match=r"this input is no image"):
-        TENSOR(Encoded.read(tmp_path / "cat.png"))
+        TENSOR(EncodedImage.read(tmp_path / "cat.png"))

@@ -218,7 +218,7 @@ NONSENSE = {
     "no box at all": (replace(APART, max_boxes=0), "max_boxes", "less than one box"),
     "softmax of one": (replace(APART, scores="one", classes="one", activation="softmax"), "activation",
         "softmax is over"),
-    "labels for the background": (replace(APART, background="first"), "labels", "2 labels, and the outputs tell 1"),
+    "labels for the background": (replace(APART, background="first"), "labels", "2 labels, and the outputs have 1"),
 }  # fmt: skip
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from edgekit_runtime import Frame
 from edgekit_runtime.contract import Decoder, ImageSpec, InputContract
-from edgekit_runtime.contract.decode import kept, taken
-from edgekit_runtime.contract.picture import MAX_BYTES, MAX_PIXELS, Encoded
+from edgekit_runtime.contract.decode import copy_in, unwrap
+from edgekit_runtime.contract.picture import MAX_BYTES, MAX_PIXELS, EncodedImage
 from edgekit_runtime.errors import InputError
 
 IMAGE = Decoder(InputContract("image", (8, 8, 3), "float32", ImageSpec(8, 8, (0.0,) * 3, (1.0,) * 3)))
@@ -60,7 +60,7 @@ def test_each_holder_of_numbers_is_an_array(value):
 
 def test_an_array_of_numbers_is_a_view_of_the_callers_memory():
     numbers = array.array("f", [1, 2, 3])
-    assert np.shares_memory(taken(numbers, "x"), np.frombuffer(numbers, np.float32))
+    assert np.shares_memory(unwrap(numbers, "x"), np.frombuffer(numbers, np.float32))
 
 
 REFUSED = {
@@ -105,7 +105,7 @@ def test_a_file_that_no_picture_needs_is_not_read(tmp_path):
     with (tmp_path / "x.png").open("wb") as file:
         file.truncate(MAX_BYTES + 1)  # a hole: it takes no room on the disk
     with pytest.raises(InputError, match=f"{MAX_BYTES + 1:,} bytes are more than"):
-        Encoded.read(tmp_path / "x.png")
+        EncodedImage.read(tmp_path / "x.png")
 
 
 def test_a_camera_frame_has_the_bounds_of_a_picture():
@@ -118,7 +118,13 @@ def test_a_camera_frame_has_the_bounds_of_a_picture():
 
 def test_what_is_kept_no_longer_changes_with_the_callers_memory():
     pixels, flat, frame = PIXELS.copy(), bytearray(b"\7" * 192), np.full((8, 8, 3), 7, np.uint8)
-    mine = [kept(pixels), kept(flat), kept(memoryview(flat)), kept(Frame(frame, "bgr")), kept(Frame(flat, "rgb", 8, 8))]
+    mine = [
+        copy_in(pixels),
+        copy_in(flat),
+        copy_in(memoryview(flat)),
+        copy_in(Frame(frame, "bgr")),
+        copy_in(Frame(flat, "rgb", 8, 8)),
+    ]
     pixels[:] = frame[:] = 0
     flat[:] = bytes(192)
     assert np.array_equal(mine[0], PIXELS)

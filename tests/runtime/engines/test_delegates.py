@@ -9,7 +9,7 @@ import pytest
 import tiny
 from native import compiled
 
-from edgekit_runtime.engines import Setup, available, load_with
+from edgekit_runtime.engines import EngineSetup, available, load_with
 from edgekit_runtime.engines.tflite import split
 from edgekit_runtime.errors import EngineError
 
@@ -32,14 +32,14 @@ def libraries(tmp_path_factory):
 
 
 def load(delegate, name=TFLITE[0] if TFLITE else ""):
-    return load_with(name, "tflite", tiny.model_bytes("tflite-int8"), Setup(delegate=str(delegate)))
+    return load_with(name, "tflite", tiny.model_bytes("tflite-int8"), EngineSetup(delegate=str(delegate)))
 
 
 @pytest.mark.parametrize("name", TFLITE)
 def test_an_engine_runs_with_a_delegate_and_says_so(libraries, name):
     with (
         load(libraries["delegate"], name) as engine,
-        load_with(name, "tflite", tiny.model_bytes("tflite-int8"), Setup()) as plain,
+        load_with(name, "tflite", tiny.model_bytes("tflite-int8"), EngineSetup()) as plain,
     ):
         assert engine.info.delegate == str(libraries["delegate"])
         given = np.full((1, 8, 8, 3), 17, np.int8)
@@ -80,4 +80,4 @@ def test_options_stand_behind_the_path():
 
 def test_an_engine_without_delegates_says_so():
     with pytest.raises(EngineError, match="takes no delegate"):
-        load_with("onnxruntime", "onnx", b"", Setup(delegate="x.so"))
+        load_with("onnxruntime", "onnx", b"", EngineSetup(delegate="x.so"))

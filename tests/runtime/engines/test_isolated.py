@@ -15,7 +15,7 @@ import tiny
 from native import compiled
 
 from edgekit_runtime.children import environment
-from edgekit_runtime.engines import ENGINES, Setup, available
+from edgekit_runtime.engines import ENGINES, EngineSetup, available
 from edgekit_runtime.engines.isolated import MOST_DEATHS, IsolatedHost
 from edgekit_runtime.errors import EngineError, EngineHung
 
@@ -31,7 +31,7 @@ def host():
     made.close()
 
 
-def load(host, setup=Setup()):  # noqa: B008
+def load(host, setup=EngineSetup()):  # noqa: B008
     return host.load(ENGINE, FORMAT, tiny.model_bytes(RECIPE), setup)
 
 
@@ -148,7 +148,7 @@ def test_a_crash_while_loading_is_a_typed_error(tmp_path):
     library = compiled(Path(__file__).parent / "delegate.c", tmp_path / "libnothing.so")
     host = IsolatedHost()
     with pytest.raises(EngineError, match="SIGABRT"):
-        load(host, Setup(delegate=f"{library},mode=crash"))
+        load(host, EngineSetup(delegate=f"{library},mode=crash"))
     host.close()
 
 
@@ -167,10 +167,10 @@ def test_closing_leaves_no_process_and_no_descriptor():
 
 PARENT = """
 import sys, tiny, numpy as np
-from edgekit_runtime.engines import ENGINES, Setup
+from edgekit_runtime.engines import ENGINES, EngineSetup
 from edgekit_runtime.engines.isolated import IsolatedHost
 host = IsolatedHost()
-engine = host.load({engine!r}, ENGINES[{engine!r}].formats[0], tiny.model_bytes({recipe!r}), Setup())
+engine = host.load({engine!r}, ENGINES[{engine!r}].formats[0], tiny.model_bytes({recipe!r}), EngineSetup())
 print(host.pid, flush=True)
 sys.stdin.read()
 """

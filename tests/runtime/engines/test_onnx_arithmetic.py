@@ -19,11 +19,11 @@ from saturating import ARM, AVX2_ONLY, WITH_VNNI
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import Setup, load_with
-from edgekit_runtime.engines.recording import Recording
+from edgekit_runtime.engines import EngineSetup, load_with
+from edgekit_runtime.engines.recording import RecordingEngine
 from edgekit_runtime.errors import SelfTestError
 from edgekit_runtime.selftest import check_same_bits, replay
-from edgekit_runtime.tuning import Wanted, candidates
+from edgekit_runtime.tuning import TuningOptions, candidates
 
 simulated = pytest.mark.skipif(bool(avx2_only.missing()), reason=avx2_only.missing())
 
@@ -32,8 +32,8 @@ import json, sys
 import numpy as np
 from pathlib import Path
 from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import Setup, load_with
-from edgekit_runtime.tuning import Wanted, candidates
+from edgekit_runtime.engines import EngineSetup, load_with
+from edgekit_runtime.tuning import TuningOptions, candidates
 from edgekit_runtime.tuning.trial import Trial
 
 picture = np.array(json.loads(sys.argv[1]), np.float32)
@@ -42,9 +42,9 @@ for path in sys.argv[2:]:
     bundle = read_bundle(path)
     entry = bundle.artifact()
     for kernels in ("default", "fast"):
-        with load_with("onnxruntime", "onnx", bundle.blob(entry.blob), Setup(kernels=kernels)) as engine:
+        with load_with("onnxruntime", "onnx", bundle.blob(entry.blob), EngineSetup(kernels=kernels)) as engine:
             said["answers"].setdefault(path, {})[kernels] = engine.run([picture])[0].tolist()
-    offer = candidates(bundle.manifest, {"onnxruntime": "1"}, Wanted(threads=1), cores=1)
+    offer = candidates(bundle.manifest, {"onnxruntime": "1"}, TuningOptions(threads=1), cores=1)
     facts = said["facts"][path] = []
     Trial(bundle, offer, facts.append).run(1.0)
 print(json.dumps(said))
@@ -65,7 +65,7 @@ def without_vnni(bundles):
     here = {}
     for name, path in bundles.items():
         bundle = read_bundle(path)
-        with load_with("onnxruntime", "onnx", bundle.blob(bundle.artifact().blob), Setup()) as engine:
+        with load_with("onnxruntime", "onnx", bundle.blob(bundle.artifact().blob), EngineSetup()) as engine:
             here[name] = engine.run([picture])[0].tolist()
     return {
         name: {"here": here[name], "answers": said["answers"][str(path)], "facts": said["facts"][str(path)]}
@@ -104,17 +104,17 @@ def test_the_trial_admits_fast_sums_that_keep_the_bits_of_the_golden_answers(wit
 )
 def test_fast_sums_are_offered_only_where_they_differ_and_never_first(bundles, cpu, kernels):
     manifest = read_bundle(bundles["saturates"]).manifest
-    offer = candidates(manifest, {"onnxruntime": "1"}, Wanted(threads=1), cores=1, cpu=cpu)
+    offer = candidates(manifest, {"onnxruntime": "1"}, TuningOptions(threads=1), cores=1, cpu=cpu)
     assert [one.kernels for one in offer] == kernels
 
 
 def test_a_float_artifact_has_no_fast_sums(tmp_path):
     manifest = read_bundle(tiny.bundle(tmp_path, "onnx-f32")).manifest
-    offer = candidates(manifest, {"onnxruntime": "1"}, Wanted(threads=1), cores=1, cpu=AVX2_ONLY)
+    offer = candidates(manifest, {"onnxruntime": "1"}, TuningOptions(threads=1), cores=1, cpu=AVX2_ONLY)
     assert [one.kernels for one in offer] == ["default"]
 
 
-class Nearly(Recording):
+class Nearly(RecordingEngine):
     """Answers within every tolerance, and not with the same bits."""
 
     def run(self, inputs):
@@ -124,7 +124,7 @@ class Nearly(Recording):
 def test_fast_sums_must_keep_every_bit_whatever_the_tolerance_allows(bundles):
     bundle = read_bundle(bundles["cannot"])
     entry = bundle.artifact()
-    exact, other = (load_with("onnxruntime", "onnx", bundle.blob(entry.blob), Setup()) for _ in range(2))
+    exact, other = (load_with("onnxruntime", "onnx", bundle.blob(entry.blob), EngineSetup()) for _ in range(2))
     with exact, other:
         check_same_bits(bundle, entry, other, exact)
         replay(bundle, entry, Nearly(other))

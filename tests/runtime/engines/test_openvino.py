@@ -12,7 +12,7 @@ import tiny
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.children import environment, python_code
-from edgekit_runtime.engines import Setup, available, load_with
+from edgekit_runtime.engines import EngineSetup, available, load_with
 from edgekit_runtime.errors import EngineError
 
 pytestmark = pytest.mark.skipif("openvino" not in available(), reason="openvino is not installed: make test-openvino")
@@ -21,7 +21,7 @@ FILES = sorted(path.name for path in tiny.MODELS.glob("*.tflite") if path.name !
 
 
 def load(form, data, **setup):
-    return load_with("openvino", form, data, Setup(**setup))
+    return load_with("openvino", form, data, EngineSetup(**setup))
 
 
 @with_litert
@@ -29,7 +29,7 @@ def load(form, data, **setup):
 def test_a_tflite_file_has_the_tensors_that_litert_describes_and_gives_its_answers(name):
     data = (tiny.MODELS / name).read_bytes()
     draw = np.random.default_rng(0)
-    with load("tflite", data) as ours, load_with("litert", "tflite", data, Setup()) as theirs:
+    with load("tflite", data) as ours, load_with("litert", "tflite", data, EngineSetup()) as theirs:
         assert (ours.inputs, ours.outputs) == (theirs.inputs, theirs.outputs)
         for _ in range(20):
             items = [
@@ -69,8 +69,8 @@ import sys
 reached = []
 sys.addaudithook(lambda event, args: reached.append(event) \
 if event in ("socket.connect", "socket.getaddrinfo") else None)
-from edgekit_runtime.engines import Setup, load_with
-with load_with("openvino", sys.argv[1], open(sys.argv[2], "rb").read(), Setup()):
+from edgekit_runtime.engines import EngineSetup, load_with
+with load_with("openvino", sys.argv[1], open(sys.argv[2], "rb").read(), EngineSetup()):
     pass
 import threading
 assert not reached, reached
@@ -110,12 +110,12 @@ SATURATES = """
 import json, sys
 import numpy as np
 import saturating
-from edgekit_runtime.engines import Setup, load_with, openvino
+from edgekit_runtime.engines import EngineSetup, load_with, openvino
 openvino.cpu = lambda: saturating.AVX2_ONLY
 picture = np.full((1, 3, 8, 8), 0.9, np.float32)
 said = {}
 for kernels in ("default", "fast"):
-    with load_with("openvino", "onnx", saturating.model_bytes(127), Setup(kernels=kernels)) as engine:
+    with load_with("openvino", "onnx", saturating.model_bytes(127), EngineSetup(kernels=kernels)) as engine:
         said[kernels] = engine.run([picture])[0].tolist()
 print(json.dumps(said))
 """

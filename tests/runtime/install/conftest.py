@@ -11,7 +11,7 @@ import pytest
 from downloads import make_certificate
 from installed import UNSIGNED, Maker
 
-from edgekit_runtime.install import Asked, Installed, install
+from edgekit_runtime.install import InstallOptions, InstallResult, install
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 def put(root: Path):
     """Install into `root`; the board's owner allows unsigned bundles unless told otherwise."""
 
-    def put(source: Path | str, asked: Asked = UNSIGNED, **changes) -> Installed:
+    def put(source: Path | str, asked: InstallOptions = UNSIGNED, **changes) -> InstallResult:
         return install(source, root, replace(asked, **changes))
 
     return put

@@ -16,13 +16,13 @@ import tiny
 from installed import UNSIGNED, current, events, names
 from refusing import has_code
 
-from edgekit.packaging.assemble import Terms
+from edgekit.packaging.assemble import BundleTerms
 from edgekit_runtime import EdgekitError, open_bundle
 from edgekit_runtime.bundle import Promise
 from edgekit_runtime.errors import InstallError, StorageError
 from edgekit_runtime.install import activate, collect, rollback, status
-from edgekit_runtime.install.trial import Seen, Verdict, judge
-from edgekit_runtime.install.trial import Terms as Asked
+from edgekit_runtime.install.trial import TrialCounts, TrialVerdict, judge
+from edgekit_runtime.install.trial import TrialTerms as Asked
 from edgekit_runtime.install.watching import TrialWatch
 
 APP = replace(UNSIGNED, trial="app")
@@ -323,7 +323,7 @@ def test_the_model_looks_by_itself(made, put, root, monkeypatch):
 
     monkeypatch.setattr(watching, "_LOOK_S", 0.01)
     put(made("1"))
-    put(made("2", Terms(rollout_seq=2)), APP)
+    put(made("2", BundleTerms(rollout_seq=2)), APP)
     looked = threading.Event()
     real = TrialWatch.look
 
@@ -345,18 +345,18 @@ def test_the_model_looks_by_itself(made, put, root, monkeypatch):
 class TestJudgement:
     TERMS = Asked(answers=200, seconds=60.0, p99_ms=10.0, peak_mb=100.0)
     CASES = {
-        "nothing yet": (Seen(), "wait"),
-        "enough answers, too soon": (Seen(answers=500, seconds=59.0), "wait"),
-        "enough time, too few": (Seen(answers=199, seconds=600.0), "wait"),
-        "good": (Seen(answers=200, late=2, seconds=60.0), "keep"),
-        "three of 200 late": (Seen(answers=200, late=3, seconds=60.0), "back"),
-        "three of 400 late": (Seen(answers=400, late=3, seconds=60.0), "keep"),
-        "two failed": (Seen(answers=198, failures=2, seconds=60.0), "keep"),
-        "three failed": (Seen(answers=198, failures=3, seconds=60.0), "back"),
-        "all failed": (Seen(failures=200, seconds=60.0), "back"),
-        "dead at once": (Seen(answers=1, seconds=0.1, dead="it hung"), "back"),
-        "too large": (Seen(answers=200, seconds=60.0, peak_mb=101.0), "back"),
-        "large enough": (Seen(answers=200, seconds=60.0, peak_mb=99.0), "keep"),
+        "nothing yet": (TrialCounts(), "wait"),
+        "enough answers, too soon": (TrialCounts(answers=500, seconds=59.0), "wait"),
+        "enough time, too few": (TrialCounts(answers=199, seconds=600.0), "wait"),
+        "good": (TrialCounts(answers=200, late=2, seconds=60.0), "keep"),
+        "three of 200 late": (TrialCounts(answers=200, late=3, seconds=60.0), "back"),
+        "three of 400 late": (TrialCounts(answers=400, late=3, seconds=60.0), "keep"),
+        "two failed": (TrialCounts(answers=198, failures=2, seconds=60.0), "keep"),
+        "three failed": (TrialCounts(answers=198, failures=3, seconds=60.0), "back"),
+        "all failed": (TrialCounts(failures=200, seconds=60.0), "back"),
+        "dead at once": (TrialCounts(answers=1, seconds=0.1, dead="it hung"), "back"),
+        "too large": (TrialCounts(answers=200, seconds=60.0, peak_mb=101.0), "back"),
+        "large enough": (TrialCounts(answers=200, seconds=60.0, peak_mb=99.0), "keep"),
     }
 
     @pytest.mark.parametrize("case", CASES)
@@ -365,5 +365,7 @@ class TestJudgement:
         assert judge(seen, self.TERMS).says == says
 
     def test_spells_add_up(self):
-        whole = Seen(answers=120, late=1, seconds=40.0).plus(Seen(answers=80, late=1, seconds=20.0, p99_ms=3.0))
-        assert judge(whole, self.TERMS) == Verdict("keep", "200 answers, p99 3 ms within the 10 promised")
+        whole = TrialCounts(answers=120, late=1, seconds=40.0).plus(
+            TrialCounts(answers=80, late=1, seconds=20.0, p99_ms=3.0)
+        )
+        assert judge(whole, self.TERMS) == TrialVerdict("keep", "200 answers, p99 3 ms within the 10 promised")

@@ -17,16 +17,16 @@ from downloads import Script, serving
 from installed import UNSIGNED, current, events, names
 
 from edgekit_runtime import EdgekitError
-from edgekit_runtime.install import Board, Fetching, Limits, collect, status
+from edgekit_runtime.install import BoardIdentity, DownloadLimits, FetchOptions, collect, status
 from edgekit_runtime.install.fetch import fetch, source_of
-from edgekit_runtime.install.http import told_url
+from edgekit_runtime.install.http import display_url
 
-LIMITS = Limits(silence_s=2.0, head_s=2.0, tries=3)
+LIMITS = DownloadLimits(silence_s=2.0, head_s=2.0, tries=3)
 
 
 @pytest.fixture
 def quick():
-    return replace(UNSIGNED, fetching=Fetching(LIMITS, sleep=lambda seconds: None))
+    return replace(UNSIGNED, fetching=FetchOptions(LIMITS, sleep=lambda seconds: None))
 
 
 def test_a_bundle_is_installed_from_a_url(made, put, root, quick):
@@ -79,7 +79,7 @@ def test_what_a_cut_install_fetched_is_collected_where_its_owner_gives_it_up(mad
 def test_what_the_board_is_need_not_be_said_again_to_go_on(came, made, put, root, quick):
     data = made("1").read_bytes()
     with serving(Script(data, cuts=[came, 0, 0, 0, None])) as url:
-        asked = replace(quick, board=Board(("raspberry-pi-4",)))
+        asked = replace(quick, board=BoardIdentity(("raspberry-pi-4",)))
         with pytest.raises(EdgekitError) as caught:
             put(url, asked, profile="x86-64")
         assert caught.value.code == "download"
@@ -118,7 +118,7 @@ def test_a_long_download_is_flushed_every_ten_seconds(made, tmp_path):
 
     source = replace(source_of("http://x/net.ekb"), opens=lambda start, validator: Stream())
     seconds = itertools.count(step=4)
-    how = Fetching(Limits(least_rate=0.0), clock=lambda: next(seconds))
+    how = FetchOptions(DownloadLimits(least_rate=0.0), clock=lambda: next(seconds))
     fetched = fetch(source, tmp_path / "x.part", lambda header: len(data), how)
     assert fetched.size == len(data)
     assert known[0] == 0
@@ -280,7 +280,7 @@ class TestPace:
                 pass
 
         source = replace(source_of("http://x/net.ekb"), opens=lambda start, validator: Stream())
-        how = Fetching(Limits(tries=1, **limits), clock=lambda: now[0])
+        how = FetchOptions(DownloadLimits(tries=1, **limits), clock=lambda: now[0])
         return lambda judge: fetch(source, folder / "x.part", judge, how)
 
     def test_one_byte_a_second_is_too_slow(self, made, tmp_path):
@@ -309,9 +309,9 @@ class TestPace:
 def test_a_server_that_says_nothing_is_given_up(put, root, quick):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        limits = Limits(silence_s=0.2, head_s=0.2, tries=1)
+        limits = DownloadLimits(silence_s=0.2, head_s=0.2, tries=1)
         with pytest.raises(EdgekitError) as caught:
-            put(f"http://127.0.0.1:{port}/net.ekb", replace(quick, fetching=Fetching(limits)))
+            put(f"http://127.0.0.1:{port}/net.ekb", replace(quick, fetching=FetchOptions(limits)))
     assert caught.value.code == "download"
 
 
@@ -336,7 +336,7 @@ def test_a_server_that_drips_is_given_up(scheme, put, root, quick):
         url, began = f"{scheme}://127.0.0.1:{slow.getsockname()[1]}/net.ekb", time.monotonic()
         try:
             with pytest.raises(EdgekitError, match=r"no answer began within 0\.2 s") as caught:
-                put(url, replace(quick, fetching=Fetching(Limits(silence_s=5.0, head_s=0.2, tries=1))))
+                put(url, replace(quick, fetching=FetchOptions(DownloadLimits(silence_s=5.0, head_s=0.2, tries=1))))
         finally:
             over.set()
             thread.join()
@@ -384,4 +384,4 @@ def test_a_file_url_is_a_path(made, put, root, quick):
     [("https://a:b@x:1/p?q#f", "https://x:1/p"), ("http://[::1]:8/p", "http://[::1]:8/p"), ("https://x", "https://x")],
 )
 def test_a_source_is_told_without_what_may_be_secret(url, told):
-    assert told_url(url) == told
+    assert display_url(url) == told

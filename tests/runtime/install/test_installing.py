@@ -17,11 +17,11 @@ from installed import BOARD, QUICK, UNSIGNED, current, events, names, new_key
 from refusing import has_code
 
 from edgekit.packaging import SigningKey
-from edgekit.packaging.assemble import Terms
+from edgekit.packaging.assemble import BundleTerms
 from edgekit_runtime import EdgekitError, open_bundle
 from edgekit_runtime.errors import InstallError, IntegrityError, SignatureError
-from edgekit_runtime.install import Asked, Board, activate, collect, install, rollback, status
-from edgekit_runtime.install.reading import named
+from edgekit_runtime.install import BoardIdentity, InstallOptions, activate, collect, install, rollback, status
+from edgekit_runtime.install.reading import trust_files
 
 
 def digest(path: Path) -> str:
@@ -101,18 +101,21 @@ def test_a_generation_is_activated_by_its_number(made, put, root):
 
 
 def test_what_the_system_refuses_is_told_of_what_was_done(tmp_path):
-    from edgekit_runtime.install.disk import reading, storing
+    from edgekit_runtime.install.disk import reading, storage_errors
 
     cases = {
         (reading, errno.EACCES): (
             "storage",
             "this user may not read it: Permission denied. Run this as a user who may read",
         ),
-        (storing, errno.EACCES): (
+        (storage_errors, errno.EACCES): (
             "storage",
             "cannot be written: Permission denied. Run this as the user who owns the root",
         ),
-        (storing, errno.EROFS): ("read-only", "the file system is read-only. Mount it for writing, then try again"),
+        (storage_errors, errno.EROFS): (
+            "read-only",
+            "the file system is read-only. Mount it for writing, then try again",
+        ),
         (reading, errno.EIO): ("storage", "the disk refused: Input/output error. Check the disk, then try again"),
     }
     for (doing, number), (code, told) in cases.items():
@@ -157,23 +160,23 @@ def spoilt(stored: Path) -> None:
 
 @pytest.mark.parametrize("rolled_back", [False, True], ids=["", "and is older than what was seen"])
 def test_a_damaged_copy_of_what_answers_is_refused_like_any_other(rolled_back, made, put, root, tmp_path):
-    put(made("1", Terms(rollout_seq=1)))
+    put(made("1", BundleTerms(rollout_seq=1)))
     if rolled_back:
-        put(made("2", Terms(rollout_seq=2)))
+        put(made("2", BundleTerms(rollout_seq=2)))
         rollback(root)
     before = len(events(root))
     with pytest.raises(IntegrityError):
-        put(damaged(made("1", Terms(rollout_seq=1)), tmp_path))
+        put(damaged(made("1", BundleTerms(rollout_seq=1)), tmp_path))
     assert [(one["event"], one["code"]) for one in events(root)[before:]] == [("refused", "bundle-integrity")]
     assert version(root) == "1"
     assert names(root / "incoming") == []
-    assert put(made("1", Terms(rollout_seq=1))).already
+    assert put(made("1", BundleTerms(rollout_seq=1))).already
 
 
 @pytest.mark.parametrize("harm", [lost, spoilt])
 @pytest.mark.parametrize("rolled_back", [False, True], ids=["", "and is older than what was seen"])
 def test_what_answers_is_repaired_in_its_place_and_the_one_before_stays(rolled_back, harm, made, put, root):
-    first, second = made("1", Terms(rollout_seq=1)), made("2", Terms(rollout_seq=2))
+    first, second = made("1", BundleTerms(rollout_seq=1)), made("2", BundleTerms(rollout_seq=2))
     put(first), put(second)
     if rolled_back:
         rollback(root)
@@ -215,7 +218,7 @@ def test_what_was_lost_takes_no_good_ones_place_as_the_one_before(trial, harm, m
 def test_the_same_bundle_signed_later_leads_back_past_itself(made, put, root, tmp_path):
     key, public = new_key(tmp_path)
     put(made("1")), put(made("2"))
-    put(made("2", key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
+    put(made("2", key=key), InstallOptions(trust=(public,), board=BOARD, proving=QUICK))
     assert status(root).previous.version == "1"
 
 
@@ -246,21 +249,21 @@ def test_what_is_amiss_before_anything_was_fetched_makes_no_root(case, made, roo
 
 def test_going_back_unburns_nothing(made, put, root):
 
-    put(made("1", Terms(rollout_seq=1))), put(made("2", Terms(rollout_seq=2)))
+    put(made("1", BundleTerms(rollout_seq=1))), put(made("2", BundleTerms(rollout_seq=2)))
     rollback(root)
     with pytest.raises(InstallError, check=has_code("downgrade")):
-        put(made("0", Terms(rollout_seq=1)))
+        put(made("0", BundleTerms(rollout_seq=1)))
     assert status(root).rollout_seq == 2
-    assert put(made("1", Terms(rollout_seq=1))).already, "what answers is no step back"
-    assert put(made("2", Terms(rollout_seq=2))).generation.version == "2"
+    assert put(made("1", BundleTerms(rollout_seq=1))).already, "what answers is no step back"
+    assert put(made("2", BundleTerms(rollout_seq=2))).generation.version == "2"
 
 
 def test_a_status_says_what_is_there(made, put, root):
-    put(made("1")), put(made("2", Terms(rollout_seq=5)))
+    put(made("1")), put(made("2", BundleTerms(rollout_seq=5)))
     found = status(root)
     assert (found.state, found.current.version, found.previous.version) == ("committed", "2", "1")
     assert found.current.unsigned
-    assert "UNSIGNED: taken because of --allow-unsigned" in found.current.vouched
+    assert "UNSIGNED: taken because of --allow-unsigned" in found.current.signature_text
     assert found.rollout_seq == 5
     assert found.as_json()["current"]["number"] == 2
 
@@ -274,11 +277,11 @@ class TestTrust:
 
     def test_a_root_remembers_whom_it_was_told_to_trust(self, made, put, root, alice):
         key, public = alice
-        done = put(made("1", key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
+        done = put(made("1", key=key), InstallOptions(trust=(public,), board=BOARD, proving=QUICK))
         assert not done.generation.unsigned
         assert status(root).trust == (f"trust/{key.keyid[:16]}-alice.pub.pem",)
         with pytest.raises(SignatureError):
-            put(made("2"), Asked(board=BOARD, proving=QUICK))
+            put(made("2"), InstallOptions(board=BOARD, proving=QUICK))
         assert version(root) == "1"
         with open_bundle(root) as model:
             assert model.describe()["signed"]
@@ -295,7 +298,7 @@ class TestTrust:
     def test_a_key_that_is_trusted_no_more_ends_it_at_the_next_opening(self, made, put, root, alice, tmp_path):
         """S4"""
         key, public = alice
-        put(made("1", key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
+        put(made("1", key=key), InstallOptions(trust=(public,), board=BOARD, proving=QUICK))
         _, other = new_key(tmp_path, "bob")
         next((root / "trust").iterdir()).write_bytes(other.read_bytes())
         with pytest.raises(SignatureError) as error:
@@ -333,26 +336,36 @@ class TestTrust:
     def test_a_signature_that_comes_later_makes_a_new_generation(self, made, put, root, alice):
         key, public = alice
         put(made("1"))
-        signed = put(made("1", key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
+        signed = put(made("1", key=key), InstallOptions(trust=(public,), board=BOARD, proving=QUICK))
         assert not signed.already
         assert not signed.generation.unsigned
 
     def test_an_unsigned_bundle_burns_no_number_for_signed_ones(self, made, put, root, alice):
         """S8"""
         key, public = alice
-        put(made("1", Terms(rollout_seq=2**53 - 1)))
-        done = put(made("2", Terms(rollout_seq=3), key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
+        put(made("1", BundleTerms(rollout_seq=2**53 - 1)))
+        done = put(
+            made("2", BundleTerms(rollout_seq=3), key=key), InstallOptions(trust=(public,), board=BOARD, proving=QUICK)
+        )
         assert done.generation.seq == 3
 
     def test_a_number_that_only_a_key_of_the_past_vouched_for_binds_nobody(self, made, put, root, alice, tmp_path):
         """Else a stolen key, revoked since, would have ended all updates with the highest number there is."""
 
         key, public = alice
-        put(made("1", Terms(rollout_seq=2**53 - 1), key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
+        put(
+            made("1", BundleTerms(rollout_seq=2**53 - 1), key=key),
+            InstallOptions(trust=(public,), board=BOARD, proving=QUICK),
+        )
         with pytest.raises(InstallError, check=has_code("downgrade")):
-            put(made("2", Terms(rollout_seq=3), key=key), Asked(trust=(public,), board=BOARD, proving=QUICK))
+            put(
+                made("2", BundleTerms(rollout_seq=3), key=key),
+                InstallOptions(trust=(public,), board=BOARD, proving=QUICK),
+            )
         bob, others = new_key(tmp_path, "bob")
-        done = put(made("2", Terms(rollout_seq=3), key=bob), Asked(trust=(others,), board=BOARD, proving=QUICK))
+        done = put(
+            made("2", BundleTerms(rollout_seq=3), key=bob), InstallOptions(trust=(others,), board=BOARD, proving=QUICK)
+        )
         assert done.generation.seq == 3
 
     @pytest.mark.parametrize("lost", [False, True], ids=["", "and the journal was lost"])
@@ -360,16 +373,16 @@ class TestTrust:
         """S18: what alice's bundles burned binds again once the key that went beyond it is trusted no more."""
 
         (key, public), (stolen, other) = alice, new_key(tmp_path, "mallory")
-        both, alone = (Asked(trust=keys, board=BOARD, proving=QUICK) for keys in ((public, other), (public,)))
-        put(made("5", Terms(rollout_seq=5), key=key), both)
-        put(made("100", Terms(rollout_seq=100), key=stolen), both)
+        both, alone = (InstallOptions(trust=keys, board=BOARD, proving=QUICK) for keys in ((public, other), (public,)))
+        put(made("5", BundleTerms(rollout_seq=5), key=key), both)
+        put(made("100", BundleTerms(rollout_seq=100), key=stolen), both)
         if lost:
             (root / "journal.json").unlink()
         with pytest.raises(InstallError, match="older than 5", check=has_code("downgrade")):
-            put(made("4", Terms(rollout_seq=4), key=key), alone)
-        assert put(made("6", Terms(rollout_seq=6), key=key), alone).generation.seq == 6
+            put(made("4", BundleTerms(rollout_seq=4), key=key), alone)
+        assert put(made("6", BundleTerms(rollout_seq=6), key=key), alone).generation.seq == 6
         with pytest.raises(InstallError, match="older than 100", check=has_code("downgrade")):
-            put(made("7", Terms(rollout_seq=7), key=key), both)
+            put(made("7", BundleTerms(rollout_seq=7), key=key), both)
 
 
 class TestWhatIsOpen:
@@ -486,7 +499,7 @@ def test_an_install_that_was_cut_off_is_known_again_from_another_folder(made, ro
 class TestTheBoardsName:
     """A root remembers what the board is, as it remembers whom it trusts."""
 
-    NAMELESS = replace(UNSIGNED, board=Board(("raspberry-pi-4",)))
+    NAMELESS = replace(UNSIGNED, board=BoardIdentity(("raspberry-pi-4",)))
 
     def test_counts_until_another_is_given(self, made, put, root):
         assert put(made("1"), self.NAMELESS, profile="x86-64").profile == "x86-64"
@@ -503,7 +516,7 @@ class TestTheBoardsName:
 
     def test_and_its_keys_are_remembered_of_a_bundle_that_answers_already(self, made, put, root, tmp_path):
         key, public = new_key(tmp_path)
-        signed = Asked(trust=(public,), board=BOARD, proving=QUICK)
+        signed = InstallOptions(trust=(public,), board=BOARD, proving=QUICK)
         put(made("1", key=key), signed)
         _, other = new_key(tmp_path, "bob")
         again = put(made("1", key=key), replace(signed, trust=(public, other), profile="x86-64"))
@@ -524,7 +537,7 @@ class TestTheBoardsName:
 
     def test_a_damaged_slot_is_made_anew_where_whom_to_trust_is_said_again(self, made, put, root, tmp_path):
         key, public = new_key(tmp_path)
-        signed = Asked(trust=(public,), board=BOARD, proving=QUICK)
+        signed = InstallOptions(trust=(public,), board=BOARD, proving=QUICK)
         put(made("1", key=key), signed)
         (root / "slot.json").write_bytes(bytes(40))
         with pytest.raises(EdgekitError, match="--trust"):
@@ -560,11 +573,11 @@ def test_another_install_drops_what_was_cut_off(stage, made, put, root):
 
 
 def test_a_journal_that_is_lost_is_begun_anew_from_what_answers(made, put, root):
-    put(made("1")), put(made("2", Terms(rollout_seq=5)))
+    put(made("1")), put(made("2", BundleTerms(rollout_seq=5)))
     (root / "journal.json").unlink()
     assert version(root) == "2"
     assert status(root).rollout_seq == 5, "what was accepted is not forgotten"
-    assert put(made("3", Terms(rollout_seq=6))).generation.number == 3
+    assert put(made("3", BundleTerms(rollout_seq=6))).generation.number == 3
     assert rollback(root).version == "2"
 
 
@@ -610,9 +623,9 @@ def test_a_root_without_its_slot_is_still_one_and_every_reader_says_what_is_miss
 class TestWhomItTrusts:
     """What --trust named, long after it was named."""
 
-    def signed(self, folder: Path) -> tuple[Asked, SigningKey, Path]:
+    def signed(self, folder: Path) -> tuple[InstallOptions, SigningKey, Path]:
         key, public = new_key(folder)
-        return Asked(trust=(public,), board=BOARD, proving=QUICK), key, public
+        return InstallOptions(trust=(public,), board=BOARD, proving=QUICK), key, public
 
     def test_of_a_key_there_is_a_copy_so_that_the_stick_may_go(self, made, put, root, tmp_path):
         asked, key, public = self.signed(tmp_path)
@@ -624,7 +637,9 @@ class TestWhomItTrusts:
         assert version(root) == "1"
         assert put(made("2", key=key), replace(asked, trust=())).generation.signed_by == (key.keyid,)
         with open_bundle(root) as model:
-            assert model.describe()["trust"].startswith(f"signed by alice.pub.pem ({key.keyid[:8]}), whom this root")
+            assert model.describe()["trust"].startswith(
+                f"signed by alice.pub.pem ({key.keyid[:8]}), trusted by the install root"
+            )
 
     def test_a_root_of_before_that_has_a_path_opens_and_says_what_to_do_where_that_is_gone(
         self, made, put, root, tmp_path
@@ -646,8 +661,8 @@ class TestWhomItTrusts:
         file = tmp_path / "root.json"
         file.write_bytes(rooted.document(rooted.signed_part(bundle=("ada",), root=("ada",)), "ada"))
         with pytest.raises(SignatureError):
-            put(made("1", key=key), Asked(trust=(file,), board=BOARD, proving=QUICK))
-        assert named((file,)).names == (str(file),)
+            put(made("1", key=key), InstallOptions(trust=(file,), board=BOARD, proving=QUICK))
+        assert trust_files((file,)).names == (str(file),)
 
     @pytest.mark.parametrize("name", ["trust/../evil.pem", "evil.pub.pem", "../evil.pub.pem", "trust/evil.pub.pem"])
     def test_a_slot_names_no_file_of_another_place(self, name, made, put, root, tmp_path):
@@ -727,12 +742,12 @@ def test_current_follows_the_journal_whatever_a_cut_left(made, put, root):
 
 
 def test_a_board_that_is_not_known_is_compared_by_its_architecture(made, put, root):
-    assert put(made("1"), board=Board(machine="x86_64")).state == "committed"
+    assert put(made("1"), board=BoardIdentity(machine="x86_64")).state == "committed"
 
 
 def test_a_child_tests_and_tries_it_where_one_can_be_started(made, put, root, monkeypatch):
     monkeypatch.delenv("EDGEKIT_SELFTEST")
     done = put(made("1"))
-    assert done.selftest.told.startswith("gives its 2 golden examples")
+    assert done.selftest.text.startswith("gives its 2 golden examples")
     assert done.trial.seen.answers == 25
     assert done.trial.seen.peak_mb > 10

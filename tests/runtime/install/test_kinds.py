@@ -10,7 +10,7 @@ from downloads import Script, serving
 from installed import UNSIGNED, current
 
 from edgekit_runtime import EdgekitError, open_bundle
-from edgekit_runtime.install import Fetching, Limits
+from edgekit_runtime.install import DownloadLimits, FetchOptions
 
 
 def test_a_model_that_keeps_a_state_is_tried_frame_by_frame(put, root, tmp_path):
@@ -39,7 +39,7 @@ def test_an_encrypted_one_needs_its_key_to_be_installed_and_to_be_opened(put, ro
         assert model.predict(tiny.RED).top(1)[0].label == "red"
 
 
-ONCE = replace(UNSIGNED, fetching=Fetching(Limits(tries=1)))
+ONCE = replace(UNSIGNED, fetching=FetchOptions(DownloadLimits(tries=1)))
 
 
 def test_https_is_checked_against_the_systems_certificates(made, put, root, certificate, monkeypatch):

@@ -16,7 +16,7 @@ from installed import current, events, names
 
 from edgekit_runtime import EdgekitError, open_bundle
 from edgekit_runtime.install import status
-from edgekit_runtime.install.disk import planted
+from edgekit_runtime.install.disk import foreign_file_error
 
 SECRET = b"not edgekit's\n"
 
@@ -181,8 +181,8 @@ WORDS = {
     "journal.json": "where a rollback leads is forgotten",
     "slot.json": "--trust and --profile",
     "generations/1/generation.json": "install its bundle again",
-    "incoming": "begins anew",
-    "incoming/1f00.part": "begins anew",
+    "incoming": "starts over",
+    "incoming/1f00.part": "starts over",
     "objects/1f00.ekb": "install it again",
     "generations/2": "nothing is lost",
     "current.new": "nothing is lost",
@@ -196,13 +196,13 @@ def test_what_goes_with_it_is_said(name, tmp_path):
     path = tmp_path / "my root" / name
     path.parent.mkdir(parents=True)
     path.symlink_to("/etc/passwd")
-    error = planted("a link", path)
+    error = foreign_file_error("a link", path)
     assert WORDS[name] in error.do
     assert name == "objects" or f"rm -f '{path}'" in error.do
     path.unlink()
     path.mkdir()
     (path / "mine").write_text("kept")
-    follow(planted("a folder", path).do)
+    follow(foreign_file_error("a folder", path).do)
     assert (path.with_name(path.name + ".aside") / "mine").read_text() == "kept"
 
 

@@ -18,10 +18,10 @@ from downloads import Script, serving
 from installed import UNSIGNED, names
 
 from edgekit_runtime import EdgekitError
-from edgekit_runtime.install import Fetching, Limits
+from edgekit_runtime.install import DownloadLimits, FetchOptions
 
-LIMITS = Limits(silence_s=2.0, head_s=2.0, tries=3)
-QUICK = replace(UNSIGNED, fetching=Fetching(LIMITS, sleep=lambda seconds: None))
+LIMITS = DownloadLimits(silence_s=2.0, head_s=2.0, tries=3)
+QUICK = replace(UNSIGNED, fetching=FetchOptions(LIMITS, sleep=lambda seconds: None))
 
 
 @dataclass
@@ -216,7 +216,7 @@ def test_an_answer_of_its_own(case, through, put):
 
 def test_one_that_drips_is_given_up(through, put, root):
     proxy = Proxy(drips=True)
-    how = replace(QUICK, fetching=Fetching(Limits(silence_s=5.0, head_s=0.2, tries=1)))
+    how = replace(QUICK, fetching=FetchOptions(DownloadLimits(silence_s=5.0, head_s=0.2, tries=1)))
     with through(proxy, Script(b"")) as url, pytest.raises(EdgekitError, match=r"no answer began within 0\.2 s"):
         put(url, how)
 

@@ -18,11 +18,11 @@ import tiny
 from downloads import Script, serving
 from installed import BOARD, QUICK, UNSIGNED, current, events, names, new_key
 
-from edgekit.packaging.assemble import Terms
+from edgekit.packaging.assemble import BundleTerms
 from edgekit_runtime import EdgekitError
 from edgekit_runtime.bundle import Promise
 from edgekit_runtime.bundle.secrets import Secret
-from edgekit_runtime.install import Asked, Board, Proving, status
+from edgekit_runtime.install import BoardIdentity, InstallOptions, TrialOptions, status
 from edgekit_runtime.trust import parse_time
 
 
@@ -36,29 +36,30 @@ BAD_PROMISE = Promise(p99_ms=0.0001)
 
 REFUSED = {
     # case: (terms, promise, how it is asked for, code, what the message says)
-    "nobody was ever trusted here": (Terms(), None, SIGNED_ONLY, "no-trust-store", "never told whom to trust"),
-    "an older rollout_seq": (Terms(rollout_seq=6), None, UNSIGNED, "downgrade", "6 is older than 7"),
-    "no rollout_seq after there was one": (Terms(), None, UNSIGNED, "downgrade", "it has no rollout_seq"),
-    "the same rollout_seq, another bundle": (Terms(rollout_seq=7), None, UNSIGNED, "rollout-seq-reused",
+    "nobody was ever trusted here": (BundleTerms(), None, SIGNED_ONLY, "no-trust-store", "no trusted keys"),
+    "an older rollout_seq": (BundleTerms(rollout_seq=6), None, UNSIGNED, "downgrade", "6 is older than 7"),
+    "no rollout_seq after there was one": (BundleTerms(), None, UNSIGNED, "downgrade", "it has no rollout_seq"),
+    "the same rollout_seq, another bundle": (BundleTerms(rollout_seq=7), None, UNSIGNED, "rollout-seq-reused",
         "of another bundle"),
     "expired": (
-        Terms(rollout_seq=8, expires="2027-01-01T00:00:00Z"), None, NOW, "expired", "clock says 2027-01-15"
+        BundleTerms(rollout_seq=8, expires="2027-01-01T00:00:00Z"), None, NOW, "expired", "clock says 2027-01-15"
     ),
     "not yet valid": (
-        Terms(rollout_seq=8, not_before="2027-02-01T00:00:00Z"), None, NOW, "not-yet-valid", "clock says 2027-01-15"
+        BundleTerms(rollout_seq=8, not_before="2027-02-01T00:00:00Z"), None, NOW, "not-yet-valid",
+        "clock says 2027-01-15"
     ),
     "another board": (
-        Terms(rollout_seq=8), None, replace(UNSIGNED, board=Board(("raspberry-pi-4",))), "incompatible",
+        BundleTerms(rollout_seq=8), None, replace(UNSIGNED, board=BoardIdentity(("raspberry-pi-4",))), "incompatible",
         "this board is raspberry-pi-4"
     ),
     "another architecture": (
-        Terms(rollout_seq=8), None, replace(UNSIGNED, board=Board(machine="aarch64")), "incompatible",
+        BundleTerms(rollout_seq=8), None, replace(UNSIGNED, board=BoardIdentity(machine="aarch64")), "incompatible",
         "this machine is aarch64"
     ),
-    "slower than promised": (Terms(rollout_seq=8), BAD_PROMISE, UNSIGNED, "trial-failed",
+    "slower than promised": (BundleTerms(rollout_seq=8), BAD_PROMISE, UNSIGNED, "trial-failed",
         "took longer than the 0.0001 ms promised"),
     "larger than promised": (
-        Terms(rollout_seq=8), Promise(peak_mb=1.0), UNSIGNED, "trial-failed", "and 1 were promised"
+        BundleTerms(rollout_seq=8), Promise(peak_mb=1.0), UNSIGNED, "trial-failed", "and 1 were promised"
     ),
 }  # fmt: skip
 
@@ -67,7 +68,7 @@ REFUSED = {
 def test_is_refused_and_changes_nothing(case, made, put, root):
     """S1 S19"""
     terms, promise, asked, code, says = REFUSED[case]
-    put(made("1", Terms(rollout_seq=7)))
+    put(made("1", BundleTerms(rollout_seq=7)))
     before, objects = len(events(root)), names(root / "objects")
     with pytest.raises(EdgekitError) as caught:
         put(made("2", terms, promise), asked)
@@ -121,10 +122,10 @@ def test_a_clock_that_is_wrong_is_named(case, made, put, root):
     now, expires, code = CLOCKS[case]
     asked = replace(UNSIGNED, clock=at(now))
     if not code:
-        assert put(made("1", Terms(expires=expires)), asked).state == "committed"
+        assert put(made("1", BundleTerms(expires=expires)), asked).state == "committed"
         return
     with pytest.raises(EdgekitError) as caught:
-        put(made("1", Terms(expires=expires)), asked)
+        put(made("1", BundleTerms(expires=expires)), asked)
     assert caught.value.code == code
     assert now in str(caught.value)
 
@@ -133,7 +134,7 @@ def test_a_clock_that_was_set_back_opens_nothing_that_had_expired(made, put, roo
     """S10"""
     put(made("1"), replace(UNSIGNED, clock=at("2027-06-01T00:00:00Z")))
     with pytest.raises(EdgekitError) as caught:
-        put(made("2", Terms(expires="2027-05-01T00:00:00Z")), replace(UNSIGNED, clock=at("2027-04-01T00:00:00Z")))
+        put(made("2", BundleTerms(expires="2027-05-01T00:00:00Z")), replace(UNSIGNED, clock=at("2027-04-01T00:00:00Z")))
     assert caught.value.code == "expired"
     assert "the last time seen on this board, 2027-06-01" in str(caught.value)
 
@@ -141,20 +142,20 @@ def test_a_clock_that_was_set_back_opens_nothing_that_had_expired(made, put, roo
 def test_a_clock_that_was_in_2100_for_a_day_spoils_nothing_for_later(made, put, root):
     """S10"""
     put(made("1"), replace(UNSIGNED, clock=at("2100-01-01T00:00:00Z")))
-    assert put(made("2", Terms(expires="2027-05-01T00:00:00Z")), NOW).state == "committed"
+    assert put(made("2", BundleTerms(expires="2027-05-01T00:00:00Z")), NOW).state == "committed"
 
 
 def test_a_clock_that_jumps_back_in_the_middle_decides_nothing(made, put, root):
     times = iter([parse_time("2027-06-01T00:00:00Z")] * 4)
     later = replace(UNSIGNED, clock=lambda: next(times, parse_time("2020-01-01T00:00:00Z")))
-    assert put(made("1", Terms(not_before="2027-01-01T00:00:00Z")), later).state == "committed"
+    assert put(made("1", BundleTerms(not_before="2027-01-01T00:00:00Z")), later).state == "committed"
 
 
 class TestSignatures:
     @pytest.fixture
     def trusting(self, tmp_path, made, put):
         key, public = new_key(tmp_path)
-        asked = Asked(trust=(public,), board=BOARD, proving=QUICK)
+        asked = InstallOptions(trust=(public,), board=BOARD, proving=QUICK)
         put(made("1", key=key), asked)
         return key, asked
 
@@ -211,7 +212,7 @@ def test_a_pipe_is_no_bundle(put, root, tmp_path):
         put(tmp_path / "pipe.ekb")
 
 
-def child_that(program: str, silence_s: float = 60.0) -> Proving:
+def child_that(program: str, silence_s: float = 60.0) -> TrialOptions:
     """The self-test's child replaced by a real one that behaves so."""
     from edgekit_runtime.children import run
 
@@ -338,14 +339,14 @@ def test_events_are_bounded_and_a_torn_line_costs_no_other(made, put, root):
     file = root.parent / "events.jsonl"
     told = Events(file)
     for number in range(3000):
-        told.tell("refused", what="x" * 400, number=number)
+        told.append("refused", what="x" * 400, number=number)
     assert file.stat().st_size < MOST_BYTES
     read = told.read()
     assert read[-1]["number"] == 2999
     assert [one["number"] for one in read] == list(range(read[0]["number"], 3000))
     with file.open("ab") as stream:
         stream.write(b'{"at": "20')
-    told.tell("committed")
+    told.append("committed")
     assert told.read()[-1]["event"] == "committed"
     assert json.loads(file.read_text().splitlines()[-1])["event"] == "committed"
     assert isinstance(file, Path)

@@ -14,17 +14,17 @@ from edgekit_runtime.errors import InstallError
 from edgekit_runtime.install.journal import (
     MOST_TRIES,
     STATES,
-    Abandoned,
-    Accepted,
-    Activated,
+    AcceptedSequence,
     Attempt,
+    AttemptAbandoned,
+    AttemptAccepted,
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptRestarted,
     Begun,
-    Burned,
-    Failed,
-    Interrupted,
+    GenerationActivated,
     Journal,
-    Passed,
-    Restarted,
+    StepPassed,
     Tidy,
     Work,
     parse_journal,
@@ -32,11 +32,11 @@ from edgekit_runtime.install.journal import (
 )
 
 NOW = "2027-01-31T00:00:00Z"
-BEFORE = Journal(next=4, current=3, previous=2, burned=Burned(7, "old"))
-ERROR = Failed("selftest", "it differs", NOW)
-HANG = Failed("selftest", "it did not come back within 120 s", NOW)
-KEPT = Failed("download", "the connection broke", NOW, keep=True)
-HEAD = Accepted("head", "bundle", 8)
+BEFORE = Journal(next=4, current=3, previous=2, burned=AcceptedSequence(7, "old"))
+ERROR = AttemptFailed("selftest", "it differs", NOW)
+HANG = AttemptFailed("selftest", "it did not come back within 120 s", NOW)
+KEPT = AttemptFailed("download", "the connection broke", NOW, keep=True)
+HEAD = AttemptAccepted("head", "bundle", 8)
 
 
 def chain(*events, trial="here", journal=BEFORE):
@@ -53,13 +53,13 @@ def chain(*events, trial="here", journal=BEFORE):
 
 def reached(state, trial="here"):
     """A journal in that state."""
-    _, _, journal = chain(*[Passed("object")] * STATES.index(state), trial=trial)
+    _, _, journal = chain(*[StepPassed("object")] * STATES.index(state), trial=trial)
     assert journal.attempt.state == state
     return journal
 
 
 def test_an_install_that_goes_well_goes_through_every_state():
-    states, step, journal = chain(*[Passed("object")] * 6)
+    states, step, journal = chain(*[StepPassed("object")] * 6)
     assert states == [*STATES, "over"]
     assert (journal.current, journal.previous, journal.next) == (4, 3, 5)
     assert step.tidy == (Tidy.POINT, Tidy.COLLECT)
@@ -67,7 +67,7 @@ def test_an_install_that_goes_well_goes_through_every_state():
 
 def test_every_state_has_its_own_work():
     journal, works = BEFORE, []
-    for event in (Begun("net.ekb", "here", NOW), *[Passed("o")] * 6):
+    for event in (Begun("net.ekb", "here", NOW), *[StepPassed("o")] * 6):
         step = react(journal, event)
         journal = step.journal
         works.append(step.work)
@@ -104,7 +104,7 @@ def test_a_download_that_broke_is_gone_on_with():
     step = react(reached("fetching"), KEPT)
     assert step.journal.attempt.state == "fetching"
     assert step.journal.failure.code == "download"
-    assert react(step.journal, Restarted(NOW)).work is Work.FETCH
+    assert react(step.journal, AttemptRestarted(NOW)).work is Work.FETCH
 
 
 ON_REBOOT = {
@@ -122,7 +122,7 @@ def test_a_spontaneous_reboot_goes_on_where_it_was_and_three_in_a_test_end_it(st
     """S17"""
     journal, works = reached(state), []
     for _ in range(len(ON_REBOOT[state])):
-        step = react(journal, Restarted(NOW))
+        step = react(journal, AttemptRestarted(NOW))
         journal = step.journal
         works.append(step.work)
         assert journal.answering == 3
@@ -138,24 +138,24 @@ def test_a_spontaneous_reboot_goes_on_where_it_was_and_three_in_a_test_end_it(st
 def test_an_interruption_by_hand_changes_nothing_that_counts(state, trial):
     journal = reached(state, trial)
     for _ in range(5):
-        step = react(journal, Interrupted())
+        step = react(journal, AttemptInterrupted())
         assert (step.work, step.tidy, step.journal.answering) == (None, (), journal.answering)
-        journal = react(step.journal, Restarted(NOW)).journal
+        journal = react(step.journal, AttemptRestarted(NOW)).journal
     assert journal == reached(state, trial)
-    assert react(BEFORE, Interrupted()).journal == BEFORE
+    assert react(BEFORE, AttemptInterrupted()).journal == BEFORE
 
 
 @pytest.mark.parametrize("failed", range(5))
 def test_three_failed_starts_of_the_application_lead_back(failed):
     journal = reached("trial", "app")
     assert journal.answering == 4
-    step = react(journal, Restarted(NOW, failed_starts=failed))
+    step = react(journal, AttemptRestarted(NOW, failed_starts=failed))
     assert step.journal.answering == (4 if failed < MOST_TRIES else 3)
     assert step.work is None
 
 
 def test_the_application_decides_what_it_tries_out():
-    kept = react(reached("trial", "app"), Passed()).journal
+    kept = react(reached("trial", "app"), StepPassed()).journal
     assert (kept.current, kept.previous, kept.attempt) == (4, 3, None)
 
 
@@ -163,33 +163,33 @@ def test_the_rollout_seq_is_burned_when_the_self_test_begins_and_stays_burned():
     """S18"""
     assert reached("staged").burned.seq == 7
     failed = react(reached("selftest"), ERROR).journal
-    assert failed.burned == Burned(8, "bundle")
-    assert react(reached("trial", "app"), ERROR).journal.burned == Burned(8, "bundle")
+    assert failed.burned == AcceptedSequence(8, "bundle")
+    assert react(reached("trial", "app"), ERROR).journal.burned == AcceptedSequence(8, "bundle")
 
 
 def test_a_bundle_without_a_rollout_seq_burns_none():
     journal = replace(reached("staged"), attempt=replace(reached("staged").attempt, seq=None))
-    assert react(journal, Passed()).journal.burned == Burned(7, "old")
+    assert react(journal, StepPassed()).journal.burned == AcceptedSequence(7, "old")
 
 
 def test_another_bundle_takes_the_place_of_an_unfinished_one():
-    step = react(reached("verified"), Abandoned())
+    step = react(reached("verified"), AttemptAbandoned())
     assert step.journal.attempt is None
     assert step.journal.next == 5, "a number is never given twice"
 
 
 def test_the_owner_commits_a_trial_or_goes_back_and_forth():
-    committed = react(reached("trial", "app"), Activated(4)).journal
+    committed = react(reached("trial", "app"), GenerationActivated(4)).journal
     assert (committed.current, committed.previous, committed.attempt) == (4, 3, None)
-    back = react(committed, Activated(3)).journal
+    back = react(committed, GenerationActivated(3)).journal
     assert (back.current, back.previous) == (3, 4)
-    assert react(back, Activated(3)).journal == back, "the previous generation is never the current one"
-    unfinished = react(reached("verified"), Activated(2)).journal
+    assert react(back, GenerationActivated(3)).journal == back, "the previous generation is never the current one"
+    unfinished = react(reached("verified"), GenerationActivated(2)).journal
     assert (unfinished.current, unfinished.attempt.state) == (2, "verified")
 
 
 IMPOSSIBLE = {
-    "passed, with nothing begun": (BEFORE, Passed()),
+    "passed, with nothing begun": (BEFORE, StepPassed()),
     "failed, with nothing begun": (BEFORE, ERROR),
     "begun twice": (reached("fetched"), Begun("other.ekb", "here", NOW)),
     "a head after the whole file": (reached("fetched"), HEAD),
@@ -204,12 +204,12 @@ def test_what_cannot_happen_is_a_mistake_of_the_caller(case):
 
 EVENTS = st.sampled_from(
     [
-        Passed("object"),
+        StepPassed("object"),
         ERROR,
         KEPT,
-        Restarted(NOW),
-        Restarted(NOW, 3),
-        Abandoned(),
+        AttemptRestarted(NOW),
+        AttemptRestarted(NOW, 3),
+        AttemptAbandoned(),
         HEAD,
         Begun("b.ekb", "app", NOW),
         Begun("a.ekb", "here", NOW),
@@ -241,7 +241,7 @@ def test_a_rollback_leads_past_what_was_damaged_when_its_repair_was_accepted():
     begun = react(BEFORE, Begun("net.ekb", "here", NOW)).journal
     journal = react(begun, replace(HEAD, past=True)).journal
     for _ in range(6):
-        journal = react(journal, Passed("object")).journal
+        journal = react(journal, StepPassed("object")).journal
     assert (journal.current, journal.previous) == (4, 2)
 
 
@@ -256,8 +256,8 @@ class SomeSuffice:
 
 
 def test_the_highest_number_binds_that_somebody_vouched_for_who_counts_now():
-    low, high = Burned(5, "a", ("anna",)), Burned(9, "b", ("bert",))
-    journal = Journal().burning(low).burning(high)
+    low, high = AcceptedSequence(5, "a", ("anna",)), AcceptedSequence(9, "b", ("bert",))
+    journal = Journal().with_accepted(low).with_accepted(high)
     assert journal.binding(None) == high
     assert journal.binding(SomeSuffice("anna", "bert")) == high
     assert journal.binding(SomeSuffice("anna")) == low
@@ -266,14 +266,14 @@ def test_the_highest_number_binds_that_somebody_vouched_for_who_counts_now():
 
 
 def test_a_number_that_a_later_one_covers_is_forgotten_and_no_other():
-    first = Burned(5, "a", ("anna",))
+    first = AcceptedSequence(5, "a", ("anna",))
     for later, kept in [
-        (Burned(5, "b", ("anna",)), None),
-        (Burned(6, "b", ("anna", "bert")), None),
-        (Burned(4, "b", ("anna",)), (first,)),
-        (Burned(6, "b", ("bert",)), (first,)),
+        (AcceptedSequence(5, "b", ("anna",)), None),
+        (AcceptedSequence(6, "b", ("anna", "bert")), None),
+        (AcceptedSequence(4, "b", ("anna",)), (first,)),
+        (AcceptedSequence(6, "b", ("bert",)), (first,)),
     ]:
-        journal = Journal().burning(first).burning(later)
+        journal = Journal().with_accepted(first).with_accepted(later)
         assert (journal.burned, journal.also_burned) == (later, kept)
 
 
@@ -293,7 +293,7 @@ def test_what_was_said_of_the_board_holds_for_the_unfinished_install_of_that_sou
 
 def test_a_journal_that_knows_of_one_number_alone_is_read():
     text = '{"format": 1, "next": 4, "current": 3, "burned": {"seq": 7, "bundle": "old", "signed_by": []}}'
-    assert parse_journal(text, "journal.json") == Journal(next=4, current=3, burned=Burned(7, "old"))
+    assert parse_journal(text, "journal.json") == Journal(next=4, current=3, burned=AcceptedSequence(7, "old"))
 
 
 BROKEN = {

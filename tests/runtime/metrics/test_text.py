@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.metrics import CacheFigures, Measured, metrics_text
+from edgekit_runtime.metrics import CacheFigures, ModelMetrics, metrics_text
 from edgekit_runtime.telemetry import Histogram, Meter
 
 try:
@@ -27,22 +27,25 @@ parsed_by_prometheus = pytest.mark.skipif(
 def a_meter() -> Meter:
     meter = Meter()
     for ms in (0.5, 3.0, 4.0, 4.1, 300.0):
-        meter.record("device", ms, ms < 100, {"decode": 0.4, "queue": 0.0, "engine": ms, "finish": 0.1}, (2, 100))
+        meter.record("device", ms, ms < 100, {"decode": 0.4, "queue": 0.0, "engine": ms, "finish": 0.1}, (2, 100, None))
     meter.record("cache", 0.004, None, {"identify": 0.003})
     meter.error("input")
     meter.error("budget")
     meter.refused()
+    meter.compared(differs=False)
+    meter.compared(differs=True)
+    meter.compared(differs=False)
     return meter
 
 
-def a_model(meter: Meter | None = None, **changes) -> Measured:
+def a_model(meter: Meter | None = None, **changes) -> ModelMetrics:
     given = {
         "info": {"engine": "litert", "engine_version": "2.1.3", "recipe": "tflite-int8"},
         "queued": 3,
         "batches": {1: 10, 4: 2, 7: 1},
         "caches": {"memory": CacheFigures(1, 5, 5, 4096), "disk": CacheFigures(0, 5, 0, 0)},
     }
-    return Measured("digits", "1", (meter or a_meter()).counted(), **(given | changes))
+    return ModelMetrics("digits", "1", (meter or a_meter()).counted(), **(given | changes))
 
 
 def samples(page: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -73,6 +76,8 @@ def value(page: str, name: str, **labels: str) -> float:
         ("edgekit_budget_total", {"outcome": "met"}, 4),
         ("edgekit_budget_total", {"outcome": "missed"}, 1),
         ("edgekit_budget_total", {"outcome": "refused"}, 1),
+        ("edgekit_host_compared_total", {"outcome": "agreed"}, 2),
+        ("edgekit_host_compared_total", {"outcome": "differed"}, 1),
         ("edgekit_latency_seconds_count", {"source": "device"}, 5),
         ("edgekit_latency_seconds_sum", {"source": "device"}, 0.3116),
         ("edgekit_latency_seconds_bucket", {"source": "device", "le": "0.0005"}, 1),
@@ -103,14 +108,14 @@ def test_prometheus_reads_what_the_meter_counted(name, labels, expected):
 
 @parsed_by_prometheus
 def test_a_model_that_was_never_asked_has_a_page_of_zeros():
-    page = metrics_text([Measured("digits", "1", Meter().counted())])
+    page = metrics_text([ModelMetrics("digits", "1", Meter().counted())])
     assert value(page, "edgekit_requests_total", source="device") == 0
     assert value(page, "edgekit_budget_total", outcome="refused") == 0
 
 
 @parsed_by_prometheus
 def test_every_family_has_help_and_a_type_once_however_many_models_there_are():
-    page = metrics_text([a_model(), a_model(), Measured("other", "2", Meter().counted(), healthy=False)])
+    page = metrics_text([a_model(), a_model(), ModelMetrics("other", "2", Meter().counted(), healthy=False)])
     heads = re.findall(r"^# (HELP|TYPE) (\S+)", page, re.MULTILINE)
     assert len(heads) == len(set(heads)) == 2 * len({name for _, name in heads})
     named = {tuple(sorted(s.labels.items())) for f in text_string_to_metric_families(page) for s in f.samples}
@@ -122,7 +127,7 @@ def test_every_family_has_help_and_a_type_once_however_many_models_there_are():
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_any_name_survives_the_way(name, recipe):
     name, recipe = (text.replace("\r", "") for text in (name, recipe))
-    page = metrics_text([Measured(name, "1", Meter().counted(), {"recipe": recipe})])
+    page = metrics_text([ModelMetrics(name, "1", Meter().counted(), {"recipe": recipe})])
     read = next(f for f in text_string_to_metric_families(page) if f.name == "edgekit_model_info").samples[0]
     assert read.labels == {"model": name, "version": "1", "recipe": recipe}
 
@@ -132,7 +137,7 @@ def test_every_bucket_is_exact_and_they_only_grow(values):
     meter = Meter()
     for ms in values:
         meter.record("device", ms, None)
-    page = metrics_text([Measured("m", "1", meter.counted())])
+    page = metrics_text([ModelMetrics("m", "1", meter.counted())])
     found = re.findall(r'edgekit_latency_seconds_bucket\{.*le="([^"]+)"\} (\d+)', page)
     counts = [int(n) for _, n in found]
     assert counts == [sum(ms <= float(le) * 1e3 * (1 + 1e-12) for ms in values) for le, _ in found]

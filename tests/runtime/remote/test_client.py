@@ -483,6 +483,23 @@ def test_readiness_is_the_status(status, is_ready):
         assert client.ready(LONG) is is_ready
 
 
+@pytest.mark.parametrize("status", [200, 400, 401, 404, 429])
+def test_a_ping_asks_for_the_model_and_takes_any_answer_that_is_no_trouble_of_the_server(status):
+    with Scripted(lambda *_: http(status, b"")) as host, HostClient(host.url, model="m") as client:
+        assert client.ping(LONG) > 0
+        assert [asked.line.split()[:2] for asked in host.asked] == [["GET", "/v2/models/m/ready"]]
+
+
+@pytest.mark.parametrize(("status", "code"), [(503, "host-busy"), (408, "host-late"), (500, "host-protocol")])
+def test_a_server_in_trouble_answers_no_ping(status, code):
+    with (
+        Scripted(lambda *_: http(status, b"")) as host,
+        HostClient(host.url, model="m") as client,
+        pytest.raises(HostError, check=has_code(code)),
+    ):
+        client.ping(LONG)
+
+
 @pytest.mark.parametrize(
     "url",
     ["", "gpu-box:8000", "ftp://gpu-box", "http://", "http://box:port", "http://user:word@box", "http://box?x",

@@ -28,7 +28,7 @@ class Served:
     ran_s: float = 0.0
 
 
-class Opened:
+class OpenedBundle:
     """A bundle of the memory with its sessions, as a model wires them."""
 
     def __init__(self, folder, kind, **changes):
@@ -67,7 +67,7 @@ def opened(tmp_path):
     made = []
 
     def opening(kind, **changes):
-        made.append(Opened(tmp_path, kind, **changes))
+        made.append(OpenedBundle(tmp_path, kind, **changes))
         return made[-1]
 
     yield opening

@@ -40,6 +40,15 @@ def test_counts_by_source_by_budget_and_by_error():
     assert stats.clipped_share is None
 
 
+def test_compared_answers_of_hosts_count_once_in_the_window_and_stay_in_the_sum():
+    meter = Meter()
+    meter.compared(differs=False)
+    meter.compared(differs=True)
+    cut = meter.cut()
+    assert (cut.compared, cut.differed) == (2, 1)
+    assert (meter.cut().compared, meter.stats().compared, meter.stats().differed) == (0, 2, 1)
+
+
 def test_an_answer_counts_in_the_stages_it_went_through_and_in_no_other():
     meter = Meter()
     meter.record("device", 11.3, None, DEVICE)
@@ -89,14 +98,14 @@ def test_what_the_caller_does_with_its_timings_later_is_not_counted():
 
 def test_the_share_of_clipped_values_is_over_those_that_were_looked_at():
     meter = Meter()
-    for clipped in ((5, 100), None, (0, 100), (1, 0)):
+    for clipped in ((5, 100, None), None, (0, 100, 0.5), (1, 0, None)):
         meter.record("device", 1.0, None, None, clipped)
     assert meter.stats().clipped_share == pytest.approx(0.03)
 
 
 def test_a_cut_takes_what_was_counted_and_the_totals_stay():
     meter = Meter()
-    meter.record("device", 10.0, True, DEVICE, (1, 10))
+    meter.record("device", 10.0, True, DEVICE, (1, 10, None))
     meter.error("input")
     first = meter.cut()
     meter.record("cache", 1.0, False)
@@ -141,7 +150,7 @@ def test_nothing_is_lost_or_counted_twice_when_threads_record_and_end_while_othe
     def record(source: str) -> None:
         recording.wait()
         for i in range(each):
-            meter.record(source, 1.0, i % 2 == 0, DEVICE, (1, 2))
+            meter.record(source, 1.0, i % 2 == 0, DEVICE, (1, 2, 0.9))
             if i % 100 == 0:
                 meter.error("input")
 

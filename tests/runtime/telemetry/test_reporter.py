@@ -18,8 +18,9 @@ pytest.importorskip("paho.mqtt.client")
 from listener import Listener
 
 from edgekit_runtime import TelemetryOptions, open_bundle
-from edgekit_runtime.errors import MissingExtraError, TelemetryError
-from edgekit_runtime.telemetry import About, Broker, Meter, Reporter, Spool, parse_window
+from edgekit_runtime.errors import MissingExtraError, TelemetryError, install_command
+from edgekit_runtime.telemetry import About, Broker, Meter, Reporter, Spool, parse_event, parse_window
+from edgekit_runtime.telemetry.spool import is_event
 
 FORMAT = Path(__file__).parents[3] / "docs" / "telemetry-format.md"
 LONG = 30
@@ -59,7 +60,7 @@ def wait_until(condition, timeout_s=LONG):
 
 def waiting_in(path):
     spool = Spool.open(path)
-    windows = [json.loads(body) for _, body in spool.after(0, 10_000)]
+    windows = [json.loads(body) for _, body in spool.after(0, 10_000) if not is_event(body)]
     spool.close()
     return windows
 
@@ -184,22 +185,80 @@ def test_a_broker_that_dies_and_comes_back_loses_nothing_and_no_inference_notice
     broker.kill()
 
 
-def test_at_most_twenty_windows_are_handed_over_at_once(broker, tmp_path):
-    spool = Spool.open(tmp_path / "s.db")
-    kept = reporter("mqtt://127.0.0.1:1", tmp_path / "other.db", window_s=3600)
-    body = None
+def filled(path, n):
+    """A spool with n windows, as a board has after a while without its broker."""
+    kept = reporter("mqtt://127.0.0.1:1", path.with_suffix(".first"), window_s=3600)
     kept.close(0.0)
-    (body,) = waiting_in(tmp_path / "other.db")
-    for _ in range(100):
-        spool.append(json.dumps(body).encode())
+    (window,) = waiting_in(path.with_suffix(".first"))
+    spool = Spool.open(path)
+    for _ in range(n):
+        spool.append(json.dumps(window).encode())
     spool.close()
-    silent = Listener(broker.port)
+    return spool.epoch
+
+
+def test_a_backlog_follows_the_newest_window_by_credit(broker, tmp_path):
+    epoch = filled(tmp_path / "s.db", 100)
+    fleet = Listener(broker.port)
     sending = reporter(broker.url, tmp_path / "s.db", window_s=3600)
-    silent.wait(lambda heard: len(heard.windows()) >= 20)
-    wait_until(lambda: sending.stats().sent >= 20)
-    assert [w["seq"] for w in silent.windows()] == list(range(1, 21))
+    fleet.wait(lambda heard: [w["seq"] for w in heard.windows()] == [100])
+    fleet.say("ek/v1/porch-1/ack", {"epoch": epoch, "hwm": 0, "credit": 3, "known": 1})
+    fleet.wait(lambda heard: [w["seq"] for w in heard.windows()] == [100, 1, 2, 3])
+    fleet.say("ek/v1/porch-1/ack", {"epoch": epoch, "hwm": 3})  # as an older fleet says it
+    fleet.wait(lambda heard: len(heard.windows()) >= 24)
+    assert [w["seq"] for w in fleet.windows()] == [100, *range(1, 24)]
     sending.close(0.1)
-    silent.close()
+    fleet.close()
+
+
+def test_a_fleet_that_does_not_know_a_board_gets_its_birth_again(broker, tmp_path):
+    fleet = Listener(broker.port)
+    reporting = reporter(broker.url, tmp_path / "s.db", window_s=0.2)
+    fleet.wait(lambda heard: heard.windows() and len(heard.states()) == 1)
+    epoch = fleet.states()[0]["epoch"]
+    began = time.monotonic()
+    while len(fleet.states()) < 3:
+        fleet.say("ek/v1/porch-1/ack", {"epoch": epoch, "hwm": 0, "credit": 0, "known": 0})
+        assert time.monotonic() < began + 60
+        time.sleep(0.01)
+    assert fleet.states()[2] == fleet.states()[0]
+    assert time.monotonic() - began >= 0.2, "once a window at most"
+    reporting.close(0.1)
+    fleet.close()
+
+
+def test_another_bundle_is_an_event_in_the_sequence(broker, ingestor, tmp_path):
+    meter, options = Meter(), TelemetryOptions(broker.url, "porch-1", 3600, tmp_path / "s.db")
+    for sha, generation, trial in (("aa", 1, False), ("bb", 2, True), ("aa", 1, False)):
+        about = About("porch-1", "digits", sha, sha, "raspberry-pi-4", generation=generation, trial=trial)
+        reporting = Reporter(meter, about, options)
+        reporting.start()
+        wait_until(lambda reporting=reporting: reporting.stats().connected)
+        reporting.close(10.0)
+    ingestor.wait(lambda heard: len(heard.windows()) == 3)
+    told = [parse_event(payload, "porch-1") for topic, payload, _ in ingestor.heard if topic.endswith("/ev")]
+    assert [(event.kind, event.text) for event in told] == [
+        ("trial", "runs digits bb instead of digits aa"),
+        ("rollback", "runs digits aa instead of digits bb"),
+    ]
+    assert sorted([event.seal.seq for event in told] + [w["seq"] for w in ingestor.windows()]) == [1, 2, 3, 4, 5]
+    assert waiting_in(tmp_path / "s.db") == []
+
+
+def test_a_board_that_may_not_publish_under_its_id_says_so_and_what_to_do(mqtt5, tmp_path, caplog):
+    rights = tmp_path / "acl"
+    rights.write_text("pattern write ek/v1/%c/never\ntopic read ek/#\n")
+    (tmp_path / "strict").mkdir()
+    with Mosquitto(tmp_path / "strict", f"acl_file {rights}") as broker:
+        reporting = reporter(broker.url, tmp_path / "s.db")
+        wait_until(lambda: reporting.stats().troubles.get("forbidden", 0) >= 2)
+        wait_until(lambda: caplog.records)
+        seen = reporting.stats()
+        reporting.close(0.1)
+    assert (seen.connected, seen.trouble) == (True, "forbidden")
+    assert "porch-1 may not publish ek/v1/porch-1/" in seen.advice
+    assert "broker-config" in seen.advice
+    assert "forbidden" in caplog.text
 
 
 @pytest.mark.parametrize("line", ["allow_anonymous false"])
@@ -268,7 +327,13 @@ def test_a_disk_that_cannot_be_written_is_replaced_by_memory(broker, ingestor, t
     reporting = reporter(broker.url, tmp_path / "file" / "s.db")
     ingestor.wait(lambda heard: len(heard.windows()) >= 2)
     assert (reporting.stats().trouble, reporting.stats().on_disk) == ("disk", False)
+    assert spool_events(ingestor) == ["its disk fails: reports are kept in memory"]
     reporting.close()
+
+
+def spool_events(heard):
+    said = [json.loads(payload) for topic, payload, _ in heard.heard if topic.endswith("/ev")]
+    return [event["text"] for event in said if event["kind"] == "spool"]
 
 
 def test_a_disk_that_works_again_is_taken_back(broker, ingestor, tmp_path):
@@ -278,6 +343,7 @@ def test_a_disk_that_works_again_is_taken_back(broker, ingestor, tmp_path):
     (tmp_path / "file").unlink()
     wait_until(lambda: reporting.stats().on_disk)
     ingestor.wait(lambda heard: len({w["epoch"] for w in heard.windows()}) == 2)
+    ingestor.wait(lambda heard: "reports are kept on its disk again" in spool_events(heard))
     reporting.close()
     assert reporting.stats().trouble == ""
 
@@ -382,7 +448,7 @@ def test_without_paho_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "paho", None)
     monkeypatch.setitem(sys.modules, "paho.mqtt", None)
     monkeypatch.setitem(sys.modules, "paho.mqtt.client", None)
-    with pytest.raises(MissingExtraError, match=r"edgekit-deploy\[telemetry\]"):
+    with pytest.raises(MissingExtraError, match=re.escape(install_command("telemetry"))):
         open_bundle(
             tiny.bundle(tmp_path),
             telemetry=TelemetryOptions("mqtt://127.0.0.1:1", device="porch-1", spool=tmp_path / "s.db"),

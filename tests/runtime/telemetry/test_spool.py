@@ -245,3 +245,38 @@ def test_sqlite_is_imported_when_it_is_needed_and_not_before():
     script = "import sys, edgekit_runtime.telemetry; print('sqlite3' in sys.modules, 'ssl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False False\n"
     assert sqlite3.sqlite_version_info >= (3, 35)
+
+
+def test_events_outlive_the_windows_beside_them_and_leave_no_gap():
+    spool = Spool.in_memory(256 * 1024)
+    for n in range(900):
+        spool.append(EVENT + str(n).encode() if n in (3, 4, 500) else b"w" * 500)
+    kept = dict(spool.after(0, 10_000))
+    assert spool.dropped > 100
+    assert sorted(kept) == list(range(spool.floor, spool.last + 1))
+    assert {body for body in kept.values() if body.startswith(EVENT)} == {EVENT + n for n in (b"3", b"4", b"500")}
+    assert [kept[seq] for seq in spool.events()] == [kept[seq] for seq in sorted(kept) if kept[seq].startswith(EVENT)]
+    assert spool.bodies([spool.last, 10**6]) == {spool.last: kept[spool.last]}
+    assert spool.dropped < spool.floor
+    spool.close()
+
+
+def test_a_flood_of_events_is_bounded_like_anything_else():
+    spool = Spool.in_memory(256 * 1024)
+    for n in range(3000):
+        spool.append(EVENT + b"e" * 400 if n % 3 else b"w" * 400)
+    assert spool.dropped > 1000
+    assert len(spool.after(0, 10_000)) == spool.last + 1 - spool.floor
+    spool.close()
+
+
+def test_a_note_is_kept_beside_the_windows(tmp_path):
+    spool = Spool.open(tmp_path / "s.db")
+    assert [spool.swap_note("ran", "one"), spool.swap_note("ran", "two")] == [None, "one"]
+    spool.close()
+    spool = Spool.open(tmp_path / "s.db")
+    assert (spool.swap_note("ran", "two"), spool.note("ran"), spool.note("epoch")) == ("two", "two", None)
+    spool.close()
+
+
+EVENT = b'{"kind":"install","text":'

@@ -16,7 +16,7 @@ times = st.floats(-1e11, 1e13, allow_nan=False)
 
 def test_a_clock_that_is_right_is_believed():
     moment = judge(NOW, seen_s=NOW - 60, issued_s=NOW - 3600)
-    assert (moment.at_s, moment.told) == (NOW, "(this machine's clock says 2027-06-01T00:00:00Z)")
+    assert (moment.at_s, moment.text) == (NOW, "(this machine's clock says 2027-06-01T00:00:00Z)")
 
 
 def test_a_clock_in_1970_is_judged_by_the_latest_time_that_is_known_instead():
@@ -24,7 +24,7 @@ def test_a_clock_in_1970_is_judged_by_the_latest_time_that_is_known_instead():
     assert judge(0).at_s == EARLIEST_S
     assert judge(0, issued_s=NOW).at_s == NOW
     assert judge(0, seen_s=NOW + 1, issued_s=NOW).at_s == NOW + 1
-    assert judge(0, seen_s=NOW).told == (
+    assert judge(0, seen_s=NOW).text == (
         "(judged by the last time seen on this board, 2027-06-01T00:00:00Z; this machine's clock says "
         "1970-01-01T00:00:00Z)"
     )
@@ -32,7 +32,7 @@ def test_a_clock_in_1970_is_judged_by_the_latest_time_that_is_known_instead():
 
 def test_a_clock_in_2100_is_named_and_not_remembered():
     """S10"""
-    assert judge(FAR, seen_s=NOW).told == "(this machine's clock says 2100-01-01T00:00:00Z)"
+    assert judge(FAR, seen_s=NOW).text == "(this machine's clock says 2100-01-01T00:00:00Z)"
     assert seen_after(FAR, NOW, ROOT_ENDS) == NOW
     assert seen_after(NOW + 5, NOW, ROOT_ENDS) == NOW + 5
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ from edgekit_runtime.trust import find_trust, load_trust, trust_paths
 
 @pytest.fixture
 def places(tmp_path):
+    return places_in(tmp_path)
+
+
+def places_in(tmp_path):
     """The environment of a user, and a function that puts a root.json of some version at one of the three places."""
     environ = {"HOME": str(tmp_path / "home")}
     where = {
@@ -76,7 +81,7 @@ def test_a_damaged_root_in_force_names_the_way_out_and_whose_word_that_is(places
     environ, put, system = places
     path = put("own", 2)
     path.write_bytes(data)
-    with pytest.raises(TrustError, match=f"^{path}: whom this machine trusts cannot be told") as caught:
+    with pytest.raises(TrustError, match=f"^{path}: the trusted keys of this machine cannot be read") as caught:
         find_trust(environ, system=system)
     assert f"Move it away, then run: edgekit keys update ROOT.json --to {path}" in caught.value.do
     assert "on your word again" in caught.value.do
@@ -186,13 +191,17 @@ def test_what_may_not_be_looked_at_turns_no_checking_off(places, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
-def test_a_service_with_the_home_of_another_asks_the_machine(places, tmp_path):
-    _, put, system = places
+def test_a_service_with_the_home_of_another_asks_the_machine():
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own is closed to others whenever another pytest starts
+        service_asks_the_machine(Path(folder))
+
+
+def service_asks_the_machine(folder):
+    _, put, system = places_in(folder)
     put("own", 7)
     put("system", 1)
-    for folder in (system.parent, tmp_path, *tmp_path.parents):
-        folder.chmod(folder.stat().st_mode | 0o055)
-    (tmp_path / "home").chmod(0o700)
+    folder.chmod(0o755)
+    (folder / "home").chmod(0o700)
     program = (
         "import os, sys\n"
         "from pathlib import Path\n"
@@ -203,7 +212,7 @@ def test_a_service_with_the_home_of_another_asks_the_machine(places, tmp_path):
         "print(before, found())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "home"), str(system)],
+        [sys.executable, "-c", program, str(folder / "home"), str(system)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout == "7 1\n", done.stderr

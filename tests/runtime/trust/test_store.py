@@ -156,11 +156,11 @@ def test_names_of_keys_are_shown_and_of_strangers_the_start_of_their_keyid():
 
 def test_without_a_store_nothing_is_taken_unless_that_is_allowed():
     """S9"""
-    with pytest.raises(TrustError, match="never told whom to trust", check=has_code("no-trust-store")):
-        TrustPolicy(None, now=NOW).vouch(MANIFEST, good("bea"), "net.ekb")
-    allowed = TrustPolicy(None, now=NOW, allow_unsigned=True).vouch(MANIFEST, good("bea"))
+    with pytest.raises(TrustError, match="no trusted keys are configured", check=has_code("no-trust-store")):
+        TrustPolicy(None, now=NOW).decide(MANIFEST, good("bea"), "net.ekb")
+    allowed = TrustPolicy(None, now=NOW, allow_unsigned=True).decide(MANIFEST, good("bea"))
     assert (allowed.trusted, allowed.code) == (False, "no-trust-store")
-    assert "unsigned bundles are allowed" in allowed.told
+    assert "unsigned bundles are allowed" in allowed.text
 
 
 WAIVED = {
@@ -178,7 +178,7 @@ NOT_WAIVED = {
 @pytest.mark.parametrize(("signatures", "code"), WAIVED.values(), ids=WAIVED)
 def test_a_refusal_names_options_of_python_and_flags_on_the_command_line(signatures, code):
     with pytest.raises(SignatureError, check=has_code(code)) as caught:
-        TrustPolicy(store(needed=2), now=NOW).vouch(MANIFEST, signatures)
+        TrustPolicy(store(needed=2), now=NOW).decide(MANIFEST, signatures)
     refusal = pickle.loads(pickle.dumps(caught.value))
     assert "allow_unsigned=True" in refusal.do
     assert "--allow-unsigned" not in refusal.do
@@ -190,9 +190,9 @@ def test_a_refusal_names_options_of_python_and_flags_on_the_command_line(signatu
 @pytest.mark.parametrize(("signatures", "code"), WAIVED.values(), ids=WAIVED)
 def test_an_allowance_stands_for_a_missing_signature_and_shows(signatures, code):
     """S9"""
-    found = TrustPolicy(store(needed=2), now=NOW, allow_unsigned=True).vouch(MANIFEST, signatures)
+    found = TrustPolicy(store(needed=2), now=NOW, allow_unsigned=True).decide(MANIFEST, signatures)
     assert (found.trusted, found.signers, found.code) == (False, (), code)
-    assert found.told.endswith("accepted because unsigned bundles are allowed")
+    assert found.text.endswith("accepted because unsigned bundles are allowed")
 
 
 @pytest.mark.parametrize(("signatures", "now", "refused"), NOT_WAIVED.values(), ids=NOT_WAIVED)
@@ -200,13 +200,13 @@ def test_an_allowance_does_not_stand_for_a_false_one(signatures, now, refused):
     """S9"""
     trusted = store(("bea", "ben"), needed=2, revoked=[{"keyid": rooted.keyid("rob"), "name": "rob"}])
     with pytest.raises(SignatureError, check=has_code(refused)):
-        TrustPolicy(trusted, now=now, allow_unsigned=True).vouch(MANIFEST, signatures)
+        TrustPolicy(trusted, now=now, allow_unsigned=True).decide(MANIFEST, signatures)
 
 
 def test_what_is_vouched_for_names_who_did():
-    found = TrustPolicy(store(), now=NOW).vouch(MANIFEST, good("bea"))
+    found = TrustPolicy(store(), now=NOW).decide(MANIFEST, good("bea"))
     assert (found.trusted, found.code) == (True, "")
-    assert found.told == f"signed by bea ({rooted.keyid('bea')[:8]}), trusted here"
+    assert found.text == f"signed by bea ({rooted.keyid('bea')[:8]}), trusted here"
 
 
 def test_no_more_than_64_signatures_are_looked_at():

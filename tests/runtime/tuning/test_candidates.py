@@ -8,7 +8,8 @@ import pytest
 
 from edgekit_runtime.board import Cpu
 from edgekit_runtime.bundle import ArtifactEntry, Manifest, Target
-from edgekit_runtime.tuning import Wanted, candidates
+from edgekit_runtime.tuning import TuningOptions, candidates
+from edgekit_runtime.tuning.candidates import untried_candidates
 
 BOTH = {"litert": "2.3.0", "onnxruntime": "1.31.1"}
 ALL = {**BOTH, "tflite-runtime": "2.14.0"}
@@ -35,7 +36,7 @@ def ways(found):
 
 
 def test_the_manifests_own_choice_comes_first_and_other_kernels_last():
-    found = ways(candidates(manifest(PRIMARY, ALTERNATE, BATCH), BOTH, Wanted(), cores=4, cpu=ARM))
+    found = ways(candidates(manifest(PRIMARY, ALTERNATE, BATCH), BOTH, TuningOptions(), cores=4, cpu=ARM))
     assert found == [
         *(("tflite-int8", "litert", threads, "default") for threads in (4, 1, 2)),
         *(("onnx-int8-qdq", "onnxruntime", threads, "default") for threads in (4, 1, 2)),
@@ -48,18 +49,20 @@ def test_the_manifests_own_choice_comes_first_and_other_kernels_last():
     [(4, 4, [4, 1, 2]), (4, 1, [1]), (1, 2, [1, 2]), (2, 8, [2, 1, 8, 4]), (4, 3, [3, 1]), (16, 2, [2, 1])],
 )
 def test_threads_are_the_bundles_one_half_and_all_of_the_cores(threads, cores, tried):
-    found = candidates(manifest(PRIMARY, threads=threads), {"onnxruntime": "1", "litert": "2"}, Wanted(), cores=cores)
+    found = candidates(
+        manifest(PRIMARY, threads=threads), {"onnxruntime": "1", "litert": "2"}, TuningOptions(), cores=cores
+    )
     assert [one.threads for one in found if one.kernels == "default"] == tried
 
 
 def test_what_the_caller_decided_is_not_tried_otherwise():
-    found = candidates(manifest(PRIMARY, ALTERNATE), ALL, Wanted(engine="tflite-runtime", threads=3), cores=4)
+    found = candidates(manifest(PRIMARY, ALTERNATE), ALL, TuningOptions(engine="tflite-runtime", threads=3), cores=4)
     assert {(one.engine, one.threads) for one in found} == {("tflite-runtime", 3)}
 
 
 def test_a_delegate_is_tried_first_and_only_where_it_fits():
     found = candidates(
-        manifest(PRIMARY, ALTERNATE), BOTH, Wanted(threads=1, delegate="libedgetpu.so.1"), cores=4, cpu=ARM
+        manifest(PRIMARY, ALTERNATE), BOTH, TuningOptions(threads=1, delegate="libedgetpu.so.1"), cores=4, cpu=ARM
     )
     assert [(one.engine, one.delegate, one.kernels) for one in found] == [
         ("litert", "libedgetpu.so.1", "default"),
@@ -70,18 +73,56 @@ def test_a_delegate_is_tried_first_and_only_where_it_fits():
 
 
 def test_without_an_engine_there_is_none():
-    assert candidates(manifest(PRIMARY), {"onnxruntime": "1"}, Wanted(), cores=4) == ()
+    assert candidates(manifest(PRIMARY), {"onnxruntime": "1"}, TuningOptions(), cores=4) == ()
 
 
 def test_a_label_says_it_in_words():
-    found = candidates(manifest(PRIMARY), BOTH, Wanted(threads=1, delegate="x.so"), cores=1)
+    found = candidates(manifest(PRIMARY), BOTH, TuningOptions(threads=1, delegate="x.so"), cores=1)
     assert found[0].label == "tflite-int8 on litert 2.3.0, 1 thread, delegate x.so"
     assert replace(found[-1], threads=2).label == "tflite-int8 on litert 2.3.0, 2 threads, without XNNPACK"
 
 
 def test_a_pin_leaves_the_primary_artifact_on_one_engine_with_its_own_kernels():
-    found = ways(candidates(manifest(PRIMARY, ALTERNATE), ALL, Wanted(pin="primary"), cores=4))
+    found = ways(candidates(manifest(PRIMARY, ALTERNATE), ALL, TuningOptions(pin="primary"), cores=4))
     assert {(recipe, engine, kernels) for recipe, engine, _, kernels in found} == {("tflite-int8", "litert", "default")}
-    other = ways(candidates(manifest(PRIMARY, ALTERNATE), ALL, Wanted(engine="tflite-runtime", pin="primary"), cores=1))
+    other = ways(
+        candidates(manifest(PRIMARY, ALTERNATE), ALL, TuningOptions(engine="tflite-runtime", pin="primary"), cores=1)
+    )
     assert other == [("tflite-int8", "tflite-runtime", 1, "default")]
-    assert candidates(manifest(PRIMARY, ALTERNATE), {"onnxruntime": "1"}, Wanted(pin="primary"), cores=4) == ()
+    assert candidates(manifest(PRIMARY, ALTERNATE), {"onnxruntime": "1"}, TuningOptions(pin="primary"), cores=4) == ()
+
+
+ONNX = entry("primary", "onnx-f16", "dd")
+GPU = {"onnxruntime": "1.31.1", "tensorrt-rtx": "1.7.1", "torch-cuda": "2.11.0", "tensorrt": "10.13"}
+
+
+def engines(found):
+    return list(dict.fromkeys(one.engine for one in found))
+
+
+def test_engines_of_a_gpu_come_first_in_the_tables_order_and_with_one_thread_count():
+    found = candidates(manifest(ONNX, threads=2), GPU, TuningOptions(), cores=4, cpu=ARM)
+    assert engines(found) == ["tensorrt", "tensorrt-rtx", "torch-cuda", "onnxruntime"]
+    assert [one.threads for one in found if one.on_gpu] == [2, 2, 2]
+    assert found[0].label == "onnx-f16 on tensorrt 10.13, GPU"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "left"),
+    [
+        (TuningOptions(engine="gpu"), ["tensorrt", "tensorrt-rtx", "torch-cuda"]),
+        (TuningOptions(engine="torch-cuda"), ["torch-cuda"]),
+        (TuningOptions(pin="primary"), ["onnxruntime"]),
+        (TuningOptions(pin="primary", engine="gpu"), ["tensorrt"]),
+        (TuningOptions(pin="onnx-f16"), ["onnxruntime"]),
+    ],
+)
+def test_what_is_pinned_runs_on_no_gpu_unless_one_was_asked_for(wanted, left):
+    assert engines(candidates(manifest(ONNX), GPU, wanted, cores=1, cpu=ARM)) == left
+
+
+def test_nothing_unmeasured_answers_on_a_gpu_unless_nothing_else_was_asked_for():
+    everything = candidates(manifest(ONNX), GPU, TuningOptions(), cores=1, cpu=ARM)
+    assert engines(untried_candidates(everything)) == ["onnxruntime"]
+    asked = candidates(manifest(ONNX), GPU, TuningOptions(engine="gpu"), cores=1, cpu=ARM)
+    assert untried_candidates(asked) == asked

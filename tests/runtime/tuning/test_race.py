@@ -43,11 +43,11 @@ class Board:
             self.held.add(step.candidate)
             self.most_held = max(self.most_held, len(self.held))
             champion = None if race.champion is None else self.seconds[race.champion]
-            race.entered(step.candidate, self.run(step.candidate), champion)
+            race.add(step.candidate, self.run(step.candidate), champion)
         elif isinstance(step, Duel):
             self.rounds[step.challenger] = self.rounds.get(step.challenger, 0) + 1
             self.now += 2 * step.block_s
-            race.dueled(self.run(step.champion), self.run(step.challenger))
+            race.record_round(self.run(step.champion), self.run(step.challenger))
         else:
             assert isinstance(step, Leave)
             self.held.remove(step.candidate)

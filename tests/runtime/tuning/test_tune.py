@@ -17,16 +17,16 @@ import pytest
 import tiny
 from native import compiled
 
-from edgekit.packaging import Shipped, assemble, write_bundle
+from edgekit.packaging import BundleArtifact, assemble, write_bundle
 from edgekit_runtime import children
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import Engine, EngineInfo, available
 from edgekit_runtime.errors import EngineError, MemoryExceeded, SelfTestError
 from edgekit_runtime.tensors import TensorSpec
-from edgekit_runtime.tuning import Tuning, Wanted, tune
-from edgekit_runtime.tuning.candidates import Candidate, Tried, Verdict, read, store
-from edgekit_runtime.tuning.trial import TooSlow, Trial, _Impatient
-from edgekit_runtime.tuning.tune import offered
+from edgekit_runtime.tuning import Tuner, TuningOptions, tune
+from edgekit_runtime.tuning.candidates import CandidateTrial, TuningCandidate, TuningVerdict, read, store
+from edgekit_runtime.tuning.trial import TooSlow, Trial, _EarlyStopEngine
+from edgekit_runtime.tuning.tune import offered_candidates
 
 ENGINE = min(set(available()) & {"litert", "tflite-runtime"}, default="")
 pytestmark = pytest.mark.skipif(not ENGINE, reason="no TFLite engine is installed")
@@ -36,7 +36,7 @@ NO_NUMBERS = (float("inf"), float("nan"), 10**400)
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    alternates = [Shipped(tiny.artifact("onnx-f32"))] if "onnxruntime" in available() else []
+    alternates = [BundleArtifact(tiny.artifact("onnx-f32"))] if "onnxruntime" in available() else []
     return tiny.bundle(tmp_path_factory.mktemp("tune"), engine=ENGINE, alternates=alternates)
 
 
@@ -62,7 +62,7 @@ def while_time_stands_still(command, *, input, **_):
     A busy machine leaves no candidate untried.
     """
     facts, job = [], json.loads(input)
-    offer = [Candidate(**one) for one in job["candidates"]]
+    offer = [TuningCandidate(**one) for one in job["candidates"]]
     Trial(read_bundle(job["path"]), offer, lambda fact: facts.append(json.dumps(fact)), clock=lambda: 0.0).run(
         job["bound_s"]
     )
@@ -70,7 +70,7 @@ def while_time_stands_still(command, *, input, **_):
 
 
 def test_every_candidate_is_tried_and_the_verdict_says_what_was_found(bundle, tmp_path):
-    verdict = tune(bundle, Wanted(), Tuning(QUICK, folder=tmp_path, run=while_time_stands_still))
+    verdict = tune(bundle, TuningOptions(), Tuner(QUICK, folder=tmp_path, run=while_time_stands_still))
     assert (verdict.how, verdict.kept) == ("measured", True)
     assert all(one.p50_ms > 0 or one.refused for one in verdict.tried)
     assert verdict.measured.first_ms > 0
@@ -81,23 +81,23 @@ def test_every_candidate_is_tried_and_the_verdict_says_what_was_found(bundle, tm
 
 def test_it_is_measured_once(bundle, tmp_path):
     run = Counting()
-    tuning = Tuning(QUICK, folder=tmp_path, run=run)
-    first, second = tune(bundle, Wanted(), tuning), tune(bundle, Wanted(), tuning)
+    tuning = Tuner(QUICK, folder=tmp_path, run=run)
+    first, second = tune(bundle, TuningOptions(), tuning), tune(bundle, TuningOptions(), tuning)
     assert run.started == 1
     assert (second.how, second.chosen, second.tried) == ("stored", first.chosen, first.tried)
-    tune(bundle, Wanted(threads=2), tuning)
+    tune(bundle, TuningOptions(threads=2), tuning)
     assert run.started == 2, "another question is another measurement"
 
 
 def test_a_damaged_verdict_is_measured_again(bundle, tmp_path):
     run = Counting()
-    tuning = Tuning(QUICK, folder=tmp_path, run=run)
-    tune(bundle, Wanted(threads=1), tuning)
+    tuning = Tuner(QUICK, folder=tmp_path, run=run)
+    tune(bundle, TuningOptions(threads=1), tuning)
     (file,) = (tmp_path / "tuning").glob("*.json")
     file.write_text("{")
-    assert tune(bundle, Wanted(threads=1), tuning).how == "measured"
+    assert tune(bundle, TuningOptions(threads=1), tuning).how == "measured"
     assert run.started == 2
-    assert tune(bundle, Wanted(threads=1), tuning).how == "stored"
+    assert tune(bundle, TuningOptions(threads=1), tuning).how == "stored"
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_a_damaged_verdict_is_measured_again(bundle, tmp_path):
     + [("runs", NO_NUMBERS[0]), ("runs", NO_NUMBERS[1])],
 )
 def test_a_verdict_with_a_number_that_is_none_is_measured_again(bundle, tmp_path, name, number):
-    candidates = offered(bundle, Wanted(threads=1))
-    tried = tuple(Tried(one, p50_ms=1.0, runs=3) for one in candidates)
-    stored = store(tmp_path / "verdict.json", Verdict(candidates[0], "measured", "", tried))
+    candidates = offered_candidates(bundle, TuningOptions(threads=1))
+    tried = tuple(CandidateTrial(one, p50_ms=1.0, runs=3) for one in candidates)
+    stored = store(tmp_path / "verdict.json", TuningVerdict(candidates[0], "measured", "", tried))
     assert stored.kept
     value = json.loads((tmp_path / "verdict.json").read_text())
     first = value["tried"][0]
@@ -120,15 +120,15 @@ def test_a_verdict_with_a_number_that_is_none_is_measured_again(bundle, tmp_path
 
 def test_a_folder_that_cannot_be_written_only_means_measuring_again(bundle, tmp_path):
     (tmp_path / "tuning").write_text("a file where a folder should be")
-    verdict = tune(bundle, Wanted(threads=1), Tuning(QUICK, folder=tmp_path))
+    verdict = tune(bundle, TuningOptions(threads=1), Tuner(QUICK, folder=tmp_path))
     assert (verdict.how, verdict.kept) == ("measured", False)
 
 
 def test_two_that_open_at_once_measure_once(bundle, tmp_path):
     run = Counting()
-    tuning = Tuning(QUICK, folder=tmp_path, run=run)
+    tuning = Tuner(QUICK, folder=tmp_path, run=run)
     with ThreadPoolExecutor(2) as pool:
-        verdicts = list(pool.map(lambda _: tune(bundle, Wanted(), tuning), range(2)))
+        verdicts = list(pool.map(lambda _: tune(bundle, TuningOptions(), tuning), range(2)))
     assert run.started == 1
     assert {verdict.how for verdict in verdicts} == {"measured", "stored"}
     assert verdicts[0].chosen == verdicts[1].chosen
@@ -137,23 +137,23 @@ def test_two_that_open_at_once_measure_once(bundle, tmp_path):
 @pytest.mark.parametrize("setting", ["off", "OFF", "0", "0.0"])
 def test_off_takes_the_bundles_default_and_starts_no_child(bundle, setting):
     run = Counting()
-    tuning = replace(Tuning.from_environment(environ={"EDGEKIT_TUNE": setting}), run=run)
-    verdict = tune(bundle, Wanted(), tuning)
+    tuning = replace(Tuner.from_environment(environ={"EDGEKIT_TUNE": setting}), run=run)
+    verdict = tune(bundle, TuningOptions(), tuning)
     assert (verdict.how, run.started) == ("default", 0)
     assert (verdict.chosen.recipe, verdict.chosen.engine, verdict.chosen.threads) == ("tflite-int8", ENGINE, 1)
 
 
 def test_the_bound_can_be_set_and_nonsense_is_a_typed_error():
-    assert Tuning.from_environment(environ={}).bound_s == 5.0
-    assert Tuning.from_environment(environ={"EDGEKIT_TUNE": "1.5"}).bound_s == 1.5
+    assert Tuner.from_environment(environ={}).bound_s == 5.0
+    assert Tuner.from_environment(environ={"EDGEKIT_TUNE": "1.5"}).bound_s == 1.5
     for nonsense in ("fast", "-1", "nan"):
         with pytest.raises(EngineError, match=r"EDGEKIT_TUNE: .* nor a number of seconds"):
-            Tuning.from_environment(environ={"EDGEKIT_TUNE": nonsense})
+            Tuner.from_environment(environ={"EDGEKIT_TUNE": nonsense})
 
 
 def test_no_child_is_started_where_none_can_be(bundle, monkeypatch):
     monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
-    verdict = tune(bundle, Wanted(), Tuning(QUICK))
+    verdict = tune(bundle, TuningOptions(), Tuner(QUICK))
     assert verdict.how == "default"
     assert "no child process" in verdict.why
 
@@ -168,7 +168,7 @@ def test_a_candidate_that_gives_other_answers_never_wins(tmp_path):
     )
     write_bundle(tmp_path / "forged.ekb", draft, replace(manifest, golden=forged))
     with pytest.raises(SelfTestError, match=r"forged\.ekb.*golden example 0"):
-        tune(read_bundle(tmp_path / "forged.ekb"), Wanted(), Tuning(QUICK, folder=tmp_path))
+        tune(read_bundle(tmp_path / "forged.ekb"), TuningOptions(), Tuner(QUICK, folder=tmp_path))
     assert not list((tmp_path / "tuning").glob("*.json"))
 
 
@@ -188,8 +188,8 @@ def delegate(tmp_path_factory):
 )
 def test_a_delegate_in_trouble_is_a_reason_and_the_next_candidate_answers(bundle, tmp_path, delegate, options, why):
     run = Counting()
-    wanted = Wanted(engine=ENGINE, threads=1, delegate=f"{delegate}{options}")
-    verdict = tune(bundle, wanted, Tuning(QUICK, folder=tmp_path, run=run))
+    wanted = TuningOptions(engine=ENGINE, threads=1, delegate=f"{delegate}{options}")
+    verdict = tune(bundle, wanted, Tuner(QUICK, folder=tmp_path, run=run))
     assert verdict.chosen.delegate is None
     (refused,) = [one["refused"] for one in verdict.describe()["candidates"] if "delegate" in one["candidate"]]
     assert why in refused
@@ -197,7 +197,9 @@ def test_a_delegate_in_trouble_is_a_reason_and_the_next_candidate_answers(bundle
 
 
 def test_a_delegate_is_tuned_like_any_candidate(bundle, tmp_path, delegate):
-    verdict = tune(bundle, Wanted(engine=ENGINE, threads=1, delegate=str(delegate)), Tuning(QUICK, folder=tmp_path))
+    verdict = tune(
+        bundle, TuningOptions(engine=ENGINE, threads=1, delegate=str(delegate)), Tuner(QUICK, folder=tmp_path)
+    )
     assert verdict.tried[0].candidate.delegate == str(delegate)
     assert verdict.tried[0].p50_ms > 0
 
@@ -208,7 +210,7 @@ def test_a_child_that_hangs_costs_its_candidate_and_the_next_one_goes_on(bundle,
             raise subprocess.TimeoutExpired(command, timeout, b'{"enter": 0}\n')
         return subprocess.run(command, input=input, timeout=timeout, **options)
 
-    verdict = tune(bundle, Wanted(engine=ENGINE, threads=1), Tuning(QUICK, folder=tmp_path, run=hangs))
+    verdict = tune(bundle, TuningOptions(engine=ENGINE, threads=1), Tuner(QUICK, folder=tmp_path, run=hangs))
     assert verdict.chosen.kernels == "plain"
     assert "did not come back within" in verdict.tried[0].refused["what"]
 
@@ -229,26 +231,26 @@ class Struck:
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGKILL"])
 def test_a_signal_from_outside_blames_no_candidate_and_what_was_found_then_is_not_kept(bundle, tmp_path, name):
     run = Struck(name)
-    tuning = Tuning(QUICK, folder=tmp_path, run=run)
-    verdict = tune(bundle, Wanted(engine=ENGINE, threads=1), tuning)
+    tuning = Tuner(QUICK, folder=tmp_path, run=run)
+    verdict = tune(bundle, TuningOptions(engine=ENGINE, threads=1), tuning)
     assert not any(one.refused for one in verdict.tried)
     assert verdict.tried[0].p50_ms > 0
     assert not list((tmp_path / "tuning").glob("*.json"))
-    assert tune(bundle, Wanted(engine=ENGINE, threads=1), tuning).how == "measured", "asked anew"
-    assert tune(bundle, Wanted(engine=ENGINE, threads=1), tuning).how == "stored"
+    assert tune(bundle, TuningOptions(engine=ENGINE, threads=1), tuning).how == "measured", "asked anew"
+    assert tune(bundle, TuningOptions(engine=ENGINE, threads=1), tuning).how == "stored"
 
 
 def test_a_candidate_whose_trial_is_ended_again_and_again_is_left_out_for_that_opening(bundle, tmp_path):
-    tuning = Tuning(QUICK, folder=tmp_path, run=Struck("SIGKILL", times=2))
-    verdict = tune(bundle, Wanted(engine=ENGINE, threads=1), tuning)
+    tuning = Tuner(QUICK, folder=tmp_path, run=Struck("SIGKILL", times=2))
+    verdict = tune(bundle, TuningOptions(engine=ENGINE, threads=1), tuning)
     assert (verdict.chosen.kernels, verdict.kept) == ("plain", False)
     assert "ended by SIGKILL 2 times" in verdict.tried[0].refused["what"]
-    assert tune(bundle, Wanted(engine=ENGINE, threads=1), tuning).tried[0].refused is None
+    assert tune(bundle, TuningOptions(engine=ENGINE, threads=1), tuning).tried[0].refused is None
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE"])
 def test_a_crash_is_the_candidates_own_and_is_kept(bundle, tmp_path, name):
-    verdict = tune(bundle, Wanted(engine=ENGINE, threads=1), Tuning(QUICK, folder=tmp_path, run=Struck(name)))
+    verdict = tune(bundle, TuningOptions(engine=ENGINE, threads=1), Tuner(QUICK, folder=tmp_path, run=Struck(name)))
     assert (verdict.chosen.kernels, verdict.kept) == ("plain", True)
     assert f"crashed with {name}" in verdict.tried[0].refused["what"]
 
@@ -261,13 +263,13 @@ def test_a_real_child_that_is_told_to_end_is_started_again(bundle, tmp_path):
         return children.run(command, **options)
 
     ended = []
-    verdict = tune(bundle, Wanted(engine=ENGINE, threads=1), Tuning(QUICK, folder=tmp_path, run=struck))
+    verdict = tune(bundle, TuningOptions(engine=ENGINE, threads=1), Tuner(QUICK, folder=tmp_path, run=struck))
     assert (verdict.how, verdict.kept, len(ended)) == ("measured", False, 2)
 
 
 def test_when_the_time_is_over_nothing_is_begun_but_the_inference_that_names_a_winner(bundle):
     facts = []
-    Trial(bundle, offered(bundle, Wanted(engine=ENGINE)), facts.append).run(bound_s=0.0)
+    Trial(bundle, offered_candidates(bundle, TuningOptions(engine=ENGINE)), facts.append).run(bound_s=0.0)
     assert [fact["enter"] for fact in facts if "enter" in fact] == [0]
     assert facts[-1]["champion"] == 0
     assert [one["runs"] for one in facts[-1]["tried"]] == [1]
@@ -277,7 +279,7 @@ def test_a_child_that_comes_to_nothing_leaves_the_default(bundle, tmp_path):
     def nothing(command, **options):
         return subprocess.CompletedProcess(command, 1, "", "ModuleNotFoundError: No module named 'numpy'")
 
-    verdict = tune(bundle, Wanted(), Tuning(QUICK, folder=tmp_path, run=nothing))
+    verdict = tune(bundle, TuningOptions(), Tuner(QUICK, folder=tmp_path, run=nothing))
     assert (verdict.how, verdict.kept) == ("default", False)
 
 
@@ -286,33 +288,33 @@ def test_a_file_that_was_replaced_meanwhile_is_not_believed(bundle, path, tmp_pa
     copy.write_bytes(path.read_bytes())
     opened = read_bundle(copy)
     tiny.bundle(tmp_path, engine=ENGINE, name="another").replace(copy)
-    verdict = tune(opened, Wanted(), Tuning(QUICK, folder=tmp_path))
+    verdict = tune(opened, TuningOptions(), Tuner(QUICK, folder=tmp_path))
     assert (verdict.how, verdict.kept) == ("default", False)
 
 
 def test_where_nothing_fits_into_memory_the_error_says_how_much_would(bundle, tmp_path):
     run = Counting()
-    tune(bundle, Wanted(threads=1), Tuning(QUICK, folder=tmp_path, run=run))
+    tune(bundle, TuningOptions(threads=1), Tuner(QUICK, folder=tmp_path, run=run))
     for folder in (tmp_path, tmp_path / "new"):
         with pytest.raises(MemoryExceeded, match=r"0 MB are left\. Allow [\d.]+ MB more"):
-            tune(bundle, Wanted(threads=1), Tuning(QUICK, memory_mb=-1.0, folder=folder, run=run))
+            tune(bundle, TuningOptions(threads=1), Tuner(QUICK, memory_mb=-1.0, folder=folder, run=run))
     assert run.started == 2, "what was measured before is not measured again to be refused"
 
 
 def test_a_measurement_that_refuses_is_made_again_after_ten_minutes(bundle, tmp_path):
     """One that was wrong, on a busy board, must not refuse for ever."""
-    tuning = Tuning(QUICK, memory_mb=1000.0, folder=tmp_path)
-    tune(bundle, Wanted(threads=1), tuning)
+    tuning = Tuner(QUICK, memory_mb=1000.0, folder=tmp_path)
+    tune(bundle, TuningOptions(threads=1), tuning)
     (file,) = (tmp_path / "tuning").glob("*.json")
     value = json.loads(file.read_text())
     for one in value["tried"]:
         one["memory_mb"] = 2000.0
     file.write_text(json.dumps(value))
     with pytest.raises(MemoryExceeded):
-        tune(bundle, Wanted(threads=1), tuning)
+        tune(bundle, TuningOptions(threads=1), tuning)
     os.utime(file, (0, 0))
-    assert tune(bundle, Wanted(threads=1), tuning).how == "measured"
-    assert tune(bundle, Wanted(threads=1), tuning).how == "stored"
+    assert tune(bundle, TuningOptions(threads=1), tuning).how == "measured"
+    assert tune(bundle, TuningOptions(threads=1), tuning).how == "stored"
 
 
 class Slow(Engine):
@@ -334,7 +336,7 @@ class Slow(Engine):
 @pytest.mark.parametrize(("champion_s", "runs"), [(1e-12, 3), (1e6, 9), (None, 9)])
 def test_a_hopeless_candidate_is_not_tested_to_the_end(champion_s, runs):
     slow = Slow()
-    impatient = _Impatient(slow, champion_s)
+    impatient = _EarlyStopEngine(slow, champion_s)
     with pytest.raises(TooSlow, match="a run takes") if runs == 3 else contextlib.nullcontext():
         for _ in range(9):
             impatient.run([np.zeros((1, 1), np.int8)])
@@ -342,7 +344,7 @@ def test_a_hopeless_candidate_is_not_tested_to_the_end(champion_s, runs):
 
 
 def test_a_candidate_is_not_charged_for_the_engines_library(bundle, tmp_path):
-    verdict = tune(bundle, Wanted(engine=ENGINE), Tuning(QUICK, folder=tmp_path))
+    verdict = tune(bundle, TuningOptions(engine=ENGINE), Tuner(QUICK, folder=tmp_path))
     held = sum(one.bytes for one in bundle.manifest.artifacts) / 1e6
     taken = [one.memory_mb for one in verdict.tried if one.memory_mb is not None]
     assert all(mb >= held for mb in taken), "the bundle is in memory, whoever runs it"

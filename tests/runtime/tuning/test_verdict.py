@@ -8,39 +8,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.tuning import Candidate, Tried
-from edgekit_runtime.tuning.candidates import key_of, read, settled, store
+from edgekit_runtime.tuning import CandidateTrial, TuningCandidate
+from edgekit_runtime.tuning.candidates import choose_verdict, key_of, read, store
 
-FAST = Candidate("tflite-int8", "aa", "litert", "2.3.0", 1)
-SLOW = Candidate("tflite-int8", "aa", "litert", "2.3.0", 2)
-LAME = Candidate("onnx-int8-qdq", "bb", "onnxruntime", "1.31.1", 1)
+FAST = TuningCandidate("tflite-int8", "aa", "litert", "2.3.0", 1)
+SLOW = TuningCandidate("tflite-int8", "aa", "litert", "2.3.0", 2)
+LAME = TuningCandidate("onnx-int8-qdq", "bb", "onnxruntime", "1.31.1", 1)
 REFUSED = {"code": "selftest", "what": "crashed with SIGILL", "where": "x.ekb", "do": "use another"}
 TRIED = (
-    Tried(FAST, 3.2, 90, 6.0, 4.0, 30.0, 0.8),
-    Tried(SLOW, 3.9, 90, 6.0, 4.0, 12.0, 1.2),
-    Tried(LAME, refused=REFUSED),
+    CandidateTrial(FAST, 3.2, 90, 6.0, 4.0, 30.0, 0.8),
+    CandidateTrial(SLOW, 3.9, 90, 6.0, 4.0, 12.0, 1.2),
+    CandidateTrial(LAME, refused=REFUSED),
 )
 OFFER = (FAST, SLOW, LAME)
 
 
 def test_the_champion_is_chosen_and_the_reason_given():
-    verdict = settled(TRIED, FAST, None)
+    verdict = choose_verdict(TRIED, FAST, None)
     assert verdict.chosen == FAST
     assert verdict.why == "the fastest of 2: 3.2 ms, the next takes 3.9 ms"
-    assert verdict.following() == (FAST, SLOW)
+    assert verdict.in_order() == (FAST, SLOW)
     described = {one["candidate"]: one["refused"] for one in verdict.describe()["candidates"]}
     assert described[LAME.label] == "x.ekb: crashed with SIGILL"
 
 
 def test_a_slower_one_that_fits_into_memory_is_taken():
-    verdict = settled(TRIED, FAST, 20.0)
+    verdict = choose_verdict(TRIED, FAST, 20.0)
     assert verdict.chosen == SLOW
     assert "does not fit into 20 MB" in verdict.why
-    assert settled(TRIED, FAST, 5.0) is None
+    assert choose_verdict(TRIED, FAST, 5.0) is None
 
 
 def test_what_was_stored_is_read_again(tmp_path):
-    kept = store(tmp_path / "deep" / "v.json", settled(TRIED, FAST, None))
+    kept = store(tmp_path / "deep" / "v.json", choose_verdict(TRIED, FAST, None))
     assert kept.kept
     again = read(tmp_path / "deep" / "v.json", OFFER, None)
     assert (again.chosen, again.how, again.tried) == (FAST, "stored", TRIED)
@@ -49,7 +49,7 @@ def test_what_was_stored_is_read_again(tmp_path):
 
 def test_a_folder_that_cannot_be_written_only_means_it_is_not_kept(tmp_path):
     (tmp_path / "file").write_text("where a folder should be")
-    assert not store(tmp_path / "file" / "v.json", settled(TRIED, FAST, None)).kept
+    assert not store(tmp_path / "file" / "v.json", choose_verdict(TRIED, FAST, None)).kept
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_damaged_file_is_as_if_it_were_not_there(tmp_path, text):
 @given(where=st.integers(0, 2000), byte=st.integers(0, 255))
 def test_a_changed_byte_never_raises(tmp_path_factory, where, byte):
     file = tmp_path_factory.mktemp("damaged") / "v.json"
-    store(file, settled(TRIED, FAST, None))
+    store(file, choose_verdict(TRIED, FAST, None))
     data = bytearray(file.read_bytes())
     data[where % len(data)] = byte
     file.write_bytes(data)
@@ -85,7 +85,7 @@ def test_a_changed_byte_never_raises(tmp_path_factory, where, byte):
 
 
 def test_a_verdict_over_other_candidates_is_not_believed(tmp_path):
-    store(tmp_path / "v.json", settled(TRIED, FAST, None))
+    store(tmp_path / "v.json", choose_verdict(TRIED, FAST, None))
     assert read(tmp_path / "v.json", (FAST, SLOW), None) is None
 
 
@@ -103,4 +103,4 @@ def test_keys_do_not_run_together():
 
 
 def test_it_can_be_printed_as_json():
-    json.dumps(settled(TRIED, FAST, None).describe())
+    json.dumps(choose_verdict(TRIED, FAST, None).describe())

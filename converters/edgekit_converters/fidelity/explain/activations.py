@@ -87,7 +87,7 @@ def steep_function(case: Case) -> Iterator[Cause]:
 
 
 def outlier(case: Case) -> Iterator[Cause]:
-    """A few values far from all others set the step for everybody."""
+    """A few values far from all others set the step for all values."""
     for layer, error in case.damaged:
         middle, whole = error.middle_high - error.middle_low, error.float_high - error.float_low
         if not error.quantized or middle <= 0 or error.harm_db < _NEAR_DB:
@@ -152,11 +152,12 @@ def outside_calibration(case: Case) -> Iterator[Cause]:
         cut = error.cut_sqnr_db
         if cut is not None and error.sqnr_db is not None and cut <= error.sqnr_db + HALF_DB:
             seen[error.tensor] = (error.float_low, error.float_high, cut)
-    beyond = [
-        name
-        for name, (low, high, cut) in seen.items()
-        if cut < DAMAGE_DB and _leaves((low, high), case.calibrated.get(name))
-    ]
+    beyond = []
+    for name, (low, high, cut) in seen.items():
+        least, most = case.calibrated.get(name, (low, high))
+        room = 0.1 * (most - least)  # a tenth of what calibration saw
+        if cut < DAMAGE_DB and max(high - most, least - low) > room:
+            beyond.append(name)
     if not beyond:
         return
     name = beyond[0]
@@ -276,14 +277,6 @@ def softmax_head(case: Case) -> Iterator[Cause]:
             error.harm_db,
             (layer.name,),
         )
-
-
-def _leaves(seen: tuple[float, float], calibrated: tuple[float, float] | None) -> bool:
-    """By a tenth of what calibration saw."""
-    if calibrated is None:
-        return False
-    room = 0.1 * (calibrated[1] - calibrated[0])
-    return max(seen[1] - calibrated[1], calibrated[0] - seen[0]) > room
 
 
 def _opens(layer: Layer, case: Case) -> bool:

@@ -9,7 +9,7 @@ from functools import cached_property
 from edgekit_converters.fidelity.layers import LayerError
 from edgekit_converters.graph import Graph, Layer
 
-__all__ = ["ACCUMULATED_DB", "DAMAGE_DB", "FALL_DB", "HALF_DB", "Alone", "Case", "Cause", "Figure"]
+__all__ = ["ACCUMULATED_DB", "DAMAGE_DB", "FALL_DB", "HALF_DB", "Case", "Cause", "Figure", "IsolatedLayer"]
 
 DAMAGE_DB = 30.0
 """A tensor with a better signal to noise ratio is not damaged: a full range of 8 bits gives 40 to 50 dB."""
@@ -28,9 +28,10 @@ Figure = float | int | str | list[str]
 
 @dataclass(frozen=True)
 class Cause:
-    """layer: where it shows (`graph.Layer.name`); empty for the file as a whole. code: short and stable. what: in
-    words, with figures. evidence: the figures. remedy: what takes it away. loss_db: what the layer lost against its
-    inputs (`LayerError.harm_db`).
+    """layer: where it shows (`graph.Layer.name`); empty for the file as a whole.
+
+    code: short and stable. what: in words, with figures. evidence: the figures. remedy: what takes it away.
+    loss_db: what the layer lost against its inputs (`LayerError.harm_db`).
     float_layers: the layers that take the cause away when they stay in float; empty where that is no remedy.
     """
 
@@ -44,7 +45,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Alone:
+class IsolatedLayer:
     """What is left, dB, on the same items: kernel_db with the layer's own kernel rounded and all else in float,
     artifact_db in the quantized file. where: at its output, or at the model's, wherever the kernel has the greater part
     in the noise."""
@@ -78,7 +79,7 @@ class Case:
     input_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     input_cuts: Mapping[str, float] = field(default_factory=dict)
     calibrated: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    kernels: Mapping[str, Alone] = field(default_factory=dict)
+    kernels: Mapping[str, IsolatedLayer] = field(default_factory=dict)
     pieces: int | None = None
     outside: tuple[str, ...] = ()
 

@@ -27,7 +27,7 @@ from edgekit_converters.fidelity.explain.activations import (
     softmax_head,
     steep_function,
 )
-from edgekit_converters.fidelity.explain.case import ACCUMULATED_DB, Alone, Case, Cause
+from edgekit_converters.fidelity.explain.case import ACCUMULATED_DB, Case, Cause, IsolatedLayer
 from edgekit_converters.fidelity.explain.weights import (
     amplification,
     channel_spread,
@@ -43,7 +43,7 @@ from edgekit_converters.workload import quantized_fraction
 
 __all__ = [
     "RULES",
-    "accumulated",
+    "accumulated_noise",
     "examine",
     "explain",
     "fast_path",
@@ -58,7 +58,7 @@ _DELEGATE = "DELEGATE"
 def fast_path(format: str, data: bytes) -> tuple[int | None, tuple[str, ...]]:  # noqa: A002
     """(parts that XNNPACK runs as one, operators that it left to the plain kernels, one entry each).
 
-    (None, ()) for ONNX, whose runtime does not tell, and where the engine cannot be asked.
+    (None, ()) for ONNX, whose runtime does not say, and where the engine cannot be asked.
     """
     if format != "tflite":
         return None, ()
@@ -135,7 +135,7 @@ def examine(
     return replace(case, kernels=_kernels(case, kept))
 
 
-def _kernels(case: Case, feeds: Sequence[Feed]) -> dict[str, Alone]:
+def _kernels(case: Case, feeds: Sequence[Feed]) -> dict[str, IsolatedLayer]:
     """What is left where damaged layers have their own kernel alone rounded: an experiment a layer."""
     damaged = [(layer, error.tensor) for layer, error in case.damaged if layer.weight is not None][:_TRIED]
     if not damaged:
@@ -143,14 +143,16 @@ def _kernels(case: Case, feeds: Sequence[Feed]) -> dict[str, Alone]:
     ends = [name for name in case.float_graph.outputs if name in case.quantized.tensors]
     tensors = [*dict.fromkeys([*(tensor for _, tensor in damaged), *ends])]
     expected, answers = _seen(case.float_graph, tensors, feeds), _seen(case.quantized, tensors, feeds)
-    found: dict[str, Alone] = {}
+    found: dict[str, IsolatedLayer] = {}
     for layer, tensor in damaged:
         graph = with_its_kernel(case.float_graph, case.quantized, layer)
         if graph is None:
             continue
         tried = _seen(graph, [tensor, *ends], feeds)
         at = [("here", [tensor]), *([("at the end", ends)] if ends else [])]
-        alone = [Alone(_left(expected, tried, names), _left(expected, answers, names), where) for where, names in at]
+        alone = [
+            IsolatedLayer(_left(expected, tried, names), _left(expected, answers, names), where) for where, names in at
+        ]
         found[layer.name] = min(alone, key=lambda one: one.kernel_db - one.artifact_db)
     return found
 
@@ -222,7 +224,7 @@ def input_scaling(case: Case) -> Iterator[Cause]:
         )
 
 
-def accumulated(case: Case) -> Iterator[Cause]:
+def accumulated_noise(case: Case) -> Iterator[Cause]:
     """Damage at the end that no layer did alone: every layer rounds a little, and it adds up."""
     output = next(
         (case.by_layer[layer.name] for layer in reversed(case.float_graph.layers) if layer.name in case.by_layer), None
@@ -254,7 +256,7 @@ def accumulated(case: Case) -> Iterator[Cause]:
 
 
 def splits_graph(case: Case) -> Iterator[Cause]:
-    """Every change between quantized and float costs a pass over the tensor, and the fast path starts anew."""
+    """Every change between quantized and float costs a pass over the tensor, and ends the fast path."""
     if case.pieces is not None and case.pieces > 1 and case.outside:
         named = ", ".join(f"{count} {op}" for op, count in Counter(case.outside).most_common(3))
         yield Cause(
@@ -265,7 +267,13 @@ def splits_graph(case: Case) -> Iterator[Cause]:
             "Replace them (ReLU6 for hard-swish), leave them in float if the engine has them there, or take the "
             "float artifact",
         )
-    elif (islands := _islands(case)) > 4:
+        return
+    # float stretches between quantized layers, in the order of execution
+    states = [error.quantized for error in case.errors if not error.integers]
+    while states and not states[-1]:
+        states.pop()
+    islands = sum(before and not after for before, after in pairwise(states))
+    if islands > 4:
         yield Cause(
             "",
             "splits-graph",
@@ -273,14 +281,6 @@ def splits_graph(case: Case) -> Iterator[Cause]:
             {"pieces": islands},
             "Quantize the operators in between too, or leave whole stretches in float",
         )
-
-
-def _islands(case: Case) -> int:
-    """Float stretches between quantized layers, in the order of execution."""
-    states = [error.quantized for error in case.errors if not error.integers]
-    while states and not states[-1]:
-        states.pop()
-    return sum(before and not after for before, after in pairwise(states))
 
 
 Rule = Callable[[Case], Iterator[Cause]]
@@ -300,14 +300,14 @@ RULES: tuple[Rule, ...] = (
     channel_spread,
     weight_resolution,
     amplification,
-    accumulated,
+    accumulated_noise,
     splits_graph,
 )
 """Where two rules explain the same layer, the earlier one is the more exact."""
 
 
 def explain(case: Case, most: int = 12) -> tuple[Cause, ...]:
-    """At most `most` causes, at most one a layer, the greatest loss first; causes of the whole file are always told."""
+    """At most `most` causes, at most one a layer, the greatest loss first; causes of the whole file always."""
     found: dict[str, Cause] = {}
     whole: list[Cause] = []
     for cause in (cause for rule in RULES for cause in rule(case)):

@@ -85,7 +85,10 @@ def weight_resolution(case: Case) -> Iterator[Cause]:
         shown = (
             f"; {100 * shift:.0f} % of what all weights do here is one constant a channel" if shift >= _SHIFT else ""
         )
-        apart = _inputs_apart(pair[0], layer)
+        apart = 1.0  # of a dense layer: its largest weight over the largest of the input with the smallest
+        if pair[0].ndim == 2 and layer.weight_axis is not None:
+            reach = np.abs(_rows(pair[0], layer.weight_axis)).max(axis=0)
+            apart = float(reach.max() / reach[reach > 0].min()) if reach.any() else 1.0
         why = (
             f"the largest weights of its inputs are up to {apart:.0f}x apart under the scale of an output, so that "
             "small ones, which may carry large inputs, keep few steps"
@@ -161,17 +164,6 @@ def _same_layer(quantized: Graph, layer: Layer) -> Layer | None:
     made = (found for found in quantized.layers if layer.outputs[0] in found.outputs)
     alike = (found for found in quantized.layers if found.weight is not None and found.weight in names)
     return next(made, None) or next(alike, None)
-
-
-def _inputs_apart(weights: NDArray[np.float64], layer: Layer) -> float:
-    """Of a dense layer: its largest weight over the largest of the input with the smallest.
-
-    1 for other layers.
-    """
-    if weights.ndim != 2 or layer.weight_axis is None:
-        return 1.0
-    reach = np.abs(_rows(weights, layer.weight_axis)).max(axis=0)
-    return float(reach.max() / reach[reach > 0].min()) if reach.any() else 1.0
 
 
 def _rows(values: NDArray[Any], axis: int) -> NDArray[np.float64]:

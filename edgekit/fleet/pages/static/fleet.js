@@ -1,4 +1,4 @@
-// Keeps a page live: rows and figures are replaced by what the server renders, charts are drawn from /device/ID/series.
+// Keeps a page live: rows and figures are replaced by what the server renders, charts are drawn from what it sends as JSON.
 // The server escapes everything that a board said; nothing here builds HTML from data.
 "use strict";
 
@@ -35,6 +35,69 @@ function replaceWith(html) {
   }
 }
 
+// The rows of a list in its order: those that left go, new ones come in. What is missing here is asked for again.
+function relist(list) {
+  const body = document.getElementById("rows");
+  if (!body) { if (list.count) location.reload(); return; }
+  const holder = document.createElement("template");
+  holder.innerHTML = list.rows;
+  const fresh = new Map([...holder.content.children].map((row) => [row.id, row]));
+  const found = list.ids.map((id) => document.getElementById(`device-${id}`) || fresh.get(`device-${id}`));
+  if (found.includes(undefined) || !list.ids.length) { refetch(); return; }
+  if (found.length !== body.children.length || found.some((row, i) => row !== body.children[i])) {
+    const focused = document.activeElement;
+    body.replaceChildren(...found);
+    if (body.contains(focused)) focused.focus();
+  }
+  recount(list.count);
+}
+
+function recount(count) {
+  const text = document.getElementById("count");
+  if (!text) return;
+  const first = Number(text.dataset.first);
+  const shown = document.getElementById("rows").children.length;
+  text.textContent = `${first + 1} to ${first + shown} of ${count.toLocaleString("en")}`;
+}
+
+function tally(counts) {
+  for (const [state, count] of Object.entries(counts)) {
+    const text = document.querySelector(`[data-count="${state}"]`);
+    if (!text) continue;
+    text.textContent = count.toLocaleString("en");
+    if (text.parentElement.dataset.state) text.parentElement.dataset.some = count ? "1" : "0";
+  }
+}
+
+let refetched = 0;
+async function refetch() {
+  if (Date.now() - refetched < 2000) return;
+  refetched = Date.now();
+  const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+  if (!answer.ok || answer.redirected) { location.reload(); return; }
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  document.getElementById("main").replaceChildren(...page.getElementById("main").childNodes);
+  tellTimes();
+}
+
+// Parts without a stream of their own are asked for again now and then, while somebody looks and uses no field of them.
+function keepFresh(part) {
+  setInterval(async () => {
+    const now = document.getElementById(part.id);
+    if (document.hidden || now.contains(document.activeElement)) return;
+    try {
+      const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+      if (answer.redirected) { location.reload(); return; }
+      if (!answer.ok) throw new Error(answer.status);
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const fresh = page.getElementById(part.id);
+      if (fresh) now.replaceWith(fresh);
+      tellTimes();
+      show("live", "live");
+    } catch { show("lost", "reconnecting"); }
+  }, 1000 * Number(part.dataset.refresh));
+}
+
 function colours() {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(name).trim();
@@ -46,54 +109,141 @@ function layout(colour, unit, extra) {
     margin: { l: 52, r: 12, t: 8, b: 34 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent", showlegend: false,
     font: { color: colour.quiet, size: 12 }, hovermode: "x unified",
     hoverlabel: { bgcolor: getComputedStyle(document.documentElement).getPropertyValue("--sheet").trim() },
-    xaxis: { type: "date", gridcolor: colour.line, linecolor: colour.line },
+    xaxis: { type: "date", gridcolor: colour.line, linecolor: colour.line, nticks: innerWidth < 600 ? 4 : 10 },
     yaxis: { rangemode: "tozero", gridcolor: colour.line, zerolinecolor: colour.line, ticksuffix: unit },
     ...extra,
   };
 }
 
-async function draw() {
-  const chart = document.getElementById("latency");
-  if (!chart || !window.Plotly) return;
+const OPTIONS = { displayModeBar: false, responsive: true };
+const LEGEND = {
+  showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, margin: { l: 62, r: 12, t: 26, b: 34 },
+};
+// Told apart by dash as well as by colour.
+const HUES = ["#2f6f5e", "#b07a1e", "#5566b0", "#a04a78", "#6b7a2a", "#7a5a44", "#38829a"];
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid"];
+
+const dates = (moments) => moments.map((ms) => new Date(ms));
+const modeOf = (moments) => (moments.length < 40 ? "lines+markers" : "lines");
+
+async function seriesOf(chart) {
   const answer = await fetch(chart.dataset.source);
-  if (!answer.ok) return;
-  const series = await answer.json();
-  if (!series.t.length) return;
+  return answer.ok ? answer.json() : null;
+}
+
+// From the first point to now, and never less than ten minutes: a lone point has no axis of its own.
+function timeAxis(moments) {
+  const now = Date.now();
+  const first = Math.min(...moments.map(Number), now - 600000);
+  return [new Date(first - (now - first) / 50), new Date(now + (now - first) / 50)];
+}
+
+// A line where a version began or something was installed, with its name.
+function marksOf(marks, colour) {
+  const shapes = marks.map((mark) => ({
+    type: "line", x0: new Date(mark.t), x1: new Date(mark.t), y0: 0, y1: 1, yref: "paper",
+    line: { color: colour.quiet, width: 1, dash: "dot" },
+  }));
+  const annotations = marks.map((mark) => ({
+    x: new Date(mark.t), y: 1, yref: "paper", yanchor: "top", xanchor: "left", showarrow: false,
+    text: mark.text.replaceAll("<", "‹"), font: { size: 11, color: colour.quiet },
+  }));
+  return { shapes, annotations };
+}
+
+async function drawDevice(chart) {
+  const series = await seriesOf(chart);
+  if (!series || (!series.t.length && !series.stages.t.length)) return;
   const colour = colours();
-  const t = series.t.map((ms) => new Date(ms));
-  const mode = t.length < 40 ? "lines+markers" : "lines";
+  const t = dates(series.t);
+  const mode = modeOf(t);
+  const marks = marksOf(series.marks, colour);
+  const options = (unit, extra) => {
+    const made = layout(colour, unit, { ...marks, ...extra });
+    made.xaxis.range = timeAxis([...t, ...dates(series.stages.t)]);
+    return made;
+  };
   const line = (name, y, width, dash) => ({
     name, x: t, y, mode, marker: { size: 4 }, connectgaps: false, hovertemplate: "%{y:.2f} ms",
     line: { color: colour.accent, width, dash },
   });
   const lines = [line("p50", series.p50, 2.5), line("p95", series.p95, 1.5), line("p99", series.p99, 1, "dot")];
-  if (series.budget_ms !== null) {
+  if (series.budget_ms !== null && t.length) {
     lines.push({
       name: "budget", x: [t[0], t[t.length - 1]], y: [series.budget_ms, series.budget_ms], mode: "lines",
       line: { color: colour.late, width: 1, dash: "dash" }, hovertemplate: "%{y:.0f} ms",
     });
   }
-  const options = { displayModeBar: false, responsive: true };
-  const legend = { showlegend: true, legend: { orientation: "h", y: 1.12, x: 0 }, margin: { l: 62, r: 12, t: 26, b: 34 } };
-  Plotly.react(chart, lines, layout(colour, " ms", legend), options);
+  Plotly.react(chart, lines, options(" ms", LEGEND), OPTIONS);
+  const stages = Object.entries(series.stages.mean);
+  if (stages.length) {
+    const drawn = stages.map(([name, y], i) => ({
+      name, x: dates(series.stages.t), y, mode: "lines", stackgroup: "one", hovertemplate: "%{y:.2f} ms",
+      line: { color: HUES[i % HUES.length], width: 1 }, fillpattern: { shape: ["", "/", "\\", "x", "."][i % 5], solidity: 0.15 },
+    }));
+    Plotly.react("stages", drawn, options(" ms", LEGEND), OPTIONS);
+  }
   const one = (y, unit) => [{
     x: t, y, mode, marker: { size: 4 }, line: { color: colour.accent, width: 2 }, hovertemplate: `%{y:.1f}${unit}<extra></extra>`,
   }];
-  Plotly.react("rate", one(series.rate, " /s"), layout(colour, " /s", {}), options);
+  if (t.length) Plotly.react("rate", one(series.rate, " /s"), options(" /s", {}), OPTIONS);
   if (series.temp.some((value) => value !== null)) {
-    Plotly.react("temp", one(series.temp, " °C"), layout(colour, " °C", {}), options);
+    Plotly.react("temp", one(series.temp, " °C"), options(" °C", {}), OPTIONS);
   }
+}
+
+async function drawModel(chart) {
+  const versions = Object.entries((await seriesOf(chart)) || {});
+  if (!versions.length) return;
+  const colour = colours();
+  const text = (name) => `version ${name}`.replaceAll("<", "‹");
+  const lines = versions.map(([name, one], i) => ({
+    name: text(name), x: dates(one.t), y: one.p99, mode: modeOf(one.t), marker: { size: 4 }, hovertemplate: "%{y:.2f} ms",
+    line: { color: HUES[i % HUES.length], width: 2, dash: DASHES[i % DASHES.length] },
+  }));
+  const options = (unit) => {
+    const made = layout(colour, unit, LEGEND);
+    made.xaxis.range = timeAxis(versions.flatMap(([, one]) => dates(one.t)));
+    return made;
+  };
+  Plotly.react(chart, lines, options(" ms"), OPTIONS);
+  const areas = versions.map(([name, one], i) => ({
+    name: text(name), x: dates(one.t), y: one.boards, mode: "lines", stackgroup: "one", groupnorm: "percent", hovertemplate: "%{y:.1f} %",
+    line: { color: HUES[i % HUES.length], width: 1 }, fillpattern: { shape: ["", "/", "\\", "x", "."][i % 5], solidity: 0.15 },
+  }));
+  Plotly.react("shares", areas, options(" %"), OPTIONS);
+}
+
+async function draw() {
+  if (!window.Plotly) return;
+  const device = document.getElementById("latency");
+  const model = document.getElementById("versions");
+  if (device) await drawDevice(device);
+  if (model) await drawModel(model);
 }
 
 function listen() {
   const address = document.body.dataset.stream;
-  if (!address) { live.remove(); return; }
+  const parts = document.querySelectorAll("[data-refresh]");
+  if (!address) {
+    if (parts.length) show("live", "live"); else live.remove();
+    parts.forEach(keepFresh);
+    return;
+  }
   const stream = new EventSource(address);
   stream.addEventListener("open", () => show("live", "live"));
   stream.addEventListener("error", () => show("lost", "reconnecting"));
   stream.addEventListener("replace", (event) => { replaceWith(JSON.parse(event.data)); tellTimes(); });
-  stream.addEventListener("series", () => draw());
+  stream.addEventListener("list", (event) => { relist(JSON.parse(event.data)); tellTimes(); });
+  stream.addEventListener("counts", (event) => tally(JSON.parse(event.data)));
+  stream.addEventListener("series", () => drawSoon());
   stream.addEventListener("reload", () => location.reload());
+}
+
+let drawing = 0;
+function drawSoon() {
+  clearTimeout(drawing);
+  drawing = setTimeout(draw, 300);
 }
 
 tellTimes();

@@ -1,0 +1,94 @@
+"""Quantization-aware training from file to file: what `edgekit compress --steps qat` does.
+
+made = train_for_8_bits(path, data, TrainingOptions(steps=2000), folder)
+made.data, made.ranges                          # a .keras file, and format -> tensor -> (low, high)
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgekit_converters.compress.network import Network, read_network, to_keras
+from edgekit_converters.compress.targets import tensor_names
+from edgekit_converters.compress.train import TrainingData, TrainingOptions, train
+from edgekit_converters.errors import CompressError
+from edgekit_converters.progress import Progress, silent
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.quiet import import_keras, quiet
+from edgekit_converters.store import NO_STORE, StageStore
+from edgekit_converters.targets.workspace import Workspace
+
+__all__ = ["TrainedFile", "TrainingData", "TrainingOptions", "open_network", "train_for_8_bits"]
+
+_PROBES = 4
+
+
+@dataclass(frozen=True)
+class TrainedFile:
+    """data: a `.keras` file. ranges: format -> tensor of its float graph -> (low, high). record: JSON, of the run."""
+
+    data: bytes
+    ranges: dict[str, dict[str, tuple[float, float]]]
+    record: dict[str, Any]
+
+
+def open_network(path: Path) -> Network:
+    """Raises SourceError for a file that holds code, CompressError for a layer that is not simulated and for a network
+    that Keras cannot make again."""
+    keras = import_keras()
+    load(path)  # refuses code
+    with quiet():
+        model = keras.models.load_model(path, compile=False, safe_mode=True)
+        network = read_network(model, path.name)
+        try:
+            to_keras(network, network.weights)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise CompressError(
+                f"Keras cannot make its network again with other weights: {error}",
+                where=path.name,
+                do="Build without compress",
+            ) from error
+    return network
+
+
+def train_for_8_bits(
+    path: Path,
+    data: TrainingData,
+    options: TrainingOptions,
+    folder: Path,
+    progress: Progress = silent,
+    say: Callable[[str], None] = lambda line: None,
+    *,
+    store: StageStore = NO_STORE,
+) -> TrainedFile:
+    """path: a `.keras` file that `sources.load` takes. folder: where an interrupted run resumes from.
+
+    Raises CompressError for a layer that is not simulated.
+    """
+    network = open_network(path)
+    trained = train(network, data, options, folder, progress, say)
+    if trained.reason:
+        say(f"training ended: {trained.reason}")
+    simulation, values = trained.simulation, trained.simulation.rounded(trained.values)
+    with tempfile.TemporaryDirectory(prefix="edgekit-") as scratch:
+        file = Path(scratch) / path.name
+        with quiet():
+            to_keras(network, simulation.weights(values)).save(file)
+        workspace = Workspace(load(file), None, progress, store=store)
+        ranges = simulation.ranges(values)
+        probes = np.asarray(data.x[:: max(1, len(data.x) // _PROBES)][:_PROBES])
+        named = {}
+        for form in ("tflite", "onnx"):
+            names = tensor_names(trained.network, simulation, values, workspace, form, probes)
+            named[form] = {name: ranges[place] for name, place in names.items()}
+        record = {
+            "seed": options.seed, "steps": options.steps, "batch": options.batch, "rate": options.rate,
+            "best_step": trained.best_step, "ended": trained.reason, "history": list(trained.history),
+        }  # fmt: skip
+        return TrainedFile(file.read_bytes(), named, record)

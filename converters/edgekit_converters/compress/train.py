@@ -1,0 +1,296 @@
+"""Quantization-aware training of one network: rounds of steps, each checked on held-out items, the best one kept.
+
+    data = TrainingData(x, y, "classes")
+    trained = train(network, data, TrainingOptions(steps=2000), folder, progress)
+    trained.values                       # of Simulation.variables at the best round
+
+Rules:
+- the loss is half what the labels say and half how far the answers are from the float network's own on the same items;
+- a tenth of the items, at most 1,000, is held out of training and decides which round is best; the state before the
+  first step is round 0, so that training can never make it worse;
+- the state is on the disk after each round: a killed or interrupted run resumes there, and the same run twice gives the
+  same result;
+- a loss that is not finite ends the run with the best round so far, and the result says so.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.compress.equalise import equalised
+from edgekit_converters.compress.network import Network
+from edgekit_converters.compress.simulation import Simulation, calibrated
+from edgekit_converters.progress import Progress, silent
+from edgekit_runtime.whole_file import write_cache
+
+__all__ = ["Trained", "TrainingData", "TrainingOptions", "train"]
+
+Values = list[NDArray[np.float32]]
+
+_HELD_OUT, _MOST_HELD_OUT = 0.1, 1000
+_CALIBRATION = 512
+_ROUND = 100  # steps between two looks at the held-out items
+_TEACHER = 0.5
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8
+_STAGE = "training"
+_LAST = 0.01  # of the learning rate, at the last step
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """x: float32 [N, ...], as the network takes it. y: int64 [N] for classes, float32 [N, outputs] for numbers."""
+
+    x: NDArray[np.float32]
+    y: NDArray[Any]
+    kind: Literal["classes", "numbers"]
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """steps: of `batch` items, at most. rate: Adam's first, falling as a cosine. patience: rounds without a better one.
+    key: of all that the run follows from besides; a state with another one is not resumed."""
+
+    steps: int = 2000
+    batch: int = 64
+    rate: float = 1e-3
+    patience: int = 8
+    seed: int = 0
+    key: str = ""
+
+
+@dataclass
+class _State:
+    """step: how many were done. values: of the variables; moments: Adam's two for each. best: of the best round."""
+
+    values: Values
+    moments: Values
+    best: Values
+    step: int = 0
+    best_step: int = 0
+    score: tuple[float, float] = (-math.inf, -math.inf)
+    waited: int = 0
+    history: list[dict[str, float]] = field(default_factory=list)
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """network: with channels equalised. simulation, values: of the best round. history: step, loss and score of each
+    round. reason: why it ended before the last step, "" where it did not."""
+
+    network: Network
+    simulation: Simulation
+    values: Values
+    history: tuple[dict[str, float], ...]
+    reason: str
+    best_step: int
+
+
+def train(
+    network: Network,
+    data: TrainingData,
+    options: TrainingOptions,
+    folder: Path,
+    progress: Progress = silent,
+    say: Callable[[str], None] = lambda line: None,
+) -> Trained:
+    """folder: for the state that a later run resumes; it must exist. say: is given a line after each round."""
+    import tensorflow as tf
+
+    order = np.random.default_rng(options.seed).permutation(len(data.x))
+    count = max(1, min(_MOST_HELD_OUT, round(len(order) * _HELD_OUT)))
+    held, used = np.sort(order[:count]), order[count:]
+    first = _batches(data.x, np.sort(used[:_CALIBRATION]), options.batch)
+    network = equalised(replace(network, numbers=data.kind == "numbers"), first)
+    grids = calibrated(network, first)
+    simulation = Simulation(network, grids)
+    teacher = _answers(network, data.x, options.batch, progress)
+    state_file = folder / f"qat-{options.seed}.npz"
+    state = _load(state_file, options, simulation) or _start(simulation)
+    run = _Run(tf, simulation, data, teacher, options, used)
+    run.assign(state)
+    while not state.reason and (state.step < options.steps or not state.history):
+        if state.history and not math.isfinite(run.round(state, progress)):
+            state.reason = f"the loss was not a finite number at step {state.step}; the best round before it is kept"
+            break
+        score = run.score(held)
+        if not all(map(math.isfinite, score)):
+            state.reason = f"the answers were not finite numbers at step {state.step}; the best round before is kept"
+            break
+        state.history.append({"step": state.step, "score": score[0], "loss": -score[1]})
+        if score > state.score:
+            state.score, state.best, state.waited = score, [value.copy() for value in state.values], 0
+            state.best_step = state.step
+        else:
+            state.waited += 1
+            if state.waited >= options.patience:
+                state.reason = f"no better round in the last {options.patience}"
+        _save(state_file, options, state)
+        say(f"step {state.step} of {options.steps}: {_words(data.kind, score)} on {len(held)} held-out items")
+    progress(_STAGE, options.steps, options.steps)
+    return Trained(network, simulation, state.best, tuple(state.history), state.reason, state.best_step)
+
+
+def _words(kind: str, score: tuple[float, float]) -> str:
+    first = f"{100 * score[0]:.1f} % right" if kind == "classes" else f"squared error {-score[0]:.4g}"
+    return f"{first}, loss {-score[1]:.4g}"
+
+
+class _Run:
+    """One training run in TensorFlow: the step as a compiled function, and the variables that it moves."""
+
+    def __init__(
+        self,
+        tf: Any,
+        simulation: Simulation,
+        data: TrainingData,
+        teacher: NDArray[np.float32],
+        options: TrainingOptions,
+        used: NDArray[np.int64],
+    ) -> None:
+        self._tf, self._simulation, self._data, self._teacher = tf, simulation, data, teacher
+        self._options, self._used = options, used
+        self._moments = [tf.Variable(tf.zeros_like(one)) for one in simulation.variables for _ in range(2)]
+        self._step = tf.function(self._step_of, reduce_retracing=True)
+        self._losses = tf.function(self._losses_of, reduce_retracing=True)
+
+    def assign(self, state: _State) -> None:
+        for variable, value in zip(
+            [*self._simulation.variables, *self._moments], [*state.values, *state.moments], strict=True
+        ):
+            variable.assign(value)
+
+    def round(self, state: _State, progress: Progress) -> float:
+        """Up to a hundred steps; the loss of the last one. The state is that after them."""
+        tf, options, loss, order = self._tf, self._options, math.nan, (-1, self._used)
+        a_pass = max(1, len(self._used) // options.batch)
+        for _ in range(min(_ROUND, options.steps - state.step)):
+            epoch, at = divmod(state.step, a_pass)
+            if order[0] != epoch:
+                order = epoch, np.random.default_rng((options.seed, epoch)).permutation(self._used)
+            rows = order[1][at * options.batch :][: options.batch]
+            share = state.step / options.steps
+            rate = options.rate * (_LAST + (1 - _LAST) * (1 + math.cos(math.pi * share)) / 2)
+            state.step += 1
+            parts = [tf.constant(one[rows]) for one in (self._data.x, self._data.y, self._teacher)]
+            loss = float(self._step(*parts, tf.constant(rate, tf.float32), tf.constant(state.step, tf.float32)))
+            if not math.isfinite(loss):
+                return loss
+            progress(_STAGE, state.step, options.steps)
+        state.values = [variable.numpy() for variable in self._simulation.variables]
+        state.moments = [variable.numpy() for variable in self._moments]
+        return loss
+
+    def score(self, held: NDArray[np.int64]) -> tuple[float, float]:
+        """(share of right answers, or minus the squared error; minus the loss) of the held-out items in 8 bits."""
+        found = []
+        for start in range(0, len(held), self._options.batch):
+            rows = held[start : start + self._options.batch]
+            parts = [self._tf.constant(one[rows]) for one in (self._data.x, self._data.y, self._teacher)]
+            found.append([float(one) * len(rows) for one in self._losses(*parts)])
+        right, loss = (float(sum(one)) / len(held) for one in zip(*found, strict=True))
+        return right, -loss
+
+    def _step_of(self, x: Any, y: Any, teacher: Any, rate: Any, step: Any) -> Any:
+        tf, variables = self._tf, self._simulation.variables
+        with tf.GradientTape() as tape:
+            loss = self._loss(self._simulation.logits(x, variables), y, teacher)
+        gradients = tape.gradient(loss, variables)
+        parts = [loss, *(gradient for gradient in gradients if gradient is not None)]
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in parts])  # a clip hides a NaN
+        for place, (variable, gradient) in enumerate(zip(variables, gradients, strict=True)):
+            if gradient is None:
+                continue
+            gradient = tf.where(finite, gradient, tf.zeros_like(gradient))
+            first, second = self._moments[2 * place], self._moments[2 * place + 1]
+            first.assign(_BETAS[0] * first + (1 - _BETAS[0]) * gradient)
+            second.assign(_BETAS[1] * second + (1 - _BETAS[1]) * tf.square(gradient))
+            size = rate * tf.sqrt(1 - _BETAS[1] ** step) / (1 - _BETAS[0] ** step)
+            variable.assign_sub(size * first / (tf.sqrt(second) + _EPSILON))
+        return tf.where(finite, loss, math.nan)
+
+    def _losses_of(self, x: Any, y: Any, teacher: Any) -> tuple[Any, Any]:
+        tf = self._tf
+        logits = self._simulation.logits(x, self._simulation.variables)
+        loss = self._loss(logits, y, teacher)
+        if self._data.kind == "numbers":
+            return -tf.reduce_mean(tf.square(tf.reshape(logits, tf.shape(y)) - y)), loss
+        best = tf.argmax(logits, -1) if logits.shape[-1] > 1 else tf.cast(logits[:, 0] > 0, tf.int64)
+        return tf.reduce_mean(tf.cast(tf.equal(best, y), tf.float32)), loss
+
+    def _loss(self, logits: Any, y: Any, teacher: Any) -> Any:
+        tf = self._tf
+        if self._data.kind == "numbers":
+            of_labels = tf.reduce_mean(tf.square(tf.reshape(logits, tf.shape(y)) - y))
+            of_teacher = tf.reduce_mean(tf.square(logits - teacher))
+        elif logits.shape[-1] == 1:
+            label = tf.cast(y[:, None], tf.float32)
+            of_labels, of_teacher = (
+                tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(wanted, logits))
+                for wanted in (label, tf.sigmoid(teacher))
+            )
+        else:
+            of_labels = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+            of_teacher = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(tf.nn.softmax(teacher), logits))
+        return (1 - _TEACHER) * of_labels + _TEACHER * of_teacher
+
+
+def _batches(x: NDArray[np.float32], rows: NDArray[np.int64], batch: int) -> Sequence[NDArray[np.float32]]:
+    return [np.asarray(x[rows[start : start + batch]]) for start in range(0, len(rows), batch)]
+
+
+def _answers(network: Network, x: NDArray[np.float32], batch: int, progress: Progress) -> NDArray[np.float32]:
+    """What the float network answers before a softmax, [N, outputs]."""
+    import tensorflow as tf
+
+    plain = Simulation(network, None)
+    run = tf.function(lambda part: plain.logits(part, plain.variables, quantized=False), reduce_retracing=True)
+    found = []
+    for start in range(0, len(x), batch):
+        found.append(run(tf.constant(x[start : start + batch])).numpy())
+        progress("answers of the float model", min(start + batch, len(x)), len(x))
+    return np.concatenate(found)
+
+
+def _start(simulation: Simulation) -> _State:
+    values = [variable.numpy() for variable in simulation.variables]
+    moments = [np.zeros_like(value) for value in values for _ in range(2)]
+    return _State(values, moments, [value.copy() for value in values])
+
+
+def _save(file: Path, options: TrainingOptions, state: _State) -> None:
+    head = {
+        "key": options.key, "step": state.step, "best_step": state.best_step, "score": state.score,
+        "waited": state.waited, "history": state.history, "reason": state.reason,
+    }  # fmt: skip
+    arrays: dict[str, NDArray[Any]] = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
+    for name in ("values", "moments", "best"):
+        arrays |= {f"{name}{at}": value for at, value in enumerate(getattr(state, name))}
+    made = io.BytesIO()
+    np.savez(made, **arrays)  # type: ignore[arg-type]
+    write_cache(file, [made.getvalue()])
+
+
+def _load(file: Path, options: TrainingOptions, simulation: Simulation) -> _State | None:
+    """None where there is no state, or one of another run."""
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            head = json.loads(arrays["head"].tobytes())
+            count = len(simulation.variables)
+            parts = {name: [arrays[f"{name}{at}"] for at in range(count)] for name in ("values", "best")}
+            moments = [arrays[f"moments{at}"] for at in range(2 * count)]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    if head.pop("key") != options.key:
+        return None
+    return _State(parts["values"], moments, parts["best"], **(head | {"score": tuple(head["score"])}))

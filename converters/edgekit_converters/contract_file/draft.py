@@ -1,0 +1,180 @@
+"""A contract file to begin with: what the model's shapes show, what models of a family usually take, and what to check.
+
+    draft(source, "torchvision")            # text that `describe` reads back as it is
+
+Rules:
+- a draft is accepted as it is, whatever the model; what it cannot know stands in comments;
+- without a family nothing is said of pixels that the model file does not say itself;
+- a family is what its exporters write by default, and each such line says so;
+- a vector that is called an embedding is one, not the scores of classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from edgekit_converters.errors import ContractFileError
+from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.sources.onnx_metadata import detection_head
+from edgekit_converters.sources.stated import toml_key, toml_text
+from edgekit_profiles.schema import parse_toml
+from edgekit_runtime.tensors import TensorSpec
+
+__all__ = ["Family", "draft", "families"]
+
+Family = Literal["yolo", "ssd", "torchvision", "keras-app"]
+
+_IMAGE = """
+# kind = "image" takes photos and paths. Say what the model was trained on:
+#   color = "rgb"                 or "bgr", "gray"
+#   resize = "stretch"            or "center-crop" (with crop = 0.875), "letterbox"
+#   mean = 0, std = 255           for pixels as 0..1; 0 and 1 for 0..255; 127.5 and 127.5 for -1..1"""
+_PIXELS: dict[Family, tuple[str, dict[str, Any]]] = {
+    "yolo": ("YOLO: the picture fits inside, grey around it; pixels as 0..1.", {"resize": "letterbox", "std": 255}),
+    "ssd": ("SSD of TensorFlow: stretched; pixels as -1..1.", {"mean": 127.5, "std": 127.5}),
+    "torchvision": (
+        "torchvision: the middle of the picture; the mean and spread of ImageNet.",
+        {"resize": "center-crop", "crop": 0.875, "mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]},
+    ),
+    "keras-app": (
+        "Keras Applications: MobileNet, Inception and Xception take -1..1. EfficientNet and MobileNetV3 take 0..255\n"
+        '# (mean = 0, std = 1); VGG and ResNet color = "bgr", mean = [103.939, 116.779, 123.68], std = 1.',
+        {"mean": 127.5, "std": 127.5},
+    ),
+}
+
+
+def families() -> tuple[str, ...]:
+    return get_args(Family)
+
+
+def draft(source: SourceModel, like: Family | None = None) -> str:
+    """The text of a contract file.
+    Raises ContractFileError where a family of picture models has no picture to take."""
+    said = parse_toml(source.stated)
+    if like is None and said:
+        return f"{_HEAD}# The model file itself says this:\n\n{source.stated}"
+    task, tables = _task(source, like)
+    lines = [f'task = "{task}"', *_labels(source, task, tables, said)]
+    if task == "classification":
+        scores = {"torchvision": '"logits"', "keras-app": '"probabilities"'}.get(like or "")
+        why = "a softmax is taken of logits; left out, edgekit looks at the answers"
+        lines.append(f"scores = {scores}   # {why}" if scores else f'# scores = "logits"   # or "probabilities": {why}')
+    lines += ["", *_inputs(source, like)]
+    for name, (comment, table) in tables.items():
+        lines += ["", f"# {comment}", toml_text({name: table}).strip()]
+    return _HEAD + "\n" + "\n".join(lines) + "\n"
+
+
+_HEAD = "# What the numbers of this model mean. A draft: check each line.\n"
+
+
+def _labels(source: SourceModel, task: str, tables: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]:
+    if task not in ("classification", "detection"):
+        return []
+    chosen = tables.get("classification", ("", {}))[1].get("output")
+    spec = next((one for one in source.outputs if one.name == chosen), source.outputs[0])
+    count = f"{math.prod(spec.shape[1:])} names" if task == "classification" else "names"
+    found = said.get("labels")
+    fits = found and (task == "detection" or len(found) == math.prod(spec.shape[1:]))
+    if fits:
+        return [toml_text({"labels": found}).strip()]
+    return [f'# labels = "labels.txt"   # {count}, one a line, in the order of the classes']
+
+
+def _inputs(source: SourceModel, like: Family | None) -> list[str]:
+    pictures = [spec for spec in source.inputs if _channels(spec) in (1, 3)]
+    if like is not None and not pictures:
+        raise ContractFileError(
+            f"no input of the model is a picture, and models like {like} take one",
+            where=str(source.path),
+            do="Leave --like out",
+        )
+    lines: list[str] = []
+    for spec in source.inputs:
+        shape = "[" + ", ".join(map(str, spec.shape[1:])) + "]"
+        table: dict[str, Any] = {"kind": "tensor"}
+        comment = f"# '{spec.name}' is {spec.dtype} {shape}."
+        if spec in pictures[:1] and like is not None:
+            why, pixels = _PIXELS[like]
+            table = {"kind": "image", **_fitting(spec, pixels)}
+            comment += f" {why}"
+        elif spec in pictures:
+            comment += _IMAGE
+        header = "[input]" if len(source.inputs) == 1 else f"[inputs.{toml_key(spec.name)}]"
+        lines += [comment, header, toml_text(table).strip(), ""]
+    return lines[:-1]
+
+
+def _channels(spec: TensorSpec) -> int:
+    if spec.layout is None or len(spec.shape) != 4:
+        return 0
+    return spec.shape[3] if spec.layout == "NHWC" else spec.shape[1]
+
+
+def _fitting(spec: TensorSpec, pixels: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of [input] that an input of this dtype and so many channels may have."""
+    found = dict(pixels)
+    scale = {"mean": found.pop("mean", 0), "std": found.pop("std")}
+    if np.dtype(spec.dtype).kind in "iu":  # it takes pixels as they are
+        return found
+    if _channels(spec) == 1:
+        scale = {key: round(sum(value) / 3, 3) if isinstance(value, list) else value for key, value in scale.items()}
+    return {**found, **scale}
+
+
+def _task(source: SourceModel, like: Family | None) -> tuple[str, dict[str, tuple[str, dict[str, Any]]]]:
+    """(task, table -> (comment, keys))."""
+    carried = {output for _, output in source.state_pairs}
+    outputs = [spec for spec in source.outputs if spec.name not in carried]
+    shown = ", ".join(f"'{spec.name}' {list(spec.shape[1:])}" for spec in outputs)
+    if like in ("yolo", "ssd"):
+        head = _yolo(outputs) if like == "yolo" else _ssd(outputs)
+        if head is not None:
+            return "detection", {"detection": (f"The outputs: {shown}.", dict(head))}
+        return "raw", {}
+    sizes = [(spec, max(spec.shape[1:], default=0)) for spec in outputs if np.dtype(spec.dtype).kind == "f"]
+    classes = [spec for spec, most in sizes if most >= 2 and math.prod(spec.shape[1:]) == most]
+    if not classes:
+        return "raw", {}
+    if len(outputs) == 1 and "embed" in outputs[0].name.lower():
+        return "embedding", {}
+    if len(outputs) == 1:
+        return "classification", {}
+    if like is None and len(classes) > 1:
+        return "raw", {}
+    return "classification", {"classification": (f"Which output has the scores: {shown}.", {"output": classes[0].name})}
+
+
+def _yolo(outputs: Sequence[TensorSpec]) -> Mapping[str, Any] | None:
+    """The head by its shape alone: of two axes the shorter one holds 4 numbers of a box and the classes."""
+    if len(outputs) != 1 or len(outputs[0].shape) != 3:
+        return None
+    classes = min(outputs[0].shape[1:]) - 4
+    return detection_head("detect", classes, outputs) if classes >= 1 else None
+
+
+def _ssd(outputs: Sequence[TensorSpec]) -> Mapping[str, Any] | None:
+    """Boxes [N, 4], and [N] of scores and of classes: by name, or in the order of TFLite_Detection_PostProcess."""
+    boxes = [spec for spec in outputs if len(spec.shape) == 3 and spec.shape[2] == 4]
+    if len(boxes) != 1:
+        return None
+    rows = boxes[0].shape[1]
+    keys = {"boxes": boxes[0].name, "row": "box"}
+    common = {"format": "yxyx", "unit": "fraction"}
+    tables = [spec for spec in outputs if len(spec.shape) == 3 and spec.shape[1] == rows and spec is not boxes[0]]
+    if len(tables) == 1 and tables[0].shape[2] >= 2:
+        return {**keys, "scores": tables[0].name, "candidates": "first", **common}
+    columns = [spec for spec in outputs if spec.shape[1:] == (rows,)]
+    scores = [spec for spec in columns if "score" in spec.name.lower()]
+    if len(columns) != 2 or len(scores) > 1:
+        return None
+    first = scores[0] if scores else columns[1]
+    other = next(spec for spec in columns if spec is not first)
+    count = next((spec for spec in outputs if spec.shape[1:] in ((), (1,))), None)
+    filled = {"count": count.name} if count is not None and rows > 1 else {}
+    return {**keys, "scores": first.name, "classes": other.name, **filled, **common, "suppressed": True}

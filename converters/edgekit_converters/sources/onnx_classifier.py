@@ -1,0 +1,185 @@
+"""A classifier as the converters of scikit-learn, LightGBM and XGBoost write it: its scores alone, as one tensor.
+
+    found = scores_alone(model)             # in place
+    found.labels, found.removed             # ("setosa", "versicolor", "virginica"), ("output_label",)
+
+Rules:
+- a ZipMap, which makes a list of dictionaries of a table of scores, is taken away; its output keeps its name;
+- an output `label` or `output_label` of one number or text an item is taken away where one table of scores is left:
+  the label follows from the scores;
+- a Scaler becomes a Sub and a Mul, which every engine has and 8 bits can do;
+- what only served what was taken away is gone too; all else stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgekit_converters.formats.onnx import (
+    array,
+    attribute,
+    copy_model,
+    new_constant,
+    new_node,
+    reads,
+    rename,
+    replace,
+)
+from edgekit_converters.sources.onnx_graph import OPSET
+from edgekit_converters.sources.stated import is_label, toml_text
+from edgekit_runtime.tensors import TensorSpec
+
+__all__ = ["Scores", "merge_opsets", "scores_alone", "standardise", "stated_classes"]
+
+_LABELS = ("label", "output_label")
+_LABEL_TYPES = frozenset({6, 7, 8})  # int32, int64 and string in TensorProto.DataType
+_NAMES = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """labels: of the classes, in index order; empty where the file has none, or counts from 0. removed: outputs that
+    are gone. zipped: outputs that were lists of dictionaries.
+    """
+
+    labels: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    zipped: tuple[str, ...] = ()
+
+
+def merge_opsets(model: Any) -> None:
+    """One version a domain, the newest, in place: skl2onnx may name one twice, and converters go by the first.
+
+    Where only operators of other domains are used, as in onnxmltools' XGBoost models, the standard ones get OPSET.
+    """
+    newest: dict[str, Any] = {}
+    for entry in model.opset_import:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if domain not in newest or newest[domain].version < entry.version:
+            newest[domain] = entry
+    if len(newest) < len(model.opset_import):
+        replace(model.opset_import, newest.values())
+    if "" not in newest and all(node.domain not in ("", "ai.onnx") for node in model.graph.node):
+        model.opset_import.add(domain="", version=OPSET)
+
+
+def scores_alone(model: Any) -> Scores:
+    """Take ZipMap and the label output away, in place."""
+    graph = model.graph
+    labels, zipped = tuple[str, ...](), []
+    for node in [node for node in graph.node if node.op_type == "ZipMap" and node.domain == "ai.onnx.ml"]:
+        if _unzip(model, node):
+            zipped.append(node.output[0])
+            labels = labels or _names(node)
+    tables = [value for value in graph.output if _is(value, frozenset({1, 11}), (2,))]
+    found = [value for value in graph.output if value.name in _LABELS and _is(value, _LABEL_TYPES, (1, 2))]
+    if len(tables) != 1 or len(graph.output) != 1 + len(found):
+        found = []
+    if found:
+        labels = labels or _labels_behind(graph, found[0].name)
+        replace(graph.output, [value for value in graph.output if value.name not in _LABELS])
+    if found or zipped:
+        _drop_unneeded(graph)
+    counted = labels == tuple(map(str, range(len(labels))))
+    return Scores(() if counted else labels, tuple(value.name for value in found), tuple(zipped))
+
+
+def standardise(model: Any) -> None:
+    """Scaler of float32 inputs -> (x - offset) * scale, in place."""
+    graph = model.graph
+    floats = {value.name for value in graph.input if value.type.tensor_type.elem_type == 1}
+    changed: list[Any] = []
+    for node in graph.node:
+        if node.op_type != "Scaler" or node.domain != "ai.onnx.ml" or node.input[0] not in floats:
+            changed.append(node)
+            continue
+        parts = [np.asarray(attribute(node, name, []), np.float32) for name in ("offset", "scale")]
+        if not len(parts[0]) == len(parts[1]) > 0:
+            changed.append(node)
+            continue
+        offset, scale, centred = (f"{node.output[0]}/{name}" for name in ("offset", "scale", "centred"))
+        graph.initializer.extend([new_constant(offset, parts[0]), new_constant(scale, parts[1])])
+        changed.append(new_node("Sub", [node.input[0], offset], [centred]))
+        changed.append(new_node("Mul", [centred, scale], [node.output[0]]))
+    if len(changed) > len(graph.node):
+        replace(graph.node, changed)
+
+
+def stated_classes(scores: Scores, outputs: Sequence[TensorSpec]) -> str:
+    """What the labels of a classifier say, as a contract file's text; "" where they do not fit its one output."""
+    classes = math.prod(outputs[0].shape[1:]) if len(outputs) == 1 else 0
+    if classes < 2 or len(scores.labels) != classes or not all(map(is_label, scores.labels)):
+        return ""
+    return toml_text({"task": "classification", "labels": list(scores.labels)})
+
+
+def _unzip(model: Any, node: Any) -> bool:
+    """Whether the node's output was the graph's, and is now the table that the node read."""
+    graph, (table,), (name,) = model.graph, node.input, node.output
+    ends = {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
+    users = [other for other in graph.node if other is not node and name in reads(other)]
+    if users or table in ends or name not in ends:
+        return False
+    from onnx import TensorProto, helper
+
+    stated = helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, len(_names(node)) or None])
+    outputs = [stated if value.name == name else copy_model(value) for value in graph.output]
+    del graph.output[:]  # `rename` would move what has the name out of the way
+    replace(graph.node, [other for other in graph.node if name not in other.output])
+    rename(model, {table: name})
+    graph.output.extend(outputs)
+    return True
+
+
+def _names(node: Any) -> tuple[str, ...]:
+    for name in _NAMES:
+        if values := attribute(node, name, ()):
+            return tuple(_text(value) for value in values)
+    return ()
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _labels_behind(graph: Any, name: str) -> tuple[str, ...]:
+    """The names that a label output chooses from, wherever behind it they stand."""
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    for node in _behind(graph, [name]):
+        if names := _names(node):
+            return names
+        if node.op_type == "ArrayFeatureExtractor" and node.input[0] in weights:
+            return tuple(_text(value) for value in array(weights[node.input[0]]).reshape(-1).tolist())
+    return ()
+
+
+def _behind(graph: Any, names: list[str]) -> Iterator[Any]:
+    """The nodes that make these values, the nearest first."""
+    makers = {name: node for node in graph.node for name in node.output if name}
+    pending, seen = list(names), set[str]()
+    while pending:
+        name = pending.pop(0)
+        if name in seen or name not in makers:
+            continue
+        seen.update(makers[name].output)
+        yield makers[name]
+        pending += reads(makers[name])
+
+
+def _drop_unneeded(graph: Any) -> None:
+    needed = {name for node in _behind(graph, [value.name for value in graph.output]) for name in node.output}
+    replace(graph.node, [node for node in graph.node if needed.intersection(node.output)])
+    used = {name for node in graph.node for name in reads(node)} | {value.name for value in graph.output}
+    replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])
+    made = used | {name for node in graph.node for name in node.output}
+    replace(graph.value_info, [value for value in graph.value_info if value.name in made])
+
+
+def _is(value: Any, kinds: frozenset[int], ranks: tuple[int, ...]) -> bool:
+    kind = value.type.tensor_type
+    return value.type.WhichOneof("value") == "tensor_type" and kind.elem_type in kinds and len(kind.shape.dim) in ranks

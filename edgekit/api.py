@@ -1,0 +1,216 @@
+"""The build for notebooks and scripts; `edgekit build` is this function with the command line's words.
+
+from edgekit import build
+
+result = build("net.keras", profiles=["raspberry-pi-4"], calibration=x_train[:200], evaluation=(x_test, y_test))
+result                          # in Jupyter: a table; elsewhere print(result)
+result.bundles[0].path          # bundles/net-raspberry-pi-4.ekb
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgekit_converters.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from edgekit.building import BuildReport
+    from edgekit.compressing import CompressReport
+    from edgekit.keys import SigningOptions
+
+    Data = str | Path | ArrayLike | tuple[ArrayLike, ArrayLike] | Mapping[str, ArrayLike]
+    """A folder, a file or `module:function`; or arrays: items, (items, labels), or input name -> items."""
+
+__all__ = ["MAX_DROP", "build", "compress"]
+
+MAX_DROP = 0.05
+"""The default: a model that lost more is not what a person trained."""
+
+
+def build(
+    model: str | Path,
+    *,
+    profiles: str | Sequence[str],
+    calibration: Data | None = None,
+    evaluation: Data | None = None,
+    output: str | Path = "bundles",
+    max_drop: float | None = None,
+    budget_ms: float | None = None,
+    recipes: Sequence[str] = (),
+    metric: str | None = None,
+    name: str | None = None,
+    model_version: str = "1",
+    contract: str | Path | None = None,
+    shapes: Mapping[str, Sequence[int]] | Sequence[str] = (),
+    constants: Mapping[str, float] | Sequence[str] = (),
+    signature: str | None = None,
+    trust_model: bool = False,
+    allow_random: bool = False,
+    repair_s: float = 120.0,
+    alternates: int = 1,
+    batches: Sequence[int] = (),
+    degraded: Sequence[str | Path] = (),
+    compare: str | Path | Sequence[str | Path] = (),
+    sign: str | Sequence[str] | SigningOptions = (),
+    encrypt: str | None = None,
+    licence: str | None = None,
+    rollout_seq: int | None = None,
+    not_before: str | None = None,
+    expires: str | None = None,
+    compatible: Sequence[str] = (),
+    profile_paths: Sequence[str | Path] = (),
+    anchors: Sequence[str | Path] = (),
+    jobs: int = 2,
+    cache: str | Path | bool = True,
+    command: Sequence[str] = (),
+    progress: Progress = silent,
+    say: Callable[[str], None] = print,
+) -> BuildReport:
+    """Convert, compare and pack `model` for each board: what `edgekit build --help` says, by the same names.
+
+    model: a path, or `module:function` for PyTorch. calibration, evaluation: arrays have one item a row; an image input
+    takes uint8 [N, H, W, C] or what the original model took. max_drop: points of the metric, 0.01 for 1 %; None is 5 %,
+    and no limit on made-up inputs. sign: names of keys, or PEM files; their passphrases come from the environment.
+    cache: a folder, False for none. command: how this was asked for, for the report. say: is given warnings, and the
+    artifacts that there are before repairs.
+
+    Raises EdgekitError for what no board can get past. A board without a bundle is no error: `result.complete`.
+    """
+    from edgekit.building import BuildRequest
+    from edgekit.building import build as journey
+    from edgekit.keys import SigningOptions
+    from edgekit.packaging import refuse_past, terms_of
+    from edgekit_converters.sources.model import LoadOptions
+    from edgekit_converters.store import default_folder
+    from edgekit_runtime.bundle.secrets import load_secret
+
+    terms = terms_of(
+        licence=licence, rollout_seq=rollout_seq, not_before=not_before, expires=expires, compatible=compatible
+    )
+    refuse_past(terms)
+    options = LoadOptions.parse(
+        shapes=_words(shapes, lambda sizes: ",".join(map(str, sizes))),
+        constants=_words(constants, str),
+        signature=signature,
+        trust_model=trust_model,
+    )
+    signing = (
+        sign if isinstance(sign, SigningOptions) else SigningOptions((sign,) if isinstance(sign, str) else tuple(sign))
+    )
+    folder = (default_folder() if cache else None) if isinstance(cache, bool) else Path(cache)
+    with contextlib.ExitStack() as stack:
+        request = BuildRequest(
+            model=Path(model),
+            profiles=(profiles,) if isinstance(profiles, str) else tuple(profiles),
+            output=Path(output),
+            calibration=_source("calibration", calibration, stack),
+            evaluation=_source("evaluation", evaluation, stack),
+            max_drop=MAX_DROP if max_drop is None and not allow_random else max_drop,
+            budget_ms=budget_ms,
+            recipes=tuple(recipes),
+            contract=None if contract is None else Path(contract),
+            name=name,
+            version=model_version,
+            signing=signing,
+            options=options,
+            allow_random=allow_random,
+            repair_s=repair_s,
+            metric=metric,
+            alternates=alternates,
+            batches=tuple(batches),
+            degraded=tuple(map(Path, degraded)),
+            compare=tuple(map(Path, (compare,) if isinstance(compare, (str, Path)) else compare)),
+            jobs=jobs,
+            cache=folder,
+            command=tuple(command),
+            profile_paths=tuple(map(Path, profile_paths)),
+            anchors=tuple(map(Path, anchors)),
+            terms=terms,
+            secret=None if encrypt is None else load_secret(encrypt),
+        )
+        return journey(request, progress, say)
+
+
+def compress(
+    model: str | Path,
+    *,
+    train: Data,
+    evaluation: Data,
+    output: str | Path = "compressed",
+    steps: Sequence[str] = (),
+    max_drop: float | None = None,
+    profile: str | None = None,
+    budget_ms: float | None = None,
+    epochs: float = 10.0,
+    batch: int = 64,
+    rate: float = 1e-3,
+    seed: int = 0,
+    contract: str | Path | None = None,
+    profile_paths: Sequence[str | Path] = (),
+    cache: str | Path | bool = True,
+    progress: Progress = silent,
+    say: Callable[[str], None] = print,
+) -> CompressReport:
+    """Train `model` a little more for 8 bits: what `edgekit compress --help` says, by the same names.
+
+    train, evaluation: as for `build`, with labels. Raises EdgekitError; limits that are not kept are no error:
+    `result.kept`.
+    """
+    from edgekit.compressing import CompressRequest
+    from edgekit.compressing import compress as journey
+    from edgekit_converters.store import default_folder
+
+    folder = (default_folder() if cache else None) if isinstance(cache, bool) else Path(cache)
+    with contextlib.ExitStack() as stack:
+        request = CompressRequest(
+            model=Path(model),
+            train=_source("train", train, stack) or "",
+            evaluation=_source("evaluation", evaluation, stack) or "",
+            output=Path(output),
+            steps=tuple(steps),
+            profile=profile or "",
+            max_drop=max_drop,
+            budget_ms=budget_ms,
+            epochs=epochs,
+            batch=batch,
+            rate=rate,
+            seed=seed,
+            contract=None if contract is None else Path(contract),
+            profile_paths=tuple(map(Path, profile_paths)),
+            cache=folder,
+        )
+        return journey(request, progress, say)
+
+
+def _words(given: Mapping[str, Any] | Sequence[str], spell: Callable[[Any], str]) -> Iterator[str]:
+    """As the command line has them: NAME=VALUE."""
+    if isinstance(given, Mapping):
+        yield from (f"{name}={spell(value)}" for name, value in given.items())
+    else:
+        yield from given
+
+
+def _source(name: str, data: Data | None, stack: contextlib.ExitStack) -> str | None:
+    """Where the build reads it; arrays go into a file NAME.npz that lives as long as the build."""
+    if data is None or isinstance(data, (str, Path)):
+        return None if data is None else str(data)
+    import numpy as np
+
+    if isinstance(data, Mapping):
+        arrays = dict(data)
+    elif isinstance(data, tuple):
+        if len(data) != 2:
+            raise ValueError(f"{name}: a tuple is (items, labels), not {len(data)} arrays")
+        arrays = {"x": data[0], "y": data[1]}
+    else:
+        arrays = {"x": data}
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edgekit-data-"))
+    file = Path(folder) / f"{name}.npz"
+    np.savez(file, **{name: np.asarray(array) for name, array in arrays.items()})  # type: ignore[arg-type]
+    return str(file)

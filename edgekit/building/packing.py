@@ -1,0 +1,190 @@
+"""One board's choice among the results, and its bundle.
+
+    choices = choose_all(request, boards, recipes, results, clocks)
+    bundles = [pack(maker, one, results, signers, anchors) for one in choices]
+
+Rules:
+- one board's refusal never costs another board its bundle; a bundle that is written stays, whatever fails after it;
+- a bundle holds no time of this machine: two builds of the same inputs write the same bytes;
+- a batch artifact that drifts further than the limit is left out, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edgekit.building.candidates import Clocks, candidates, lasting_estimate, lasting_json, promise_of, with_memory
+from edgekit.building.making import Maker, RecipeResult
+from edgekit.building.report import BundleReport, OtherFile, fidelity_json
+from edgekit.building.request import Board, BuildRequest
+from edgekit.packaging import BundleArtifact, BundleContent, Signer, assemble, write_bundle
+from edgekit.version import __version__
+from edgekit_converters import fidelity, targets, workload
+from edgekit_converters.choose import Candidate, Choice, ChoiceLimits, beyond_memory, choose
+from edgekit_converters.fidelity.reference import golden_sequences
+from edgekit_converters.targets import Artifact
+from edgekit_converters.workload.reading import PROCESS_BYTES
+from edgekit_profiles import Profile, caution
+from edgekit_profiles.anchors import AnchorFile
+from edgekit_runtime.bundle import Target
+
+__all__ = ["BoardChoice", "BoardRecipes", "choose_all", "pack", "too_large_together"]
+
+
+@dataclass(frozen=True)
+class BoardRecipes:
+    """Which recipes each board is offered.
+
+    Those that the request names, for every board; else a profile's own `recipes`, which no other board is offered.
+    """
+
+    requested: tuple[str, ...]
+    profiles: tuple[Profile, ...]
+
+    def names(self) -> tuple[str, ...]:
+        """Of all boards, each once."""
+        each = (profile.recipes or tuple(targets.default_recipes()) for profile in self.profiles)
+        return tuple(dict.fromkeys(self.requested or [name for names in each for name in names]))
+
+    def of(self, profile: Profile, results: Sequence[RecipeResult]) -> list[RecipeResult]:
+        if self.requested:
+            return list(results)
+        if profile.recipes:
+            return [one for one in results if one.recipe.name in profile.recipes]
+        foreign = {name for other in self.profiles for name in other.recipes} - {*targets.default_recipes()}
+        return [one for one in results if one.recipe.name not in foreign]
+
+
+@dataclass(frozen=True)
+class BoardChoice:
+    """candidates: every recipe as this board sees it. others: the files of other tools, which it is not offered."""
+
+    board: Board
+    choice: Choice
+    candidates: tuple[Candidate, ...]
+    others: tuple[OtherFile, ...] = ()
+
+
+def choose_all(
+    request: BuildRequest,
+    boards: Sequence[Board],
+    recipes: BoardRecipes,
+    results: Sequence[RecipeResult],
+    clocks: Clocks,
+    others: Sequence[RecipeResult] = (),
+) -> list[BoardChoice]:
+    """For each board the artifact that it gets, or a reason for each that it does not get.
+
+    others: files of other tools, each judged alone by the same limits.
+    """
+    found = []
+    for profile, support in boards:
+        limits = ChoiceLimits(request.max_drop, request.budget_ms, profile.memory.ram_mb, request.alternates)
+        seen = candidates(profile, support, recipes.of(profile, results), clocks)
+        choice = choose(profile.name, seen, limits, support)
+        # A note where the chosen one's estimate is of a kind of board that estimates err most for
+        estimate, note = choice.chosen and choice.chosen.estimate, caution(profile)
+        if estimate and note in estimate.notes:
+            choice = replace(choice, notes=(*choice.notes, note))
+        alone = [
+            OtherFile(one, next(iter(choose(profile.name, [one], limits, support).refused), None))
+            for one in candidates(profile, support, others, clocks)
+        ]
+        found.append(BoardChoice((profile, support), choice, tuple(seen), tuple(alone)))
+    return found
+
+
+def pack(
+    request: BuildRequest,
+    maker: Maker,
+    chosen_for: BoardChoice,
+    results: Sequence[RecipeResult],
+    signers: Sequence[Signer],
+    anchors: Sequence[AnchorFile],
+    degraded: BundleArtifact | None = None,
+) -> BundleReport:
+    """Write the board's bundle, with its other artifacts; nothing where every recipe was refused."""
+    profile, choice, subject = chosen_for.board[0], chosen_for.choice, maker.subject
+    if choice.chosen is None:
+        return BundleReport(profile.name, None, choice, chosen_for.candidates, others=chosen_for.others)
+    by_name = {one.recipe.name: one for one in results}
+
+    def shipped(candidate: Candidate) -> BundleArtifact:
+        one = by_name[candidate.recipe]
+        assert one.artifact is not None
+        found = lasting_estimate(*chosen_for.board, one, anchors)
+        scores = one.fidelity.top_scores if one.fidelity is not None and not subject.sets.random else None
+        return BundleArtifact(one.artifact, fidelity_json(one.fidelity), lasting_json(found), top_scores=scores)
+
+    kept = (choice.chosen, *choice.alternates)
+    if degraded is not None:
+        notes = too_large_together(profile, choice.chosen, degraded.artifact)
+        choice = replace(choice, notes=(*choice.notes, *notes))
+    primary, *alternates = map(shipped, kept)
+    batches = _batches(request, maker, by_name[kept[0].recipe])
+    evaluation, reference = subject.sets.evaluation, subject.reference
+    golden: Sequence[Mapping[str, NDArray[Any]]]
+    if subject.contract.state != "none":
+        golden = golden_sequences(evaluation, subject.contract, reference)
+    else:
+        golden = [example.inputs for example in evaluation.pick(fidelity.pick_golden(reference))]
+    draft, manifest = assemble(
+        BundleContent(
+            name=request.bundle_name,
+            version=request.version,
+            model_id=subject.source.sha256,
+            contract=subject.contract,
+            target=Target(profile.name, profile.arch, profile.threads, request.budget_ms),
+            artifact=primary.artifact,
+            golden=golden,
+            fidelity=primary.fidelity,
+            estimate=primary.estimate,
+            top_scores=primary.top_scores,
+            tools={"edgekit-deploy": __version__},
+            alternates=alternates,
+            batches=[
+                BundleArtifact(one.artifact, fidelity_json(one.fidelity)) for one in batches if one.artifact is not None
+            ],
+            degraded=degraded,
+            terms=request.terms,
+            secret=request.secret,
+            promise=promise_of(request.budget_ms, primary.estimate),
+        )
+    )
+    estimated = {one.recipe: one.memory_bytes for one in kept}
+    if degraded is not None:
+        small = degraded.artifact
+        estimated[small.recipe.name] = workload.memory_bytes(small.recipe.format, small.data)
+    manifest = with_memory(draft, manifest, estimated, subject.store, request.secret)
+    path = request.output / f"{request.bundle_name}-{profile.name}.ekb"
+    write_bundle(path, draft, manifest, signers)
+    return BundleReport(profile.name, path, choice, chosen_for.candidates, tuple(batches), degraded, chosen_for.others)
+
+
+def too_large_together(profile: Profile, chosen: Candidate, degraded: Artifact) -> tuple[str, ...]:
+    """A note where the board's memory may not hold the chosen artifact and the degraded one at once."""
+    beside = workload.memory_bytes(degraded.recipe.format, degraded.data)
+    if chosen.memory_bytes is None or beside is None:
+        return ()
+    if chosen.format == degraded.recipe.format:  # one runtime for both
+        beside -= PROCESS_BYTES[degraded.recipe.format]
+    why = beyond_memory(profile.name, chosen.memory_bytes + beside, profile.memory.ram_mb)
+    return () if why is None else (f"with the degraded artifact loaded, too, {why}",)
+
+
+def _batches(request: BuildRequest, maker: Maker, chosen: RecipeResult) -> list[RecipeResult]:
+    """The chosen artifact for several items at once, where its file has a fixed batch."""
+    alone = chosen.recipe.finished or maker.subject.contract.state != "none"
+    if chosen.artifact is None or chosen.artifact.inputs[0].shape[0] != 1 or alone:
+        return []
+    limits = ChoiceLimits(request.max_drop)
+    return [
+        replace(one, artifact=None, fidelity=None, failed="it drifts further than the limit")
+        if one.fidelity is not None and not limits.allow(one.fidelity.loss)
+        else one
+        for one in (maker.batched(chosen, size) for size in request.batches)
+    ]

@@ -1,0 +1,86 @@
+"""edgekit compress: a float model trained a little more, so that plain INT8 of it keeps the limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgekit.cli import completion
+from edgekit.cli.options import PATH, PERCENT, as_json, budget_ms, print_json, profile_path, say
+from edgekit.cli.progress import console_progress
+
+__all__ = ["compress"]
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@click.option("--train", required=True, metavar="SET", help="Labelled inputs to train on, as for edgekit build.")
+@click.option(
+    "--evaluation", required=True, metavar="SET", help="Other labelled inputs, which decide and are never trained on."
+)
+@click.option(
+    "--steps",
+    metavar="LIST",
+    help="What to do, separated by commas: qat. Default: what --max-drop calls for, which may be nothing.",
+)
+@click.option("--max-drop", type=PERCENT, metavar="PERCENT", help="How much accuracy INT8 may cost you, in points: 1%.")
+@click.option(
+    "--profile", shell_complete=completion.profiles, metavar="NAME", help="The board to estimate milliseconds for."
+)
+@profile_path
+@budget_ms
+@click.option(
+    "--epochs",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Passes over --train, at most; it ends earlier when held-out items no longer gain.",
+)
+@click.option("--batch", type=click.IntRange(1), default=64, show_default=True, help="Items in one step.")
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True, help="The first learning rate."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same result.")
+@click.option("--contract", type=PATH, metavar="TOML", help="As for edgekit build.")
+@click.option(
+    "-o", "--output", type=PATH, metavar="DIR", default=Path("compressed"), show_default=True, help="Where it goes."
+)
+@click.option("--cache", type=PATH, metavar="DIR", help="As for edgekit build.")
+@click.option("--no-cache", is_flag=True, help="Use nothing of earlier runs, and keep nothing for later ones.")
+@as_json
+def compress(as_json: bool, **options: Any) -> int:
+    """Train MODEL a little more, so that INT8 costs it less, and write it with the ranges that it learnt.
+
+    MODEL is a .keras file of Keras 3. The result is another one, in the folder of -o: give it to `edgekit build` in
+    place of MODEL. Worth its time where `edgekit build` refuses for `drop`, or leaves much in float to prevent that.
+
+    \b
+    Example:
+      edgekit compress net.keras --train train/ --evaluation labelled/ --max-drop 1%
+      edgekit build compressed/net.keras --profile raspberry-pi-4 --calibration train/ --evaluation labelled/
+    \b
+    Exits 0 when the limits are kept, 1 when they are not, 130 when it was interrupted: the next run resumes there.
+    """
+    from edgekit.api import compress as compress_with
+
+    folder, without = options.pop("cache"), options.pop("no_cache")
+    if folder and without:
+        raise click.UsageError("--cache and --no-cache contradict each other: give one of them")
+    steps = tuple(step.strip() for step in (options.pop("steps") or "").split(",") if step.strip())
+    with console_progress() as progress:
+        try:
+            report = compress_with(
+                cache=folder or not without, steps=steps, progress=progress, say=progress.say, **options
+            )
+        except KeyboardInterrupt:
+            if as_json:
+                raise
+            progress.say("interrupted: run the same command again, and it resumes at the last round")
+            raise click.exceptions.Exit(130) from None
+    if as_json:
+        print_json(report.as_json())
+    else:
+        say(report.verdict)
+    return 0 if report.kept else 1

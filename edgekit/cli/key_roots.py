@@ -1,0 +1,252 @@
+"""Commands of `edgekit keys` that write versions of root.json: trust, rotate, revoke and renew.
+
+Rules:
+- a version is signed by the keys of --sign, else by the user's own keys that may sign it;
+- the keys of --sign at the first version sign all later ones: with several keys of one's own, --sign must say which.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from edgekit.cli import completion
+from edgekit.cli.key_text import folder, folder_of, passphrase_file, say_written, sign, signer, signing_of
+from edgekit.cli.options import PATH, as_json
+
+if TYPE_CHECKING:
+    from edgekit.keys import Dates, KeyEntry, KeyFolder, Member
+    from edgekit.packaging import Signer
+
+__all__ = ["renew", "revoke", "rotate", "trust"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_DAY_S = 86_400
+_YEAR = 365
+_GRACE = 90
+
+root_option = click.option(
+    "--root-json",
+    "root",
+    type=PATH,
+    metavar="FILE",
+    help="The root.json to change. Default: this user's own, edgekit/trust in ~/.config.",
+)
+days_option = click.option(
+    "--days", type=click.IntRange(1, 3650), default=_YEAR, show_default=True, metavar="N",
+    help="How long the new root.json is good for what is new; what a board accepted in time stays active.",
+)  # fmt: skip
+
+
+def _authoring(command: Command) -> Command:
+    """The options of every command that writes a version of root.json."""
+    for option in (as_json, folder, passphrase_file, signer, sign, days_option, root_option):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="KEY...", shell_complete=completion.keys)
+@click.option("--role", type=click.Choice(["bundle", "root"]), default="bundle", show_default=True,
+              help="What their signature is for: bundles, or the versions of root.json that come after.")  # fmt: skip
+@click.option(
+    "--threshold",
+    type=click.IntRange(1, 64),
+    metavar="K",
+    help="How many keys of that role must sign. Default: 1, or as before.",
+)
+@click.option(
+    "--root-threshold",
+    type=click.IntRange(1, 64),
+    metavar="K",
+    help="Of the first version: how many of --sign must sign the next.",
+)
+@click.option("--name", metavar="NAME", help="What to call the key there. Default: as its file.")
+@click.option(
+    "--key-days",
+    type=click.IntRange(1, 3650),
+    metavar="N",
+    help="Accept new bundles of these keys for N days. Default: as long as the root.json.",
+)
+@_authoring
+def trust(
+    names: tuple[str, ...], role: Any, name: str | None, key_days: int | None, as_json: bool, **options: Any
+) -> int:
+    """Say in root.json that each KEY (a name, or a public PEM file) is trusted to sign bundles.
+
+    The first time this makes version 1, and the keys of --sign sign the versions after it: they decide whom boards
+    trust. Without --sign that is your own key among KEY; where several are your own, say which. Later each change is a
+    new version, signed by the one before. Where several keys must sign, the version lies beside root.json until
+    `edgekit keys sign` has added the others.
+
+    \b
+    edgekit keys trust alice                                             one person
+    edgekit keys trust ci alice --root-threshold 2 --sign alice --sign bob    two of you change it, either signs bundles
+    edgekit keys trust bob.pub.pem --threshold 2                         from now on two keys sign every bundle
+    """
+    from edgekit.keys import Member, first_root, with_keys
+
+    if name is not None and len(names) != 1:
+        raise click.UsageError("--name goes with one KEY.")
+    own, threshold = folder_of(options["folder"]), options.pop("threshold")
+    until = time.time() + key_days * _DAY_S if key_days else None
+    public = [own.public(each) for each in names]
+    members = [Member(name or entry.name, entry.raw, until) for entry in public]
+    editor, root_threshold = _RootEditor(own, options), options.pop("root_threshold")
+    if editor.signed is None:
+        if role == "root":
+            raise click.UsageError("The first version says who signs bundles; the keys of --sign have the role root.")
+        signers = editor.first_signers(public)
+        heads = [Member(editor.name_of(one, members), one.public) for one in signers]
+        signed = first_root(heads, members, editor.dates, root_threshold=root_threshold or 1, threshold=threshold or 1)
+        return editor.write(signed, as_json, signers)
+    if root_threshold is not None:
+        raise click.UsageError("--root-threshold is for the first version; later: --role root --threshold K.")
+    return editor.write(with_keys(editor.signed, members, role, editor.dates, threshold), as_json)
+
+
+@click.command()
+@click.argument("old", shell_complete=completion.keys)
+@click.argument("new", shell_complete=completion.keys)
+@click.option("--grace-days", type=click.IntRange(0, 3650), default=_GRACE, show_default=True, metavar="N",
+              help="How long new bundles that the old key signed are still accepted.")  # fmt: skip
+@_authoring
+def rotate(old: str, new: str, grace_days: int, as_json: bool, **options: Any) -> int:
+    """Put the key NEW where OLD was, in a new version of root.json.
+
+    What OLD signed before stays valid, and new bundles of it are accepted for --grace-days. For a key that was
+    stolen use `edgekit keys revoke`.
+
+    \b
+    edgekit keys rotate alice alice-2027 --sign alice
+    """
+    from edgekit.keys import Member, rotate
+
+    own = folder_of(options["folder"])
+    editor, entry = _RootEditor(own, options), own.public(new)
+    signed = rotate(
+        editor.existing(),
+        editor.keyid_of(old),
+        Member(entry.name, entry.raw),
+        editor.dates,
+        time.time() + grace_days * _DAY_S,
+    )
+    return editor.write(signed, as_json)
+
+
+@click.command()
+@click.argument("key", shell_complete=completion.keys)
+@click.option("--why", default="", metavar="TEXT", help="Shown wherever something that it signed is refused.")
+@click.option(
+    "--threshold", type=click.IntRange(1, 64), metavar="K", help="How many keys must sign a bundle from now on."
+)
+@_authoring
+def revoke(key: str, why: str, threshold: int | None, as_json: bool, **options: Any) -> int:
+    """Take KEY out of root.json for good: nothing that it signed is accepted any more, whenever that was.
+
+    KEY is a name or the first digits of a keyid. A board refuses it as soon as it has taken the new version over
+    (`edgekit keys update`), also what runs there already.
+
+    \b
+    edgekit keys revoke alice --why "laptop stolen" --sign bob
+    """
+    from edgekit.keys import revoke
+
+    editor = _RootEditor(folder_of(options["folder"]), options)
+    return editor.write(revoke(editor.existing(), editor.keyid_of(key), why, editor.dates, threshold), as_json)
+
+
+@click.command()
+@_authoring
+def renew(as_json: bool, **options: Any) -> int:
+    """The same keys with a later date: a new version of root.json.
+
+    \b
+    edgekit keys renew --sign alice
+    """
+    from edgekit.keys import renew
+
+    editor = _RootEditor(folder_of(options["folder"]), options)
+    return editor.write(renew(editor.existing(), editor.dates), as_json)
+
+
+class _RootEditor:
+    """What the commands that write a version share. signed: the version in force, or None before the first."""
+
+    def __init__(self, own: KeyFolder, options: dict[str, Any]) -> None:
+        from edgekit.keys import Dates, KeysError, read_signed
+        from edgekit_runtime.trust import config_dir
+
+        self.own, base = own, config_dir()
+        if options["root"] is None and base is None:
+            raise KeysError("this user has no home to keep a root.json in", do="Name one with --root FILE")
+        self.root: Path = options["root"] or (base or Path()) / "trust" / "root.json"
+        self.signed = read_signed(self.root) if self.root.exists() else None
+        now = float(int(time.time()))
+        self.dates: Dates = Dates(now, now + options["days"] * _DAY_S)
+        self._asked = signing_of(options["sign"], options["signer"], options["passphrase_file"])
+
+    def existing(self) -> dict[str, Any]:
+        from edgekit.keys import KeysError
+
+        if self.signed is None:
+            raise KeysError("there is no root.json yet", where=str(self.root), do="Make it: edgekit keys trust KEY")
+        return self.signed
+
+    def signers(self, keyids: Sequence[str]) -> list[Signer]:
+        """Those of --sign; without it, those of `keyids` whose private keys are in the folder."""
+        from edgekit.keys import KeysError, open_signers
+
+        if self._asked.keys:
+            return open_signers(self._asked, self.own)
+        mine = [entry for keyid in keyids if (entry := self.own.of(keyid)) is not None and entry.private is not None]
+        if not mine:
+            raise KeysError(
+                f"none of the keys that could sign it is in {self.own.path}",
+                do="Name one that is elsewhere with --sign KEY",
+            )
+        asked = replace(self._asked, keys=tuple(str(entry.private) for entry in mine), signer=None)
+        return open_signers(asked, self.own)
+
+    def first_signers(self, entries: Sequence[KeyEntry]) -> list[Signer]:
+        """Who signs the first version signs the next ones. Of several keys of one's own none gets that role unasked: it
+        is another than signing bundles, and the one that everything hangs on."""
+        own = [found.name for each in entries if (found := self.own.of(each.keyid)) is not None and found.private]
+        if not self._asked.keys and len(own) > 1:
+            raise click.UsageError(
+                f"{', '.join(own)} are all yours: say with --sign which of them sign the next versions of root.json, "
+                f"and so decide whom boards trust, such as --sign {own[0]}."
+            )
+        return self.signers([entry.keyid for entry in entries])
+
+    def name_of(self, one: Signer, members: Sequence[Member]) -> str:
+        from edgekit_runtime.trust.signature import keyid_of
+
+        keyid = keyid_of(one.public)
+        named = next((member.name for member in members if member.keyid == keyid), None)
+        found = self.own.of(keyid)
+        return named or (found.name if found else keyid[:8])
+
+    def keyid_of(self, named: str) -> str:
+        """A key of the root by its name, the start of its keyid, or a file. Raises KeysError."""
+        known = self.existing()["keys"]
+        for keyid, key in known.items():
+            if key["name"] == named:
+                return str(keyid)
+        short = [keyid for keyid in known if len(named) >= 8 and keyid.startswith(named)]
+        return str(short[0]) if len(short) == 1 else self.own.public(named).keyid
+
+    def write(self, signed: dict[str, Any], as_json: bool, signers: Sequence[Signer] | None = None) -> int:
+        """signers: None for all who may sign versions now or from this one on."""
+        from edgekit.keys import write_root
+
+        if signers is None:
+            may = [*self.existing()["roles"]["root"]["keyids"], *signed["roles"]["root"]["keyids"]]
+            signers = self.signers(list(dict.fromkeys(may)))
+        return say_written(write_root(self.root, signed, signers), as_json)

@@ -1,0 +1,185 @@
+"""edgekit fleet rollout, rollouts, pause, resume, abort, undo: a fleet moved to a new bundle in waves, and back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgekit.cli.options import BUNDLE, PATH, as_json, print_json
+
+if TYPE_CHECKING:
+    from edgekit.fleet.rollout_tables import Rollout, RolloutTables
+    from edgekit.fleet.rollouts import Word
+
+__all__ = ["COMMANDS", "STORE"]
+
+STORE = click.option(
+    "--store", default="sqlite:///fleet.db", show_default=True, metavar="URL", help="The fleet server's store."
+)
+
+
+@click.command()
+@click.argument("bundle", type=BUNDLE)
+@click.option(
+    "--waves", default="1%,10%,50%,100%", show_default=True, help="Shares of the boards, one after the other."
+)
+@click.option("--abort-over", default="5%", show_default=True, help="Stop once more of a wave's boards failed.")
+@click.option("--url", metavar="URL", help="Where boards fetch it, if you offer it yourself.")
+@click.option("--server", metavar="URL", help="The fleet server as boards reach it; it then offers the bundle.")
+@click.option("--bundles", type=PATH, metavar="DIR", help="Where the server keeps them. Default: beside the store.")
+@click.option("--model", metavar="NAME", help="Boards that run this model. Default: the bundle's own name.")
+@click.option("--profile", metavar="NAME", help="Boards of this profile. Default: all that the bundle is for.")
+@click.option("--site", metavar="NAME", help="Boards with this label.")
+@click.option("--group", metavar="NAME", help="Boards with this label.")
+@click.option("--settle", "settle_s", type=click.FloatRange(0), default=600.0, show_default=True, metavar="SECONDS",
+              help="How long a wave is watched.")  # fmt: skip
+@click.option("--deadline", "deadline_s", type=click.FloatRange(0), default=86400.0, show_default=True,
+              metavar="SECONDS", help="How long boards that are offline hold a wave up.")  # fmt: skip
+@click.option("--p99-margin", type=click.FloatRange(1.0), default=1.25, show_default=True, metavar="FACTOR",
+              help="A p99 above this many times the others' is slower.")  # fmt: skip
+@click.option("--unjudged", is_flag=True, help="Go on without figures: for boards that send no telemetry.")
+@click.option("--no-undo", is_flag=True, help="If it stops, leave boards that moved where they are.")
+@STORE
+@as_json
+def rollout(bundle: Path, url: str | None, server: str | None, as_json: bool, store: str, **given: Any) -> int:
+    """Move boards to BUNDLE in waves. The fleet server carries it out; boards need `edgekit agent`.
+
+    \b
+    edgekit fleet rollout net.ekb --waves 1%,10%,50%,100% --abort-over 5% --server https://fleet.example
+    """
+    if (url is None) == (server is None):
+        raise click.UsageError("Pass either --url or --server.")
+    from edgekit.fleet.bundle_files import BundleFiles, bundles_beside, read_bundle_facts
+    from edgekit.fleet.rollout_tables import fitting
+    from edgekit.fleet.rollouts import RolloutPlan, parse_share
+
+    waves = tuple(parse_share(one.strip()) for one in given["waves"].split(","))
+    plan = RolloutPlan(
+        waves, parse_share(given["abort_over"]), given["settle_s"], deadline_s=given["deadline_s"],
+        judged=not given["unjudged"], undo=not given["no_undo"], p99_margin=given["p99_margin"],
+    )  # fmt: skip
+    facts, data = read_bundle_facts(bundle)
+    with _opened(store) as (opened, tables):
+        names = ("model", "profile", "site", "group")
+        devices = fitting(facts, opened.fleet(), **{name: given[name] for name in names})
+        if server is not None:
+            BundleFiles(given["bundles"] or bundles_beside(store)).add(facts.sha256, data)
+            url = f"{server.rstrip('/')}/bundles/{facts.sha256}.ekb"
+        made = tables.make(facts, url or "", plan, devices, _now_ms())
+        _show(made, tables, as_json)
+    return 0
+
+
+@click.command()
+@click.argument("number", type=int, required=False)
+@STORE
+@as_json
+def rollouts(number: int | None, store: str, as_json: bool) -> int:
+    """List roll-outs, or show one board by board.
+
+    \b
+    edgekit fleet rollouts
+    edgekit fleet rollouts 3
+    """
+    with _opened(store) as (_, tables):
+        if number is not None:
+            _show(tables.get(number), tables, as_json, boards=True)
+            return 0
+        found = tables.all()
+        if as_json:
+            print_json({"rollouts": [_json(one, tables) for one in found]})
+        elif not found:
+            click.echo("no roll-out yet: edgekit fleet rollout BUNDLE --server URL")
+        else:
+            for one in found:
+                click.echo(_line(one, tables))
+    return 0
+
+
+def _speaking(word: Word, what: str) -> click.Command:
+    @click.command(word, help=f"{what}\n\n\b\nedgekit fleet {word} 3")
+    @click.argument("number", type=int)
+    @STORE
+    @as_json
+    def command(number: int, store: str, as_json: bool) -> int:
+        with _opened(store) as (_, tables):
+            _show(tables.speak(number, word, _now_ms()), tables, as_json)
+        return 0
+
+    return command
+
+
+COMMANDS: tuple[click.Command, ...] = (
+    rollout,
+    rollouts,
+    _speaking("pause", "Begin no further wave of roll-out NUMBER."),
+    _speaking("resume", "Go on with roll-out NUMBER, whatever the figures of the wave in hand say too little about."),
+    _speaking("abort", "End roll-out NUMBER: orders are withdrawn, boards that moved stay."),
+    _speaking("undo", "End roll-out NUMBER and send the boards that moved back to what they ran."),
+)
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[tuple[Any, RolloutTables]]:
+    """The store and its roll-outs."""
+    from edgekit.fleet.rollout_tables import RolloutTables
+    from edgekit.fleet.serve import open_store
+
+    store = open_store(url, make=False)
+    try:
+        yield store, RolloutTables(store)
+    finally:
+        store.close()
+
+
+def _json(one: Rollout, tables: RolloutTables) -> dict[str, Any]:
+    counted = tables.phases(one.id)
+    return {
+        "rollout": one.id, "name": one.name, "version": one.version, "profile": one.profile, "sha256": one.sha256,
+        "url": one.url, "state": one.standing.state, "wave": one.standing.wave + 1, "waves": list(one.plan.waves),
+        "boards": one.boards, "why": one.standing.why, "phases": _phases(counted),
+    }  # fmt: skip
+
+
+def _phases(counted: dict[tuple[int, str, str], int]) -> dict[str, int]:
+    """In words: waiting, ordered, what boards reported, going back, back, withdrawn."""
+    found: dict[str, int] = {}
+    for (_, want, phase), n in counted.items():
+        word = phase or "ordered"
+        if want == "former":
+            word = "back" if phase == "committed" else f"going back: {phase or 'ordered'}"
+        elif not want or (want == "none" and not phase):
+            word = "withdrawn" if want else "waiting"
+        found[word] = found.get(word, 0) + n
+    return found
+
+
+def _line(one: Rollout, tables: RolloutTables) -> str:
+    phases = ", ".join(f"{n} {word}" for word, n in _phases(tables.phases(one.id)).items())
+    wave = f"wave {one.standing.wave + 1} of {len(one.plan.waves)}"
+    why = f"; {one.standing.why}" if one.standing.why else ""
+    return f"{one.id:>4}  {one.name} {one.version}  {one.standing.state}, {wave}: {phases}{why}"
+
+
+def _show(one: Rollout, tables: RolloutTables, as_json: bool, *, boards: bool = False) -> None:
+    rows = tables.boards(one.id) if boards else []
+    if as_json:
+        devices = [
+            {"device": row.device, "wave": row.wave + 1, "want": row.want, "phase": row.phase, "version": row.version,
+             "error": row.error, "code": row.code} for row in rows
+        ]  # fmt: skip
+        print_json({**_json(one, tables), **({"devices": devices} if boards else {})})
+        return
+    click.echo(_line(one, tables))
+    for row in rows:
+        error = f"  {row.error} [{row.code}]" if row.code else ""
+        click.echo(f"      {row.device:<24} wave {row.wave + 1}  {row.want or '-':<7} {row.phase or '-'}{error}")
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

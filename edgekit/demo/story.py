@@ -1,0 +1,216 @@
+"""The second half of `edgekit demo --fleet`: an alert that names its cause, and a wave that undoes itself.
+
+    story = Story(server, bundle, photo, folder)
+    for check in story.checks(): print(check.what, check.problem)
+
+Rules: the alert rests on reports that are made up, of boards that come back with twenty minutes of them in their
+spools; spool, broker, store and rule are the real ones. The wave is real throughout: three install roots, three
+agents, three models that answer, a signed bundle; the new version is throttled on purpose, to be slow at work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgekit.demo.checks import Check, eventually
+from edgekit.fleet.bundle_files import BundleFiles, bundles_beside, read_bundle_facts
+from edgekit.fleet.rollout_tables import Rollout, fitting
+from edgekit.fleet.rollouts import RolloutPlan
+from edgekit.fleet.serve import FleetServer
+from edgekit.packaging import BundleDraft, SigningKey, write_bundle
+from edgekit_runtime import EdgekitError, TelemetryOptions, open_bundle
+from edgekit_runtime.agent import Agent, AgentOptions
+from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.install import InstallOptions, TrialOptions, install, status
+from edgekit_runtime.telemetry import About, Histogram, Meter, Report, Reporter, Spool, encode
+
+__all__ = ["Story"]
+
+RETURNING = ("dock-1", "dock-2", "dock-3")
+KIOSKS = ("kiosk-1", "kiosk-2", "kiosk-3")
+BUDGET_MS = 30.0
+THROTTLE_MS = 300.0
+_MINUTES = 22
+_PLAN = RolloutPlan((0.3, 1.0), settle_s=3.0, figures_s=120.0, deadline_s=300.0)
+
+
+@dataclass
+class Story:
+    """store: the server's URL of it. say: a line for a person who waits."""
+
+    server: FleetServer
+    store: str
+    bundle: Path
+    photo: Path
+    folder: Path
+    say: Callable[[str], object] = lambda line: None
+
+    def checks(self) -> Iterator[Check]:
+        yield from self._alert()
+        yield from self._wave()
+
+    def _alert(self) -> Iterator[Check]:
+        """Boards come back with a backlog: ten minutes of version 6, then version 7, whose inference takes longer."""
+        with contextlib.ExitStack() as ends:
+            for name in RETURNING:
+                reporter = _returning(name, self.server.broker_url, self.folder)
+                reporter.start()
+                ends.callback(reporter.close)
+            found: list[str] = []
+
+            def problem() -> str:
+                found[:] = [one.text for one in self.server.rolling.alerting.tables.list() if one.kind == "p99"]
+                named = [text for text in found if "the stage 'inference' grew" in text and "since version 7" in text]
+                return "" if named else "; ".join(found) or "no alert yet"
+
+            check = eventually("an alert names the stage and the version", problem, 90.0)
+            self.say("\n".join(f"        {text}" for text in found))
+            yield check
+
+    def _wave(self) -> Iterator[Check]:
+        """Version 2 passes its trial on the first board and is slow at work: the board goes back to version 1."""
+        key, public = _key(self.folder)
+        first, second = (_version(self.bundle, self.folder, number, key) for number in (1, 2))
+        with contextlib.ExitStack() as ends:
+            kiosks = [_Kiosk(name, self, first, public) for name in KIOSKS]
+            for kiosk in kiosks:
+                ends.callback(kiosk.close)
+            for kiosk in kiosks:
+                kiosk.start()
+            yield eventually("three boards answer with version 1, and report it", self._all_report, 120.0)
+            facts, data = read_bundle_facts(second)
+            BundleFiles(bundles_beside(self.store)).add(facts.sha256, data)
+            url = f"{self.server.url}bundles/{facts.sha256}.ekb"
+            tables = self.server.rolling.tables
+            devices = fitting(facts, self.server.store.fleet())
+            number = tables.make(facts, url, _PLAN, devices, int(time.time() * 1000)).id
+            moved: list[str] = []
+
+            def stopped() -> str:
+                moved.extend(row.device for row in tables.boards(number) if row.version == "2")
+                return "" if tables.get(number).standing.state == "undone" else _describe(tables.get(number))
+
+            yield eventually("a roll-out of version 2 stops in its first wave", stopped, 180.0)
+            self.say(f"        {_describe(tables.get(number))}")
+            yield Check("one board had moved", "" if len(set(moved)) == 1 else f"moved: {sorted(set(moved))}")
+            yield eventually(
+                "every board answers with version 1 again",
+                lambda: (
+                    "" if all(kiosk.version == "1" for kiosk in kiosks) else str([kiosk.version for kiosk in kiosks])
+                ),
+                60.0,
+            )
+
+    def _all_report(self) -> str:
+        rows = [row for row in self.server.store.fleet() if row.id in KIOSKS and row.n > 20]
+        return "" if len(rows) == len(KIOSKS) else f"{len(rows)} of {len(KIOSKS)}"
+
+
+def _describe(rollout: Rollout) -> str:
+    standing = rollout.standing
+    return f"roll-out {rollout.id}: {standing.state}; {standing.why or 'its first wave is at work'}"
+
+
+def _returning(name: str, broker: str, folder: Path) -> Reporter:
+    """A board whose spool has the last minutes, none of which happened."""
+    draw, file = random.Random(name), folder / f"{name}.db"
+    spool, now_ms = Spool.open(file), int(time.time() * 1000)
+    for minute in range(_MINUTES, 0, -1):
+        version, inference_ms = ("6", 14.0) if minute > _MINUTES // 2 else ("7", 70.0)
+        stages = {"queue": Histogram(), "infer": Histogram()}
+        whole = Histogram()
+        for _ in range(120):
+            queue, inference = draw.lognormvariate(0.0, 0.3), inference_ms * draw.lognormvariate(0.0, 0.1)
+            stages["queue"].record(queue)
+            stages["infer"].record(inference)
+            whole.record(queue + inference)
+        about = About(name, "dock_camera", version, "0" * 12, "raspberry-pi-4", BUDGET_MS)
+        report = Report(
+            about, spool.boot, now_ms - minute * 60_000, 60_000, True, 0, 0, {"device": whole}, stages=stages
+        )
+        spool.append(encode(report))
+    spool.close()
+    options = TelemetryOptions(broker, name, 60.0, file, most_wait_s=5.0)
+    return Reporter(Meter(), About(name, "dock_camera", "7", "0" * 12, "raspberry-pi-4", BUDGET_MS), options)
+
+
+def _key(folder: Path) -> tuple[SigningKey, Path]:
+    """A key of this run alone, and the file with its public half."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private = Ed25519PrivateKey.generate()
+    public = folder / "demo.pub.pem"
+    encoding, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    public.write_bytes(private.public_key().public_bytes(encoding, form))
+    return SigningKey(private), public
+
+
+def _version(bundle: Path, folder: Path, number: int, key: SigningKey) -> Path:
+    """The demo's bundle with another name and number, signed."""
+    read = read_bundle(bundle)
+    draft = BundleDraft()
+    for blob in read.manifest.blobs:
+        draft.add(read.blob(blob.sha256))
+    manifest = replace(read.manifest, name="kiosk_camera", version=str(number), rollout_seq=number)
+    path = folder / f"kiosk_camera-{number}.ekb"
+    write_bundle(path, draft, manifest, [key])
+    return path
+
+
+class _Kiosk:
+    """A board: an agent, and an application that opens what is active, as a service that `--then` restarts."""
+
+    def __init__(self, name: str, story: Story, first: Path, public: Path) -> None:
+        self.name, self._root = name, story.folder / name
+        self._photo = story.photo
+        profile = read_bundle(first).manifest.target.profile
+        asked = InstallOptions(
+            trust=(public,), profile=profile, proving=TrialOptions(answers=30, most_s=20.0, least=20)
+        )
+        install(first, self._root, asked)
+        options = AgentOptions(
+            story.server.broker_url, name, self._root, asked, spread_s=0.0, look_s=0.2, most_wait_s=5.0
+        )
+        self._agent, self._stop = Agent(options), threading.Event()
+        self._telemetry = TelemetryOptions(
+            story.server.broker_url, name, 2.0, story.folder / f"{name}.db", most_wait_s=5.0
+        )
+        self._threads = [
+            threading.Thread(target=self._agent.run, args=(self._stop,), name=f"{name}-agent", daemon=True),
+            threading.Thread(target=self._application, name=name, daemon=True),
+        ]
+
+    @property
+    def version(self) -> str:
+        current = status(self._root).current
+        return current.version if current is not None else ""
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _application(self) -> None:
+        while not self._stop.is_set():
+            link = (self._root / "current").readlink()
+            with (
+                contextlib.suppress(EdgekitError),
+                open_bundle(self._root, telemetry=self._telemetry, cache=False) as model,
+            ):
+                model.throttle(THROTTLE_MS if model.describe()["version"] == "2" else 0.0)
+                while (self._root / "current").readlink() == link and not self._stop.wait(0.05):
+                    model.predict(self._photo)
+            self._stop.wait(0.1)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._agent.link.wake()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(20.0)

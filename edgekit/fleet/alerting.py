@@ -1,0 +1,246 @@
+"""Alerts carried out: the store looked at, findings written down, messages delivered; and rules tried on stored data.
+
+alerting = Alerting(store, Rules(), publish)
+alerting.step(now_ms)                                 # each `every_s`, by the thread of the roll-outs
+for moment_ms, event, finding in replay(store, rules, since_ms, now_ms): ...
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from edgekit.fleet.alert_tables import AlertTables, Message
+from edgekit.fleet.alerts import AlertFinding, Build, Rules, Snapshot, Trouble, evaluate
+from edgekit.fleet.rollout_tables import RolloutTables, SharedStore
+from edgekit.fleet.store import BuildBoards, Device, Event, Query, Rollup
+from edgekit_runtime.errors import MemoryExceeded
+from edgekit_runtime.threads import begin
+
+__all__ = ["Alerting", "look", "replay"]
+
+_LOG = logging.getLogger("edgekit.fleet")
+_FIVE_MS = 300_000
+_LATELY_MS = 4 * _FIVE_MS
+_BACK_MS = 48 * 3600 * 1000
+_LOSS_MS = 3600 * 1000
+_STOPPED_MS = 24 * 3600 * 1000
+_PAGE = 1000
+_WEBHOOK_S = 5.0
+_HOT = 80.0
+
+
+class Publish(Protocol):
+    """Over MQTT: whether it was handed over. receipt: called once, with whether the broker took it."""
+
+    def __call__(self, topic: str, payload: bytes, *, receipt: Callable[[bool], object]) -> bool: ...
+
+
+class Alerting:
+    """Webhooks are called in threads of their own, one a receiver: one that hangs holds up nothing but itself.
+
+    What became of a message is only noted where it is heard, and written by the next step.
+    """
+
+    def __init__(self, store: SharedStore, rules: Rules, publish: Publish) -> None:
+        self._store, self._rules, self._publish = store, rules, publish
+        self.tables, self._rollouts = AlertTables(store), RolloutTables(store)
+        self._sinks = (*rules.webhooks, *((f"mqtt:{rules.topic}",) if rules.topic else ()))
+        self._on_way: set[tuple[int, str, str]] = set()  # over MQTT, until what became of them is written
+        self._calling: set[str] = set()  # webhooks, until what became of their messages is written
+        self._called: list[str] = []  # of these, the ones whose thread has ended
+        self._results: list[tuple[Message, bool]] = []
+
+    def step(self, now_ms: int) -> None:
+        """Raises StoreError."""
+        self._settle(now_ms)
+        active = {alert.key for alert in self.tables.list()}
+        findings = self._find(now_ms, _LATELY_MS, active)
+        if any(one.kind == "p99" for one in findings):  # what grew, and since when, takes a longer look
+            findings = self._find(now_ms, _BACK_MS, active)
+        for alert in self.tables.take(findings, self._sinks, now_ms):
+            _LOG.warning("alert %d: %s", alert.id, alert.text)
+        for sink in self.tables.sinks(now_ms):
+            if sink.startswith("mqtt:"):
+                self._publish_all(sink.removeprefix("mqtt:"), self.tables.due(now_ms, sink))
+            elif sink not in self._calling:
+                self._call(sink, self.tables.due(now_ms, sink))
+
+    def _settle(self, now_ms: int) -> None:
+        called, results = list(self._called), list(self._results)  # in this order: results come first
+        if results:
+            self.tables.settle(results, now_ms)
+        del self._results[: len(results)], self._called[: len(called)]
+        self._on_way -= {message.key for message, _ in results}
+        self._calling -= set(called)
+
+    def _find(self, now_ms: int, back_ms: int, active: set[str]) -> list[AlertFinding]:
+        return evaluate(self._rules, look(self._store, self._rollouts, self._rules, now_ms, back_ms), active)
+
+    def _publish_all(self, topic: str, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if message.key in self._on_way:
+                continue
+            self._on_way.add(message.key)
+
+            def receipt(taken: bool, message: Message = message) -> None:
+                self._results.append((message, taken))
+
+            if not self._publish(topic, message.payload.encode(), receipt=receipt):
+                receipt(False)
+                return
+
+    def _call(self, sink: str, messages: Sequence[Message]) -> None:
+        """Post them to their webhook, in their order, up to the first that it does not take."""
+
+        def work() -> None:
+            try:
+                for message in messages:
+                    taken = _is_taken(message)
+                    self._results.append((message, taken))
+                    if not taken:
+                        break
+            finally:
+                self._called.append(sink)
+
+        try:
+            if begin(threading.Thread(target=work, name="edgekit-webhook", daemon=True)):
+                self._calling.add(sink)
+        except MemoryExceeded as error:
+            _LOG.warning("no webhook is called now: %s", error)
+
+
+def _is_taken(message: Message) -> bool:
+    request = urllib.request.Request(
+        message.sink, message.payload.encode(), {"Content-Type": "application/json"}, method="POST"
+    )
+    try:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_WEBHOOK_S) as answer:
+            return bool(200 <= answer.status < 300)
+    except Exception as error:  # noqa: BLE001 - whatever a receiver does, the alert is tried again
+        _LOG.warning("a webhook did not take alert %d (%s)", message.alert, type(error).__name__)
+        return False
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def look(store: SharedStore, rollouts: RolloutTables, rules: Rules, now_ms: int, back_ms: int) -> Snapshot:
+    """What the rules ask of the store, now."""
+    troubles = []
+    for state, kind in (("offline", "offline"), ("lagging", "lag"), ("hot", "throttling")):
+        for row in _all(store, Query(state=state, lag_s=rules.lag_s, limit=_PAGE)):
+            if state == "offline" and now_ms - row.since_ms < 1000 * rules.offline_s:
+                continue
+            troubles.append(Trouble(kind, row.id, row.site, _describe(state, row, now_ms)))
+    losses = [event for event in store.events(None, _PAGE, ("lost",)) if event.at_ms > now_ms - _LOSS_MS]
+    for device in dict.fromkeys(event.device for event in losses):
+        board = store.device(device)
+        text = next(event.text for event in losses if event.device == device)
+        troubles.append(Trouble("loss", device, board.site if board else "", text))
+    stopped = [
+        (one.id, one.standing.why)
+        for one in rollouts.all()
+        if one.standing.state in ("paused", "undoing", "undone", "aborted")
+        and not one.standing.by_word
+        and now_ms - one.standing.since_ms < _STOPPED_MS
+    ]
+    rows = [row for row in store.history(None, None, None, now_ms - back_ms, "5m") if _is_complete(row, now_ms)]
+    sites = {count.key[0]: count.devices for count in store.counts("site")}
+    boards = store.builds()
+    drift = {(one.model, one.version, one.profile): one.psi for one in boards}
+    return Snapshot(now_ms, rows, _budgets(boards, rows), troubles, sites, stopped, drift)
+
+
+def _describe(state: str, row: Device, now_ms: int) -> str:
+    if state == "offline":
+        return f"offline for {(now_ms - row.since_ms) / 60_000:.0f} minutes"
+    if state == "lagging":
+        return f"{row.waiting:,} windows wait on the board"
+    hot = "" if row.temp is None or row.temp < _HOT else f" at {row.temp:.0f} degrees"
+    return f"throttled or hot{hot}"
+
+
+def _all(store: SharedStore, query: Query) -> Iterator[Device]:
+    while True:
+        rows, count = store.devices(query)
+        yield from rows
+        query = replace(query, offset=query.offset + query.limit)
+        if query.offset >= count:
+            return
+
+
+def _budgets(boards: Sequence[BuildBoards], rows: Sequence[Rollup]) -> dict[Build, float]:
+    """Of each build, as its boards say; of one that runs nowhere now, as another version of it on such boards does."""
+    said = [one for one in boards if one.budget_ms is not None]
+    others = {(one.model, one.profile): one.budget_ms for one in said}
+    own = {(one.model, one.version, one.profile): one.budget_ms for one in said}
+    found = {}
+    for build in {(row.model, row.version, row.profile) for row in rows}:
+        budget = own.get(build, others.get((build[0], build[2])))
+        if budget is not None:
+            found[build] = budget
+    return found
+
+
+def _is_complete(row: Rollup, now_ms: int) -> bool:
+    return row.start_ms + row.length_ms <= now_ms
+
+
+def replay(store: SharedStore, rules: Rules, since_ms: int, now_ms: int) -> Iterator[tuple[int, str, AlertFinding]]:
+    """What would have opened and cleared, by windows of 5 minutes and the boards' events; at most the last two days.
+
+    Lag and throttling are not in stored data, and are left out. Of drift it has the largest PSI, as if of one board.
+    """
+    rows = store.history(None, None, None, since_ms - _FIVE_MS * rules.windows, "5m")
+    budgets = _budgets(store.builds(), rows)
+    site_of = {row.id: row.site for row in store.fleet()}
+    sites: dict[str, int] = {}
+    for site in site_of.values():
+        sites[site] = sites.get(site, 0) + 1
+    events = sorted(store.events(None, 1_000_000, ("online", "offline", "lost")), key=lambda one: (one.at_ms, one.id))
+    gone: dict[str, Event] = {}
+    lost: dict[str, Event] = {}
+    active: dict[str, AlertFinding] = {}
+    place, moment = 0, since_ms - since_ms % _FIVE_MS + _FIVE_MS
+    while moment <= now_ms:
+        while place < len(events) and events[place].at_ms <= moment:
+            event, place = events[place], place + 1
+            if event.kind == "lost":
+                lost[event.device] = event
+            elif event.kind == "offline":
+                gone[event.device] = event
+            else:
+                gone.pop(event.device, None)
+        troubles = [
+            Trouble("offline", name, site_of.get(name, ""), f"offline for {(moment - one.at_ms) / 60_000:.0f} minutes")
+            for name, one in gone.items()
+            if moment - one.at_ms >= 1000 * rules.offline_s
+        ]
+        troubles += [
+            Trouble("loss", name, site_of.get(name, ""), one.text)
+            for name, one in lost.items()
+            if moment - one.at_ms < _LOSS_MS
+        ]
+        whole = [row for row in rows if _is_complete(row, moment)]
+        recent = [row for row in whole if row.start_ms + (rules.windows + 1) * row.length_ms > moment]
+        drift = {
+            (row.model, row.version, row.profile): (row.psi,)
+            for row in sorted(recent, key=lambda row: row.psi or 0.0)
+            if row.psi is not None
+        }
+        then = Snapshot(moment, whole, budgets, troubles, sites, drift=drift)
+        found = {one.key: one for one in evaluate(rules, then, active)}
+        for key, one in found.items():
+            if key not in active:
+                yield moment, "opened", one
+        for key, one in active.items():
+            if key not in found:
+                yield moment, "cleared", one
+        active, moment = found, moment + _FIVE_MS

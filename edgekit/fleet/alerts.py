@@ -1,0 +1,240 @@
+"""What is wrong with a fleet, as a pure function of what its store says at one moment.
+
+    found = evaluate(Rules(), snapshot, active={"p99:net:7:raspberry-pi-4"})
+
+Rules:
+- nothing here reads a clock, a store or a network: `Snapshot` has it all, so stored data can be judged as it came;
+- p99 is that of 5-minute windows merged over all boards of a model, version and profile: above `over` times the budget
+  in two windows running, each of 100 answers or more; it clears at `clear` times the budget;
+- it names the stage that grew most, and the version since which, where the one before was well;
+- many boards of one site that go offline, lag or throttle together are one finding, and not one each;
+- the same thing has the same key, as long as it lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from edgekit.fleet.store import Rollup, quantiles
+from edgekit_runtime.telemetry import Histogram
+
+__all__ = ["KINDS", "AlertFinding", "Boards", "Rules", "Snapshot", "Trouble", "evaluate"]
+
+KINDS = ("p99", "offline", "lag", "fallback", "drift", "throttling", "loss", "rollout")
+Build = tuple[str, str, str]
+"""Model, version, profile."""
+
+
+@dataclass(frozen=True)
+class Boards:
+    """From how many boards of a site on, and from which share of them, they are one finding."""
+
+    many: int = 3
+    share: float = 0.2
+
+
+@dataclass(frozen=True)
+class Rules:
+    """p99_over, p99_clear: times the budget. least: answers of a window. windows: running. *_over: shares, or the PSI.
+
+    offline_s: how long a board is gone. lag_s: how old its oldest report. off: kinds that are not looked at.
+    webhooks: URLs. topic: of MQTT, empty for none.
+    """
+
+    p99_over: float = 2.0
+    p99_clear: float = 1.5
+    least: int = 100
+    windows: int = 2
+    fallback_over: float = 0.05
+    drift_over: float = 0.2
+    offline_s: float = 300.0
+    lag_s: float = 3600.0
+    boards: Boards = field(default_factory=Boards)
+    off: tuple[str, ...] = ()
+    webhooks: tuple[str, ...] = ()
+    topic: str = ""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A board with what is wrong, in words."""
+
+    kind: str
+    device: str
+    site: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """rollups: of the fleet, 5 minutes each, whole ones, the oldest first. budgets: milliseconds.
+
+    sites: how many boards each has. rollouts: (number, words) of those that stopped. drift: the PSI of each board that
+    has one, ascending.
+    """
+
+    now_ms: int
+    rollups: Sequence[Rollup] = ()
+    budgets: Mapping[Build, float] = field(default_factory=dict)
+    troubles: Sequence[Trouble] = ()
+    sites: Mapping[str, int] = field(default_factory=dict)
+    rollouts: Sequence[tuple[int, str]] = ()
+    drift: Mapping[Build, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AlertFinding:
+    """key: of what is wrong, the same as long as it lasts. text: a sentence for a person. facts: for a program."""
+
+    key: str
+    kind: str
+    text: str
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+def evaluate(rules: Rules, snapshot: Snapshot, active: Collection[str] = ()) -> list[AlertFinding]:
+    """active: keys of what was found before and has not cleared."""
+    found: list[AlertFinding] = []
+    builds: dict[Build, list[Rollup]] = {}
+    for row in snapshot.rollups:
+        builds.setdefault((row.model, row.version, row.profile), []).append(row)
+    for build, rows in builds.items():
+        last = [row for row in rows if row.start_ms + (rules.windows + 1) * row.length_ms > snapshot.now_ms]
+        if "p99" not in rules.off:
+            found += _slow(rules, snapshot, build, last, builds, active)
+        found += _shares(rules, build, last, snapshot.drift.get(build, ()))
+    found += _of_boards(rules, snapshot)
+    found += [
+        AlertFinding(f"rollout:{number}", "rollout", f"roll-out {number} stopped: {why}", {"rollout": number})
+        for number, why in snapshot.rollouts
+    ]
+    return [one for one in found if one.kind not in rules.off]
+
+
+def _slow(
+    rules: Rules, snapshot: Snapshot, build: Build, last: Sequence[Rollup], builds: Mapping[Build, Sequence[Rollup]],
+    active: Collection[str],
+) -> list[AlertFinding]:  # fmt: skip
+    budget, key = snapshot.budgets.get(build), ":".join(("p99", *build))
+    least = 1 if key in active else rules.least  # few answers clear nothing
+    judged = [row for row in last if row.n >= least]
+    if budget is None or not judged:
+        return []
+    figures = [row.p99 or 0.0 for row in judged]
+    if key in active:
+        if all(p99 <= rules.p99_clear * budget for p99 in figures):
+            return []
+    elif len(judged) < rules.windows or any(p99 <= rules.p99_over * budget for p99 in figures):
+        return []
+    model, version, profile = build
+    now, answers = _merged(judged), sum(row.n for row in judged)
+    text = f"{model} {version} on {profile}: p99 {figures[-1]:.3g} ms, {figures[-1] / budget:.1f} times the budget of "
+    text += f"{budget:g} ms, over {answers:,} answers"
+    since, before = _before(rules, build, judged[0].start_ms, builds, budget)
+    facts: dict[str, object] = {
+        "model": model, "version": version, "profile": profile, "p99_ms": round(figures[-1], 3), "budget_ms": budget,
+        "answers": answers,
+    }  # fmt: skip
+    grown = _grown(before, now)
+    if grown is not None:
+        stage, was, is_ = grown
+        text += f"; the stage '{stage}' grew from {was:.3g} to {is_:.3g} ms"
+        facts |= {"stage": stage, "stage_before_ms": round(was, 3), "stage_ms": round(is_, 3)}
+    if since:
+        text += f", {since}"
+        facts["since"] = since
+    return [AlertFinding(key, "p99", text, facts)]
+
+
+def _before(
+    rules: Rules, build: Build, from_ms: int, builds: Mapping[Build, Sequence[Rollup]], budget: float
+) -> tuple[str, list[Rollup]]:
+    """Since when it is so, in words, and the windows before that were well: of this version, else of the last other."""
+    model, version, profile = build
+
+    def well(rows: Iterable[Rollup]) -> list[Rollup]:
+        return [
+            row
+            for row in rows
+            if row.start_ms < from_ms and row.n >= rules.least and (row.p99 or 0.0) <= rules.p99_clear * budget
+        ]
+
+    own = well(builds[build])
+    if own:
+        at = datetime.fromtimestamp(from_ms / 1000, timezone.utc)
+        return f"since {at:%H:%M} UTC, within version {version}", own
+    others = [
+        (rows[-1].start_ms, name[1], good)
+        for name, rows in builds.items()
+        if name[0] == model and name[2] == profile and name[1] != version and (good := well(rows))
+    ]
+    if not others:
+        return "", []
+    _, before, good = max(others, key=lambda other: other[0])
+    return f"since version {version}; {before} was well", good
+
+
+def _merged(rows: Iterable[Rollup]) -> dict[str, Histogram]:
+    stages: dict[str, Histogram] = {}
+    for row in rows:
+        for stage, histogram in row.stages.items():
+            stages.setdefault(stage, Histogram()).merge(histogram)
+    return stages
+
+
+def _grown(before: Iterable[Rollup], now: Mapping[str, Histogram]) -> tuple[str, float, float] | None:
+    """The stage whose p99 grew most, with its p99 before and now."""
+    was, grown = _merged(before), []
+    for stage, histogram in now.items():
+        (after,) = quantiles({stage: histogram}, (0.99,))
+        if stage in was and after is not None:
+            (earlier,) = quantiles({stage: was[stage]}, (0.99,))
+            if earlier is not None and after > earlier:
+                grown.append((after - earlier, stage, earlier, after))
+    return max(grown)[1:] if grown else None
+
+
+def _shares(rules: Rules, build: Build, last: Sequence[Rollup], psi: Sequence[float]) -> list[AlertFinding]:
+    """Answers by a host over the last windows together, and drift of a share of the boards."""
+    n, host = sum(row.n for row in last), sum(row.host for row in last)
+    drifting = sum(one > rules.drift_over for one in psi)
+    name, found = "{} {} on {}".format(*build), []
+    facts = dict(zip(("model", "version", "profile"), build, strict=True))
+    if n >= rules.least and host > rules.fallback_over * n:
+        text = f"{name}: a host gives {host / n:.0%} of {n:,} answers"
+        found.append(
+            AlertFinding(":".join(("fallback", *build)), "fallback", text, {**facts, "share": round(host / n, 4)})
+        )
+    if drifting and drifting >= rules.boards.share * len(psi):
+        text = f"{name}: the scores of {drifting} of {len(psi)} boards drift from those of its evaluation set, or from "
+        text += f"their first answers, PSI up to {psi[-1]:.2f}"
+        more = {"psi": psi[-1], "boards": drifting, "of": len(psi)}
+        found.append(AlertFinding(":".join(("drift", *build)), "drift", text, {**facts, **more}))
+    return found
+
+
+_MOST_EACH = 10
+"""From so many boards of a site on they are one finding, whatever share of it they are."""
+_TOGETHER = {
+    "offline": "are offline", "lag": "report late", "throttling": "are throttled or hot", "loss": "gave up windows"
+}  # fmt: skip
+
+
+def _of_boards(rules: Rules, snapshot: Snapshot) -> list[AlertFinding]:
+    groups: dict[tuple[str, str], list[Trouble]] = {}
+    for trouble in snapshot.troubles:
+        groups.setdefault((trouble.kind, trouble.site), []).append(trouble)
+    found = []
+    for (kind, site), troubles in sorted(groups.items()):
+        of = max(snapshot.sites.get(site, 0), len(troubles))
+        if len(troubles) < max(rules.boards.many, min(rules.boards.share * of, _MOST_EACH)):
+            for one in troubles:
+                facts = {"device": one.device, "site": site}
+                found.append(AlertFinding(f"{kind}:board:{one.device}", kind, f"{one.device}: {one.what}", facts))
+            continue
+        where = f"site {site}" if site else "boards without a site"
+        text = f"{where}: {len(troubles)} of {of} boards {_TOGETHER[kind]}"
+        found.append(AlertFinding(f"{kind}:site:{site}", kind, text, {"site": site, "boards": len(troubles), "of": of}))
+    return found

@@ -1,0 +1,158 @@
+"""What mosquitto needs for a fleet: TLS, a user for each board, rights, and bounds on what waits.
+
+    written = write_broker_config(Path("broker"), BrokerPlan(boards=("porch-1",), certificate=..., key=...))
+    written.made            # the users that got a password now
+
+Rules:
+- a board may write and read its own topics and no other's, and no client connects without a user;
+- a user has several connections (a board's application and its agent, a server's threads), whose client ids end with
+  something of its password: no board can take over another's connection;
+- a user that stands in `passwd` keeps its password; only new ones get one, and `users.txt` has it in clear;
+- both files are readable by their owner alone;
+- what waits for a slow reader is bounded in bytes, not in messages: a large fleet's births are many and small.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgekit.fleet.errors import FleetError
+from edgekit_runtime.telemetry import DEVICE_ID, ROOT
+from edgekit_runtime.whole_file import write_durably
+
+__all__ = ["BrokerPlan", "Written", "read_boards", "write_broker_config"]
+
+BOARD_WRITES = ("m", "ev", "state", "rep")
+BOARD_READS = ("ack", "cmd")
+ALERTS = "ek/alerts"
+"""Where a server may publish alerts, and below it."""
+_MOST_QUEUED_BYTES = 64 * 2**20
+_MOST_PACKET_BYTES = 64 * 2**10
+_ITERATIONS = 1000  # the passwords are 192 random bits: they cannot be guessed, however fast a guess is
+
+
+@dataclass(frozen=True)
+class BrokerPlan:
+    """boards: their ids. servers: users that take everything in. certificate: None for an unencrypted listener."""
+
+    boards: Sequence[str] = ()
+    servers: Sequence[str] = ("ingest",)
+    port: int = 8883
+    address: str = ""
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True)
+class Written:
+    """files: in the order of reading. made: users with a new password."""
+
+    files: list[Path]
+    made: list[str]
+
+
+def read_boards(path: Path) -> list[str]:
+    """Ids of a file, one a line; `#` begins a comment. Raises FleetError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FleetError("the boards' ids cannot be read", where=str(path), do="Write one id a line") from error
+    return [word for line in lines if (word := line.partition("#")[0].strip())]
+
+
+def write_broker_config(folder: Path, plan: BrokerPlan) -> Written:
+    """Write mosquitto.conf, acl, passwd and users.txt. Raises FleetError."""
+    for name in [*plan.boards, *plan.servers]:
+        if not DEVICE_ID.match(name):
+            raise FleetError("that is no id", where=name, do="Use 3 to 63 of a-z, 0-9 and -, a letter or digit first")
+    both = set(plan.boards) & set(plan.servers)
+    if both:
+        raise FleetError("a board has the name of a server", where=min(both), do="Rename one of them")
+    for path in (plan.certificate, plan.key):
+        if path is not None and not path.is_file():
+            raise FleetError("there is no such file", where=str(path), do="Pass the path of a PEM file")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder = folder.resolve()
+        files = [folder / name for name in ("mosquitto.conf", "acl", "passwd", "users.txt")]
+        write_durably(files[0], _settings(folder, plan).encode())
+        write_durably(files[1], _rights(plan.servers).encode())
+        made = _add_users(files[2], files[3], [*plan.servers, *plan.boards])
+    except OSError as error:
+        what = f"the broker's files cannot be written ({error.strerror or error})"
+        raise FleetError(what, where=str(folder), do="Pass another folder with --output") from error
+    return Written(files, made)
+
+
+def _settings(folder: Path, plan: BrokerPlan) -> str:
+    lines = [
+        "# Written by `edgekit fleet broker-config`; the reasons are in docs/operator.md.",
+        "per_listener_settings false",
+        "allow_anonymous false",
+        f"acl_file {folder / 'acl'}",
+        f"password_file {folder / 'passwd'}",
+        "max_inflight_messages 20",
+        "max_queued_messages 0",
+        f"max_queued_bytes {_MOST_QUEUED_BYTES}",
+        "queue_qos0_messages false",
+        f"max_packet_size {_MOST_PACKET_BYTES}",
+        "persistent_client_expiration 1d",
+        "max_keepalive 600",
+        "set_tcp_nodelay true",
+        "persistence true",
+        f"persistence_location {folder}/",
+        "autosave_interval 300",
+        "",
+        f"listener {plan.port} {plan.address}".rstrip(),
+    ]
+    if plan.certificate is not None:
+        lines += [f"certfile {plan.certificate.resolve()}", f"keyfile {(plan.key or plan.certificate).resolve()}"]
+        lines.append("tls_version tlsv1.2")
+    return "\n".join(lines) + "\n"
+
+
+def _rights(servers: Iterable[str]) -> str:
+    lines = [f"pattern write {ROOT}/%u/{kind}" for kind in BOARD_WRITES]
+    lines += [f"pattern read {ROOT}/%u/{kind}" for kind in BOARD_READS]
+    for server in servers:
+        lines += ["", f"user {server}"]
+        lines += [f"topic read {ROOT}/+/{kind}" for kind in BOARD_WRITES]
+        lines += [f"topic write {ROOT}/+/{kind}" for kind in BOARD_READS]
+        lines.append(f"topic write {ALERTS}/#")
+    return "\n".join(lines) + "\n"
+
+
+def _add_users(passwd: Path, clear: Path, names: Sequence[str]) -> list[str]:
+    kept = passwd.read_text() if passwd.exists() else ""
+    known = set(re.findall(r"^([^:\n]+):", kept, re.MULTILINE))
+    new = {name: secrets.token_urlsafe(24) for name in dict.fromkeys(names) if name not in known}
+    if new or not passwd.exists():
+        before = clear.read_text() if clear.exists() else ""
+        _write_private(clear, before + "".join(f"{name} {password}\n" for name, password in new.items()))
+        _write_private(passwd, kept + "".join(f"{name}:{_hash(password)}\n" for name, password in new.items()))
+    return list(new)
+
+
+def _hash(password: str) -> str:
+    """As mosquitto_passwd writes it: PBKDF2 with SHA-512."""
+    salt = secrets.token_bytes(12)
+    found = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
+    return f"$7${_ITERATIONS}${base64.b64encode(salt).decode()}${base64.b64encode(found).decode()}"
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Whole or not at all, and never open to others for a moment."""
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)

@@ -1,0 +1,228 @@
+"""Access to the pages: open, by password, or for users whom a trusted proxy has signed in.
+
+    access = Access.by_password("correct horse", clock=time.monotonic)
+    token = access.sign_in("192.0.2.7", "correct horse")            # a session's; None when it is wrong
+    access.viewer(Asking(peer="192.0.2.7", cookie=token))           # Viewer(name="operator", csrf="...")
+
+Rules:
+- the password is kept as scrypt's hash, with a salt of this process; tokens of sessions as their SHA-256;
+- one password is hashed at a time, and an address may be wrong five times a minute, all together sixty times;
+- a session ends after twelve hours, by signing out, and with the process; the oldest of 1,000 makes room;
+- a proxy's header counts only on a connection from that proxy's own address;
+- the token of a form is an HMAC of who sees it, so one viewer's is worth nothing with another's session.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgekit.fleet.errors import FleetError
+from edgekit_runtime.bundle.secrets import from_file, from_variable, parse_source
+
+__all__ = ["SESSION_S", "Access", "Asking", "TooManyError", "Viewer", "read_password"]
+
+LEAST_CHARACTERS = 10
+SESSION_S = 12 * 3600.0
+_MOST_PASSWORD = 1024
+_MOST_SESSIONS = 1000
+_MOST_PEERS = 10_000
+_MOST_NAME = 64
+
+
+class TooManyError(Exception):
+    """Too many wrong passwords; wait_s: until the next may be tried."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(f"too many wrong passwords; wait {wait_s:.0f} s")
+        self.wait_s = wait_s
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What a request says about who sends it. cookie: the session's token. basic: of `Authorization: Basic`."""
+
+    peer: str
+    cookie: str = ""
+    basic: str = ""
+    user: str = ""
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """name: "" where no sign-in is needed. csrf: the token that this viewer's forms carry."""
+
+    name: str
+    csrf: str
+
+
+class _Rate:
+    """So many at once, and one more each `every_s`."""
+
+    def __init__(self, most: int, every_s: float) -> None:
+        self._most, self._every_s = most, every_s
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait_s(self, key: str, now: float) -> float:
+        left, at = self._left.get(key, (float(self._most), now))
+        left = min(self._most, left + (now - at) / self._every_s)
+        return 0.0 if left >= 1 else (1 - left) * self._every_s
+
+    def take(self, key: str, now: float) -> None:
+        left, at = self._left.pop(key, (float(self._most), now))
+        self._left[key] = (min(self._most, left + (now - at) / self._every_s) - 1, now)
+        if len(self._left) > _MOST_PEERS:
+            self._left.popitem(last=False)
+
+
+class Access:
+    """clock: monotonic seconds. header: the proxy's, in small letters; proxies: its addresses."""
+
+    def __init__(
+        self, clock: Callable[[], float], *, password: str | None = None, header: str = "", proxies: Sequence[str] = ()
+    ) -> None:
+        self._clock = clock
+        self._key, self._salt = secrets.token_bytes(32), secrets.token_bytes(16)
+        self._hash = None if password is None else self._scrypt(password)
+        self.header = header.lower()
+        self.proxies = frozenset(proxies)
+        self._sessions: OrderedDict[bytes, float] = OrderedDict()
+        self._known: bytes | None = None
+        self._hashing = threading.Lock()
+        self._peers, self._all = _Rate(5, 12.0), _Rate(60, 1.0)
+
+    @classmethod
+    def open(cls) -> Access:
+        """Everybody who reaches the pages."""
+        return cls(lambda: 0.0)
+
+    @classmethod
+    def by_password(cls, password: str, clock: Callable[[], float]) -> Access:
+        """Raises FleetError for a password that is too short or too long."""
+        if not LEAST_CHARACTERS <= len(password) <= _MOST_PASSWORD:
+            raise FleetError(
+                f"the password has {len(password)} characters",
+                where="--password",
+                do=f"Choose one of {LEAST_CHARACTERS} to {_MOST_PASSWORD} characters",
+            )
+        return cls(clock, password=password)
+
+    @classmethod
+    def by_proxy(cls, header: str, proxies: Sequence[str]) -> Access:
+        """Raises FleetError for a header or an address that is none."""
+        if not header or not all(letter.isascii() and (letter.isalnum() or letter == "-") for letter in header):
+            raise FleetError("that is no header's name", where=header, do="Write it as X-Forwarded-User")
+        return cls(lambda: 0.0, header=header, proxies=[_address(proxy) for proxy in proxies])
+
+    @property
+    def needs_password(self) -> bool:
+        return self._hash is not None
+
+    @property
+    def restricted(self) -> bool:
+        return self.needs_password or bool(self.header)
+
+    def viewer(self, asking: Asking) -> Viewer | None:
+        """None where this one may not look. May hash a password, so not for the event loop with `basic`."""
+        if self.header:
+            named = asking.peer in self.proxies and asking.user.strip()[:_MOST_NAME]
+            return self._viewer(named, named) if named else None
+        if self._hash is None:
+            return self._viewer("", "anybody")
+        until = self._sessions.get(_digest(asking.cookie)) if asking.cookie else None
+        if until is not None and self._clock() < until:
+            return self._viewer("operator", asking.cookie)
+        if asking.basic and self._right(asking.peer, _of_basic(asking.basic)):
+            return self._viewer("operator", "basic")
+        return None
+
+    def sign_in(self, peer: str, password: str) -> str | None:
+        """A new session's token. Raises TooManyError."""
+        if not self._right(peer, password):
+            return None
+        token = secrets.token_urlsafe(32)
+        self._sessions[_digest(token)] = self._clock() + SESSION_S
+        while len(self._sessions) > _MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+        return token
+
+    def sign_out(self, token: str) -> None:
+        self._sessions.pop(_digest(token), None)
+
+    def form_token(self, subject: str) -> str:
+        return hmac.new(self._key, subject.encode(), "sha256").hexdigest()
+
+    def is_form_token(self, viewer: Viewer, given: str) -> bool:
+        return hmac.compare_digest(viewer.csrf.encode(), given.encode())
+
+    def _viewer(self, name: str, subject: str) -> Viewer:
+        return Viewer(name, self.form_token(subject))
+
+    def _right(self, peer: str, password: str) -> bool:
+        """Raises TooManyError before anything is compared: a right guess among too many wrong ones is refused, too."""
+        peer = _network(peer)
+        with self._hashing:
+            now = self._clock()
+            wait_s = max(self._peers.wait_s(peer, now), self._all.wait_s("", now))
+            if wait_s:
+                raise TooManyError(wait_s)
+            known = hmac.digest(self._key, password.encode(), "sha256")
+            if self._known is not None and hmac.compare_digest(known, self._known):
+                return True
+            right = len(password) <= _MOST_PASSWORD and hmac.compare_digest(self._scrypt(password), self._hash or b"")
+            if right:
+                self._known = known
+            else:
+                self._peers.take(peer, now)
+                self._all.take("", now)
+            return right
+
+    def _scrypt(self, password: str) -> bytes:
+        return hashlib.scrypt(password.encode(), salt=self._salt, n=2**14, r=8, p=1)
+
+
+def read_password(source: str) -> str:
+    """Of `env:NAME` or `file:PATH`, without the line end. Raises FleetError, SecretError."""
+    parsed = parse_source(source)
+    if parsed.kind == "cmd" or ":" not in source:
+        raise FleetError("that names no place of a password", where="--password", do="Pass env:NAME or file:PATH")
+    data = from_variable(parsed.name) if parsed.kind == "env" else from_file(Path(parsed.name), str(parsed))
+    try:
+        return data.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise FleetError("the password is no UTF-8 text", where=source, do="Write it as UTF-8") from error
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError as error:
+        raise FleetError("that is no address of a proxy", where=text, do="Write it as 127.0.0.1") from error
+
+
+def _network(peer: str) -> str:
+    """What one person has: an address of IPv4, the 64 bits of a network of IPv6."""
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return peer
+    return peer if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
+
+
+def _of_basic(text: str) -> str:
+    try:
+        return base64.b64decode(text, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()

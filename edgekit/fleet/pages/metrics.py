@@ -1,0 +1,108 @@
+"""/metrics for Prometheus: the fleet by (model, version, profile), boards by state, and the server itself.
+
+    page = FleetMetrics(store, facts.refused, facts.health)
+    page.text(now_ms)
+
+Rules:
+- a series a model, version and profile, and never one a board: 10,000 boards make dozens of series;
+- counters begin at 0 with the server and only grow: they count what roll-ups gained since the last scrape, so a late
+  window counts when it comes, for two hours back;
+- names and labels stay.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from edgekit.fleet.pages.charts import mean_ms
+from edgekit.fleet.store import STATES, Rollup, Store
+from edgekit_runtime.metrics import family_text, histogram_text
+
+__all__ = ["COUNTERS", "FleetMetrics"]
+
+_BACK_MS = 2 * 3600 * 1000
+_OCTAVES = tuple(range(-3, 14))
+"""Bounds of the buckets: 2^-3 = 0.125 ms to 2^13 = 8.2 s, exact in every scale."""
+COUNTERS = {
+    "n": ("answers_total", "Answers."),
+    "errors": ("errors_total", "Requests that got no answer."),
+    "blocked": ("refused_total", "Requests refused by their budget."),
+    "over": ("over_budget_total", "Answers later than the caller's budget."),
+    "hits": ("cache_hits_total", "Answers from the cache."),
+    "misses": ("cache_misses_total", "Answers that were not in the cache."),
+    "host": ("host_answers_total", "Answers from a host."),
+    "windows": ("windows_total", "Windows stored."),
+}
+_Key = tuple[str, str, str]
+
+
+class FleetMetrics:
+    def __init__(
+        self, store: Store, refused: Callable[[], Mapping[str, int]], health: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        self._store, self._refused, self._health = store, refused, health
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[int, _Key], dict[str, int]] | None = None
+        self._sums: dict[_Key, dict[str, int]] = {}
+
+    def text(self, now_ms: int) -> str:
+        """Raises StoreError."""
+        with self._lock:
+            rollups = self._store.history(None, None, None, now_ms - _BACK_MS, "5m")
+            fresh = {(r.start_ms, (r.model, r.version, r.profile)): _figures(r) for r in rollups}
+            before = fresh if self._seen is None else self._seen
+            for key, figures in fresh.items():
+                sums = self._sums.setdefault(key[1], dict.fromkeys(figures, 0))
+                old = before.get(key, {})
+                for name, value in figures.items():
+                    sums[name] = sums.get(name, 0) + max(0, value - old.get(name, 0))
+            self._seen = fresh
+            return self._boards() + self._models() + self._server()
+
+    def _boards(self) -> str:
+        groups = [(dict(zip(("model", "version"), one.key, strict=True)), one) for one in self._store.counts("model")]
+        return _family(
+            "devices", "gauge", "Boards, by what runs there and by state; one board may be in several.",
+            [({**labels, "state": state}, one.states[state]) for labels, one in groups for state in STATES],
+        )  # fmt: skip
+
+    def _models(self) -> str:
+        names = ("model", "version", "profile")
+        labelled = [(dict(zip(names, key, strict=True)), sums) for key, sums in sorted(self._sums.items())]
+        text = "".join(
+            _family(family, "counter", meaning, [(labels, sums[name]) for labels, sums in labelled])
+            for name, (family, meaning) in COUNTERS.items()
+        )
+        samples = [
+            (labels, [(2.0**octave / 1000, sums[f"le{octave}"]) for octave in _OCTAVES], sums["all"], sums["us"] / 1e6)
+            for labels, sums in labelled
+        ]
+        return text + histogram_text("edgekit_fleet_latency_seconds", "Time to an answer, over all sources.", samples)
+
+    def _server(self) -> str:
+        totals, health = self._store.totals(), self._health()
+        words = sorted(self._refused().items())
+        here = int(bool(health.get("connected")))
+        return (
+            _family("broker_connected", "gauge", "1 while the broker is there.", [({}, here)])
+            + _family("messages_total", "counter", "Messages from the broker.", [({}, int(health.get("messages", 0)))])
+            + _family("payloads_refused_total", "counter", "Payloads refused.", [({"reason": w}, n) for w, n in words])
+            + _family("windows_lost", "gauge", "Windows that boards gave up.", [({}, totals.lost)])
+        )
+
+
+def _family(
+    name: str, kind: Literal["counter", "gauge"], meaning: str, samples: Sequence[tuple[Mapping[str, str], float]]
+) -> str:
+    return family_text(f"edgekit_fleet_{name}", kind, meaning, samples)
+
+
+def _figures(rollup: Rollup) -> dict[str, int]:
+    figures = {name: int(getattr(rollup, name)) for name in COUNTERS}
+    figures["all"] = sum(histogram.count for histogram in rollup.latency.values())
+    for octave in _OCTAVES:
+        figures[f"le{octave}"] = sum(histogram.at_most(octave) for histogram in rollup.latency.values())
+    figures["us"] = round(sum(1000 * (mean_ms(one) or 0) * one.count for one in rollup.latency.values()))
+    return figures

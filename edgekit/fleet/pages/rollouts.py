@@ -1,0 +1,94 @@
+"""The pages of roll-outs: each with its waves and boards, and the operator's words as forms.
+
+    routes = RolloutPages(tables, access, render).routes
+
+Rules: what a word does is decided by `rollout_tables`; a form carries the viewer's token; only words that make sense in
+a state are offered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from starlette.concurrency import run_in_threadpool  # noqa: TID253
+from starlette.exceptions import HTTPException  # noqa: TID253
+from starlette.requests import Request  # noqa: TID253
+from starlette.responses import RedirectResponse, Response  # noqa: TID253
+from starlette.routing import Route  # noqa: TID253
+
+from edgekit.fleet.errors import FleetError, StoreError
+from edgekit.fleet.pages.access import Access
+from edgekit.fleet.pages.forms import read_form
+from edgekit.fleet.rollout_tables import RolloutTables
+from edgekit.fleet.rollouts import State, Word
+
+__all__ = ["OFFERED", "RolloutPages"]
+
+OFFERED: Mapping[State, tuple[Word, ...]] = {
+    "running": ("pause", "abort", "undo"),
+    "paused": ("resume", "abort", "undo"),
+    "aborted": ("undo",),
+    "undoing": (),
+    "undone": (),
+    "done": ("undo",),
+}
+_MEANS: Mapping[Word, str] = {
+    "pause": "no further wave; boards that were ordered finish",
+    "resume": "go on; the wave in hand needs no figures then",
+    "abort": "end; orders are withdrawn, boards that moved stay",
+    "undo": "end; boards that moved go back to their former bundle",
+}
+_MOST_BOARDS = 500
+
+
+class RolloutPages:
+    """render: (request, template, **values) to a page."""
+
+    def __init__(self, tables: RolloutTables, access: Access, render: Callable[..., Response]) -> None:
+        self._tables, self._access, self._render = tables, access, render
+        self.routes = [
+            Route("/rollouts", self.all),
+            Route("/rollouts/{number:int}", self.one),
+            Route("/rollouts/{number:int}/{word}", self.speak, methods=["POST"]),
+        ]
+
+    async def all(self, request: Request) -> Response:
+        found = await run_in_threadpool(self._tables.all)
+        return self._render(request, "rollouts.html", rollouts=found)
+
+    async def one(self, request: Request) -> Response:
+        values = await run_in_threadpool(self._read, request.path_params["number"])
+        return self._render(request, "rollout.html", **values)
+
+    def _read(self, number: int) -> dict[str, Any]:
+        """Raises HTTPException 404."""
+        try:
+            rollout = self._tables.get(number)
+        except StoreError:
+            raise
+        except FleetError as error:
+            raise HTTPException(404, error.what) from error
+        waves: dict[int, dict[str, int]] = {}
+        for (wave, want, phase), n in self._tables.phases(number).items():
+            word = phase or ("ordered" if want in ("new", "former") else "not yet" if want == "" else "withdrawn")
+            waves.setdefault(wave, {})[f"{word}, going back" if want == "former" else word] = n
+        boards = self._tables.boards(number, _MOST_BOARDS)
+        return {
+            "rollout": rollout, "waves": waves, "offered": OFFERED[rollout.standing.state], "means": _MEANS,
+            "boards": boards, "more": max(0, rollout.boards - len(boards)),
+        }  # fmt: skip
+
+    async def speak(self, request: Request) -> Response:
+        await read_form(request, self._access, request.scope["viewer"])
+        number, word = request.path_params["number"], request.path_params["word"]
+        if word not in _MEANS:
+            raise HTTPException(404, "There is no such word for a roll-out.")
+        try:
+            await run_in_threadpool(self._tables.speak, number, cast(Word, word), int(time.time() * 1000))
+        except StoreError:
+            raise
+        except FleetError as error:
+            raise HTTPException(409, str(error)) from error
+        return RedirectResponse(f"/rollouts/{number}", 303)

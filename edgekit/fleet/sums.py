@@ -1,0 +1,176 @@
+"""Roll-ups on their way into a store and out of it: sums of windows, the rows they are, and what those take.
+
+    sums = Sums.of_row(row)
+    sums.add_window(window)
+    sizes = write_rollups(database, {(device, 15, start_ms, build): (sums, bytes_before)})
+    grow(database, sizes)
+
+Rules:
+- a roll-up's key is (device, minutes, start_ms, build); device 0 is the whole fleet;
+- a count stops at 2^53 - 1, and a roll-up names at most 32 error codes;
+- every row that is written counts in `size`, by which tables are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from edgekit.fleet import packed
+from edgekit.fleet.schema import SUMS, quoted
+from edgekit_runtime.telemetry import Window
+
+__all__ = [
+    "FLEET_NAMES", "NAMES", "READ_ROLLUPS", "ROW_BYTES", "Database", "Key", "Sums", "grow", "select_in",
+    "write_rollups",
+]  # fmt: skip
+
+_MOST = packed.MOST
+_CHUNK = 250
+
+
+class Database(Protocol):
+    """A connection: one transaction at a time. `?` stands for a value."""
+
+    def execute(self, statement: str, given: Sequence[Any] = ()) -> Any: ...
+
+    def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None: ...
+
+
+def select_in(database: Database, statement: str, values: Sequence[Any], width: int = 1) -> list[Any]:
+    """Rows of a statement whose {} is a list of values, or of rows of `width` integers; in few, alike statements."""
+    found: list[Any] = []
+    for start in range(0, len(values), _CHUNK):
+        some = list(values[start : start + _CHUNK])
+        size = next(size for size in (1, 10, 50, _CHUNK) if size >= len(some))
+        some += [some[-1]] * (size - len(some))
+        if width == 1:
+            marks, given = ", ".join("?" * size), some
+        else:
+            one = "(" + ", ".join(["CAST(? AS BIGINT)"] * width) + ")"
+            marks, given = ", ".join([one] * size), [value for row in some for value in row]
+        found += database.execute(statement.replace("{}", marks), given).fetchall()
+    return found
+
+
+class Sums:
+    """A roll-up while windows are added to it."""
+
+    __slots__ = ("codes", "counts", "cpu", "latency", "mem", "psi", "stages", "temp")
+
+    def __init__(self) -> None:
+        self.counts = [0] * len(SUMS)
+        self.temp: float | None = None
+        self.cpu: float | None = None
+        self.mem: float | None = None
+        self.psi: float | None = None
+        self.latency: packed.Bins = {}
+        self.stages: packed.Bins = {}
+        self.codes: dict[str, int] = {}
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any], whole: bool = True) -> Sums:
+        """row: SUMS, temp, cpu, mem, psi, latency, stages, codes. whole: with the stages."""
+        made = cls()
+        n = len(SUMS)
+        made.counts = list(row[:n])
+        made.temp, made.cpu, made.mem, made.psi = row[n : n + 4]
+        made.latency = packed.unpack(row[n + 4])
+        if row[n + 5] and whole:
+            made.stages = packed.unpack(row[n + 5])
+        if row[n + 6]:
+            made.codes = json.loads(row[n + 6])
+        return made
+
+    def row(self) -> tuple[Any, ...]:
+        return (
+            *[min(n, _MOST) for n in self.counts], self.temp, self.cpu, self.mem, self.psi,
+            packed.pack(self.latency), packed.pack(self.stages) if self.stages else None,
+            json.dumps(self.codes) if self.codes else None,
+        )  # fmt: skip
+
+    def add_window(self, window: Window) -> None:
+        given = (
+            1, window.dur_ms, window.n, window.errors, window.hits, window.misses or 0, window.host,
+            window.over_budget, window.refused_by_budget, window.compared, window.differed,
+            window.clipped, window.values,
+        )  # fmt: skip
+        self.counts = [have + more for have, more in zip(self.counts, given)]  # noqa: B905 - as long
+        system = window.system
+        self._largest(system.temp, system.cpu, system.mem, window.psi)
+        for source, h in window.latency.items():
+            packed.add(self.latency, source, h.scale, h.zeros, h.buckets)
+        for stage, h in window.stages.items():
+            packed.add(self.stages, stage, h.scale, h.zeros, h.buckets)
+        for code, n in window.error_codes.items():
+            self._count(code, n)
+
+    def merge(self, other: Sums) -> None:
+        self.counts = [have + more for have, more in zip(self.counts, other.counts)]  # noqa: B905 - as long
+        self._largest(other.temp, other.cpu, other.mem, other.psi)
+        packed.merge(self.latency, other.latency)
+        packed.merge(self.stages, other.stages)
+        for code, n in other.codes.items():
+            self._count(code, n)
+
+    def _count(self, code: str, n: int) -> None:
+        if code not in self.codes and len(self.codes) >= 32:
+            code = "other"
+        self.codes[code] = min(_MOST, self.codes.get(code, 0) + n)
+
+    def _largest(self, temp: float | None, cpu: float | None, mem: float | None, psi: float | None) -> None:
+        if temp is not None and (self.temp is None or temp > self.temp):
+            self.temp = temp
+        if cpu is not None and (self.cpu is None or cpu > self.cpu):
+            self.cpu = cpu
+        if mem is not None and (self.mem is None or mem > self.mem):
+            self.mem = mem
+        if psi is not None and (self.psi is None or psi > self.psi):
+            self.psi = psi
+
+
+_VALUES = (*SUMS, "temp", "cpu", "mem", "psi", "latency", "stages", "codes")
+_ROLLUP = ("device", "minutes", "start_ms", "build", *_VALUES, "folded")
+READ_ROLLUPS = (
+    f"SELECT r.device, r.minutes, r.start_ms, r.build, {quoted(_VALUES, 'r.')} FROM (VALUES {{}}) AS k "
+    "CROSS JOIN rollup AS r WHERE r.device = k.column1 AND r.minutes = k.column2 AND r.start_ms = k.column3 "
+    "AND r.build = k.column4"
+)
+_WRITE_ROLLUP = (
+    f"INSERT INTO rollup ({quoted(_ROLLUP)}) VALUES ({', '.join('?' * len(_ROLLUP))}) "
+    "ON CONFLICT (device, minutes, start_ms, build) DO UPDATE SET "
+    + ", ".join(f'"{name}" = excluded."{name}"' for name in (*_VALUES, "folded"))
+)
+_WRITE_SIZE = (
+    'INSERT INTO size (name, "rows", bytes) VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET '
+    '"rows" = size."rows" + excluded."rows", bytes = size.bytes + excluded.bytes'
+)
+NAMES = {5: "r5", 15: "r15", 60: "r1h"}
+FLEET_NAMES = {5: "r5", 15: "m15", 60: "m1h"}
+ROW_BYTES = {"win": 64, "rollup": 90, "event": 48, "mark": 80}
+Key = tuple[int, int, int, int]
+"""device, minutes, start_ms, build."""
+
+
+def grow(database: Database, sizes: dict[str, tuple[int, int]]) -> None:
+    """Remember how many rows and bytes more there are."""
+    if sizes:
+        database.many(_WRITE_SIZE, [(name, rows, size) for name, (rows, size) in sizes.items()])
+
+
+def write_rollups(database: Database, rollups: dict[Key, tuple[Sums, int]]) -> dict[str, tuple[int, int]]:
+    """Write roll-ups, each with the bytes of the row that it replaces, or -1; what that adds to each size."""
+    rows: list[tuple[Any, ...]] = []
+    sizes: dict[str, tuple[int, int]] = {}
+    for key, (sums, before) in rollups.items():
+        row = sums.row()
+        rows.append((*key, *row, 0 if key[0] and key[1] == 15 else 1))
+        name = NAMES[key[1]] if key[0] else FLEET_NAMES[key[1]]
+        more, bytes_more = sizes.get(name, (0, 0))
+        size = len(row[-3]) + len(row[-2] or b"")
+        new = before < 0
+        sizes[name] = (more + new, bytes_more + size + (ROW_BYTES["rollup"] if new else -before))
+    if rows:
+        database.many(_WRITE_ROLLUP, rows)
+    return sizes

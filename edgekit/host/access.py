@@ -1,0 +1,138 @@
+"""Clients of the host server: known by the SHA-256 of their bearer token, each with a rate of its own.
+
+    tokens = Tokens.read(Path("tokens.txt"))
+    client = tokens.admit(head.headers, now)                # raises RequestError: 401, or 429 with Retry-After
+    client.charge(items - 1)
+
+    # name      SHA-256 of the token                    requests a second
+    board-7     9f86d081884c7d659a2feaa0c55ad015...     50
+    operator    60303ae22b998861bce3b28f33eec1be...     5       admin
+
+Rules:
+- the file holds no token, only hashes, and another user must not be able to replace it;
+- every line is compared, in constant time, whatever was found before;
+- a client may use what it saved of the last second at once; an item beyond a request's first counts as a request,
+  and whether a model is ready may be asked without end: devices do so four times a second;
+- no token and no hash is in a message or in the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from edgekit.host.errors import RequestError, ServeError
+from edgekit_runtime.strict_modes import first_unsafe
+
+__all__ = ["Client", "Tokens"]
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_MOST_BYTES = 2**20
+_MOST_TOKEN = 4096
+
+
+class Client:
+    """One line of the file. rate: requests a second. admin: may load and unload models."""
+
+    def __init__(self, name: str, digest: str, rate: float, *, admin: bool = False) -> None:
+        self.name, self.admin = name, admin
+        self._digest = bytes.fromhex(digest)
+        self._rate = rate
+        self._most = self._left = max(1.0, rate)
+        self._at = -math.inf
+
+    def holds(self, digest: bytes) -> bool:
+        """Whether the token of this hash is this client's; takes as long either way."""
+        return hmac.compare_digest(self._digest, digest)
+
+    def take(self, now: float) -> None:
+        """Count one request. Raises RequestError(429)."""
+        self._left = min(self._most, self._left + (now - self._at) * self._rate)
+        self._at = now
+        if self._left < 1:
+            wait_s = max(1, math.ceil((1 - self._left) / self._rate))
+            raise RequestError(
+                429,
+                f"'{self.name}' sends more than {self._rate:g} requests a second",
+                close=True,
+                headers={"Retry-After": str(wait_s)},
+            )
+        self._left -= 1
+
+    def charge(self, requests: int) -> None:
+        """Count more: the next ones wait for it."""
+        self._left -= requests
+
+    def resume(self, earlier: Client) -> None:
+        """Go on with what the same client had left before the file was read again."""
+        self._left, self._at = min(self._most, earlier._left), earlier._at
+
+
+class Tokens:
+    """The clients of one file."""
+
+    def __init__(self, clients: Sequence[Client]) -> None:
+        self._clients = tuple(clients)
+
+    @classmethod
+    def read(cls, path: Path, before: Tokens | None = None) -> Tokens:
+        """before: what the file held until now. Raises ServeError (serve-tokens)."""
+        if unsafe := first_unsafe(path):
+            raise ServeError(unsafe.what, where=str(unsafe.where), do=unsafe.do, code="serve-tokens")
+        try:
+            with path.open("rb") as file:
+                text = file.read(_MOST_BYTES + 1).decode()
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+            raise _wrong(f"the tokens cannot be read: {why}", str(path)) from error
+        if len(text) > _MOST_BYTES:
+            raise _wrong(f"the file is larger than {_MOST_BYTES} bytes", str(path))
+        lines = enumerate(text.splitlines(), 1)
+        clients = [_client(line, f"{path}, line {number}") for number, line in lines if line.split("#", 1)[0].strip()]
+        if not clients:
+            raise _wrong("the file names no client", str(path))
+        names = [client.name for client in clients]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise _wrong(f"'{twice}' is there twice", str(path))
+        earlier = {} if before is None else {client.name: client for client in before._clients}
+        for client in clients:
+            if client.name in earlier:
+                client.resume(earlier[client.name])
+        return cls(clients)
+
+    def admit(self, headers: Mapping[str, str], now: float, *, counts: bool = True) -> Client:
+        """The client that sends a request. counts: against its rate. Raises RequestError(401 or 429)."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip() if scheme.lower() == "bearer" else ""
+        digest = hashlib.sha256(given[:_MOST_TOKEN].encode("latin-1")).digest()
+        found = [client for client in self._clients if client.holds(digest)]
+        if not given or not found:
+            said = "the token is not known" if given else "a token is needed: Authorization: Bearer TOKEN"
+            raise RequestError(401, said, close=True, headers={"WWW-Authenticate": "Bearer"})
+        if counts:
+            found[0].take(now)
+        return found[0]
+
+
+def _client(line: str, where: str) -> Client:
+    name, *fields = line.split("#", 1)[0].split()
+    if len(fields) not in (2, 3) or (len(fields) == 3 and fields[2] != "admin"):
+        raise _wrong("a line has a name, a hash, a rate, and may end with 'admin'", where)
+    if not _DIGEST.fullmatch(fields[0]):
+        raise _wrong("the hash is not 64 characters of 0-9 and a-f", where)
+    try:
+        rate = float(fields[1])
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise _wrong("the rate is not a number of requests a second above 0", where)
+    return Client(name, fields[0], rate, admin=len(fields) == 3)
+
+
+def _wrong(what: str, where: str) -> ServeError:
+    do = "Write a line a client: NAME SHA256-OF-TOKEN REQUESTS-A-SECOND [admin]"
+    return ServeError(what, where=where, do=do, code="serve-tokens")

@@ -1,0 +1,216 @@
+"""Ship it, ship it after more items, or do not: one decision a board, from what was measured.
+
+    decide(Evidence("tflite-int8", items=500, loss=0.002, interval=(-0.004, 0.008), limit=0.01)).verdict  # "ship"
+    for sentence in sentences_of(report_json): ...      # "Ship it after about 130 more labelled items: ..."
+
+Rules:
+- ship: the whole 95 % interval of the loss keeps the limit; not what merely measured well on a few items;
+- ship after N more items: the loss keeps the limit and the interval does not. N is how many more make the interval so
+  narrow that it does, if the loss stays what it is: its width falls with the root of the number of items. Where the
+  loss is close to the limit, they bring it within half of the limit, and the loss on all of them decides then. Where
+  repairs are judged by half of the items, twice as many;
+- do not ship: nothing was acceptable, the data are made up or void, an answer is not finite, there is no limit, or one
+  of 0, which no number of items proves;
+- a loss without an interval counts from FEWEST items on;
+- fields decide, never words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from edgekit import scores
+from edgekit.report import words
+from edgekit_converters.calibration.dataset import FEWEST_APART
+from edgekit_converters.choose import NOISE
+
+__all__ = ["FEWEST", "VOID", "Decision", "Evidence", "decide", "evidence_of", "sentences_of"]
+
+Json = Mapping[str, Any]
+Verdict = Literal["ship", "ship-after", "do-not-ship"]
+
+FEWEST = 2 * FEWEST_APART
+"""Items that a loss without an interval must have been seen on."""
+
+VOID = frozenset(
+    [
+        "colour-order", "identical-samples", "labels-at-chance", "layout", "normalisation", "out-of-range",
+        "same-answer",
+    ]
+)  # fmt: skip
+"""Warnings about the data after which a comparison means nothing: the original itself was asked wrongly."""
+
+
+_ROUNDING = 1e-6
+"""Of a number of items, by which floats may exceed a whole one."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of one board's artifact.
+
+    recipe: None where none was acceptable, and then refused says why. loss: 0..1, what the limit is held against.
+    interval: its 95 % interval, None where there is none. labelled: the loss is that of a metric. void: a warning
+    that makes the comparison meaningless. not_finite: answers. halved: judged by one half of the items. reused: judged
+    by the very items that it was chosen by. points: the loss is of a share, such as accuracy. of: what was lost, in
+    words.
+    """
+
+    recipe: str | None
+    items: int = 0
+    loss: float = 0.0
+    interval: tuple[float, float] | None = None
+    limit: float | None = None
+    labelled: bool = True
+    made_up: bool = False
+    void: str = ""
+    not_finite: int = 0
+    halved: bool = False
+    reused: bool = False
+    refused: str = ""
+    points: bool = True
+    of: str = "top-1 accuracy"
+
+    def amount(self, loss: float) -> str:
+        number = f"{round(100 * loss, 2) + 0.0:g}"
+        return f"{number} point{'' if number == '1' else 's'}" if self.points else f"{number} %"
+
+    @property
+    def lost(self) -> str:
+        """On how many items how much, in words."""
+        if self.loss <= 0:
+            return f"{self.recipe} loses no {self.of} that {self.items} items show"
+        if self.labelled and not self.points:
+            return f"{self.of} of {self.recipe} grows by {self.amount(self.loss)} on {self.items} items"
+        return f"{self.recipe} loses {self.amount(self.loss)} of {self.of} on {self.items} items"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """items: how many more it takes, of "ship-after"; rounded up to two digits."""
+
+    verdict: Verdict
+    why: str
+    items: int | None = None
+    labelled: bool = True
+
+    @property
+    def headline(self) -> str:
+        if self.verdict == "ship":
+            return "Ship it"
+        if self.verdict == "do-not-ship":
+            return "Do not ship"
+        kind = " labelled" if self.labelled else ""
+        return f"Ship it after {self.items:,} more{kind} item{'' if self.items == 1 else 's'}"
+
+
+def decide(known: Evidence) -> Decision:
+    """Pure: by the fields alone."""
+    if known.recipe is None:
+        return _never(f"every candidate was refused{f', most because {known.refused}' if known.refused else ''}")
+    if known.made_up:
+        return _never("it was compared on made-up inputs, which say nothing of real ones")
+    if known.void:
+        return _never(known.void)
+    if known.not_finite:
+        return _never(f"{known.not_finite} of {known.items} answers of {known.recipe} are not finite")
+    if known.limit is None:
+        return _never("no limit says how much it may lose: --max-drop")
+    lost, limit = known.lost, f"the limit of {known.amount(known.limit)}"
+    if known.interval is None:
+        if known.items < FEWEST:
+            return _after(FEWEST - known.items, f"{lost}, which are few", known)
+        return Decision("ship", f"{lost}, within {limit}{_unlabelled(known)}", labelled=known.labelled)
+    high = known.interval[1]
+    if known.reused and known.items < FEWEST:
+        why = f"{known.recipe} was chosen and judged by the same {known.items} items"
+        return _after(max(FEWEST - known.items, _more(known) or 0), why, known)
+    if high <= known.limit + NOISE:
+        sure = f"{lost}, at most {known.amount(high)} with 95 % certainty, within {limit}"
+        return Decision("ship", sure + _unlabelled(known), labelled=known.labelled)
+    more = _more(known)
+    if more is None:
+        return _never(f"{lost}, and no number of items proves that it is nothing, as {limit} asks")
+    return _after(more, f"{lost}, but it may be {known.amount(high)}, above {limit}", known)
+
+
+def _never(why: str) -> Decision:
+    return Decision("do-not-ship", why)
+
+
+def _after(more: int, why: str, known: Evidence) -> Decision:
+    digits = 10 ** max(0, len(str(more)) - 2)
+    return Decision("ship-after", why, math.ceil(more / digits) * digits, known.labelled)
+
+
+def _more(known: Evidence) -> int | None:
+    """Items until the interval's upper end keeps the limit, or tells on which side the loss is; None for never."""
+    assert known.interval is not None
+    assert known.limit is not None
+    room, reach = max(known.limit - known.loss, known.limit / 2), known.interval[1] - known.loss
+    if room <= NOISE:
+        return None
+    needed = known.items * (reach / room) ** 2
+    return max(1, math.ceil((needed - known.items) * (2 if known.halved else 1) - _ROUNDING))
+
+
+def _unlabelled(known: Evidence) -> str:
+    return "" if known.labelled else "; there are no labels, so it was compared with your model's answers alone"
+
+
+def evidence_of(report: Json, bundle: Json) -> Evidence:
+    """Of one of the build's boards. report: the object of `edgekit build --json`, bundle: one of its `bundles`."""
+    found = bundle.get("fidelity") or {}
+    void = next((str(one["what"]) for one in report.get("data") or () if one.get("code") in VOID), "")
+    refused = bundle.get("refused") or ()
+    made = [one for one in refused if one.get("code") != "missing-extra"]  # what was not tried is the last reason
+    refusals = Counter(str(one.get("rule") or one["reason"]) for one in made or refused)
+    metric = found.get("metric") is not None
+    answers = "boxes" if found.get("decisions") else "answers"
+    loss = found.get("loss")
+    if loss is None:
+        loss = found.get("drop") if metric else 1.0 - float(found.get("agreement") or found.get("cosine") or 0.0)
+    return Evidence(
+        bundle.get("recipe"),
+        items=int(found.get("items") or 0),
+        loss=float(loss or 0.0),
+        interval=_interval(found, metric),
+        limit=(report.get("limits") or {}).get("max_drop"),
+        labelled=metric,
+        made_up=bool(report.get("random_data")),
+        void=void,
+        not_finite=int(found.get("not_finite") or 0),
+        halved=bool(found.get("chosen_by")) and bool(found.get("judged_apart", True)),
+        reused=bool(found.get("chosen_by")) and not found.get("judged_apart", True),
+        refused=refusals.most_common(1)[0][0] if refusals else "",
+        points=metric and scores.is_share(found["metric"]),
+        of=words.metric(found["metric"]) if metric else f"agreement with your model's {answers}",
+    )
+
+
+def _interval(found: Json, metric: bool) -> tuple[float, float] | None:
+    """Of the loss: the metric's or the boxes', else that of the output which decides, where its measure has one."""
+    own = found.get("loss_ci95") or (found.get("ci95") if metric else None)
+    if own is not None or metric:
+        return None if own is None else (float(own[0]), float(own[1]))
+    outputs: Sequence[Json] = found.get("outputs") or ()
+    deciding = max(outputs, key=lambda one: float(one.get("loss") or 0.0), default={})
+    likeness = {
+        "agreement": (deciding.get("agreement") or {}).get("ci95"),
+        "cosine": deciding.get("cosine_ci95"),
+    }.get(str(deciding.get("measure")))
+    return None if likeness is None else (1.0 - float(likeness[1]), 1.0 - float(likeness[0]))
+
+
+def sentences_of(report: Json) -> Iterator[tuple[Decision, str]]:
+    """(decision, the sentence), one where all boards are alike, else one for each group of boards that are."""
+    groups: dict[Decision, list[str]] = {}
+    for bundle in report["bundles"]:
+        groups.setdefault(decide(evidence_of(report, bundle)), []).append(str(bundle["profile"]))
+    for decision, boards in groups.items():
+        where = "" if len(groups) == 1 else f" ({', '.join(boards)})"
+        yield decision, f"{decision.headline}{where}: {words.brief(decision.why)}."

@@ -1,0 +1,271 @@
+"""The shared tier: answers that several hosts keep in one Redis or Valkey, behind each one's memory.
+
+    shared = SharedCache("redis://cache:6379/0", namespace, ttl_s=3600)
+    shared.put(key, outputs)                # returns at once
+    found = shared.find(key)                # MISS, or CachedAnswer(outputs, age_s), within about 2 ms
+
+Rules:
+- a lookup waits for at most `wait_s`, connecting and looking up the name included; what is later is a miss;
+- READERS lookups are on their way at once, at most; one more is a miss at once;
+- no trouble with the server is an error, and each is a miss: after five in a row it is left alone, and one lookup now
+  and then finds out whether it is back;
+- the server forgets: every answer is stored with a time to live, a day where none was asked for;
+- a value is bounded, and so is what waits to be written; what is beyond that is not stored, and counted;
+- a value whose bytes changed is a miss. No pickle, and none of it is executed; but who may write to the server
+  decides what is answered: give it a password.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TookTooLong
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from edgekit_runtime.breaker import Breaker
+from edgekit_runtime.cache.age import Moment, age_s, moment
+from edgekit_runtime.cache.disk import CachedAnswer, PackError, pack, unpack
+from edgekit_runtime.cache.memory import MISS, Miss, freeze
+from edgekit_runtime.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import redis
+
+__all__ = ["SharedCache", "SharedStats"]
+
+WAIT_S = 0.002
+READERS = 4
+"""Threads that look up, with a connection each; the one that writes has another."""
+_PATIENCE_S = 0.25
+"""How long a thread of ours waits for the server; no caller does."""
+_DAY_S = 86_400.0
+_MOST_VALUE = 1 << 20
+_MOST_WAITING = 8 << 20
+_BORN = struct.Struct("<dd15s")
+
+
+@dataclass(frozen=True)
+class SharedStats:
+    """late: lookups that took longer than they may. failed: exchanges that broke. skipped: lookups that were not made,
+    because the server does not answer or READERS others were on their way. lost: answers that were not stored.
+
+    waiting: bytes not stored yet.
+    """
+
+    hits: int
+    misses: int
+    expired: int
+    late: int
+    failed: int
+    skipped: int
+    written: int
+    lost: int
+    waiting: int
+
+
+class SharedCache:
+    """Thread-safe.
+
+    url: redis://, rediss:// or unix://, with a password where the server wants one.
+    namespace: of the model. max_bytes: of one value. clock: monotonic seconds, of the breaker.
+    Raises ValueError for a URL that is none, MissingExtraError without the library, and nothing afterwards.
+    """
+
+    tier: Literal["shared"] = "shared"
+
+    def __init__(
+        self,
+        url: str,
+        namespace: bytes,
+        *,
+        max_bytes: int = _MOST_VALUE,
+        ttl_s: float | None = None,
+        wait_s: float = WAIT_S,
+        now: Callable[[], Moment] = moment,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if max_bytes < 1:
+            raise ValueError("max_bytes must be at least 1")
+        self._server = _connect(url)
+        self._prefix = b"edgekit:1:" + namespace.hex().encode() + b":"
+        self._most, self._ttl_s, self._wait_s, self._now = max_bytes, ttl_s, wait_s, now
+        self._breaker = Breaker(clock=clock)
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._readers = ThreadPoolExecutor(READERS, "edgekit-shared-cache-reads")
+        self._writer = ThreadPoolExecutor(1, "edgekit-shared-cache-writes")
+        self._reading = 0
+        self._counts = dict.fromkeys(("hits", "misses", "expired", "late", "failed", "skipped", "written", "lost"), 0)
+        self._waiting = 0
+        self._era = 0
+        self._clearing = self._closed = False
+
+    def find(self, key: bytes) -> CachedAnswer | Miss:
+        """The answer stored under `key`, if it comes in time."""
+        data = self._ask(key)
+        found = self._read(data) if data is not None else MISS
+        with self._lock:
+            ttl_s = self._ttl_s
+            if not isinstance(found, Miss) and ttl_s is not None and (found.age_s is None or found.age_s >= ttl_s):
+                self._counts["expired"] += 1
+                found = MISS
+            self._counts["misses" if isinstance(found, Miss) else "hits"] += 1
+        return found
+
+    def get(self, key: bytes) -> Any | Miss:
+        """As `find`, the outputs alone."""
+        found = self.find(key)
+        return found if isinstance(found, Miss) else found.outputs
+
+    def stale(self, key: bytes) -> CachedAnswer | Miss:
+        """The answer whatever its age, as long as the server has it. Counts neither hit nor miss."""
+        data = self._ask(key)
+        return self._read(data) if data is not None else MISS
+
+    def put(self, key: bytes, outputs: Any) -> bool:
+        """Store soon. False where it is not: the answer is too large, too much waits, or the server is away."""
+        try:
+            now = self._now()
+            data = _BORN.pack(now.wall_s, now.up_s, b"%x" % now.boot) + pack(freeze(outputs))
+        except PackError:
+            data = b""
+        with self._lock:
+            away = os.getpid() != self._owner or self._closed or self._clearing or self._breaker.state == "open"
+            if away or not 0 < len(data) <= self._most or self._waiting + len(data) > _MOST_WAITING:
+                self._counts["lost"] += 1
+                return False
+            self._waiting += len(data)
+            self._writer.submit(self._write, key, data, self._era)
+        return True
+
+    def sync(self, timeout_s: float = 30.0) -> bool:
+        """Wait until what was put is stored, or given up. Returns False when that took too long."""
+        if self._closed:
+            return True
+        try:
+            self._writer.submit(lambda: None).result(timeout_s)
+        except TookTooLong:
+            return False
+        return not self._clearing
+
+    def flush(self) -> None:
+        """Forget every answer of this model, also those of other hosts.
+        None of them is given from now on."""
+        with self._lock:
+            if os.getpid() != self._owner or self._closed:
+                return
+            self._era += 1
+            self._clearing = True
+            self._writer.submit(self._clear)
+
+    def stats(self) -> SharedStats:
+        with self._lock:
+            return SharedStats(**self._counts, waiting=self._waiting)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Store what waits, for at most timeout_s, and leave the server. Idempotent."""
+        if os.getpid() != self._owner or self._closed:
+            return
+        self.sync(timeout_s)
+        with self._lock:
+            self._closed = True
+        for pool in (self._readers, self._writer):
+            pool.shutdown(wait=False, cancel_futures=True)
+        self._server.close()
+
+    # In the caller's thread.
+
+    def _ask(self, key: bytes) -> bytes | None:
+        """The bytes under a key; None where there are none, or none in time."""
+        with self._lock:
+            away = os.getpid() != self._owner or self._closed or self._clearing
+            if away or self._reading >= READERS or not self._breaker.allows():
+                self._counts["skipped"] += 1
+                return None
+            reading = self._readers.submit(self._get, self._prefix + key)
+            self._reading += 1
+        try:
+            data = reading.result(self._wait_s)
+        except TookTooLong:
+            self._fail("late")
+            return None
+        except Exception:  # noqa: BLE001 - redis is not imported here; whatever it says, it is a miss
+            self._fail("failed")
+            return None
+        self._breaker.record_success()
+        return data
+
+    def _read(self, data: bytes) -> CachedAnswer | Miss:
+        try:
+            wall_s, up_s, boot = _BORN.unpack_from(data)
+            born = Moment(wall_s, up_s, int(boot.rstrip(b"\0") or b"0", 16))
+            return CachedAnswer(unpack(data[_BORN.size :]), age_s(born, self._now()))
+        except (struct.error, ValueError):  # PackError is one
+            return MISS
+
+    def _fail(self, how: str) -> None:
+        self._breaker.failed()
+        with self._lock:
+            self._counts[how] += 1
+
+    # In the threads that talk to the server.
+
+    def _get(self, name: bytes) -> bytes | None:
+        try:
+            size = self._server.strlen(name)
+            if not 0 < size <= self._most:  # another program's value is not read into memory
+                return None
+            return cast("bytes | None", self._server.get(name))
+        finally:
+            with self._lock:
+                self._reading -= 1
+
+    def _write(self, key: bytes, data: bytes, era: int) -> None:
+        try:
+            if era == self._era and self._breaker.state != "open":
+                ttl_s = _DAY_S if self._ttl_s is None else self._ttl_s
+                self._server.set(self._prefix + key, data, px=max(1, int(ttl_s * 1e3)))
+                how = "written"
+            else:
+                how = "lost"
+        except Exception:  # noqa: BLE001 - as in `_ask`
+            how = "lost"
+            self._fail("failed")
+        with self._lock:
+            self._counts[how] += 1
+            self._waiting -= len(data)
+
+    def _clear(self) -> None:
+        """Until it succeeds nothing is read or written; tried again while the model is open."""
+        while not self._closed:
+            try:
+                for name in self._server.scan_iter(self._prefix + b"*", count=500):
+                    self._server.unlink(name)
+            except Exception:  # noqa: BLE001 - as in `_ask`
+                time.sleep(_PATIENCE_S)
+                continue
+            with self._lock:
+                self._clearing = False
+            return
+
+
+def _connect(url: str) -> redis.Redis:
+    """No connection is made yet."""
+    try:
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+    except ImportError as error:
+        raise MissingExtraError("shared-cache", "a cache in Redis or Valkey") from error
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=_PATIENCE_S,
+        socket_connect_timeout=_PATIENCE_S,
+        retry=Retry(NoBackoff(), 0),
+        max_connections=READERS + 1,
+    )

@@ -1,0 +1,89 @@
+"""A cache of engines built for this GPU, in the state folder: building takes seconds to minutes.
+
+    key = key_of(data, "tensorrt-rtx 1.7.1.116", shapes="1 1 1, 2 8 32", gpu=cuda.identity())
+    plan = load_or_build(folder, key, lambda: builder.build(...))
+
+Rules:
+- the key names all that a built engine depends on: the model's bytes (and with them its precision), the shapes, the
+  library's version, the GPU, its compute capability and its driver. Another of these, another file;
+- one builder at a time on this machine, and who waited for it reads what it built;
+- a built engine holds code: one that is damaged, or that another user could replace, is as if it were not there;
+- at most `MOST` files are kept, the least recently used go first;
+- what was encrypted is built each time: a built engine holds the model's weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from edgekit_runtime.strict_modes import first_unsafe
+from edgekit_runtime.whole_file import in_turn, write_cache
+
+__all__ = ["MOST", "key_of", "load_cached", "load_or_build", "store"]
+
+FORMAT = 1
+MOST = 32
+BUILD_S = 600.0
+"""How long another's build is waited for."""
+
+
+def key_of(data: bytes, library: str, *, shapes: str, gpu: str) -> str:
+    """The name of a built engine. data: the model file."""
+    parts = (str(FORMAT), hashlib.sha256(data).hexdigest(), library, shapes, gpu)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def load_or_build(folder: Path | None, key: str, build: Callable[[], bytes]) -> bytes:
+    """The stored engine, or what `build` makes, which is stored then.
+
+    folder: None keeps nothing.
+
+    Raises what `build` raises. A folder that cannot be written only means that it is built again.
+    """
+    if folder is None:
+        return build()
+    file = folder / f"{key}.engine"
+    if (known := load_cached(file)) is not None:
+        return known
+    with in_turn(folder, BUILD_S):
+        if (known := load_cached(file)) is not None:
+            return known
+        made = build()
+        store(file, made)
+    return made
+
+
+def load_cached(file: Path) -> bytes | None:
+    """None where there is no such file, its bytes are not what was written, or another user could replace it."""
+    if first_unsafe(file) is not None:
+        return None
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return None
+    digest, made = content[:32], content[32:]
+    if hashlib.sha256(made).digest() != digest:
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(file)
+    return made
+
+
+def store(file: Path, made: bytes) -> None:
+    """Never raises."""
+    with contextlib.suppress(OSError):
+        write_cache(file, [hashlib.sha256(made).digest(), made])
+        others = sorted((one for one in file.parent.iterdir() if one.suffix == file.suffix), key=_used)
+        for old in others[: max(0, len(others) - MOST)]:
+            old.unlink(missing_ok=True)
+
+
+def _used(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0

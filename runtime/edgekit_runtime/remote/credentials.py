@@ -1,0 +1,87 @@
+"""Credentials for a `Host`: a bearer token, the CA of its certificate, a certificate of this device.
+
+Rules:
+- a token is read when it is needed, from a variable or a file that other users may not read; it is in no message and on
+  no disk;
+- a token never travels unencrypted, but for loopback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from edgekit_runtime.errors import HostError, SecretError
+
+if TYPE_CHECKING:
+    import ssl
+
+    from edgekit_runtime.options import Host
+
+__all__ = ["tls_context", "token_reader"]
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def token_reader(host: Host) -> Callable[[], str] | None:
+    """What reads the host's token now; None where it needs none.
+    Raises HostError (host-secret), as the reader does."""
+    source = host.token
+    if source is None:
+        return None
+    parts = urlsplit(host.url)
+    if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
+        raise HostError("the token would travel unencrypted", where=host.url, do="Write https://", code="host-secret")
+
+    def read() -> str:
+        from edgekit_runtime.bundle.secrets import from_file, from_variable
+
+        kind, _, name = source.partition(":")
+        try:
+            data = from_variable(name) if kind == "env" else from_file(Path(name).expanduser(), source)
+        except (SecretError, RuntimeError) as error:
+            cause = error.__cause__
+            why = cause.strerror if isinstance(cause, OSError) else getattr(error, "what", str(error))
+            raise HostError(
+                f"the token cannot be read: {why}",
+                where=source,
+                do="Set the variable, or put the token into a file of mode 0600",
+                code="host-secret",
+            ) from error
+        token = data.strip().decode("latin-1")
+        if not token or not (token.isascii() and token.isprintable() and " " not in token):
+            raise HostError(
+                "this is no token: one word of printable ASCII is needed",
+                where=source,
+                do="Put the token there, and nothing else",
+                code="host-secret",
+            )
+        return token
+
+    read()
+    return read
+
+
+def tls_context(host: Host) -> ssl.SSLContext | None:
+    """None where the system's trust is enough. Raises HostError (host-secret)."""
+    if host.ca is None and host.certificate is None:
+        return None
+    import ssl
+
+    from edgekit_runtime.pem import PemError, load_certificate, pem_errors
+
+    try:
+        with pem_errors(host.ca or ""):
+            context = ssl.create_default_context(cafile=host.ca)
+        if host.certificate is not None:
+            load_certificate(context, host.certificate)
+    except PemError as error:
+        raise HostError(
+            error.what,
+            where=error.where,
+            do="Give PEM files: ca= the authorities, certificate= a certificate followed by its private key",
+            code="host-secret",
+        ) from error
+    return context

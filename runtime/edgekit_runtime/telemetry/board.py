@@ -1,0 +1,119 @@
+"""What a board says of itself beside its inferences: load, memory, heat, disk, its name, and whether its clock is set.
+
+    board = Board(Path("/var/lib/edgekit"))
+    board.read()                # System(cpu=31.5, mem=44.0, temp=58.4, thr=0, disk=20111)
+    hardware()                  # "Raspberry Pi 4 Model B Rev 1.4"
+
+Rules: each figure is a small read of /proc or /sys, and None where there is none; nothing here raises.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+from edgekit_runtime.telemetry.window import System
+
+__all__ = ["Board", "clock_is_set", "hardware"]
+
+_NOT_BEFORE_S = 1_735_689_600  # 2025-01-01: no board that runs this can be older
+_THROTTLED = "/sys/devices/platform/soc/soc:firmware/get_throttled"
+
+
+class Board:
+    """The board itself, as the kernel shows it: busy cores, memory, temperature, throttling, free disk.
+
+    Every figure is a small read of /proc or /sys and is None where there is none (another system, a container, no
+    sensor).
+    folder: whose file system's free space is reported. root: where /proc and /sys are."""
+
+    def __init__(self, folder: Path | None, root: Path = Path("/")) -> None:
+        self._folder, self._root = folder, root
+        self._busy = self._cpu()
+
+    def read(self) -> System:
+        """cpu: since the last read, or since this was made."""
+        return System(
+            cpu=self._cpu_share(),
+            mem=self._memory(),
+            temp=self._temperature(),
+            thr=self._throttled(),
+            disk=self._disk(),
+        )
+
+    def _lines(self, path: str) -> list[str]:
+        try:
+            return (self._root / path.lstrip("/")).read_text(encoding="ascii", errors="replace").splitlines()
+        except OSError:
+            return []
+
+    def _cpu(self) -> tuple[int, int] | None:
+        """(busy, all) jiffies over all cores. Idle and waiting for the disk are not busy."""
+        for line in self._lines("/proc/stat"):
+            if line.startswith("cpu "):
+                times = [int(part) for part in line.split()[1:9]]
+                return sum(times) - times[3] - times[4], sum(times)
+        return None
+
+    def _cpu_share(self) -> float | None:
+        before, self._busy = self._busy, self._cpu()
+        if before is None or self._busy is None or self._busy[1] <= before[1]:
+            return None
+        share = 100.0 * (self._busy[0] - before[0]) / (self._busy[1] - before[1])
+        return round(min(100.0, max(0.0, share)), 1)
+
+    def _memory(self) -> float | None:
+        found = {}
+        for line in self._lines("/proc/meminfo")[:8]:
+            name, _, value = line.partition(":")
+            found[name] = value.split()[0] if value.split() else ""
+        try:
+            return round(100.0 * (1.0 - int(found["MemAvailable"]) / int(found["MemTotal"])), 1)
+        except (KeyError, ValueError, ZeroDivisionError):
+            return None
+
+    def _temperature(self) -> float | None:
+        """The hottest of the thermal zones."""
+        found = []
+        for zone in range(8):
+            for line in self._lines(f"/sys/class/thermal/thermal_zone{zone}/temp")[:1]:
+                if line.lstrip("-").isdigit() and -100_000 < int(line) < 200_000:
+                    found.append(int(line) / 1000.0)
+        return round(max(found), 1) if found else None
+
+    def _throttled(self) -> int | None:
+        """The Raspberry Pi firmware's bits: 0 for never and not now."""
+        try:
+            return int(self._lines(_THROTTLED)[0], 16)
+        except (IndexError, ValueError):
+            return None
+
+    def _disk(self) -> int | None:
+        if self._folder is None or not hasattr(os, "statvfs"):
+            return None
+        try:
+            found = os.statvfs(self._folder)
+        except OSError:
+            return None
+        return int(found.f_bavail * found.f_frsize // 2**20)
+
+
+def clock_is_set(wall_s: float | None = None, root: Path = Path("/")) -> bool:
+    """Whether the wall clock is to be believed.
+
+    It is after 2025, and, where systemd keeps it, synchronised since the start.
+    """
+    now = time.time() if wall_s is None else wall_s
+    sync = root / "run/systemd/timesync"
+    return now >= _NOT_BEFORE_S and (not sync.is_dir() or (sync / "synchronized").exists())
+
+
+def hardware(root: Path = Path("/")) -> str:
+    """What the board calls itself, or the processor's architecture."""
+    try:
+        name = (root / "proc/device-tree/model").read_bytes().split(b"\0")[0].decode("utf-8", "replace").strip()
+    except OSError:
+        name = ""
+    return (name or platform.machine())[:64]

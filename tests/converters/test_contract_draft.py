@@ -1,0 +1,93 @@
+"""A drafted contract file is read back as it is, and says what the family's models take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from linear import linear
+
+from edgekit_converters.contract_file import describe, draft, families
+from edgekit_converters.errors import ContractFileError
+from edgekit_runtime.contract import DetectionSpec
+from edgekit_runtime.tensors import TensorSpec
+
+
+def spec(name, *shape, dtype="float32", layout=None):
+    return TensorSpec(name, name, dtype, (-1, *shape), layout)
+
+
+PHOTO = spec("images", 3, 64, 96, layout="NCHW")
+GRAY = spec("gray", 32, 32, 1, layout="NHWC")
+BYTES = spec("bytes", 32, 32, 3, dtype="uint8", layout="NHWC")
+SCORES, BOXES = spec("scores", 5), spec("boxes", 10, 4)
+SSD = (BOXES, spec("classes", 10), spec("scores", 10), spec("count"))
+SHAPES = {
+    "a classifier of photos": ((PHOTO,), (SCORES,)),
+    "of gray pictures": ((GRAY,), (SCORES,)),
+    "of bytes": ((BYTES,), (SCORES,)),
+    "with features beside it": ((PHOTO,), (spec("map", 8, 8), SCORES)),
+    "with two vectors": ((PHOTO,), (spec("features", 8), SCORES)),
+    "with another input": ((PHOTO, spec("age in years", 1)), (SCORES,)),
+    "yolov8": ((PHOTO,), (spec("output0", 7, 126),)),
+    "yolov10": ((PHOTO,), (spec("output0", 300, 6),)),
+    "a detector": ((PHOTO,), SSD),
+    "a detector of bytes": ((BYTES,), SSD),
+    "boxes and scores": ((PHOTO,), (BOXES, spec("scores", 10, 3))),
+    "a table": ((spec("x", 4),), (SCORES,)),
+    "nothing that is known": ((PHOTO,), (spec("a", 3, 3, 3), spec("b", 2, 2))),
+}
+
+
+def model(name):
+    inputs, outputs = SHAPES[name]
+    return replace(linear(), inputs=inputs, outputs=outputs)
+
+
+def read(source, like, folder):
+    file = folder / "net.contract.toml"
+    file.write_text(draft(source, like), encoding="utf-8")
+    return describe(source, file)
+
+
+def test_a_vector_that_is_called_an_embedding_is_no_classifier_s(tmp_path):
+    ids, vector = spec("input_ids", 32, dtype="int64"), spec("sentence_embedding", 64)
+    contract = read(replace(linear(), inputs=(ids,), outputs=(vector,)), None, tmp_path)
+    assert (contract.task, contract.embedding.output) == ("embedding", "sentence_embedding")
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("like", [None, *families()])
+def test_a_draft_is_accepted_as_it_is(tmp_path, like, name):
+    source = model(name)
+    if like is not None and name == "a table":
+        with pytest.raises(ContractFileError, match="no input of the model is a picture"):
+            draft(source, like)
+        return
+    contract = read(source, like, tmp_path)
+    assert (contract.inputs[0].image is not None) == (like is not None)
+
+
+def test_a_family_is_what_its_exporters_write(tmp_path):
+    yolo = read(model("yolov8"), "yolo", tmp_path)
+    assert yolo.detection == DetectionSpec("output0", "box scores", "cxcywh", (96, 64), candidates="last")
+    assert (yolo.inputs[0].image.resize, yolo.inputs[0].image.std) == ("letterbox", (255.0,) * 3)
+    ssd = read(model("a detector"), "ssd", tmp_path).detection
+    assert (ssd.boxes, ssd.scores, ssd.classes, ssd.count) == ("boxes", "scores", "classes", "count")
+    assert (ssd.format, ssd.span, ssd.suppressed) == ("yxyx", (1.0, 1.0), True)
+    torchvision = read(model("a classifier of photos"), "torchvision", tmp_path)
+    assert (torchvision.scores, torchvision.inputs[0].image.mean) == ("logits", (123.675, 116.28, 103.53))
+    keras = read(model("a classifier of photos"), "keras-app", tmp_path)
+    assert (keras.scores, keras.inputs[0].image.mean) == ("probabilities", (127.5,) * 3)
+
+
+def test_the_output_with_the_classes_is_named(tmp_path):
+    contract = read(model("with features beside it"), "torchvision", tmp_path)
+    assert [output.name for output in contract.outputs] == ["scores", "map"]
+
+
+def test_what_the_model_file_says_is_the_draft(tmp_path):
+    stated = 'task = "classification"\nlabels = ["a", "b", "c", "d", "e"]\n'
+    source = replace(model("a classifier of photos"), stated=stated)
+    assert read(source, None, tmp_path) == describe(source, None)
+    assert read(source, "torchvision", tmp_path).labels == ("a", "b", "c", "d", "e")

@@ -1,0 +1,340 @@
+"""Alerts: what is found, when it clears, who is told, and rules tried on stored data."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from fleet.boards import NOW, arrival, birth, histogram
+
+from edgekit.fleet import FleetError
+from edgekit.fleet.alert_rules import read_rules
+from edgekit.fleet.alert_tables import AlertTables
+from edgekit.fleet.alerting import Alerting, replay
+from edgekit.fleet.alerts import AlertFinding, Rules, Snapshot, Trouble, evaluate
+from edgekit.fleet.store import Rollup
+
+FIVE = 300_000
+AT = NOW - NOW % FIVE
+BUILD = ("net", "7", "raspberry-pi-4")
+
+
+def window(ago, ms, *, version="7", n=200, inference=None, queue=1.0, **changes):
+    """A roll-up that ended `ago` windows before AT."""
+    stages = {"inference": histogram([inference or ms] * n), "queue": histogram([queue] * n)}
+    sums = {"windows": 5, "dur_ms": FIVE, "n": n, "errors": 0, "hits": 0, "misses": 0, "host": 0, "over": 0}
+    return Rollup(AT - (ago + 1) * FIVE, FIVE, "net", version, "raspberry-pi-4", **(sums | changes),
+                  latency={"device": histogram([ms] * n)}, stages=stages)  # fmt: skip
+
+
+def seen(*rows, **more):
+    budgets = {(row.model, row.version, row.profile): 30.0 for row in rows}
+    return Snapshot(AT, sorted(rows, key=lambda row: row.start_ms), budgets, **more)
+
+
+P99 = {
+    "twice above twice the budget": ([window(1, 70), window(0, 70)], (), True),
+    "once": ([window(1, 20), window(0, 70)], (), False),
+    "twice, and not twice the budget": ([window(1, 55), window(0, 55)], (), False),
+    "too few answers": ([window(1, 70), window(0, 70, n=99)], (), False),
+    "still above 1.5 times": ([window(1, 50), window(0, 50)], ("p99:net:7:raspberry-pi-4",), True),
+    "few answers clear nothing": ([window(1, 70, n=40), window(0, 70, n=40)], ("p99:net:7:raspberry-pi-4",), True),
+    "below it": ([window(1, 40), window(0, 40)], ("p99:net:7:raspberry-pi-4",), False),
+    "long ago": ([window(9, 70), window(8, 70)], (), False),
+}
+
+
+@pytest.mark.parametrize(("rows", "active", "found"), P99.values(), ids=P99)
+def test_p99_is_judged_by_two_windows_and_clears_lower(rows, active, found):
+    assert [one.key for one in evaluate(Rules(), seen(*rows), active)] == ["p99:net:7:raspberry-pi-4"] * found
+
+
+def test_it_names_the_stage_that_grew_and_the_version_since_which():
+    rows = [*(window(ago, 18, version="6") for ago in (3, 2)), *(window(ago, 70, inference=65) for ago in (1, 0))]
+    (one,) = evaluate(Rules(), seen(*rows))
+    assert "net 7 on raspberry-pi-4: p99" in one.text
+    assert "2.4 times the budget of 30 ms, over 400 answers; the stage 'inference' grew from" in one.text
+    assert one.text.endswith("since version 7; 6 was well")
+    assert one.facts["stage"] == "inference"
+
+
+def test_within_one_version_it_names_the_time_and_the_queue():
+    rows = [*(window(ago, 18) for ago in (5, 4, 3, 2)), *(window(ago, 70, inference=18, queue=50) for ago in (1, 0))]
+    (one,) = evaluate(Rules(), seen(*rows))
+    assert one.facts["stage"] == "queue"
+    assert "UTC, within version 7" in one.text
+
+
+TOGETHER = {
+    "offline": "are offline", "lag": "report late", "throttling": "are throttled or hot", "loss": "gave up windows"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TOGETHER)
+def test_two_hundred_boards_of_a_site_are_one_alert(kind):
+    def troubled(n, site):
+        return [Trouble(kind, f"{site or 'board'}-{i:03}", site, "for 9 minutes") for i in range(n)]
+
+    troubles = [*troubled(200, "north"), *troubled(2, "south"), *troubled(1, "")]
+    found = evaluate(Rules(), seen(troubles=troubles, sites={"north": 400, "south": 9}))
+    assert [one.key for one in found] == [
+        f"{kind}:board:board-000", f"{kind}:site:north", f"{kind}:board:south-000", f"{kind}:board:south-001",
+    ]  # fmt: skip
+    assert found[1].text == f"site north: 200 of 400 boards {TOGETHER[kind]}"
+
+
+def test_ten_boards_of_a_site_are_one_alert_however_many_it_has():
+    troubles = [Trouble("offline", f"north-{n:03}", "north", "for 9 minutes") for n in range(200)]
+    (found,) = evaluate(Rules(), seen(troubles=troubles, sites={"north": 2000}))
+    assert found.text == "site north: 200 of 2000 boards are offline"
+    nine = evaluate(Rules(), seen(troubles=troubles[:9], sites={"north": 2000}))
+    assert len(nine) == 9
+
+
+def test_no_board_sets_the_budget_drift_or_names_of_the_others(store):
+    """One says a budget of a microsecond and a PSI of 9 for the build of thirty, then a new build with each window."""
+    names = [f"porch-{n}" for n in range(30)]
+    store.commit([], [birth(name, received=AT) for name in [*names, "hostile-1"]])
+    bad = store.builds()[0].budget_ms
+    store.commit([arrival(1, name, at=AT, received=AT) for name in names], [])
+    (build,) = store.builds()
+    assert build.budget_ms == bad == 30.0
+    for seq in range(1, 41):
+        one = arrival(seq, "hostile-1", at=AT, received=AT)
+        store.commit([replace(one, window=replace(one.window, version=f"v{seq}", psi=9.0))], [])
+    rows = store.history(None, None, None, AT - FIVE, "5m")
+    named = {row.version for row in rows}
+    assert len(named) < 25
+    assert sum(row.n for row in rows if row.model == "(too many names)") > 0, "they are counted, under one name"
+    assert sum("named more than 20 builds" in event.text for event in store.events("hostile-1", 100)) == 1
+
+
+def test_what_boards_say_of_a_budget_is_what_most_of_them_say(store):
+    store.commit([], [birth(f"porch-{n}", received=AT) for n in range(5)])
+    odd = birth("hostile-1", received=AT)
+    store.commit([], [replace(odd, state=replace(odd.state, birth=replace(odd.state.birth, budget_ms=0.001)))])
+    assert [one.budget_ms for one in store.builds()] == [30.0]
+    assert store.builds("no such model") == []
+
+
+def test_lag_below_an_hour_is_found_where_the_rules_ask_for_it(store):
+    store.commit([], [birth("porch-1", received=AT)])
+    one = arrival(1, "porch-1", at=AT, received=AT)
+    store.commit([replace(one, window=replace(one.window, seal=replace(one.window.seal, spooled=31)))], [])
+    for lag_s, kinds in ((600.0, ["lag"]), (3600.0, [])):
+        alerting = Alerting(store, Rules(lag_s=lag_s, off=("offline", "p99", "throttling")), lambda *_, receipt: True)
+        alerting.step(AT + 1000)
+        assert [alert.kind for alert in alerting.tables.list()] == kinds
+
+
+@pytest.mark.parametrize(("kind", "rule"), [("throttling", "hot"), ("lag", "lagging"), ("offline", "offline")])
+def test_boards_of_a_site_that_are_hot_late_or_gone_in_the_store_are_one_alert(store, kind, rule):
+    """Ten of a site: from what they report to the one alert."""
+    names = [f"hall-{n}" for n in range(10)]
+    store.commit([], [birth(name, site="hall", received=AT) for name in names])
+    windows = [arrival(1, name, at=AT, received=AT, temp=90.0 if rule == "hot" else 50.0) for name in names]
+    if rule == "lagging":
+        windows = [replace(one, window=replace(one.window, seal=replace(one.window.seal, spooled=5000)))
+                   for one in windows]  # fmt: skip
+    store.commit(windows, [])
+    later = AT + 1000
+    if rule == "offline":
+        later += 3_600_000
+        assert store.look_for_silence(AT + 600_000) == 10
+    others = tuple(one for one in ("offline", "lag", "throttling", "p99", "loss") if one != kind)
+    alerting = Alerting(store, Rules(off=others), lambda *_, receipt: True)
+    alerting.step(later)
+    (alert,) = alerting.tables.list()
+    assert alert.text == f"site hall: 10 of 10 boards {TOGETHER[kind]}"
+    assert alert.key == f"{kind}:site:hall"
+
+
+def test_shares_drift_and_rollouts_are_found_and_kinds_can_be_left_out():
+    rows = [window(1, 20, host=40), window(0, 20, host=40)]
+    build = ("net", "7", "raspberry-pi-4")
+    snapshot = seen(*rows, rollouts=[(3, "wave 1: slower")], drift={build: (0.01, 0.02, 0.1, 0.4)})
+    assert {one.kind for one in evaluate(Rules(), snapshot)} == {"fallback", "drift", "rollout"}
+    assert evaluate(Rules(off=("fallback", "drift", "rollout")), snapshot) == []
+    one_of_many = replace(snapshot, drift={build: (*[0.01] * 30, 100.0)})
+    assert {one.kind for one in evaluate(Rules(), one_of_many)} == {"fallback", "rollout"}, "one board is no drift"
+
+
+RULES = """
+off = ["throttling"]
+webhooks = ["https://chat.example/hook"]
+[p99]
+over = 3
+least = 500
+[site]
+many = 10
+"""
+
+
+def test_rules_are_read_and_every_mistake_is_named(tmp_path):
+    file = tmp_path / "alerts.toml"
+    file.write_text(RULES)
+    rules = read_rules(file)
+    assert (rules.p99_over, rules.least, rules.boards.many, rules.off) == (3.0, 500, 10, ("throttling",))
+    assert rules.p99_clear == Rules().p99_clear
+    file.write_text('off = ["hot"]\nwebhooks = ["ftp://x"]\nrule = 1\n[p99]\nover = 1.2\n')
+    with pytest.raises(FleetError) as caught:
+        read_rules(file)
+    told = str(caught.value) + "".join(map(str, caught.value.mistakes))
+    for word in ("hot", "webhooks", "'rule'", "clear"):
+        assert word in told
+    file.write_text(
+        'topic = "$SYS/x"\n[p99]\nleast = 0\n[bounds]\nlag_s = -3\noffline_s = -1\nfallback = 7\n[site]\nshare = 7\n'
+    )
+    with pytest.raises(FleetError) as caught:
+        read_rules(file)
+    told = str(caught.value) + "".join(map(str, caught.value.mistakes))
+    for word in ("'topic'", "p99.least", "bounds.lag_s", "bounds.offline_s", "bounds.fallback", "site.share"):
+        assert word in told
+    with pytest.raises(FleetError):
+        read_rules(tmp_path / "none.toml")
+
+
+@pytest.fixture
+def store(open_store):
+    return open_store()
+
+
+ONE = AlertFinding("drift:a:1:b", "drift", "a drifts")
+
+
+def test_an_alert_opens_once_and_clears_once_and_each_is_told(store):
+    tables = AlertTables(store)
+    assert [one.id for one in tables.take([ONE], ["mqtt:x"], 1000)] == [1]
+    assert tables.take([replace(ONE, text="a drifts more")], ["mqtt:x"], 2000) == []
+    assert tables.list()[0].text == "a drifts more"
+    tables.take([], ["mqtt:x"], 3000)
+    assert tables.list() == []
+    (opened,) = tables.due(3000)
+    assert (opened.event, json.loads(opened.payload)["alert"]) == ("opened", 1)
+    tables.settle([(opened, True)], 0)
+    assert [one.event for one in tables.due(3000)] == ["cleared"], "never before it began"
+    assert [one.id for one in tables.take([ONE], [], 4000)] == [2]
+    assert [one.id for one in tables.list(active=False)] == [2, 1]
+
+
+def test_what_is_silenced_is_kept_and_not_told(store):
+    tables = AlertTables(store)
+    tables.silence("drift", 5000)
+    tables.take([ONE], ["mqtt:x"], 1000)
+    assert (len(tables.list()), tables.due(1000)) == (1, [])
+    assert tables.acknowledge(1, "anna", 1500).taken_by == "anna"
+    for wrong in (lambda: tables.silence("everything", 1), lambda: tables.acknowledge(9, "anna", 1)):
+        with pytest.raises(FleetError):
+            wrong()
+
+
+def test_a_message_is_tried_again_and_survives_a_restart(store):
+    AlertTables(store).take([ONE], ["mqtt:x"], 1000)
+    tables = AlertTables(store)
+    for now in (1000, 6000, 16_000):
+        (message,) = tables.due(now)
+        tables.settle([(message, False)], now)
+        assert tables.due(now + 1000) == []
+    tables.settle([(message, True)], 0)
+    assert tables.due(10**12) == []
+
+
+@pytest.fixture
+def hook():
+    """A webhook that refuses the first message."""
+    taken = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def do_POST(self):
+            taken.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(503 if len(taken) == 1 else 204)
+            self.end_headers()
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/hook", taken
+    server.shutdown()
+    server.server_close()
+
+
+def test_from_windows_of_boards_to_a_webhook(store, hook):
+    """Two windows of five minutes, 70 ms against a budget of 30: found, told, told again, and cleared."""
+    url, taken = hook
+    slow = [70.0] * 60
+    store.commit([], [birth("porch-1", received=AT - 4 * FIVE)])
+    arrivals = [
+        arrival(seq, at=AT - FIVE * 2 + seq * 60_000, received=AT, ms=slow) for seq in range(1, 11)
+    ]  # fmt: skip
+    store.commit(arrivals, [])
+    published = []
+
+    def publish(topic, payload, *, receipt):
+        published.append((topic, json.loads(payload)["event"]))
+        receipt(True)
+        return True
+
+    rules = Rules(webhooks=(url,), topic="ek/alerts", off=("offline",))
+    alerting = Alerting(store, rules, publish)
+
+    def step(at, posts):
+        """And wait for the posts that follow from it."""
+        alerting.step(at)
+        until = time.monotonic() + 20
+        while len(taken) < posts or alerting._calling != set(alerting._called):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return [one["event"] for one in taken]
+
+    assert step(AT + 1000, 1) == ["opened"]
+    assert [one.kind for one in alerting.tables.list()] == ["p99"]
+    assert published == [("ek/alerts", "opened")]
+    assert step(AT + 2000, 1) == ["opened"], "it was refused, and waits"
+    assert step(AT + 10_000, 2) == ["opened", "opened"]
+    assert "digits 1 on raspberry-pi-4: p99" in taken[1]["text"]
+    assert step(AT + 3 * FIVE, 3) == ["opened", "opened", "cleared"]
+    assert published[1:] == [("ek/alerts", "cleared")]
+    told = [(event, finding.key) for _, event, finding in replay(store, rules, AT - 6 * FIVE, AT + 3 * FIVE)]
+    assert told == [("opened", "p99:digits:1:raspberry-pi-4"), ("cleared", "p99:digits:1:raspberry-pi-4")]
+
+
+@pytest.mark.parametrize("command", ["check", "alerts", "rollouts"])
+def test_a_store_that_is_not_there_is_not_made_by_a_look_at_it(in_process, tmp_path, command):
+    ran = in_process("fleet", command, "--store", f"sqlite:///{tmp_path / 'none.db'}")
+    assert ran.code == 1
+    assert "there is no such store. Pass what `edgekit fleet serve --store` uses" in ran.err
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_a_webhook_that_takes_nothing_holds_up_no_other_receiver_and_waits_as_a_whole(store):
+    tables = AlertTables(store)
+    many = [replace(ONE, key=f"drift:a:{n}:b") for n in range(300)]
+    tables.take(many, ["http://127.0.0.1:9/dead"], 1000)
+    tables.take([*many, replace(ONE, key="lag:board:x")], ["mqtt:ek/alerts"], 2000)
+    assert tables.sinks(2000) == ["http://127.0.0.1:9/dead", "mqtt:ek/alerts"]
+    assert [one.alert for one in tables.due(2000, "mqtt:ek/alerts")] == [301]
+    first = tables.due(2000, "http://127.0.0.1:9/dead")[0]
+    tables.settle([(first, False)], 2000)
+    assert tables.sinks(3000) == ["mqtt:ek/alerts"]
+    assert tables.due(8000, "http://127.0.0.1:9/dead")[0].key == first.key, "and begins where it stopped"
+
+
+def test_commits_that_fail_count_no_names_of_builds(store, monkeypatch):
+    store.commit([], [birth("porch-1", received=AT)])
+    one = arrival(1, "porch-1", at=AT, received=AT)
+    named = replace(one, window=replace(one.window, version="2"))
+    with monkeypatch.context() as patch:
+        patch.setattr("edgekit.fleet.writing.Batch.finish", lambda _: 1 / 0)
+        for _ in range(25):
+            with contextlib.suppress(Exception):
+                store.commit([named], [])
+    store.commit([replace(named, seq=2, window=replace(named.window, seal=replace(named.window.seal, seq=2)))], [])
+    assert "2" in {row.version for row in store.history(None, None, None, AT - FIVE, "5m")}

@@ -1,0 +1,452 @@
+"""Lists, groups, models, events, files and metrics: what a page, a script and Prometheus read is what the store has."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+from fleet.asgi import Client
+from fleet.boards import arrival, birth
+from prometheus_client.parser import text_string_to_metric_families
+
+from edgekit.fleet import SqliteStore
+from edgekit.fleet.grafana import dashboard
+from edgekit.fleet.pages.app import Facts, make_app
+from edgekit.fleet.pages.charts import compare, device_series, mean_ms, model_series
+from edgekit.fleet.pages.list_query import ListQuery
+from edgekit.fleet.pages.live import Live
+from edgekit.fleet.pages.metrics import FleetMetrics
+from edgekit.fleet.store import Device, Query, Rollup
+from edgekit_runtime.telemetry import Histogram
+
+DASHBOARD = Path(__file__).parents[2] / "edgekit" / "fleet" / "grafana.json"
+NOW = int(time.time() * 1000)
+
+
+def fill(store, boards=25, now=NOW):
+    """b-00 to b-24: two versions, two sites; every fifth slow, b-03 gone."""
+    for i in range(boards):
+        name, version = f"b-{i:02d}", "2" if i % 3 == 0 else "1"
+        store.commit([], [birth(name, received=now, ver=version, site=("east", "west")[i % 2])])
+        ms = [90.0 if i % 5 == 0 else 10.0 + i / 10] * 100
+        store.commit([arrival(1, name, at=now, received=now, ms=ms, version=version, temp=40.0 + i)], [])
+    store.commit([], [birth("b-03", on=False, received=now)])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    opened = SqliteStore.open(tmp_path_factory.mktemp("lists") / "fleet.db")
+    fill(opened)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def client(store):
+    app = make_app(store, Facts(lambda: {"json": 3}, lambda: {"connected": True, "messages": 7}, "mqtt://127.0.0.1"))
+    return Client(app)
+
+
+def ids(text):
+    return re.findall(r'<tr id="device-([a-z0-9-]+)"', text)
+
+
+def count_of(text, state):
+    return int(re.search(rf'data-count="{state}">([\d,]+)<', text)[1].replace(",", ""))
+
+
+# The address.
+
+
+def test_an_address_keeps_what_makes_sense():
+    asked = ListQuery.read(
+        {"q": "x" * 300, "state": "nonsense", "sort": "-; drop", "by": "sql", "page": "-3", "site": ""}
+    )
+    assert asked.query == Query(text="x" * 100, site="")
+    assert asked.by is None
+
+
+def test_links_change_one_part_and_begin_at_the_first_page():
+    asked = ListQuery.read({"q": "a b", "state": "late", "sort": "-p99", "page": "7", "site": ""})
+    assert asked.link(state="hot") == "?q=a+b&state=hot&site=&sort=-p99"
+    assert asked.link(site=None, page=8) == "?q=a+b&state=late&sort=-p99&page=8"
+    assert asked.sorted_by("p99") == "?q=a+b&state=late&site=&sort=p99"
+    assert asked.sorted_by("temp") == "?q=a+b&state=late&site=&sort=-temp"
+    assert asked.sorted_by("model") == "?q=a+b&state=late&site=&sort=model"
+    assert (asked.direction("p99"), asked.direction("id")) == ("descending", "none")
+
+
+# The list.
+
+
+def test_the_list_is_sorted_by_any_column(client):
+    assert ids(client.get("/?sort=-temp").text)[0] == "b-24"
+    assert ids(client.get("/?sort=temp").text)[0] == "b-00"
+    assert ids(client.get("/?sort=-p99").text)[:5] == ["b-00", "b-05", "b-10", "b-15", "b-20"]
+    page = client.get("/?sort=-temp").text
+    linked = set(re.findall(r'<th scope="col"[^>]*aria-sort="\w+"[^>]*><a href="\?sort=-?(\w+)"', page))
+    assert linked == {"id", "online", "model", "p50", "p95", "p99", "budget_ms", "rate", "hits", "host", "over",
+                      "errors", "temp"}  # fmt: skip
+    for column in linked:
+        assert len(ids(client.get(f"/?sort=-{column}").text)) == 25
+
+
+def test_counts_are_filters_that_show_as_many_boards(client):
+    page = client.get("/").text
+    assert (count_of(page, "all"), count_of(page, "late"), count_of(page, "offline")) == (25, 5, 1)
+    for state in ("late", "offline", "online", "hot", "drifting", "lagging", "failing", "losing"):
+        assert len(ids(client.get(f"/?state={state}").text)) == count_of(page, state), state
+    narrowed = client.get("/?state=late&site=east").text
+    assert (count_of(narrowed, "all"), count_of(narrowed, "late"), len(ids(narrowed))) == (13, 3, 3)
+    assert "site: east" in narrowed
+
+
+def test_what_is_wrong_is_written_and_not_only_coloured(client):
+    row = client.get("/?q=b-05").text
+    assert '<span class="mark">over budget</span>' in row
+
+
+@pytest.mark.parametrize("by", ["model", "profile", "site", "group"])
+def test_groups_count_every_board_and_link_to_them(client, by):
+    page = client.get(f"/?by={by}").text
+    boards = [int(n) for n in re.findall(r'data-label="boards">(\d+)<', page)]
+    assert sum(boards) == 25
+    for link, n in zip(re.findall(r'<th scope="row"><a href="([^"]+)"', page), boards, strict=True):
+        assert len(ids(client.get("/" + link.replace("&amp;", "&")).text)) == n
+
+
+def test_a_list_of_many_is_shown_in_pages(tmp_path):
+    many = SqliteStore.open(tmp_path / "many.db")
+    for i in range(230):
+        many.commit([], [birth(f"b-{i:03d}", received=NOW)])
+    client = Client(make_app(many, Facts(dict, dict, "")))
+    seen = [ids(client.get(f"/?page={page}").text) for page in (1, 2, 3, 99)]
+    assert [len(page) for page in seen] == [100, 100, 30, 30]
+    assert len({name for page in seen for name in page}) == 230
+    assert "101 to 200 of 230" in client.get("/?page=2").text
+    assert 'href="?page=3" rel="next"' in client.get("/?page=2").text
+    many.close()
+
+
+# Models, events, forgetting.
+
+
+def test_versions_stand_beside_each_other(client):
+    page = client.get("/model?name=digits").text
+    assert re.findall(r'<tr><th scope="row">(\d)</th>', page) == ["1", "2"]
+    series = client.get("/model/series?name=digits&range=1h").json()
+    assert {version: max(one["boards"]) > 0 for version, one in series.items()} == {"1": True, "2": True}
+    assert client.get("/model?name=nothing").status_code == 404
+    assert "version 2" in client.get("/models").text
+
+
+def test_events_of_the_fleet_in_pages_and_by_kind(client, store):
+    page = client.get("/events?kind=offline").text
+    assert re.findall(r'href="/device/([a-z0-9-]+)"', page) == ["b-03"]
+    assert client.get("/events?kind=nonsense&before=x").status_code == 200
+    first = store.events(None, 1)[0].id
+    assert "is gone" in client.get("/events").text
+    assert "is gone" not in client.get(f"/events?before={first}").text
+
+
+def test_a_board_is_forgotten_by_its_form_alone(tmp_path):
+    """S27"""
+    own = SqliteStore.open(tmp_path / "own.db")
+    fill(own, 3)
+    client = Client(make_app(own, Facts(dict, dict, "")))
+    token = re.search('name="csrf" value="([0-9a-f]+)"', client.get("/device/b-01").text)[1]
+    here = {"origin": "http://localhost"}
+    assert client.post("/device/b-01/forget", {"csrf": token}).status_code == 403
+    assert client.post("/device/b-01/forget", {"csrf": "0" * 64}, **here).status_code == 403
+    assert client.get("/device/b-01/forget").status_code == 405
+    assert own.device("b-01") is not None
+    assert client.post("/device/b-01/forget", {"csrf": token}, **here).status_code == 303
+    assert own.device("b-01") is None
+    assert client.post("/device/b-01/forget", {"csrf": token}, **here).status_code == 404
+    assert ids(client.get("/").text) == ["b-00", "b-02"]
+    own.close()
+
+
+def test_the_servers_own_page_says_what_is_stored_and_refused(client):
+    page = client.get("/health").text
+    assert re.search(r'<span class="kind">json</span> 3', page)
+    assert "connected" in page
+
+
+# Charts.
+
+
+def rollup(start, version="1", profile="p", ms=10.0, n=100, stages=()):
+    latency = Histogram()
+    for _ in range(n):
+        latency.record(ms)
+    held = {}
+    for name, value in stages:
+        held[name] = Histogram()
+        held[name].record(value)
+    sums = (15, 900_000, n, 0, 0, 0, 0, 0)
+    return Rollup(start, 900_000, "digits", version, profile, *sums, latency={"device": latency}, stages=held)
+
+
+def test_a_device_is_drawn_with_its_stages_and_where_a_version_began():
+    rollups = [
+        rollup(0, stages=[("queue", 1.0), ("inference", 8.0)]),
+        rollup(900_000, "2", stages=[("inference", 16.0)]),
+    ]
+    drawn = device_series(Device("porch-1", budget_ms=30.0), rollups)
+    assert drawn["t"] == [450_000, 1_350_000]
+    assert drawn["p99"] == pytest.approx([10.0, 10.0], rel=0.02)
+    assert list(drawn["stages"]["mean"]) == ["queue", "inference"]
+    assert drawn["stages"]["mean"]["inference"] == pytest.approx([8.0, 16.0], rel=0.02)
+    assert drawn["stages"]["mean"]["queue"][1] is None
+    assert drawn["marks"] == [{"t": 900_000, "text": "digits 2"}]
+    assert mean_ms(Histogram()) is None
+
+
+def test_versions_are_compared_over_profiles_and_time():
+    rollups = [rollup(0, "1", "p"), rollup(0, "1", "q", ms=30.0, n=300), rollup(900_000, "2", "p", ms=20.0)]
+    lines = compare(rollups)
+    assert [(line.version, line.profile, line.n) for line in lines] == [
+        ("1", "p", 100),
+        ("1", "q", 300),
+        ("2", "p", 100),
+    ]
+    series = model_series(rollups)
+    assert series["1"]["boards"] == [2.0]
+    assert series["1"]["p50"] == pytest.approx([30.0], rel=0.02)
+
+
+# Files.
+
+
+def test_json_and_csv_have_the_same_boards(client, store):
+    found = client.get("/api/v1/devices?state=late&sort=-p99").json()
+    assert found["count"] == 5
+    assert found["devices"][0]["id"] == "b-00"
+    assert found["devices"][0]["conditions"] == ["late"]
+    rows = list(csv.DictReader(io.StringIO(client.get("/api/v1/devices.csv?state=late&sort=-p99").text)))
+    assert [row["id"] for row in rows] == [row["id"] for row in found["devices"]]
+    assert float(rows[0]["p99"]) == pytest.approx(found["devices"][0]["p99"])
+    assert client.get("/api/v1/devices?limit=2&offset=1").json()["devices"][0]["id"] == "b-01"
+
+
+def test_a_file_has_every_board_and_a_page_as_many_as_are_asked_for(client, monkeypatch):
+    monkeypatch.setattr("edgekit.fleet.pages.api.MOST", 2)
+    monkeypatch.setattr("edgekit.fleet.pages.api._USUAL", 2)
+    count = client.get("/api/v1/devices").json()["count"]
+    assert count > 2
+    assert len(client.get("/api/v1/devices").json()["devices"]) == 2
+    assert len(client.get("/api/v1/devices.csv").text.splitlines()) == 1 + count
+    assert len(client.get("/api/v1/devices.csv?limit=1").text.splitlines()) == 2
+    page = client.get("/?by=model&state=late").text
+    assert "/api/v1/counts.csv?state=late&amp;by=model" in page
+
+
+def test_every_address_of_the_index_answers(client):
+    index = client.get("/api/v1").json()
+    assert len(index) == 9
+    for path in index:
+        path = path.replace("{id}", "b-01")
+        assert client.get(path).status_code == 200, path
+        table = not path.endswith(("totals", "devices/b-01"))
+        answer = client.get(f"{path}.csv")
+        assert (answer.status_code == 200) == table, path
+        assert not table or answer.headers["content-type"].startswith("text/csv")
+    assert client.get("/api/v1/devices/nobody-1").status_code == 404
+    assert client.get("/api/v1/devices/nobody-1/history.csv").status_code == 404
+
+
+def test_a_cell_that_would_be_a_formula_is_text(tmp_path):
+    own = SqliteStore.open(tmp_path / "own.db")
+    own.commit([], [birth("b-01", received=NOW, model="=1+1", hw="a\u202eb")])
+    client = Client(make_app(own, Facts(dict, dict, "")))
+    (row,) = csv.DictReader(io.StringIO(client.get("/api/v1/devices.csv").text))
+    assert (row["model"], row["hardware"]) == ("'=1+1", "a\\u202eb")
+    assert client.get("/api/v1/devices").json()["devices"][0]["model"] == "=1+1"
+    assert client.get("/api/v1/devices").text.isascii()
+    own.close()
+
+
+# Metrics.
+
+
+def test_prometheus_reads_the_page(client):
+    families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
+    boards = {(s.labels["version"], s.labels["state"]): s.value for s in families["edgekit_fleet_devices"].samples}
+    assert (boards["1", "online"], boards["1", "offline"], boards["2", "offline"]) == (16, 0, 1)
+    assert families["edgekit_fleet_payloads_refused"].samples[0].value == 3
+    assert families["edgekit_fleet_latency_seconds"].type == "histogram"
+    assert not any("b-0" in value for f in families.values() for s in f.samples for value in s.labels.values())
+
+
+def test_counters_grow_by_what_came_since(tmp_path):
+    own = SqliteStore.open(tmp_path / "own.db")
+    fill(own, 2)
+    page = FleetMetrics(own, dict, dict)
+    assert value(page, "edgekit_fleet_answers_total", "2") == 0
+    own.commit([arrival(2, "b-00", at=NOW, received=NOW, ms=[100.0] * 40, version="2")], [])
+    assert value(page, "edgekit_fleet_answers_total", "2") == 40
+    assert value(page, "edgekit_fleet_answers_total", "2") == 40
+    assert value(page, "edgekit_fleet_answers_total", "1") == 0
+    assert value(page, "edgekit_fleet_latency_seconds_count", "2") == 40
+    assert value(page, "edgekit_fleet_latency_seconds_sum", "2") == pytest.approx(4.0, rel=0.02)
+    assert value(page, "edgekit_fleet_latency_seconds_bucket", "2", le="0.064") == 0
+    assert value(page, "edgekit_fleet_latency_seconds_bucket", "2", le="0.128") == 40
+    own.close()
+
+
+def value(page, name, version, **labels):
+    (found,) = [
+        sample.value
+        for family in text_string_to_metric_families(page.text(NOW + 1000))
+        for sample in family.samples
+        if sample.name == name and sample.labels["version"] == version
+        and all(sample.labels[label] == wanted for label, wanted in labels.items())
+    ]  # fmt: skip
+    return found
+
+
+# The stream.
+
+
+class Drawn:
+    def row(self, row):
+        return f"<{row.id}>"
+
+    def totals(self, totals):
+        return "totals"
+
+    def device(self, row):
+        return f"<{row.id} {row.boot}>"
+
+
+class Counted:
+    """A store whose calls are counted."""
+
+    def __init__(self, store):
+        self._store, self.calls = store, {}
+
+    def __getattr__(self, name):
+        self.calls[name] = self.calls.get(name, 0) + 1
+        return getattr(self._store, name)
+
+
+def follow(store, *, change, of=Query(state="offline"), viewers=1, wanted="list", every_s=0.02):  # noqa: B008
+    """What each viewer is sent after `change()`, until `wanted` came; the calls that it took."""
+    counted = Counted(store)
+
+    async def one(live, started, got):
+        events = live.follow(of, store.totals().changed, lambda: True)
+        try:
+            got.append(await anext(events))
+            started.release()
+            async for event in events:
+                got.append(event)
+                if event.startswith(f"event: {wanted}"):
+                    return
+        finally:
+            await events.aclose()
+
+    async def all_of_them():
+        live = Live(counted, Drawn(), every_s)
+        started, sent = asyncio.Semaphore(0), [[] for _ in range(viewers)]
+        tasks = [asyncio.create_task(one(live, started, got)) for got in sent]
+        for _ in tasks:
+            await started.acquire()
+        counted.calls.clear()
+        change()
+        await asyncio.wait_for(asyncio.gather(*tasks), 20)
+        return sent
+
+    return asyncio.run(all_of_them()), counted.calls
+
+
+def parsed(event):
+    return json.loads(event.partition("data: ")[2])
+
+
+def test_boards_that_enter_and_leave_a_list_are_sent(tmp_path):
+    own = SqliteStore.open(tmp_path / "own.db")
+    fill(own, 10)
+
+    def change():
+        own.commit([], [birth("b-05", on=False, received=NOW), birth("b-03", boot=2, received=NOW)])
+
+    (sent,), _ = follow(own, change=change)
+    assert parsed(sent[0])["ids"] == ["b-03"]
+    final = parsed(sent[-1])
+    assert (final["ids"], final["count"], final["rows"]) == (["b-05"], 1, "<b-05>")
+    own.close()
+
+
+def test_a_viewer_is_sent_the_rows_of_its_list_alone(tmp_path):
+    own = SqliteStore.open(tmp_path / "own.db")
+    fill(own, 10)
+
+    def change():
+        own.commit([arrival(2, name, received=NOW, at=NOW) for name in ("b-01", "b-02", "b-03")], [])
+
+    (sent,), _ = follow(own, change=change, of=Query(text="b-02"), wanted="replace")
+    assert [parsed(event) for event in sent if event.startswith("event: replace")] == ["<b-02>"]
+    own.close()
+
+
+def test_many_viewers_of_one_list_cost_one_question_a_round(tmp_path):
+    own = SqliteStore.open(tmp_path / "own.db")
+    fill(own, 10)
+
+    def change():
+        own.commit([], [birth("b-05", on=False, received=NOW)])
+
+    sent, calls = follow(own, change=change, viewers=20)
+    assert all(parsed(got[-1])["ids"] == ["b-03", "b-05"] for got in sent)
+    assert calls["devices"] <= calls["totals"] + 1
+    assert calls["changed"] < 60
+    own.close()
+
+
+def test_a_viewer_who_may_no_longer_look_is_sent_nothing_more(store):
+    async def ended():
+        live = Live(store, Drawn(), 0.02)
+        return [event async for event in live.follow(Query(), store.totals().changed, lambda: False)]
+
+    assert len(asyncio.run(ended())) == 1
+
+
+def test_after_a_lost_connection_only_what_changed_since_is_sent(client, store):
+    latest = store.totals().changed
+
+    async def first(after):
+        events = Live(store, Drawn(), 0.02).follow(Query(), after, lambda: False)
+        return [event async for event in events]
+
+    assert len(asyncio.run(first(latest))) == 1
+    assert sum(event.startswith("event: replace") for event in asyncio.run(first(latest - 1))) == 1
+
+
+# Grafana.
+
+
+def test_the_dashboard_is_what_the_script_makes():
+    assert json.loads(DASHBOARD.read_text()) == dashboard()
+
+
+def test_every_query_of_the_dashboard_names_metrics_and_labels_that_exist(client):
+    samples = [s for f in text_string_to_metric_families(client.get("/metrics").text) for s in f.samples]
+    labels = {sample.name: set(sample.labels) for sample in samples}
+    for panel in dashboard()["panels"]:
+        (target,) = panel["targets"]
+        named = re.findall(r"(edgekit_\w+)(?:\{(.*?)\})?", target["expr"])
+        assert named, panel["title"]
+        for name, picked in named:
+            assert name in labels, name
+            assert set(re.findall(r"(\w+)=~", picked)) <= labels[name], panel["title"]
+        grouped = {label for group in re.findall(r"by \((.*?)\)", target["expr"]) for label in group.split(", ")}
+        assert grouped <= set().union(*(labels[name] for name, _ in named)), panel["title"]
+        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= (grouped or {""}), panel["title"]

@@ -1,0 +1,357 @@
+"""Roll-outs: waves, the comparison, the decisions, and the tables under every order of events."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fleet.boards import histogram
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from edgekit.fleet import FleetError, SqliteStore
+from edgekit.fleet.rollout_tables import RolloutBundle, RolloutTables, fitting
+from edgekit.fleet.rollouts import (
+    ACTIVE,
+    Figures,
+    RolloutPlan,
+    RolloutStanding,
+    Tally,
+    Verdict,
+    compare,
+    decide,
+    obey,
+    parse_share,
+    waves_of,
+)
+from edgekit.fleet.store import Device
+from edgekit_runtime.agent import FINAL, Former, OrderReport
+
+PLAN = RolloutPlan(settle_s=60.0, figures_s=120.0, deadline_s=3600.0)
+RUNNING, SAME, WORSE, UNKNOWN = (
+    RolloutStanding(),
+    Verdict("same"),
+    Verdict("worse", "slower"),
+    Verdict("unknown", "12 answers"),
+)
+PHASES = [*FINAL, "committed", "fetching", "trial"]
+TWO = RolloutBundle("digits", "2", "raspberry-pi-4", ("raspberry-pi-4",), "b" * 64, "b" * 12, 1000)
+
+
+def test_a_board_has_the_same_wave_on_every_server_and_each_wave_has_a_board():
+    names = [f"porch-{n}" for n in range(1000)]
+    waves = waves_of(7, names, (0.01, 0.1, 0.5, 1.0))
+    assert waves == waves_of(7, reversed(names), (0.01, 0.1, 0.5, 1.0))
+    assert [list(waves.values()).count(n) for n in range(4)] == [10, 90, 400, 500]
+    assert waves != waves_of(8, names, (0.01, 0.1, 0.5, 1.0))
+    assert sorted(waves_of(7, names[:3], (0.01, 0.1, 0.5, 1.0)).values()) == [0, 1, 2]
+    assert len(waves_of(7, names, (0.1, 0.3))) == 300
+
+
+@pytest.mark.parametrize("waves", [(), (0.5, 0.1), (0.0, 1.0), (0.5, 1.5)])
+def test_waves_that_are_none_are_refused(waves):
+    with pytest.raises(FleetError):
+        RolloutPlan(waves=waves)
+
+
+def test_shares_are_read():
+    assert [parse_share(text) for text in ("5%", "0.05", "100%")] == [0.05, 0.05, 1.0]
+    for text in ("five", "nan", "101%", "-1%"):
+        with pytest.raises(FleetError):
+            parse_share(text)
+
+
+WHOLE = Tally(10, 0, 10, 0, last_ms=1000)
+STEPS = {
+    "boards are pending": (RUNNING, Tally(10, 2, 8, 0, 1000), UNKNOWN, 500_000, "running", 0),
+    "watched too short": (RUNNING, WHOLE, SAME, 60_000, "running", 0),
+    "no worse": (RUNNING, WHOLE, SAME, 61_000, "running", 1),
+    "too few answers yet": (RUNNING, WHOLE, UNKNOWN, 61_000, "running", 0),
+    "too few answers for too long": (RUNNING, WHOLE, UNKNOWN, 181_000, "paused", 0),
+    "too few answers, waived": (replace(RUNNING, waived=0), WHOLE, UNKNOWN, 61_000, "running", 1),
+    "worse": (RUNNING, Tally(10, 9, 1, 0, 1000), WORSE, 1000, "undoing", 0),
+    "one of ten failed": (RUNNING, Tally(10, 9, 0, 1, 1000), UNKNOWN, 1000, "undoing", 0),
+    "one of twenty failed": (RUNNING, Tally(20, 0, 19, 1, 1000), SAME, 61_000, "running", 1),
+    "offline beyond the deadline": (RUNNING, Tally(10, 2, 8, 0, 1000), SAME, 3_600_000, "running", 1),
+    "nobody finished": (RUNNING, Tally(10, 10, 0, 0), SAME, 3_600_000, "paused", 0),
+    "the last wave": (RolloutStanding(wave=3), WHOLE, SAME, 61_000, "done", 3),
+    "paused": (RolloutStanding("paused"), WHOLE, SAME, 61_000, "paused", 0),
+    "paused, and boards fail": (RolloutStanding("paused"), Tally(10, 0, 8, 2), SAME, 61_000, "undoing", 0),
+    "going back": (RolloutStanding("undoing"), Tally(10, 0, 8, 2, moving_back=3), WORSE, 61_000, "undoing", 0),
+    "back": (RolloutStanding("undoing"), Tally(10, 0, 8, 2), WORSE, 61_000, "undone", 0),
+    "some never came back": (
+        RolloutStanding("undoing"),
+        Tally(10, 0, 8, 2, moving_back=1),
+        SAME,
+        3_600_001,
+        "undone",
+        0,
+    ),
+    "done": (RolloutStanding("done", 3), Tally(10, 0, 0, 10), WORSE, 61_000, "done", 3),
+}
+
+
+@pytest.mark.parametrize(("standing", "tally", "verdict", "now", "state", "wave"), STEPS.values(), ids=STEPS)
+def test_what_follows(standing, tally, verdict, now, state, wave):
+    after = decide(PLAN, standing, tally, verdict, now)
+    assert (after.state, after.wave) == (state, wave)
+    assert after is standing or after.why or after.state == "undone"
+
+
+def test_an_abort_may_leave_boards_where_they_are():
+    assert decide(replace(PLAN, undo=False), RUNNING, WHOLE, WORSE, 1000).state == "aborted"
+
+
+def test_a_word_that_makes_no_sense_names_those_that_do():
+    assert obey("pause", RUNNING, 5).state == "paused"
+    assert obey("resume", RolloutStanding("paused", 1), 5) == RolloutStanding(
+        "running", 1, 5, 1, "the operator's word", True
+    )
+    with pytest.raises(FleetError, match="pause, abort, undo"):
+        obey("resume", RUNNING, 5)
+    with pytest.raises(FleetError, match="nothing"):
+        obey("pause", RolloutStanding("undone"), 5)
+
+
+def drawn(seed, median=20.0, n=4000, errors=0, over=0, psi=None):
+    draw = random.Random(seed)
+    return Figures(n, errors, over, histogram([median * draw.lognormvariate(0, 0.2) for _ in range(n)]), psi)
+
+
+REST = drawn(1, n=20_000, errors=20, over=100)
+COMPARED = {
+    "the same": (drawn(2, errors=4, over=20), "same"),
+    "a tenth slower": (drawn(2, 22.0), "same"),
+    "half slower": (drawn(2, 30.0), "worse"),
+    "half slower, few answers": (drawn(2, 30.0, n=120), "worse"),
+    "fewer than 100": (drawn(2, 30.0, n=99), "unknown"),
+    "ten times the errors": (drawn(2, errors=40), "worse"),
+    "one error of many": (drawn(2, n=1000, errors=1), "same"),
+    "three times over budget": (drawn(2, over=60), "worse"),
+    "drift": (drawn(2, psi=0.5), "worse"),
+    "a little drift": (drawn(2, psi=0.15), "same"),
+}
+
+
+@pytest.mark.parametrize(("new", "says"), COMPARED.values(), ids=COMPARED)
+def test_the_comparison(new, says):
+    verdict = compare(new, REST, PLAN)
+    assert verdict.says == says
+    assert bool(verdict.why) == (says != "same")
+
+
+def test_the_same_boards_are_rarely_called_worse():
+    """Of 200 pairs of samples of one distribution none is worse: the margins stand on top of the bounds."""
+    said = [compare(drawn(seed, n=300), drawn(seed + 1000, n=300), PLAN).says for seed in range(200)]
+    assert said.count("worse") == 0
+
+
+def test_drift_of_the_others_counts_for_nobody():
+    assert compare(drawn(2, psi=0.5), replace(REST, psi=0.45), PLAN).says == "same"
+
+
+def rows(n, **changes):
+    return [
+        Device(f"porch-{i}", model="digits", version="1", sha="a" * 12, profile="raspberry-pi-4", **changes)
+        for i in range(n)
+    ]
+
+
+def test_a_rollout_is_for_boards_of_its_model_and_profile():
+    boards = [*rows(2, site="north"), replace(rows(3)[2], sha=TWO.sha), replace(rows(4)[3], profile="jetson"),
+              replace(rows(5)[4], model="faces")]  # fmt: skip
+    assert fitting(TWO, boards) == ["porch-0", "porch-1"]
+    assert fitting(TWO, boards, site="south") == []
+    assert fitting(TWO, boards, model="faces") == ["porch-4"]
+
+
+@pytest.fixture
+def tables(open_store):
+    return RolloutTables(open_store())
+
+
+NAMES = [f"porch-{n}" for n in range(10)]
+FORMER = Former("1", "a" * 64)
+
+
+def test_an_order_is_due_until_its_board_came_to_an_end(tables):
+    made = tables.make(TWO, "http://x/y.ekb", replace(PLAN, waves=(0.2, 1.0)), NAMES, 1000)
+    due = tables.due(1000, 100)
+    assert len(due) == 2
+    assert {one.order.sha256 for one in due} == {TWO.sha256}
+    tables.mark_published(due, 1000)
+    assert tables.due(1050, 100) == []
+    assert tables.due(1200, 100) == due
+    tables.report([(due[0].device, OrderReport(made.rev, "committed", "2", former=FORMER))], 1300)
+    assert [one.device for one in tables.due(1400, 100)] == [due[1].device]
+    assert tables.tally(made) == Tally(2, 1, 1, 0, last_ms=1300)
+    tables.report([(due[0].device, OrderReport(made.rev, "failed", "2"))], 1400)
+    assert tables.tally(made).failed == 0
+
+
+def test_undo_sends_back_what_moved_and_withdraws_the_rest(tables):
+    made = tables.make(TWO, "http://x/y.ekb", replace(PLAN, waves=(0.3, 1.0)), NAMES, 1000)
+    moved, failed, silent = [one.device for one in tables.due(1000, 100)]
+    rolled_back = OrderReport(made.rev, "rolled-back", "1", "slow", "trial-failed", FORMER)
+    tables.report([(moved, OrderReport(made.rev, "committed", "2", former=FORMER)), (failed, rolled_back)], 1100)
+    tables.speak(1, "undo", 1200)
+    due = {one.device: one for one in tables.due(1200, 100)}
+    assert due[moved].order.sha256 == FORMER.sha256
+    assert due[failed].order is due[silent].order is None
+    tables.mark_published(list(due.values()), 1200)
+    assert [one.device for one in tables.due(2000, 100)] == [moved]
+    tables.report([(silent, OrderReport(made.rev, "committed", "2", former=FORMER))], 2000)  # it had begun
+    late = next(one for one in tables.due(2001, 100) if one.device == silent)
+    assert late.order.sha256 == FORMER.sha256
+    assert tables.tally(tables.get(1)).moving_back == 2
+
+
+def test_one_rollout_a_board_and_the_last_one_is_undone_first(tables):
+    made = tables.make(TWO, "http://x/y.ekb", replace(PLAN, waves=(1.0,)), NAMES, 1000)
+    with pytest.raises(FleetError, match="roll-out 1"):
+        tables.make(TWO, "http://x/y.ekb", PLAN, NAMES[:1], 1000)
+    with pytest.raises(FleetError, match="no board fits"):
+        tables.make(TWO, "http://x/y.ekb", PLAN, [], 1000)
+    tables.step(made, RolloutStanding("done", 0, 1000), 1100)
+    later = tables.make(replace(TWO, version="3"), "http://x/z.ekb", PLAN, NAMES, 900)
+    assert later.rev > made.undo_rev
+    with pytest.raises(FleetError, match="Undo that one first: edgekit fleet undo 2"):
+        tables.speak(1, "undo", 1200)
+
+
+def test_a_step_counts_only_where_it_was_decided(tables):
+    made = tables.make(TWO, "http://x/y.ekb", PLAN, NAMES, 1000)
+    tables.speak(1, "pause", 1100)
+    assert not tables.step(made, replace(made.standing, wave=1, since_ms=1200), 1200)
+    assert tables.get(1).standing.state == "paused"
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Boards that end in any way at any time, an operator, a server that is killed between any two steps."""
+
+    @initialize(n=st.integers(1, 12), waves=st.sampled_from([(1.0,), (0.01, 1.0), (0.2, 0.5, 1.0)]),
+                undo=st.booleans())  # fmt: skip
+    def make(self, n, waves, undo):
+        self.store = SqliteStore.open(Path(":memory:"))
+        self.tables = RolloutTables(self.store)
+        self.now, self.plan = 1000, replace(PLAN, waves=waves, undo=undo, abort_over=0.3)
+        self.rollout = self.tables.make(TWO, "http://x/y.ekb", self.plan, NAMES[:n] if n <= 10 else NAMES, self.now)
+        self.boards = dict.fromkeys(NAMES[:n], "1")  # what each runs
+        self.orders = {}  # what each was sent last: (rev, version) or None
+        self.done = {}  # (device, rev) -> phase
+        self.first_orders = {}
+        self.waves_seen = [0]
+        self.was = "running"
+
+    def look(self):
+        self.rollout = self.tables.get(1)
+        return self.rollout.standing
+
+    @rule(forward=st.integers(1, 100_000), verdict=st.sampled_from([SAME, SAME, SAME, WORSE, UNKNOWN]))
+    def server(self, forward, verdict):
+        self.now += forward
+        rollout = self.tables.get(1)
+        after = decide(rollout.plan, rollout.standing, self.tables.tally(rollout), verdict, self.now)
+        if after != rollout.standing:
+            assert self.tables.step(rollout, after, self.now)
+        self.waves_seen.append(self.look().wave)
+
+    @rule(arrives=st.lists(st.booleans(), min_size=12, max_size=12), marked=st.booleans())
+    def publish(self, arrives, marked):
+        """marked: the server lived to write down that it published."""
+        due = self.tables.due(self.now, 10_000)
+        for one, here in zip(due, arrives, strict=False):
+            if one.order is not None and one.want == "new":
+                self.first_orders.setdefault(one.device, []).append(one.rev)
+            if here:
+                self.orders[one.device] = None if one.order is None else (one.order.rev, one.order.version)
+        if marked:
+            self.tables.mark_published(due, self.now)
+
+    @rule(which=st.integers(0, 11), phase=st.sampled_from(PHASES), heard=st.booleans())
+    def board(self, which, phase, heard):
+        device = sorted(self.boards)[which % len(self.boards)]
+        order = self.orders.get(device)
+        if order is None:
+            return
+        rev, version = order
+        phase = self.done.setdefault((device, rev), phase) if phase in FINAL else phase
+        if (device, rev) in self.done:
+            phase = self.done[device, rev]
+        if phase == "committed":
+            self.boards[device] = version
+        if heard:
+            self.tables.report([(device, OrderReport(rev, phase, self.boards[device], former=FORMER))], self.now)
+
+    @rule(word=st.sampled_from(["pause", "resume", "abort", "undo"]))
+    def operator(self, word):
+        try:
+            self.tables.speak(1, word, self.now)
+        except FleetError:
+            assert self.look().state not in {"pause": ["running"], "resume": ["paused"]}.get(word, [])
+
+    @precondition(lambda self: hasattr(self, "store"))
+    @rule()
+    def restart(self):
+        self.tables = RolloutTables(self.store)
+
+    @invariant()
+    def no_wave_twice_and_none_lost(self):
+        if not hasattr(self, "store"):
+            return
+        standing, boards = self.look(), self.tables.boards(1)
+        assert len(boards) == len(self.boards)
+        assert self.waves_seen == sorted(self.waves_seen)
+        assert all(len(set(revs)) == 1 for revs in self.first_orders.values())
+        if standing.state in ("running", "done"):
+            assert all((row.want == "new") == (row.wave <= standing.wave) for row in boards)
+        if standing.state == "done":
+            assert all(row.want == "new" for row in boards)
+        if standing.state in ("undoing", "undone"):
+            assert all(row.want in ("", "former", "none") for row in boards)
+        if standing.state not in ACTIVE:
+            assert self.tables.all(active=True) == []
+
+    def teardown(self):
+        if not hasattr(self, "store"):
+            return
+        if self.look().state in ("undoing", "undone"):
+            self.come_back()
+        self.store.close()
+
+    def come_back(self):
+        """Everything arrives from now on: then every board runs what it ran before."""
+        for _ in range(4):
+            said = [(device, OrderReport(rev, phase, self.boards[device], former=FORMER))
+                    for (device, rev), phase in self.done.items()]  # fmt: skip
+            self.tables.report(said, self.now)
+            self.now += 20_000
+            for one in self.tables.due(self.now, 10_000):
+                self.orders[one.device] = None if one.order is None else (one.order.rev, one.order.version)
+            for device, order in self.orders.items():
+                if order is not None and (device, order[0]) not in self.done:
+                    self.done[device, order[0]] = "committed"
+                    self.boards[device] = order[1]
+        gone = {
+            device
+            for (device, rev), phase in self.done.items()
+            if rev == self.rollout.undo_rev and phase != "committed"
+        }
+        assert {device for device, version in self.boards.items() if version != "1"} <= gone
+
+
+AnyOrder.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestAnyOrder = AnyOrder.TestCase
+
+
+@given(st.integers(1, 2**53), st.sets(st.text("abcdef0123", min_size=3, max_size=8), max_size=30))
+@settings(max_examples=50)
+def test_every_board_has_one_wave(rev, names):
+    waves = waves_of(rev, names, (0.01, 0.1, 1.0))
+    assert set(waves) == names
+    assert set(waves.values()) <= {0, 1, 2}

@@ -1,0 +1,338 @@
+"""What strangers do to the pages: half a request, another host's name, text that hides, a wrong password."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import time
+import urllib.parse
+
+import pytest
+from fleet.boards import arrival, birth
+
+from edgekit.fleet import FleetError, Pace
+from edgekit.fleet.pages.access import Access, Asking, TooManyError, read_password
+from edgekit.fleet.pages.guard import Names
+from edgekit.fleet.pages.show import shown, shown_in
+from edgekit.fleet.serve import FleetServer, Settings
+from edgekit_runtime.bundle.secrets import SecretError
+
+PASSWORD = "a long enough password"
+
+
+@pytest.fixture
+def serving(tmp_path):
+    """`serving(access=..., ...)` starts a server that has no broker; all of them end with the test."""
+    running = []
+
+    def start(**more):
+        number = len(running)
+        given = {"store": f"sqlite:///{tmp_path}/{number}.db", "listen": "127.0.0.1:0", "pace": Pace(chores_s=60)}
+        server = FleetServer(Settings("mqtt://127.0.0.1:1", **{**given, **more}))
+        server.start()
+        running.append(server)
+        return server
+
+    yield start
+    for server in running:
+        server.close()
+
+
+def where(server):
+    parts = urllib.parse.urlsplit(server.url)
+    return parts.hostname, parts.port
+
+
+def ask(server, path="/", method="GET", body=None, **headers):
+    """(status, headers, text), without following a redirect."""
+    connection = http.client.HTTPConnection(*where(server), timeout=30)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def post(server, path, *, cookie="", origin=None, **form):
+    host, port = where(server)
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Cookie": cookie}
+    headers["Origin"] = f"http://{host}:{port}" if origin is None else origin
+    return ask(server, path, "POST", urllib.parse.urlencode(form), **headers)
+
+
+# Connections.
+
+
+def test_many_half_open_heads_stop_no_page(serving):
+    """S29"""
+    server = serving()
+    held = []
+    try:
+        for number in range(1100):
+            half = socket.create_connection(where(server), timeout=10)
+            half.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+            held.append(half)
+            if number % 100 == 0:
+                assert ask(server)[0] == 200
+        assert ask(server)[0] == 200
+        server.store.commit([arrival(1)], [])  # its descriptors are its own
+    finally:
+        for half in held:
+            half.close()
+
+
+HALVES = {"nothing": b"", "half a head": b"GET / HTTP/1.1\r\n",
+          "half a body": b"POST /sign-out HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n12"}  # fmt: skip
+
+
+@pytest.mark.parametrize("start", HALVES.values(), ids=HALVES)
+def test_a_request_that_does_not_end_is_closed(serving, start):
+    """S29"""
+    server = serving(request_s=0.3)
+    with socket.create_connection(where(server), timeout=10) as half:
+        half.sendall(start)
+        while half.recv(4096):
+            pass
+
+
+def test_a_second_half_request_on_a_kept_connection_is_closed(serving):
+    server = serving(request_s=0.3)
+    with socket.create_connection(where(server), timeout=10) as kept:
+        kept.sendall(b"GET /static/mark.svg HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        while not kept.recv(4096).endswith(b"</svg>\n"):
+            pass
+        kept.sendall(b"GET /heal")
+        while kept.recv(4096):
+            pass
+
+
+def test_a_head_above_its_bound_is_refused(serving):
+    with socket.create_connection(where(serving()), timeout=10) as long:
+        long.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X-Long: " + b"a" * 40_000)
+        assert b"400" in long.recv(4096)
+
+
+def test_streams_fill_a_peers_share_and_no_more(serving):
+    """A stream is an answer under way: it is not closed for a newcomer, who finds no place."""
+    server = serving(most_a_peer=3)
+    streams = [socket.create_connection(where(server), timeout=10) for _ in range(3)]
+    for stream in streams:
+        stream.sendall(b"GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b"200" in stream.recv(4096)
+    with socket.create_connection(where(server), timeout=10) as more, pytest.raises(OSError):
+        more.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert more.recv(4096) == b""
+        raise ConnectionError
+    streams.pop().close()
+    until = time.monotonic() + 10
+    while True:
+        try:
+            assert ask(server)[0] == 200
+            break
+        except OSError:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    for stream in streams:
+        stream.close()
+
+
+# Names.
+
+HOSTS = [("localhost:1", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("FLEET.example", 200), ("fleet.example.", 200),
+         ("evil.example", 421), ("127.0.0.1.evil.example", 421), ("192.0.2.7", 421), ("a@localhost", 400), ("", 400),
+         ("localhost:x", 400), ("localhost/x", 400)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("named")
+    settings = Settings("mqtt://127.0.0.1:1", store=f"sqlite:///{folder}/x.db", listen="127.0.0.1:0",
+                        names=("fleet.example",))  # fmt: skip
+    with FleetServer(settings) as server:
+        yield server
+
+
+@pytest.mark.parametrize(("host", "status"), HOSTS)
+def test_only_the_servers_own_names_are_answered(named, host, status):
+    """S27"""
+    assert ask(named, Host=host)[0] == status
+
+
+def test_where_every_address_is_listened_on_each_is_a_name_and_no_other_is():
+    names = Names.of("0.0.0.0", ["fleet.example"])
+    assert names.has("192.0.2.7:8787")
+    assert names.has("[2001:db8::1]:8787")
+    assert not names.has("evil.example")
+    assert not Names.of("192.0.2.1").has("192.0.2.7")
+
+
+# Text that hides.
+
+HIDDEN = {"direction": "a\u202eb", "zero width": "a\u200bb", "joiner": "a\u200db", "mark": "a\u200fb",
+          "soft": "a\u00adb", "tag": "a\U000e0041b", "filler": "a\u3164b", "isolate": "\u2067a",
+          "feff": "a\ufeffb"}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HIDDEN.values(), ids=HIDDEN)
+def test_what_cannot_be_seen_is_escaped(text):
+    assert shown(text).isascii()
+    assert shown_in({"a": [text, 1]})["a"][0].isascii()
+
+
+@pytest.mark.parametrize("text", ["می\u200cخواهم", "👩\u200d🔧", "größe", "数字"])
+def test_what_can_be_seen_stays(text):
+    assert shown(text) == text
+
+
+def test_no_page_has_a_boards_text_with_what_cannot_be_seen(serving):
+    """S28"""
+    server = serving()
+    now = int(time.time() * 1000)
+    server.store.commit(
+        [], [birth("gate-1", received=now, model="dig\u202etis", ver="1\u200b", hw="x\u2066y", profile="p\u00ad")]
+    )
+    server.store.commit([arrival(1, "gate-1", received=now, at=now, model="dig\u202etis", version="1\u200b")], [])
+    for path in ("/", "/device/gate-1", "/device/gate-1/series", "/?q=%E2%80%AE"):
+        text = ask(server, path)[2]
+        assert not re.search("[\u202e\u200b\u2066\u00ad]", text), path
+    assert "dig\\u202etis" in ask(server)[2]
+
+
+# Signing in.
+
+
+def test_a_password_opens_the_pages_and_nothing_else_does(serving):
+    """S27"""
+    server = serving(access=Access.by_password(PASSWORD, time.monotonic))
+    assert ask(server)[0] == 401
+    assert ask(server, "/stream")[0] == 401
+    assert json.loads(ask(server, "/healthz", Host="localhost")[2]).keys() == {"ok"}
+    status, headers, _ = ask(server, "/device/x-1?a=b", Accept="text/html")
+    assert (status, headers["location"]) == (303, "/sign-in?next=%2Fdevice%2Fx-1%3Fa%3Db")
+    page = ask(server, "/sign-in?next=%2Fdevice%2Fx-1")[2]
+    token = re.search('name="csrf" value="([0-9a-f]+)"', page)[1]
+    status, _, page = post(server, "/sign-in", csrf=token, password="wrong password", next="/")
+    assert (status, "not the password" in page) == (403, True)
+    status, headers, _ = post(server, "/sign-in", csrf=token, password=PASSWORD, next="//evil.example")
+    assert (status, headers["location"]) == (303, "/")
+    cookie = headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "samesite=strict" in cookie.lower()
+    cookie = cookie.split(";")[0]
+    status, _, page = ask(server, Cookie=cookie)
+    assert (status, "Sign out" in page) == (200, True)
+    mine = re.search('name="csrf" value="([0-9a-f]+)"', page)[1]
+    assert mine != token
+    assert post(server, "/sign-out", cookie=cookie, csrf=mine)[0] == 303
+    assert ask(server, Cookie=cookie)[0] == 401
+
+
+def test_basic_authorization_is_for_scripts(serving):
+    import base64
+
+    server = serving(access=Access.by_password(PASSWORD, time.monotonic))
+    right, wrong = (base64.b64encode(f"any:{word}".encode()).decode() for word in (PASSWORD, "wrong"))
+    assert ask(server, Authorization=f"Basic {right}")[0] == 200
+    assert [ask(server, Authorization=f"Basic {wrong}")[0] for _ in range(6)] == [401] * 5 + [429]
+    assert ask(server, Authorization=f"Basic {right}")[0] == 429
+
+
+def test_wrong_passwords_are_counted_and_a_right_one_among_many_is_refused_too():
+    """S27"""
+    now = [0.0]
+    access = Access.by_password(PASSWORD, lambda: now[0])
+    assert [access.sign_in("192.0.2.1", "wrong") for _ in range(5)] == [None] * 5
+    with pytest.raises(TooManyError) as caught:
+        access.sign_in("192.0.2.1", PASSWORD)
+    assert caught.value.wait_s == pytest.approx(12.0)
+    assert access.sign_in("192.0.2.2", PASSWORD) is not None
+    now[0] += 12.0
+    assert access.sign_in("192.0.2.1", PASSWORD) is not None
+
+
+def test_a_network_of_ipv6_is_one_that_guesses():
+    access = Access.by_password(PASSWORD, lambda: 0.0)
+    for number in range(5):
+        access.sign_in(f"2001:db8::{number}", "wrong")
+    with pytest.raises(TooManyError):
+        access.sign_in("2001:db8::9", "wrong")
+
+
+def test_a_session_ends():
+    now = [0.0]
+    access = Access.by_password(PASSWORD, lambda: now[0])
+    token = access.sign_in("p", PASSWORD)
+    assert access.viewer(Asking("p", cookie=token)).name == "operator"
+    now[0] += 12 * 3600 + 1
+    assert access.viewer(Asking("p", cookie=token)) is None
+    assert access.viewer(Asking("p", cookie="")) is None
+
+
+def test_a_proxys_header_counts_from_the_proxy_alone(serving):
+    """S27"""
+    server = serving(access=Access.by_proxy("X-Forwarded-User", ["127.0.0.1"]))
+    assert ask(server)[0] == 403
+    assert ask(server, X_Forwarded_User="ada")[0] == 200
+    other = serving(access=Access.by_proxy("X-Forwarded-User", ["192.0.2.1"]))
+    assert ask(other, X_Forwarded_User="ada", X_Forwarded_For="192.0.2.1")[0] == 403
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0"])
+def test_beyond_loopback_the_pages_need_a_sign_in(serving, listen):
+    """S27"""
+    with pytest.raises(FleetError, match="need a sign-in") as caught:
+        serving(listen=listen)
+    assert "--password" in caught.value.do
+    server = serving(listen=listen, access=Access.by_password(PASSWORD, time.monotonic))
+    assert server.exposed
+
+
+# Requests that change something.
+
+
+def test_a_page_elsewhere_cannot_post(serving):
+    """S27"""
+    server = serving(access=Access.by_password(PASSWORD, time.monotonic))
+    token = re.search('name="csrf" value="([0-9a-f]+)"', ask(server, "/sign-in")[2])[1]
+    for origin in ("http://evil.example", "null", "http://localhost:1"):
+        assert post(server, "/sign-in", origin=origin, csrf=token, password=PASSWORD)[0] == 403
+    assert ask(server, "/sign-in", "POST", "")[0] == 403
+    status, _, page = post(server, "/sign-in", csrf="0" * 64, password=PASSWORD)
+    assert (status, "expired" in page) == (403, True)
+
+
+def test_every_form_needs_the_viewers_token(serving):
+    """S27"""
+    from starlette.routing import Route
+
+    from edgekit.fleet.pages.app import Facts, make_app
+
+    server = serving()
+    app = make_app(server.store, Facts(dict, dict, ""))
+    posts = [route.path for route in app.routes if isinstance(route, Route) and "POST" in (route.methods or ())]
+    assert "/sign-out" in posts
+    for path in posts:
+        assert post(server, re.sub("{.*?}", "porch-1", path), csrf="0" * 64)[0] in (403, 404), path
+    assert post(server, "/sign-out", csrf="x" * 20_000)[0] == 413
+
+
+# Passwords.
+
+
+def test_a_password_is_read_from_a_file_or_a_variable(tmp_path, monkeypatch):
+    file = tmp_path / "password"
+    file.write_text(PASSWORD + "\n")
+    file.chmod(0o600)
+    assert read_password(f"file:{file}") == PASSWORD
+    monkeypatch.setenv("FLEET_PASSWORD", PASSWORD)
+    assert read_password("env:FLEET_PASSWORD") == PASSWORD
+    file.chmod(0o644)
+    with pytest.raises(SecretError, match="chmod 600"):
+        read_password(f"file:{file}")
+    with pytest.raises(FleetError, match="env:NAME or file:PATH"):
+        read_password("hunter2 hunter2")
+    with pytest.raises(FleetError, match="5 characters"):
+        Access.by_password("short", time.monotonic)

@@ -1,0 +1,162 @@
+"""The report's first sentence: a pure function of what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reported import FIDELITY, report
+
+from edgekit.report import html
+from edgekit.report.decision import FEWEST, VOID, Evidence, decide, evidence_of, sentences_of
+
+GOOD = Evidence("tflite-int8", items=500, loss=0.002, interval=(-0.004, 0.008), limit=0.01)
+
+CASES = {
+    "the whole interval keeps the limit": (GOOD, "Ship it"),
+    "the interval ends at the limit": (replace(GOOD, interval=(-0.004, 0.01)), "Ship it"),
+    # the upper end is 4 points above the loss and there is room for 2: four times the items, of which 100 are there
+    "the interval reaches beyond": (
+        replace(GOOD, items=100, loss=0.01, interval=(-0.03, 0.05), limit=0.03),
+        "Ship it after 300 more labelled items",
+    ),
+    "judged by half of the items": (
+        replace(GOOD, items=100, loss=0.01, interval=(-0.03, 0.05), limit=0.03, halved=True),
+        "Ship it after 600 more labelled items",
+    ),
+    "without labels": (
+        replace(GOOD, items=100, loss=0.01, interval=(-0.03, 0.05), limit=0.03, labelled=False),
+        "Ship it after 300 more items",
+    ),
+    "two digits say enough": (
+        replace(GOOD, items=977, loss=0.01, interval=(-0.03, 0.05), limit=0.02),
+        "Ship it after 15,000 more labelled items",
+    ),
+    "one item is an item": (
+        replace(GOOD, items=100, loss=0.0, interval=(-0.01, 0.01002), limit=0.01),
+        "Ship it after 1 more labelled item",
+    ),
+    "chosen and judged by the same few": (
+        replace(GOOD, items=FEWEST - 5, reused=True),
+        "Ship it after 5 more labelled items",
+    ),
+    # 2 points of reach, which half of the limit, a half point, is a quarter of: sixteen times the items
+    "the loss is the limit itself": (
+        replace(GOOD, loss=0.01, interval=(-0.01, 0.03)),
+        "Ship it after 7,500 more labelled items",
+    ),
+    "a limit that nothing can prove": (replace(GOOD, loss=0.0, interval=(-0.01, 0.01), limit=0.0), "Do not ship"),
+    "nothing was acceptable": (Evidence(None, limit=0.01, refused="it is slower"), "Do not ship"),
+    "made-up inputs": (replace(GOOD, made_up=True), "Do not ship"),
+    "the original was asked wrongly": (replace(GOOD, void="labels are off by one"), "Do not ship"),
+    "an answer that is not finite": (replace(GOOD, not_finite=1), "Do not ship"),
+    "no limit": (replace(GOOD, limit=None), "Do not ship"),
+    "no interval, items enough": (replace(GOOD, interval=None), "Ship it"),
+    "no interval, few items": (
+        replace(GOOD, interval=None, items=FEWEST - 4, labelled=False),
+        "Ship it after 4 more items",
+    ),
+}
+
+
+@pytest.mark.parametrize(("known", "headline"), CASES.values(), ids=CASES)
+def test_fields_decide(known: Evidence, headline: str) -> None:
+    assert decide(known).headline == headline
+
+
+shares = st.floats(0, 0.5)
+
+
+@given(st.integers(1, 100_000), shares, shares, shares)
+def test_so_many_more_items_would_settle_it(items: int, loss: float, room: float, reach: float) -> None:
+    known = Evidence("a", items=items, loss=loss, interval=(loss - reach, loss + reach), limit=loss + room)
+    found = decide(known)
+    if found.items is None:
+        return
+    narrowed = reach * (items / (items + found.items)) ** 0.5
+    assert narrowed <= max(room, known.limit / 2) + 1e-6
+
+
+def board(**changes: Any) -> dict[str, Any]:
+    return {**report()["bundles"][0], **changes}
+
+
+LIMITS = {"max_drop": 0.01, "budget_ms": None}
+
+
+def test_the_page_begins_with_it() -> None:
+    page = html(report(limits=LIMITS))
+    first = page.index("Ship it: tflite-int8 loses 0.2 points of top-1 accuracy on 500 items, at most 0.8 points with")
+    assert page.index("<h1>") < first < page.index("sha256 ")
+
+
+def test_boards_that_differ_have_a_sentence_each() -> None:
+    none = board(profile="tiny", recipe=None, fidelity=None)
+    sentences = [sentence for _, sentence in sentences_of(report(bundles=[board(), none], limits=LIMITS))]
+    assert sentences[0].startswith("Ship it (raspberry-pi-4): ")
+    assert sentences[1] == ("Do not ship (tiny): every candidate was refused, most because it may take 52 to 120 ms.")
+    untried = {"recipe": "x", "code": "missing-extra", "reason": "an extra is not installed"}
+    none = board(profile="tiny", recipe=None, fidelity=None, refused=[untried] * 5 + none["refused"])
+    ((_, sentence),) = sentences_of(report(bundles=[none], limits=LIMITS))
+    assert "most because it may take 52 to 120 ms" in sentence
+    alike = [sentence for _, sentence in sentences_of(report(bundles=[board(), board(profile="b")], limits=LIMITS))]
+    assert len(alike) == 1
+    assert alike[0].startswith("Ship it: ")
+
+
+@pytest.mark.parametrize("code", sorted(VOID))
+def test_what_makes_a_comparison_void_is_told_in_its_place(code: str) -> None:
+    finding = {"code": code, "level": "warning", "what": "it was asked wrongly", "do": ""}
+    found = evidence_of(report(limits=LIMITS, data=[finding]), board())
+    assert decide(found).why == "it was asked wrongly"
+
+
+def drifted(**changes: Any) -> dict[str, Any]:
+    nothing = dict.fromkeys(("metric", "original", "artifact", "drop", "ci95", "loss_ci95"))
+    return {**FIDELITY, **nothing, **changes}
+
+
+def test_without_labels_the_output_that_decides_has_the_interval() -> None:
+    outputs = [
+        {"name": "a", "loss": 0.001, "measure": "cosine", "cosine_ci95": [0.9985, 0.9995]},
+        {"name": "b", "loss": 0.03, "measure": "agreement", "agreement": {"value": 0.97, "ci95": [0.95, 0.98]}},
+    ]
+    found = evidence_of(report(limits=LIMITS), board(fidelity=drifted(loss=0.03, outputs=outputs)))
+    assert found.interval == pytest.approx((0.02, 0.05))
+    assert not found.labelled
+    spread = evidence_of(
+        report(limits=LIMITS),
+        board(fidelity=drifted(loss=0.03, outputs=[{"name": "a", "loss": 0.03, "measure": "spread"}])),
+    )
+    assert spread.interval is None
+
+
+def test_an_error_grows_in_per_cent_of_the_originals() -> None:
+    fidelity = FIDELITY | {
+        "metric": "mae", "original": 4.0, "artifact": 4.1, "drop": 0.1, "ci95": [0.0, 0.2], "loss": 0.025,
+        "loss_ci95": [0.0, 0.05],
+    }  # fmt: skip
+    found = evidence_of(report(limits={"max_drop": 0.1}), board(fidelity=fidelity))
+    assert decide(found).why == (
+        "mean absolute error of tflite-int8 grows by 2.5 % on 500 items, at most 5 % with 95 % certainty, within the "
+        "limit of 10 %"
+    )
+
+
+def test_a_refusal_is_one_row_whatever_the_number_of_recipes_and_boards() -> None:
+    def refused(recipe: str, ms: str) -> dict[str, str]:
+        rule = "it may take longer than the budget of 50 ms"
+        return {"recipe": recipe, "code": "budget", "reason": f"it may take {ms}", "rule": rule, "do": ""}
+
+    boards = [
+        board(profile=name, refused=[refused("tflite-f32", f"{ms} ms"), refused("onnx-f32", f"{ms + 1} ms")])
+        for name, ms in (("one", 60), ("two", 70))
+    ]
+    page = html(report(bundles=boards))
+    assert page.count("it may take longer than the budget of 50 ms<small>budget</small>") == 1
+    assert "tflite-f32, onnx-f32</td>" in page
+    assert "one, two</td>" in page
+    assert "two, onnx-f32: it may take 71 ms" in page

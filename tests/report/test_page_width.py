@@ -1,0 +1,79 @@
+"""The page in a real browser: no column leaves it, on a desk or on a phone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from reported import ESTIMATE, FIDELITY, report
+
+from edgekit.report import html
+
+OUTSIDE = """
+const edge = document.documentElement.clientWidth;
+document.querySelectorAll("details").forEach((part) => { part.open = true; });
+return [...document.querySelectorAll("th, td, p, li, pre, small, .chart, .card, svg.main-svg")]
+  .filter((part) => part.getBoundingClientRect().right > edge + 1)
+  .map((part) => part.outerHTML.slice(0, 80));
+"""
+
+
+def share(value: float) -> dict[str, Any]:
+    return {"value": value, "ci95": [value - 0.012, value + 0.011], "items": 500}
+
+
+def full() -> dict[str, Any]:
+    """Every table, with the longest names that recipes, boards, outputs and tensors have."""
+    output = {
+        "name": "StatefulPartitionedCall_classification_head", "kind": "classes", "agreement": share(0.97),
+        "agreement_top5": share(0.98), "agreement_sure": share(0.98), "cosine": 0.9981, "cosine_ci95": [0.9975, 0.9986],
+        "sqnr_db": 22.9, "worst": 0.314159, "loss": 0.03, "measure": "agreement",
+    }  # fmt: skip
+    top5 = {
+        "metric": "top5", "original": 0.99, "artifact": 0.98, "drop": 0.01, "ci95": [-0.002, 0.02],
+        "higher_is_better": True,
+    }  # fmt: skip
+    fidelity = {**FIDELITY, "outputs": [output], "scores": [top5], "uncounted": ["custom TFLite_Detection_PostProcess"]}
+    long = "tflite-int8-per-tensor-mixed-before"
+    attempt = {
+        "remedy": "channels equalised, weights rounded by error", "recipe": long, "float_layers": 12,
+        "float_macs": 0.123, "noise_db": 21.2, "drop": 0.0123, "failed": "",
+    }  # fmt: skip
+    story = {"of": long, "recipe": long, "met": True, "why": "it keeps the limit", "drop": 0.0123, "plan": {},
+             "tried": [attempt]}  # fmt: skip
+    made = [
+        {"recipe": name, "bytes": 5_272_056, "fidelity": fidelity, "tools": {}, "repair": story,
+         "file": "mine/mobilenet_v3_large_full_integer_quant.tflite" if name.endswith(".tflite") else None,
+         "plan": {"ranges": "percentile", "steps": ["equalise", "round", "bias"], "float_layers": ["head", "stem"]}}
+        for name in (long, "tflite-dynamic", "onnx-int8-qdq-symmetric-mixed",
+                     "mobilenet_v3_large_full_integer_quant.tflite")
+    ]  # fmt: skip
+    bundles = [
+        {
+            **report()["bundles"][0], "profile": name, "recipe": long, "notes": ["a note " * 30],
+            "candidates": [{"recipe": one["recipe"], "estimate": ESTIMATE} for one in made],
+            "refused": [{"recipe": "tflite-dynamic", "code": "budget", "reason": "it may take 36.3 to 222 ms",
+                         "rule": "it may take longer than the budget of 50 ms", "do": ""}],
+        }
+        for name in ("raspberry-pi-4-64-bit-bookworm", "orange-pi-5")
+    ]  # fmt: skip
+    data = [{"code": "overlap", "level": "warning", "what": f"photos/{'long' * 20}.png is in both", "do": "Move it"}]
+    return report(
+        candidates=made, bundles=bundles, data=data, limits={"max_drop": 0.001, "budget_ms": 50.0},
+        command=f"edgekit build {'x' * 150}.keras", tools={"tensorflow": "2.21.0"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_column_leaves_the_page(browser, tmp_path, width):
+    page = tmp_path / "report.html"
+    page.write_text(html(full()), encoding="utf-8")
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        browser.get(page.as_uri())
+        assert browser.execute_script(OUTSIDE) == []
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        assert browser.execute_script("return document.querySelectorAll('table').length") >= 5
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

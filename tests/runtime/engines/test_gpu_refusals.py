@@ -1,0 +1,54 @@
+"""Engines of a GPU that are installed and broken: each way has its reason, and none answers from the processor."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+
+import pytest
+import tiny
+
+from edgekit_runtime.engines import EngineSetup, available, cuda, load_with
+from edgekit_runtime.errors import EngineError
+
+
+@pytest.fixture(autouse=True)
+def _gpu(monkeypatch):
+    """A GPU that is only said to be there; and every package is installed."""
+    monkeypatch.setattr(cuda, "gpu", lambda: cuda.Gpu("said to be there", (9, 0), "13.0"))
+    # Not a function of the registry: a module that is imported first in here would keep the stand-in.
+    monkeypatch.setattr(importlib.metadata, "version", lambda distribution: "9.9")
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "library"),
+    [("tensorrt", "tensorrt", "libnvinfer.so.11"), ("tensorrt-rtx", "tensorrt_rtx_bindings", "libtensorrt_rtx.so.1")],
+)
+def test_a_missing_library_is_named_with_its_engine(tmp_path, monkeypatch, name, module, library):
+    (tmp_path / f"{module}.py").write_text(f"raise ImportError('{library}: cannot open shared object file')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(EngineError, match=rf"engine '{name}' is installed and cannot be imported: {library}"):
+        load_with(name, "onnx", tiny.model_bytes("onnx-f32"), EngineSetup())
+
+
+@pytest.mark.skipif("onnxruntime" not in available(), reason="onnxruntime is not installed")
+def test_onnx_runtime_that_falls_back_to_the_processor_is_refused():
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this one has CUDA")
+    with pytest.raises(EngineError, match="with CPUExecutionProvider, not with CUDAExecutionProvider"):
+        load_with("onnxruntime-cuda", "onnx", tiny.model_bytes("onnx-f32"), EngineSetup())
+
+
+def test_pytorch_for_the_processor_is_refused(tmp_path, monkeypatch):
+    stand_in = "__version__ = '9.9'\nclass cuda:\n    is_available = staticmethod(lambda: False)\n"
+    (tmp_path / "torch.py").write_text(stand_in)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    try:
+        with pytest.raises(EngineError, match=r"torch-cuda .* finds no GPU"):
+            load_with("torch-cuda", "onnx", tiny.model_bytes("onnx-f32"), EngineSetup())
+    finally:
+        sys.modules.pop("torch", None)

@@ -1,0 +1,122 @@
+"""Engines of a GPU as candidates: what they may take, what is refused of them, and what they never get."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import tiny
+
+from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.secrets import Secret
+from edgekit_runtime.engines import EngineSetup, available, cuda, load_with
+from edgekit_runtime.engines.isolated import IsolatedHost
+from edgekit_runtime.errors import EngineError
+from edgekit_runtime.tuning import Tuner, TuningOptions, candidates, trial, tune
+
+pytestmark = pytest.mark.skipif("onnxruntime" not in available(), reason="only ONNX artifacts run on a GPU")
+HERE = {"onnxruntime": available().get("onnxruntime", ""), "torch-cuda": "2.11.0", "tensorrt-rtx": "1.7.1"}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return read_bundle(tiny.bundle(tmp_path_factory.mktemp("gpu"), "onnx-f32", engine="onnxruntime"))
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    monkeypatch.setattr(sys.modules["edgekit_runtime.tuning.tune"], "available", lambda: HERE)
+
+
+class Loads:
+    """In place of `load_with`: the processor answers for every engine, and building for a GPU takes 100 s."""
+
+    def __init__(self):
+        self.now, self.setups = 0.0, []
+
+    def clock(self):
+        return self.now
+
+    def __call__(self, name, form, data, setup):
+        self.setups.append(setup)
+        self.now += 100.0 if name != "onnxruntime" else 0.0
+        return load_with("onnxruntime", form, data, setup)
+
+
+def tried(bundle, monkeypatch):
+    loads, facts = Loads(), []
+    monkeypatch.setattr(trial, "load_with", loads)
+    monkeypatch.setattr(trial, "import_engine", lambda name: None)
+    offer = candidates(bundle.manifest, HERE, TuningOptions(threads=1), cores=1)
+    trial.Trial(bundle, offer, facts.append, loads.clock).run(0.5)
+    return loads, facts
+
+
+def test_what_is_built_for_a_gpu_takes_no_time_from_the_others(bundle, monkeypatch):
+    _, facts = tried(bundle, monkeypatch)
+    assert [fact["entered"] for fact in facts if "entered" in fact] == [0, 1, 2]
+
+
+def test_nothing_that_is_built_of_an_encrypted_bundle_may_be_kept(bundle, tmp_path, monkeypatch):
+    key = bytes(range(32))
+    path = tiny.bundle(tmp_path, "onnx-f32", engine="onnxruntime", secret=Secret([key]))
+    encrypted, _ = tried(read_bundle(path, secret=key), monkeypatch)
+    plain, _ = tried(bundle, monkeypatch)
+    assert {setup.keep for setup in encrypted.setups} == {False}
+    assert {setup.keep for setup in plain.setups} == {True}
+
+
+@pytest.mark.skipif(not cuda.absent(), reason="here is a GPU")
+@pytest.mark.usefixtures("installed")
+def test_without_a_gpu_each_is_refused_with_the_reason_and_the_processor_answers(bundle, tmp_path):
+    verdict = tune(bundle, TuningOptions(), Tuner(0.2, folder=tmp_path))
+    refused = {one["engine"]: one["refused"] for one in verdict.describe()["candidates"] if one["refused"]}
+    assert verdict.chosen.engine == "onnxruntime"
+    assert refused.keys() == {"tensorrt-rtx", "torch-cuda"}
+    assert all("no NVIDIA driver is installed" in why for why in refused.values())
+
+
+@pytest.mark.skipif(not cuda.absent(), reason="here is a GPU")
+@pytest.mark.usefixtures("installed")
+def test_asked_for_a_gpu_the_error_has_every_reason(bundle, tmp_path):
+    with pytest.raises(EngineError, match=r"no engine of a GPU runs it: tensorrt-rtx: no NV.*; torch-cuda: no NV"):
+        tune(bundle, TuningOptions(engine="gpu"), Tuner(0.2, folder=tmp_path))
+
+
+@pytest.mark.usefixtures("installed")
+def test_unmeasured_the_processor_answers(bundle):
+    assert tune(bundle, TuningOptions(), Tuner(0)).chosen.engine == "onnxruntime"
+    assert tune(bundle, TuningOptions(engine="torch-cuda"), Tuner(0)).chosen.engine == "torch-cuda"
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_verdict_is_good_for_one_gpu_and_driver(bundle, tmp_path, monkeypatch):
+    for gpu, how in (("L4, driver 13.0", "measured"), ("L4, driver 13.0", "stored"), ("H200, driver 13.0", "measured")):
+        monkeypatch.setattr(cuda, "identity", lambda gpu=gpu: gpu)
+        assert tune(bundle, TuningOptions(threads=1), Tuner(0.2, folder=tmp_path)).how == how
+
+
+def test_of_a_gpu_no_memory_but_the_machines_is_a_limit():
+    from edgekit_runtime import children
+
+    limits = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(children, "_limit", lambda *_: None)
+        patched.setattr(children, "machine_bytes", lambda: 64 << 30)
+        patched.setattr(children, "limit_memory", limits.append)
+        children.limit_this_process(1000)
+        children.limit_this_process(1000, gpu=True)
+    assert limits == [children.allowed_bytes(1000, 64 << 30), 64 << 30]
+
+
+@pytest.mark.parametrize("confidential", [True, False])
+def test_in_a_process_of_its_own_what_was_encrypted_is_not_kept_either(monkeypatch, confidential):
+    asked = []
+    host = IsolatedHost(confidential=confidential)
+    ask = host._ask
+    monkeypatch.setattr(
+        host, "_ask", lambda child, request, limit_s: asked.append(request) or ask(child, request, limit_s)
+    )
+    host.load("onnxruntime", "onnx", tiny.model_bytes("onnx-f32"), EngineSetup())
+    host.close()
+    assert (b'"keep": false' in asked[0]) == confidential
