@@ -53,7 +53,7 @@ SLOW = (
     "converters/workload/test_tflite.py::test_mobilenet_v1",
     "converters/workload/test_tflite.py::test_published_latencies",
     "docs/test_blocks.py",
-    "fleet/test_herd.py::test_boards_whose_broker_is_killed", "fleet/test_proof.py",
+    "fleet/test_board_load.py::test_boards_whose_broker_is_killed", "fleet/test_proof.py",
     "fleet/test_rolling.py::test_a_server_that_is_killed",
     "fleet/test_rolling.py::test_pause_abort_and_undo_are_obeyed", "fleet/test_story.py", "interop/",
     "install_faults/test_disks.py", "install_faults/test_points.py", "install_faults/test_power_cuts.py",
