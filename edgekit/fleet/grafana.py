@@ -22,17 +22,24 @@ def _quantile(q: float) -> str:
     return f"histogram_quantile({q}, sum by (le, model, version, profile) ({buckets}))"
 
 
-_BOARDS = 'edgekit_fleet_devices{model=~"$model",version=~"$version"'
+def _gauge(name: str) -> str:
+    """Without the labels that Prometheus adds, so it can stand beside other series."""
+    return f"max {_BY} (edgekit_fleet_{name}{{{_PICK}}})"
+
+
+_BOARDS = f"edgekit_fleet_devices{{{_PICK}"
 _REFUSED = "rate(edgekit_fleet_payloads_refused_total[$__rate_interval])"
 _PANELS = (
     ("Boards by state", "none", f"sum by (state) ({_BOARDS}}})", "{{state}}"),
     ("Boards by version", "none", f'sum by (model, version) ({_BOARDS},state=~"online|offline"}})',
      "{{model}} {{version}}"),
     ("p99", "s", _quantile(0.99), _NAMES),
+    ("p99, times the budget", "none", f"{_quantile(0.99)} / {_gauge('budget_seconds')}", _NAMES),
     ("p50", "s", _quantile(0.5), _NAMES),
     ("Answers a second", "reqps", _TOTAL, _NAMES),
     ("Over budget", "percentunit", _ratio("over_budget"), _NAMES),
     ("Errors", "percentunit", _ratio("errors"), _NAMES),
+    ("Drift: median PSI of the boards", "none", _gauge("drift_psi"), _NAMES),
     ("Answers from a host", "percentunit", _ratio("host_answers"), _NAMES),
     ("Answers from the cache", "percentunit", _ratio("cache_hits"), _NAMES),
     ("Payloads refused", "cps", f"sum by (reason) ({_REFUSED})", "{{reason}}"),

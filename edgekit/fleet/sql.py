@@ -24,6 +24,7 @@ from edgekit.fleet.errors import StoreError
 from edgekit.fleet.pruning import forget, prune
 from edgekit.fleet.schema import BOUNDS, LISTED, SUMS, VERSION, Bound, ddl, quoted
 from edgekit.fleet.store import (
+    GROUPS,
     SORTS,
     STATES,
     Arrival,
@@ -62,9 +63,6 @@ _STATE_SQL = {
     "failing": "d.errors * 20 > d.n + d.errors",
     "losing": "d.lost > 0",
 }
-_GROUPS: Mapping[GroupBy | None, tuple[str, ...]] = {
-    None: (), "model": ("model", "version"), "profile": ("profile",), "site": ("site",), "group": ("group",),
-}  # fmt: skip
 _DEVICES = f"SELECT d.num, {quoted(LISTED, 'd.')} FROM device AS d"
 _ROLLUPS = (
     f"SELECT r.start_ms, b.model, b.version, b.profile, {quoted(SUMS, 'r.')}, r.temp, r.cpu, r.mem, r.psi, r.latency, "
@@ -302,7 +300,7 @@ class SqlStore(ABC):
 
     def counts(self, group_by: GroupBy | None = None, query: Query | None = None) -> list[Count]:
         where, given = _where(query or Query())
-        names = _GROUPS[group_by]
+        names = GROUPS[group_by] if group_by is not None else ()
         columns = quoted(names, "d.")
         sums = ", ".join(f"coalesce(sum(CASE WHEN {_STATE_SQL[state]} THEN 1 ELSE 0 END), 0)" for state in STATES)
         rows = self.select(

@@ -24,6 +24,7 @@ from edgekit_runtime.telemetry import BoardEvent, Histogram, Window
 from edgekit_runtime.telemetry.window import is_text, read_object
 
 __all__ = [
+    "GROUPS",
     "QUARTER_MS",
     "SORTS",
     "STATES",
@@ -50,7 +51,12 @@ __all__ = [
 
 QUARTER_MS = 15 * 60 * 1000
 Resolution = Literal["5m", "15m", "1h"]
-GroupBy = Literal["model", "profile", "site", "group"]
+GroupBy = Literal["model", "build", "profile", "site", "group"]
+GROUPS: Mapping[GroupBy, tuple[str, ...]] = {
+    "model": ("model", "version"), "build": ("model", "version", "profile"), "profile": ("profile",), "site": ("site",),
+    "group": ("group",),
+}  # fmt: skip
+"""Ways to group boards, with the fields that one group has in common."""
 STATES = ("online", "offline", "late", "hot", "drifting", "lagging", "failing", "losing")
 """Conditions of a board, each a filter and a count. late: p99 above the budget. hot: throttled now, or 80 °C and more.
 
@@ -315,7 +321,7 @@ class BuildBoards:
 
 @dataclass(frozen=True)
 class Count:
-    """How many boards are in each of STATES. key: (), (model, version), (profile,), (site,) or (group,)."""
+    """How many boards are in each of STATES. key: the fields of GROUPS; () for all."""
 
     key: tuple[str, ...]
     devices: int

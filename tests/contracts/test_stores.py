@@ -462,6 +462,7 @@ def test_counts_are_of_the_fleet_or_of_groups(fleet):
     }
     assert [(count.key, count.devices) for count in fleet.counts("site")] == [(("south",), 6), (("north",), 3)]
     assert [(count.key, count.devices) for count in fleet.counts("model")] == [(("digits", "1"), 9)]
+    assert [count.key for count in fleet.counts("build")] == [("digits", "1", "raspberry-pi-4")]
     assert fleet.counts("site", Query(state="hot"))[0].key == ("south",)
     assert fleet.counts("profile", Query(text="nothing")) == []
 

@@ -21,12 +21,15 @@ from edgekit.fleet.pages.app import Facts, make_app
 from edgekit.fleet.pages.charts import compare, device_series, mean_ms, model_series
 from edgekit.fleet.pages.list_query import ListQuery
 from edgekit.fleet.pages.live import Live
-from edgekit.fleet.pages.metrics import FleetMetrics
+from edgekit.fleet.pages.metrics import COUNTERS, FleetMetrics
 from edgekit.fleet.store import Device, Query, Rollup
 from edgekit_runtime.telemetry import Histogram
 
 DASHBOARD = Path(__file__).parents[2] / "edgekit" / "fleet" / "grafana.json"
 NOW = int(time.time() * 1000)
+
+
+BUILD = {"model", "version", "profile"}
 
 
 def fill(store, boards=25, now=NOW):
@@ -35,7 +38,7 @@ def fill(store, boards=25, now=NOW):
         name, version = f"b-{i:02d}", "2" if i % 3 == 0 else "1"
         store.commit([], [birth(name, received=now, ver=version, site=("east", "west")[i % 2])])
         ms = [90.0 if i % 5 == 0 else 10.0 + i / 10] * 100
-        store.commit([arrival(1, name, at=now, received=now, ms=ms, version=version, temp=40.0 + i)], [])
+        store.commit([arrival(1, name, at=now, received=now, ms=ms, version=version, temp=40.0 + i, psi=0.02)], [])
     store.commit([], [birth("b-03", on=False, received=now)])
 
 
@@ -112,7 +115,7 @@ def test_what_is_wrong_is_written_and_not_only_coloured(client):
     assert '<span class="mark">over budget</span>' in row
 
 
-@pytest.mark.parametrize("by", ["model", "profile", "site", "group"])
+@pytest.mark.parametrize("by", ["model", "build", "profile", "site", "group"])
 def test_groups_count_every_board_and_link_to_them(client, by):
     page = client.get(f"/?by={by}").text
     boards = [int(n) for n in re.findall(r'data-label="boards">(\d+)<', page)]
@@ -282,6 +285,10 @@ def test_prometheus_reads_the_page(client):
     assert (boards["1", "online"], boards["1", "offline"], boards["2", "offline"]) == (16, 0, 1)
     assert families["edgekit_fleet_payloads_refused"].samples[0].value == 3
     assert families["edgekit_fleet_latency_seconds"].type == "histogram"
+    for name in ("devices", "budget_seconds", "drift_psi", "latency_seconds", *(c.removesuffix("_total") for c, _ in
+                 COUNTERS.values())):  # fmt: skip
+        for sample in families[f"edgekit_fleet_{name}"].samples:
+            assert set(sample.labels) >= BUILD, sample.name
     assert not any("b-0" in value for f in families.values() for s in f.samples for value in s.labels.values())
 
 
@@ -310,6 +317,24 @@ def value(page, name, version, **labels):
         and all(sample.labels[label] == wanted for label, wanted in labels.items())
     ]  # fmt: skip
     return found
+
+
+def test_boards_of_one_version_on_two_profiles_are_two_series(tmp_path):
+    own = SqliteStore.open(tmp_path / "own.db")
+    for name, profile, budget, psi in (("a-1", "jetson", 8.0, 0.5), ("b-1", "raspberry-pi-4", 30.0, None),
+                                       ("b-2", "raspberry-pi-4", 30.0, 0.1)):  # fmt: skip
+        own.commit([], [birth(name, received=NOW, profile=profile, sla=budget)])
+        own.commit([arrival(1, name, at=NOW, received=NOW, profile=profile, psi=psi)], [])
+    text = FleetMetrics(own, dict, dict).text(NOW + 1000)
+
+    def of(name, **more):
+        return {s.labels["profile"]: s.value for f in text_string_to_metric_families(text) for s in f.samples
+                if s.name == f"edgekit_fleet_{name}" and more.items() <= s.labels.items()}  # fmt: skip
+
+    assert of("devices", state="online") == {"jetson": 1, "raspberry-pi-4": 2}
+    assert of("budget_seconds") == {"jetson": 0.008, "raspberry-pi-4": 0.03}
+    assert of("drift_psi") == {"jetson": 0.5, "raspberry-pi-4": 0.1}
+    own.close()
 
 
 # The stream.
@@ -440,13 +465,20 @@ def test_the_dashboard_is_what_the_script_makes():
 def test_every_query_of_the_dashboard_names_metrics_and_labels_that_exist(client):
     samples = [s for f in text_string_to_metric_families(client.get("/metrics").text) for s in f.samples]
     labels = {sample.name: set(sample.labels) for sample in samples}
-    for panel in dashboard()["panels"]:
+    made = dashboard()
+    for panel in made["panels"]:
         (target,) = panel["targets"]
         named = re.findall(r"(edgekit_\w+)(?:\{(.*?)\})?", target["expr"])
         assert named, panel["title"]
         for name, picked in named:
             assert name in labels, name
             assert set(re.findall(r"(\w+)=~", picked)) <= labels[name], panel["title"]
-        grouped = {label for group in re.findall(r"by \((.*?)\)", target["expr"]) for label in group.split(", ")}
-        assert grouped <= set().union(*(labels[name] for name, _ in named)), panel["title"]
-        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= (grouped or {""}), panel["title"]
+        groups = re.findall(r"by \(([^)]*)\) \((?:rate\()?(edgekit_\w+)", target["expr"])
+        assert len(groups) == target["expr"].count(" by ("), panel["title"]
+        for group, name in groups:
+            assert set(group.split(", ")) <= labels[name], panel["title"]
+        shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        assert shown <= {label for group, _ in groups for label in group.split(", ")}, panel["title"]
+    variables = [one["query"]["query"] for one in made["templating"]["list"] if one["type"] == "query"]
+    for name, label in (re.fullmatch(r"label_values\((\w+), (\w+)\)", query).groups() for query in variables):
+        assert label in labels[name], name

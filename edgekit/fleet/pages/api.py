@@ -17,7 +17,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, get_args
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool  # noqa: TID253
 from starlette.requests import Request  # noqa: TID253
@@ -29,7 +29,7 @@ from edgekit.fleet.pages.charts import mean_ms
 from edgekit.fleet.pages.list_query import RANGES, ListQuery, range_of
 from edgekit.fleet.pages.show import conditions, shown
 from edgekit.fleet.rollout_tables import RolloutTables
-from edgekit.fleet.store import STATES, Device, GroupBy, Resolution, Rollup, Store
+from edgekit.fleet.store import GROUPS, STATES, Device, GroupBy, Resolution, Rollup, Store
 from edgekit_runtime.telemetry import DEVICE_ID
 
 __all__ = ["Api"]
@@ -124,8 +124,8 @@ class Api:
 
     def _counts(self, request: Request) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         by = request.query_params.get("by")
-        grouped: GroupBy | None = by if by in get_args(GroupBy) else None  # type: ignore[assignment]
-        names = ("model", "version") if grouped == "model" else (grouped,) if grouped else ()
+        grouped: GroupBy | None = by if by in GROUPS else None  # type: ignore[assignment]
+        names = GROUPS[grouped] if grouped is not None else ()
         found = self._store.counts(grouped, ListQuery.read(request.query_params).query)
         return [
             {

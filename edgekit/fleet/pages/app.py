@@ -50,7 +50,7 @@ from edgekit.fleet.pages.metrics import FleetMetrics
 from edgekit.fleet.pages.rollouts import RolloutPages
 from edgekit.fleet.pages.show import FILTERS, WORDS, shown, shown_in
 from edgekit.fleet.rollout_tables import RolloutTables
-from edgekit.fleet.store import STATES, Device, Query, Resolution, Store, Totals
+from edgekit.fleet.store import GROUPS, STATES, Device, Query, Resolution, Store, Totals
 from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.metrics import CONTENT_TYPE
 from edgekit_runtime.telemetry import DEVICE_ID
@@ -60,7 +60,10 @@ __all__ = ["Facts", "make_app"]
 _HERE = Path(__file__).parent
 _SIGN_IN = "sign in"
 _EVENTS = 100
-_GROUPS = {"model": "model", "profile": "profile", "site": "site", "group": "group"}
+_GROUPS = {
+    "model": "model and version", "build": "model, version and profile", "profile": "profile", "site": "site",
+    "group": "group",
+}  # fmt: skip
 EVENT_KINDS = (
     "online", "offline", "model", "boot", "epoch", "lost", "refused", "install", "rollback", "trial", "throttling",
     "spool",
@@ -167,7 +170,9 @@ class _Pages:
             finalize=shown,
         )  # fmt: skip
         self._jinja.filters.update(FILTERS)
-        self._jinja.globals.update(WORDS=WORDS, STATES=STATES, RANGES=tuple(RANGES), GROUPS=_GROUPS)
+        self._jinja.globals.update(
+            WORDS=WORDS, STATES=STATES, RANGES=tuple(RANGES), GROUPS=_GROUPS, FIELDS=GROUPS, zip=zip
+        )
         menu = (("/", "Boards"), ("/models", "Models"), *more, ("/events", "Events"), ("/health", "Server"))
         self._jinja.globals["MENU"] = menu
         self._drawn = _Drawn(self._jinja, store, facts)

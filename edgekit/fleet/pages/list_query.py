@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import Any, cast
 from urllib.parse import urlencode
 
-from edgekit.fleet.store import SORTS, STATES, GroupBy, Query
+from edgekit.fleet.store import GROUPS, SORTS, STATES, GroupBy, Query
 
 __all__ = ["PAGE", "RANGES", "ListQuery", "range_of"]
 
@@ -43,7 +43,7 @@ class ListQuery:
             given["state"] = state
         if params.get("sort", "").removeprefix("-") in SORTS:
             given["sort"] = params["sort"]
-        by = params.get("by") if params.get("by") in get_args(GroupBy) else None
+        by = params.get("by") if params.get("by") in GROUPS else None
         page = params.get("page", "")
         number = int(page) if page.isascii() and page.isdecimal() and len(page) < 7 else 1
         return cls(given, max(1, number), cast("GroupBy | None", by))

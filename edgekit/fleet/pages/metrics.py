@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median_low
 from typing import Any, Literal
 
 from edgekit.fleet.pages.charts import mean_ms
@@ -33,6 +34,10 @@ COUNTERS = {
     "hits": ("cache_hits_total", "Answers from the cache."),
     "misses": ("cache_misses_total", "Answers that were not in the cache."),
     "host": ("host_answers_total", "Answers from a host."),
+    "compared": ("compared_answers_total", "Answers of a host that the device gave, too."),
+    "differed": ("differing_answers_total", "Of the compared answers, those that differ."),
+    "values": ("input_values_total", "Input values that were looked at."),
+    "clipped": ("clipped_values_total", "Of these, the ones at a limit of the artifact's 8 bits."),
     "windows": ("windows_total", "Windows stored."),
 }
 _Key = tuple[str, str, str]
@@ -62,15 +67,23 @@ class FleetMetrics:
             return self._boards() + self._models() + self._server()
 
     def _boards(self) -> str:
-        groups = [(dict(zip(("model", "version"), one.key, strict=True)), one) for one in self._store.counts("model")]
-        return _family(
-            "devices", "gauge", "Boards, by what runs there and by state; one board may be in several.",
-            [({**labels, "state": state}, one.states[state]) for labels, one in groups for state in STATES],
+        groups = [(_labels(one.key), one.states) for one in self._store.counts("build")]
+        builds = [(_labels((one.model, one.version, one.profile)), one) for one in self._store.builds()]
+        budgets = [(labels, one.budget_ms / 1000) for labels, one in builds if one.budget_ms is not None]
+        return (
+            _family(
+                "devices", "gauge", "Boards, by what runs there and by state; one board may be in several.",
+                [({**labels, "state": state}, states[state]) for labels, states in groups for state in STATES],
+            )
+            + _family("budget_seconds", "gauge", "Budget that most of the boards name.", budgets)
+            + _family(
+                "drift_psi", "gauge", "Median PSI of the boards that have one.",
+                [(labels, median_low(one.psi)) for labels, one in builds if one.psi],
+            )
         )  # fmt: skip
 
     def _models(self) -> str:
-        names = ("model", "version", "profile")
-        labelled = [(dict(zip(names, key, strict=True)), sums) for key, sums in sorted(self._sums.items())]
+        labelled = [(_labels(key), sums) for key, sums in sorted(self._sums.items())]
         text = "".join(
             _family(family, "counter", meaning, [(labels, sums[name]) for labels, sums in labelled])
             for name, (family, meaning) in COUNTERS.items()
@@ -91,6 +104,10 @@ class FleetMetrics:
             + _family("payloads_refused_total", "counter", "Payloads refused.", [({"reason": w}, n) for w, n in words])
             + _family("windows_lost", "gauge", "Windows that boards gave up.", [({}, totals.lost)])
         )
+
+
+def _labels(build: Sequence[str]) -> dict[str, str]:
+    return dict(zip(("model", "version", "profile"), build, strict=True))
 
 
 def _family(
