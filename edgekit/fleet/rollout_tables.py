@@ -253,7 +253,10 @@ class RolloutTables:
         )
 
     def report(self, reports: Sequence[tuple[str, OrderReport]], now_ms: int) -> None:
-        """What boards said. A withdrawn order that was carried out all the same is undone with the others."""
+        """What boards said. A withdrawn order that was carried out all the same is undone with the others.
+
+        A report of another bundle under the same number counts for nothing: the order is repeated.
+        """
         with self._store.writing() as batch:
             for device, said in reports:
                 former = said.former
@@ -261,11 +264,12 @@ class RolloutTables:
                     "UPDATE rollout_board SET phase = ?, version = ?, error = ?, code = ?, at_ms = ?, "
                     "former_version = CASE WHEN ? <> '' AND want <> 'former' THEN ? ELSE former_version END, "
                     "former_sha256 = CASE WHEN ? <> '' AND want <> 'former' THEN ? ELSE former_sha256 END "
-                    f"WHERE device = ? AND rev = ? AND phase NOT IN ({_FINAL})",
+                    f"WHERE device = ? AND rev = ? AND phase NOT IN ({_FINAL}) AND ? IN ('', CASE want WHEN 'former' "
+                    "THEN former_sha256 ELSE (SELECT r.sha256 FROM rollout r WHERE r.id = rollout_board.rollout) END)",
                     (
                         said.phase, said.version, said.error, said.code, now_ms,
                         *([former.version] * 2 if former else ["", ""]), *([former.sha256] * 2 if former else ["", ""]),
-                        device, said.rev,
+                        device, said.rev, said.sha256,
                     ),
                 )  # fmt: skip
             undone = batch.execute("SELECT id, undo_rev FROM rollout WHERE state IN ('undoing', 'undone')").fetchall()

@@ -192,6 +192,22 @@ def test_an_order_is_due_until_its_board_came_to_an_end(tables):
     assert tables.tally(made).failed == 0
 
 
+def test_a_report_of_another_bundle_under_the_same_number_counts_for_nothing(tables):
+    """Of a store that was lost and made again, or of a second server with the same clock."""
+    made = tables.make(TWO, "http://x/y.ekb", replace(PLAN, waves=(0.2, 1.0)), NAMES, 1000)
+    right, wrong = (one.device for one in tables.due(1000, 100))
+    said = OrderReport(made.rev, "committed", "2", former=FORMER, sha256=TWO.sha256)
+    tables.report([(right, said), (wrong, replace(said, sha256="f" * 64))], 1300)
+    assert tables.tally(made) == Tally(2, 1, 1, 0, last_ms=1300)
+    assert [one.device for one in tables.due(1400, 100)] == [wrong]
+    tables.speak(1, "undo", 1500)
+    back = OrderReport(made.undo_rev, "committed", "1", sha256=FORMER.sha256)
+    tables.report([(right, replace(back, sha256=TWO.sha256))], 1600)
+    assert tables.tally(tables.get(1)).moving_back == 1
+    tables.report([(right, back)], 1700)
+    assert tables.tally(tables.get(1)).moving_back == 0
+
+
 def test_undo_sends_back_what_moved_and_withdraws_the_rest(tables):
     made = tables.make(TWO, "http://x/y.ekb", replace(PLAN, waves=(0.3, 1.0)), NAMES, 1000)
     moved, failed, silent = [one.device for one in tables.due(1000, 100)]

@@ -3,7 +3,7 @@
     decide(order, AgentNote(rev=7, phase="fetching"), RootState(current="ab12.."))     # "install"
 
 Rules:
-- an order that came to an end is never begun again: only another rev is another order;
+- an order that came to an end is never begun again: only another rev, or another bundle under it, is another order;
 - what the root says decides, not what was to be done: after a kill the same question gives the right step;
 - a bundle that the root keeps is activated and not fetched; a trial that no order wants any more is given up;
 - what may be better later (a network, a disk, another install) is tried again, `MOST_TRIES` times with growing pauses;

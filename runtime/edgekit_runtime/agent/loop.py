@@ -126,7 +126,7 @@ class Agent:
         if order.root and order.root != self._options.root.name:
             return
         known = self._note.order
-        if known is not None and known.rev == order.rev:
+        if known is not None and (known.rev, known.sha256) == (order.rev, order.sha256):
             self._newer, self._withdrawn = None, False
             self._said = b""
             self._say(self._note)
@@ -260,7 +260,8 @@ class Agent:
         except EdgekitError as error:
             _LOG.error("%s", error)
         former = Former(note.former_version, note.former_sha256) if note.former_sha256 else None
-        said = OrderReport(note.order.rev, note.phase or "fetching", version, note.error, note.code, former).encode()
+        phase, sha256 = note.phase or "fetching", note.order.sha256
+        said = OrderReport(note.order.rev, phase, version, note.error, note.code, former, sha256).encode()
         if said != self._said and self.link.publish(f"{self._topic}/rep", said, retain=True):
             self._said = said
 

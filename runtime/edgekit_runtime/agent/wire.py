@@ -71,6 +71,8 @@ class OrderReport:
 
     version: the one that is active.
     former: see there, None where the board keeps none.
+    sha256: that was ordered, so a report of another bundle under the same rev is told apart; empty where a board does
+    not say it.
     """
 
     rev: int
@@ -79,11 +81,14 @@ class OrderReport:
     error: str = ""
     code: str = ""
     former: Former | None = None
+    sha256: str = ""
 
     def encode(self) -> bytes:
         value: dict[str, Any] = {
             "rev": self.rev, "phase": self.phase, "version": self.version, "error": self.error, "code": self.code,
         }  # fmt: skip
+        if self.sha256:
+            value["sha256"] = self.sha256
         if self.former is not None:
             value["from"] = {"version": self.former.version, "sha256": self.former.sha256}
         return json.dumps(value, separators=(",", ":")).encode()
@@ -124,6 +129,7 @@ def parse_report(payload: bytes) -> OrderReport:
         _text(value, "error", MOST_ERROR),
         _text(value, "code", 64),
         None if former is None else Former(_text(former, "version", 64), _sha256(former)),
+        _sha256(value) if "sha256" in value else "",
     )
 
 

@@ -181,6 +181,19 @@ def test_an_older_number_is_refused(made, key, broker, desk, root):
         assert desk.until("refused", 2).code == "downgrade"
 
 
+def test_another_bundle_under_the_number_of_the_last_order_is_installed(made, key, broker, desk, root):
+    one, two = (made(v, key=key[0], terms=BundleTerms(rollout_seq=int(v))) for v in ("1", "2"))
+    with running(broker, root, key), serving(Script(one.read_bytes())) as a, serving(Script(two.read_bytes())) as b:
+        desk.order(order(7, one, a))
+        first = desk.until("committed", 7)
+        desk.reports.clear()
+        desk.order(order(7, two, b))
+        second = desk.until("committed", 7)
+        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (one, two)]
+        assert [first.sha256, second.sha256] == digests
+        assert (second.version, second.former.sha256) == ("2", digests[0])
+
+
 def test_a_broken_network_is_tried_again_and_a_newer_order_takes_its_place(made, key, broker, desk, root, monkeypatch):
     monkeypatch.setattr("edgekit_runtime.agent.loop.pause_s", lambda tries: 0.05)
     one, two = (made(v, key=key[0]) for v in ("1", "2"))

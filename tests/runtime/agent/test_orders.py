@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,12 +16,13 @@ from edgekit_runtime.errors import DownloadError, InstallError, SelfTestError, S
 
 NEW, OLD, OTHER = "a" * 64, "b" * 64, "c" * 64
 ORDER = Order(7, "tiny", "2", NEW, "http://fleet:8787/bundles/x.ekb")
-REPORT = OrderReport(7, "committed", "2", former=Former("1", OLD))
+REPORT = OrderReport(7, "committed", "2", former=Former("1", OLD), sha256=NEW)
 
 
 def test_an_order_and_a_report_are_read_as_they_were_written():
     assert parse_order(ORDER.encode()) == ORDER
     assert parse_report(REPORT.encode()) == REPORT
+    assert parse_report(REPORT.encode().replace(f',"sha256":"{NEW}"'.encode(), b"", 1)) == replace(REPORT, sha256="")
 
 
 WRONG_ORDERS = {
