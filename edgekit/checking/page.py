@@ -24,9 +24,9 @@ def markdown() -> str:
         "<!-- Generated whole from the catalogue: python -m edgekit.checking.page > docs/codes.md -->",
         "# Codes",
         "",
-        'Everything that edgekit prints a code for, as `edgekit doctor CODE` has it. `edgekit doctor "TEXT"` finds the '
-        "entry that",
-        "knows a message of a loader, a converter or a package tool.",
+        "Every code that edgekit prints. `edgekit doctor CODE` also names the sources. `edgekit doctor "
+        '"TEXT"` finds the code',
+        "of a message by a loader, a converter or a package tool.",
     ]
     for kind, title in TITLES.items():
         lines += ["", f"## {title}"]
@@ -34,9 +34,7 @@ def markdown() -> str:
             if found.kind == kind:
                 sentence = f"{found.what[0].upper()}{found.what[1:]}."
                 lines += ["", f"### `{found.code}`", "", _safe(f"{sentence} {found.why}")]
-                lines += ["", f"*What to do:* {_safe(found.do)}."]
-                for source in found.sources:
-                    lines += ["", f"*Source:* {_safe(source)}."]
+                lines += ["", f"*Do:* {_safe(found.do)}."]
     return "\n".join(lines) + "\n"
 
 
