@@ -43,6 +43,9 @@ _PANELS = (
     ("Answers from a host", "percentunit", _ratio("host_answers"), _NAMES),
     ("Answers from the cache", "percentunit", _ratio("cache_hits"), _NAMES),
     ("Payloads refused", "cps", f"sum by (reason) ({_REFUSED})", "{{reason}}"),
+    ("Age of the newest stored window", "s", "edgekit_fleet_ingest_lag_seconds", "age"),
+    ("Ingestor's share of a core", "percentunit", "edgekit_fleet_ingest_busy_ratio", "busy"),
+    ("Windows that wait on boards", "none", "edgekit_fleet_windows_waiting", "windows"),
     ("Windows that boards gave up", "none", "edgekit_fleet_windows_lost", "windows"),
     ("Connection to the broker", "bool", "edgekit_fleet_broker_connected", "connected"),
 )  # fmt: skip

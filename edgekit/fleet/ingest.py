@@ -30,6 +30,7 @@ from typing import Any
 
 from edgekit.fleet.broker_thread import BrokerThread
 from edgekit.fleet.errors import FleetError
+from edgekit.fleet.intake import Intake
 from edgekit.fleet.store import Arrival, Change, Event, Mark, Store, moment_of, parse_state
 from edgekit_runtime.errors import WindowError
 from edgekit_runtime.telemetry import DEVICE_ID, ROOT, Broker, Handlers, Link, Seal, origin, parse_event, parse_window
@@ -136,7 +137,8 @@ class Credits:
 
 
 class Ingest(BrokerThread):
-    """`counts`: messages, windows, commits. `refused`: payloads by word. Read from any thread.
+    """`counts`: messages; new windows; events; repeated, messages that were stored before; commits. `refused`: payloads
+    by word. `intake`: of the last minute. Read from any thread.
 
     share: the group among whose ingestors the broker divides what boards send; each needs a name of its own.
     """
@@ -152,6 +154,7 @@ class Ingest(BrokerThread):
         super().__init__("ingest", 0.5)
         self._store, self._pace = store, pace or Pace()
         self.refused: Counter[str] = Counter()
+        self.intake = Intake()
         self._arrivals: list[Arrival] = []
         self._changes: list[Change] = []
         self._first_at = 0.0
@@ -228,7 +231,11 @@ class Ingest(BrokerThread):
         }
         self._arrivals, self._changes = [], []
         self.counts["commits"] += 1
-        self.counts["windows"] += len(arrivals)
+        windows, repeated = sum(mark.windows for mark in marks), sum(mark.repeated for mark in marks)
+        self.counts["windows"] += windows
+        self.counts["repeated"] += repeated
+        self.counts["events"] += sum(arrival.event is not None for arrival in arrivals)
+        self.intake.note(windows, repeated, now - self._first_at)
         for mark in marks:
             self._credits.arrived(mark.device, came[mark.device])
             left = waiting.get((mark.device, mark.epoch), 0) - mark.hwm - mark.held

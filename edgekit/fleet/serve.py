@@ -204,7 +204,10 @@ class FleetServer:
     def health(self) -> dict[str, Any]:
         """For /healthz."""
         link = self.ingest.link
-        return {"connected": link.connected, "trouble": link.trouble, "broker": self.broker_url, **self.ingest.counts}
+        return {
+            "connected": link.connected, "trouble": link.trouble, "broker": self.broker_url, **self.ingest.counts,
+            "intake": self.ingest.intake.figures(), "shared": bool(self._settings.share),
+        }  # fmt: skip
 
     def close(self) -> None:
         self._ends.close()

@@ -184,7 +184,12 @@ class SqlStore(ABC):
                 if found is None:
                     refused = replace(arrival, window=None, event=None, refused="unstorable", payload=b"")
                     found = self._apply([refused], [])
-                latest |= {mark.epoch: mark for mark in found}
+                for mark in found:
+                    before = latest.get(mark.epoch, mark)
+                    sums = {"windows": mark.windows, "repeated": mark.repeated}
+                    if before is not mark:
+                        sums = {"windows": before.windows + mark.windows, "repeated": before.repeated + mark.repeated}
+                    latest[mark.epoch] = replace(mark, **sums)
             marks += latest.values()
         return marks
 
@@ -440,11 +445,13 @@ class SqlStore(ABC):
     def totals(self) -> Totals:
         ((devices, *sums),) = self.select(
             "SELECT count(*), coalesce(sum(online), 0), coalesce(sum(stored * 1.0), 0), coalesce(sum(lost * 1.0), 0), "
-            "coalesce(sum(refused * 1.0), 0) FROM device"
+            "coalesce(sum(refused * 1.0), 0), coalesce(sum(waiting * 1.0), 0), "
+            "coalesce(max(CASE WHEN latest_ms < seen_ms THEN latest_ms ELSE seen_ms END), 0) FROM device"
         )
         found = self.select("SELECT value FROM counter WHERE name = 'changed'")
-        online, stored, lost, refused = (min(packed.MOST, int(n)) for n in sums)
-        return Totals(devices, online, stored, lost, refused, found[0][0] if found else 0)
+        online, stored, lost, refused, waiting, newest_ms = (min(packed.MOST, int(n)) for n in sums)
+        changed = found[0][0] if found else 0
+        return Totals(devices, online, stored, lost, refused, changed, waiting, newest_ms)
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         return {name: (rows, size) for name, rows, size in self.select('SELECT name, "rows", bytes FROM size')}

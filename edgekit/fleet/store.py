@@ -218,7 +218,8 @@ class Mark:
     """Everything of this epoch up to hwm is stored, or known to be lost.
 
     known: the store has the birth of the boot that sent this; without it the board sends its birth again. held: windows
-    above hwm that are stored, too.
+    above hwm that are stored, too. windows, repeated: of this commit, how many windows were new, and how many messages
+    of any kind were not.
     """
 
     device: str
@@ -226,6 +227,8 @@ class Mark:
     hwm: int
     known: bool = True
     held: int = 0
+    windows: int = field(default=0, compare=False)
+    repeated: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -391,7 +394,10 @@ Quarter = Rollup
 
 @dataclass(frozen=True)
 class Totals:
-    """Of the whole fleet. changed: the latest of any board."""
+    """Of the whole fleet. changed: the latest of any board. waiting: windows that are on boards, as they said last.
+
+    newest_ms: when the newest window ended, and no later than it came; 0 before the first.
+    """
 
     devices: int
     online: int
@@ -399,6 +405,8 @@ class Totals:
     lost: int
     refused: int
     changed: int = 0
+    waiting: int = 0
+    newest_ms: int = 0
 
 
 class Store(Protocol):

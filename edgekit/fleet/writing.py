@@ -196,10 +196,12 @@ class Batch:
             group.sort(key=lambda arrival: arrival.seq)
             mine = known.setdefault(name, {})
             mark = mine.get(epoch) or mine.setdefault(epoch, _Epoch(group[0].floor - 1))
+            before = len(self._fresh.get(name, ()))
             taken = self._arrive(self._rows[name], mark, group)
             windows += taken
+            new = len(self._fresh.get(name, ())) - before
             known_birth = self._is_known(self._rows[name], epoch, group[-1])
-            marks.append(Mark(name, epoch, mark.hwm, known_birth, mark.held))
+            marks.append(Mark(name, epoch, mark.hwm, known_birth, mark.held, new, len(group) - len(taken)))
         size = sum(len(window[5] or b"") for window in windows)
         self._grow("win", len(windows), size + ROW_BYTES["win"] * len(windows))
         self._db.many(

@@ -43,6 +43,20 @@ def test_a_window_that_comes_twice_is_stored_and_counted_once(store):
     assert store.totals().windows == 2
 
 
+def test_a_commit_says_what_was_new_and_the_totals_how_old_the_newest_window_is(store):
+    assert (store.totals().newest_ms, store.totals().waiting) == (0, 0)
+    (first,) = store.commit([arrival(1), arrival(2), arrival(2)], [])
+    assert (first.windows, first.repeated) == (2, 1)
+    (again,) = store.commit([arrival(1), arrival(2), arrival(3, refused="shape")], [])
+    assert (again.windows, again.repeated) == (0, 2)
+    ahead = NOW + 120_000
+    store.commit([arrival(1, "porch-2", at=ahead, received=NOW + 30_000)], [])
+    assert store.totals().newest_ms == NOW + 30_000, "a clock that is ahead makes nothing newer than it came"
+    late = replace(arrival(1, "porch-3").window, seal=replace(arrival(1).window.seal, spooled=41))
+    store.commit([replace(arrival(1, "porch-3"), window=late)], [])
+    assert store.totals().waiting == 40
+
+
 def test_in_any_order_and_with_any_repetition_the_sum_is_the_same(store):
     rng = random.Random(0)
     arrivals = [arrival(seq, epoch=epoch) for seq in range(1, 41) for epoch in (EPOCH, OTHER)] * 2
@@ -273,7 +287,9 @@ def test_a_board_that_cannot_be_stored_is_refused_and_all_others_are_kept(store)
     assert {(mark.device, mark.hwm) for mark in marked} == {("porch-1", 4), *((f"gate-{n}", 1) for n in range(20))}
     assert store.device("porch-1").refused == 1
     assert "sent a window that was refused: unstorable" in [event.text for event in store.events("porch-1", 9)]
-    assert store.totals() == Totals(22, 22, 24, 0, 1, store.totals().changed)
+    assert sum(mark.windows for mark in marked) == 22
+    totals = store.totals()
+    assert totals == Totals(22, 22, 24, 0, 1, totals.changed, 0, totals.newest_ms)
     assert store.device("porch-1").n == 6
 
 

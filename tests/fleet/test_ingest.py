@@ -12,6 +12,7 @@ from mosquitto import Mosquitto
 
 from edgekit.fleet import Ingest, Pace, SqliteStore
 from edgekit.fleet.ingest import Credits
+from edgekit.fleet.intake import Intake
 from edgekit.fleet.store import Mark, quantiles
 from edgekit_runtime.telemetry import Broker, Histogram, Seal, encode_event, sealed_payload
 
@@ -186,6 +187,38 @@ def test_events_are_stored_in_the_sequence_of_windows(running):
     board.say("ek/v1/porch-1/ev", sealed_payload(happened.replace(b"throttling", b"tea"), Seal(EPOCH, 3, 1)), qos=1)
     board.wait(lambda heard: heard.heard and json.loads(heard.heard[-1][1])["hwm"] == 3)
     assert dict(ingest.refused) == {"shape": 1}
+
+
+def test_windows_events_and_what_came_before_are_counted_apart(running):
+    ingest, _, board = running
+    happened = encode_event("install", "2 is active", device="porch-1", boot=1, t0_ms=NOW, clock_ok=False)
+    event = sealed_payload(happened, Seal(EPOCH, 2, 1))
+    for topic, data in (("m", payload(1)), ("ev", event), ("m", payload(3)), ("m", b"{")):
+        board.say(f"ek/v1/porch-1/{topic}", data, qos=1)
+    wait_until(lambda: ingest.counts["windows"] == 2)
+    for topic, data in (("m", payload(1)), ("ev", event), ("m", payload(4))):
+        board.say(f"ek/v1/porch-1/{topic}", data, qos=1)
+    wait_until(lambda: ingest.counts["windows"] == 3)
+    assert (ingest.counts["messages"], ingest.counts["repeated"], dict(ingest.refused)) == (7, 2, {"json": 1})
+    figures = ingest.intake.figures()
+    assert figures["windows_per_s"] > 0 < figures["repeated_per_s"]
+    assert 0 <= figures["commit_s"] < 20
+
+
+def test_a_minute_of_what_came_in_is_kept_and_no_more():
+    now, worked = [0.0], [0.0]
+    intake = Intake(lambda: now[0], lambda: worked[0])
+    assert set(intake.figures().values()) == {0.0}
+    for _ in range(1200):  # ten a second for two minutes, half of the time at work
+        now[0], worked[0] = now[0] + 0.1, worked[0] + 0.05
+        intake.note(windows=3, repeated=1, waited_s=0.4 if now[0] < 30 else 0.2)
+    assert len(intake._seconds) <= 63
+    assert intake.figures() == {
+        "windows_per_s": pytest.approx(30, rel=0.02), "repeated_per_s": pytest.approx(10, rel=0.02),
+        "busy": pytest.approx(0.5, rel=0.03), "commit_s": 0.2,
+    }  # fmt: skip
+    now[0] += 120
+    assert set(intake.figures().values()) == {0.0}, "and nothing of it once it has stopped"
 
 
 def test_boards_that_are_known_hear_of_an_ingestor_that_comes(running, tmp_path):

@@ -29,6 +29,7 @@ DASHBOARD = Path(__file__).parents[2] / "edgekit" / "fleet" / "grafana.json"
 NOW = int(time.time() * 1000)
 
 
+INTAKE = {"windows_per_s": 5.5, "repeated_per_s": 0.5, "busy": 0.12, "commit_s": 0.41}
 BUILD = {"model", "version", "profile"}
 
 
@@ -52,7 +53,8 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(store):
-    app = make_app(store, Facts(lambda: {"json": 3}, lambda: {"connected": True, "messages": 7}, "mqtt://127.0.0.1"))
+    health = {"connected": True, "messages": 7, "intake": INTAKE}
+    app = make_app(store, Facts(lambda: {"json": 3}, lambda: health, "mqtt://127.0.0.1"))
     return Client(app)
 
 
@@ -180,6 +182,12 @@ def test_the_servers_own_page_says_what_is_stored_and_refused(client):
     page = client.get("/health").text
     assert re.search(r'<span class="kind">json</span> 3', page)
     assert "connected" in page
+    for figure, text in {"Windows taken in": "5.5 /s", "Ingest busy": "12 %", "Sent again": "30.0 /min",
+                         "Refused": "3"}.items():  # fmt: skip
+        assert re.search(rf"<small>{figure}</small><b[^>]*>{text}</b>", page), figure
+    said = client.get("/healthz").json()
+    assert said["intake"] == INTAKE
+    assert 0 <= said["lag_s"] < 3600
 
 
 # Charts.

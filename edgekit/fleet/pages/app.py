@@ -48,7 +48,7 @@ from edgekit.fleet.pages.list_query import PAGE, RANGES, ListQuery, range_of
 from edgekit.fleet.pages.live import Live, in_every_state
 from edgekit.fleet.pages.metrics import FleetMetrics
 from edgekit.fleet.pages.rollouts import RolloutPages
-from edgekit.fleet.pages.show import FILTERS, WORDS, shown, shown_in
+from edgekit.fleet.pages.show import FILTERS, WORDS, lag_s, shown, shown_in
 from edgekit.fleet.rollout_tables import RolloutTables
 from edgekit.fleet.store import GROUPS, STATES, Device, Query, Resolution, Store, Totals
 from edgekit_runtime.errors import MissingExtraError
@@ -278,11 +278,15 @@ class _Pages:
         )  # fmt: skip
 
     async def health(self, request: Request) -> Response:
-        totals, sizes = await run_in_threadpool(self._store.totals), await run_in_threadpool(self._store.sizes)
-        return self.render(
-            request, "health.html", totals=totals, sizes=sizes, refused=dict(self._facts.refused()),
-            health=dict(self._facts.health()), broker=self._facts.broker,
-        )  # fmt: skip
+        return self.render(request, "health.html", **await run_in_threadpool(self._server))
+
+    def _server(self) -> dict[str, Any]:
+        totals = self._store.totals()
+        return {
+            "totals": totals, "sizes": self._store.sizes(), "refused": dict(self._facts.refused()),
+            "health": dict(self._facts.health()), "broker": self._facts.broker,
+            "lag_s": lag_s(totals.newest_ms, _now_ms()),
+        }  # fmt: skip
 
     async def healthz(self, request: Request) -> Response:
         """200 while the store answers and the broker is there; 503 otherwise."""
@@ -294,7 +298,8 @@ class _Pages:
         ok = bool(health.get("connected", True))
         if request.scope["viewer"] is None:
             return JSONResponse({"ok": ok}, 200 if ok else 503)
-        return JSONResponse({"ok": ok, **health, **totals, "refused": dict(self._facts.refused())}, 200 if ok else 503)
+        came = {"refused": dict(self._facts.refused()), "lag_s": lag_s(totals["newest_ms"], _now_ms())}
+        return JSONResponse({"ok": ok, **health, **totals, **came}, 200 if ok else 503)
 
     async def metrics(self, request: Request) -> Response:
         text = await run_in_threadpool(self._metrics.text, _now_ms())

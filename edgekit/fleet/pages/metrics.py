@@ -18,6 +18,7 @@ from statistics import median_low
 from typing import Any, Literal
 
 from edgekit.fleet.pages.charts import mean_ms
+from edgekit.fleet.pages.show import lag_s
 from edgekit.fleet.store import STATES, Rollup, Store
 from edgekit_runtime.metrics import family_text, histogram_text
 
@@ -64,7 +65,7 @@ class FleetMetrics:
                 for name, value in figures.items():
                     sums[name] = sums.get(name, 0) + max(0, value - old.get(name, 0))
             self._seen = fresh
-            return self._boards() + self._models() + self._server()
+            return self._boards() + self._models() + self._server(now_ms)
 
     def _boards(self) -> str:
         groups = [(_labels(one.key), one.states) for one in self._store.counts("build")]
@@ -94,8 +95,9 @@ class FleetMetrics:
         ]
         return text + histogram_text("edgekit_fleet_latency_seconds", "Time to an answer, over all sources.", samples)
 
-    def _server(self) -> str:
+    def _server(self, now_ms: int) -> str:
         totals, health = self._store.totals(), self._health()
+        intake, lag = health.get("intake", {}), lag_s(totals.newest_ms, now_ms)
         words = sorted(self._refused().items())
         here = int(bool(health.get("connected")))
         return (
@@ -103,6 +105,24 @@ class FleetMetrics:
             + _family("messages_total", "counter", "Messages from the broker.", [({}, int(health.get("messages", 0)))])
             + _family("payloads_refused_total", "counter", "Payloads refused.", [({"reason": w}, n) for w, n in words])
             + _family("windows_lost", "gauge", "Windows that boards gave up.", [({}, totals.lost)])
+            + _family(
+                "windows_waiting", "gauge", "Windows that are on boards, as they said last.", [({}, totals.waiting)]
+            )
+            + _family(
+                "repeated_total", "counter", "Messages that were stored before.", [({}, int(health.get("repeated", 0)))]
+            )
+            + _family(
+                "ingest_lag_seconds",
+                "gauge",
+                "Since the newest stored window ended.",
+                [] if lag is None else [({}, lag)],
+            )
+            + _family(
+                "ingest_busy_ratio",
+                "gauge",
+                "Share of a core that the ingestor takes, over a minute.",
+                [({}, float(intake.get("busy", 0.0)))],
+            )
         )
 
 

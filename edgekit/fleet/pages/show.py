@@ -17,8 +17,8 @@ from edgekit.fleet.store import Device
 from edgekit_runtime.errors import visible
 
 __all__ = [
-    "FILTERS", "WORDS", "Line", "celsius", "clock", "conditions", "count", "ms", "part", "percent", "rate", "share",
-    "shown", "shown_in", "size", "sparkline",
+    "FILTERS", "WORDS", "Line", "celsius", "clock", "conditions", "count", "lag_s", "ms", "part", "percent", "rate", "share",
+    "shown", "shown_in", "size", "span", "sparkline",
 ]  # fmt: skip
 
 NOTHING = "–"
@@ -95,6 +95,20 @@ def celsius(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.0f} °C"
 
 
+def lag_s(newest_ms: int, now_ms: int) -> float | None:
+    """Seconds since the newest stored window ended; None before the first."""
+    return max(0.0, (now_ms - newest_ms) / 1000) if newest_ms else None
+
+
+def span(seconds: float | None) -> str:
+    if seconds is None:
+        return NOTHING
+    for unit, length, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < most:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
 def count(value: int) -> str:
     return f"{value:,}"
 
@@ -167,5 +181,5 @@ def condition(state: str) -> str:
 FILTERS: dict[str, Callable[..., Any]] = {
     "ms": ms, "rate": rate, "share": share, "percent": percent, "celsius": celsius, "count": count, "clock": clock,
     "sparkline": sparkline, "conditions": conditions, "condition": condition,
-    "part": part, "size": size,
+    "part": part, "size": size, "span": span,
 }  # fmt: skip
