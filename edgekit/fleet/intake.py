@@ -1,8 +1,8 @@
 """What an ingestor took in during the last minute: whether it keeps up.
 
     intake = Intake()
-    intake.note(windows=40, repeated=1, waited_s=0.4)       # after each commit, in the ingestor's own thread
-    intake.figures()                                        # {"windows_per_s": 0.67, "busy": 0.02, ...}; from any thread
+    intake.note(windows=40, repeated=1, waited_s=0.4)   # after each commit, in the ingestor's own thread
+    intake.figures()                                    # {"windows_per_s": 0.67, "busy": 0.02, ...}; from any thread
 
 Rules: seconds are kept one by one for a minute, whatever the number of commits; no clock of a board is in a figure.
 """

@@ -185,11 +185,10 @@ class SqlStore(ABC):
                     refused = replace(arrival, window=None, event=None, refused="unstorable", payload=b"")
                     found = self._apply([refused], [])
                 for mark in found:
-                    before = latest.get(mark.epoch, mark)
-                    sums = {"windows": mark.windows, "repeated": mark.repeated}
-                    if before is not mark:
-                        sums = {"windows": before.windows + mark.windows, "repeated": before.repeated + mark.repeated}
-                    latest[mark.epoch] = replace(mark, **sums)
+                    before = latest.get(mark.epoch, Mark(mark.device, mark.epoch, 0))
+                    latest[mark.epoch] = replace(
+                        mark, windows=before.windows + mark.windows, repeated=before.repeated + mark.repeated
+                    )
             marks += latest.values()
         return marks
 

@@ -127,7 +127,7 @@ def test_32_bit_bookworm_has_tflite_runtime_and_debian_s_numpy(boards, digits, c
     found = replay(digits.old, board.profile, house=board.house, cache_dir=cache)
     assert found.ok, (found.failure, found.said)
     assert (found.runtime, found.cpu, found.stands_for) == ("tflite-runtime 2.14.0", "cortex-a15", "cortex-a72")
-    assert found.worst <= 1, "the golden answers are those of the reference kernels, which may round a tie in another way"
+    assert found.worst <= 1, "the golden answers are those of the reference kernels, which may round a tie otherwise"
     assert found.as_on_x86 is True
     assert {package.name: package.source for package in found.packages}.items() >= (
         BASE | {"tflite-runtime": "wheel"}

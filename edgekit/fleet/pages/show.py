@@ -17,8 +17,8 @@ from edgekit.fleet.store import Device
 from edgekit_runtime.errors import visible
 
 __all__ = [
-    "FILTERS", "WORDS", "Line", "celsius", "clock", "conditions", "count", "lag_s", "ms", "part", "percent", "rate", "share",
-    "shown", "shown_in", "size", "span", "sparkline",
+    "FILTERS", "WORDS", "Line", "celsius", "clock", "conditions", "count", "lag_s", "ms", "part", "percent", "rate",
+    "share", "shown", "shown_in", "size", "span", "sparkline",
 ]  # fmt: skip
 
 NOTHING = "–"
