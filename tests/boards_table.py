@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from edgekit_profiles import CannotEstimateError, Profile, estimate, installable, mobilenet_v1
 from edgekit_profiles.catalogue import built_in
@@ -94,22 +95,27 @@ def emulated(profiles: list[Profile]) -> str:
 
 
 def memory() -> str:
-    """From what benchmarks/runtime/memory_cap.py wrote: MiB under the caps, and whether the answers were the same."""
+    """From what benchmarks/runtime/memory_cap.py wrote: peaks under the caps, and whether the answers were the same."""
     written = json.loads(CAPS.read_text(encoding="utf-8"))["tables"]
-    rows = [
-        "| artifact | engine | cap | counted | peak | mapped at most | same answers |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for (recipe, engine), runs in {(runs[0]["recipe"], runs[0]["engine"]): runs for runs in written.values()}.items():
-        plain = runs[0]["answers"]
-        for one in runs[1:]:
-            whole = one["together_mb"] is not None
-            counted = "process and child (cgroup)" if whole else "process (`ulimit -v`)"
-            peak = one["together_mb"] if whole else one["peak_rss_mb"]
-            same = "yes" if one["answers"] == plain and not one["error"] else "**no**"
-            shown = f"{peak:.0f} MiB | {one['peak_mapped_mb']:.0f} MiB"
-            rows.append(f"| `{recipe}` | {ENGINES[engine]} | {one['cap_mb']} MiB | {counted} | {shown} | {same} |")
+    tables = {(runs[0]["recipe"], runs[0]["engine"]): runs for runs in written.values()}
+    caps = [heading(one) for one in next(iter(tables.values()))[1:]]
+    rows = [f"| artifact | engine | {' | '.join(caps)} | same answers |", "|---" * (len(caps) + 3) + "|"]
+    for (recipe, engine), (free, *capped) in tables.items():
+        assert [heading(one) for one in capped] == caps
+        peaks = " | ".join(f"{peak(one):.0f}" for one in capped)
+        same = all(one["answers"] == free["answers"] and not one["error"] for one in capped)
+        rows.append(f"| `{recipe}` | {ENGINES[engine]} | {peaks} | {'yes' if same else '**no**'} |")
     return "\n".join(rows) + "\n"
+
+
+def heading(run: dict[str, Any]) -> str:
+    counted = "process (`ulimit -v`)" if run["together_mb"] is None else "process and child (cgroup)"
+    return f"{run['cap_mb']} MiB, {counted}"
+
+
+def peak(run: dict[str, Any]) -> float:
+    """In MiB, of what the cap counts."""
+    return float(run["peak_rss_mb"] if run["together_mb"] is None else run["together_mb"])
 
 
 def page() -> str:
@@ -118,12 +124,10 @@ def page() -> str:
 
 **No board was used to make edgekit.** [Boards](boards.md) says what these tables rest on.
 
-- *estimate*: the [grade](boards.md#how-long-it-will-take) of a latency for the board, with the TFLite engine \
-that it runs (LiteRT where
-  none installs). `refused`: not enough is known for a number.
-- *emulated*: CI installs the built wheel and a bundle on that system under QEMU and replays the golden examples, \
-on the board's
-  processor or on another one. *never*: not even that was done.
+- *estimate*: the [grade](boards.md#how-long-it-will-take) of a latency with the board's TFLite engine. \
+`refused`: not enough is known.
+- *emulated*: CI installs wheel and bundle on that system under QEMU and replays the golden examples, on this or \
+another processor.
 
 ## Boards
 
@@ -135,7 +139,8 @@ What installs follows from the system's Python, glibc and processor, and from th
 {systems()}
 ## Memory
 
-Bundles of the demo's network under caps that the kernel enforces, on x86-64 (`benchmarks/runtime/memory_cap.py`).
+Peak in MiB of bundles of the demo's network under caps that the kernel enforces, on x86-64
+(`benchmarks/runtime/memory_cap.py`).
 
 {memory()}"""
 

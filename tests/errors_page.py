@@ -16,7 +16,7 @@ HEAD = """<!-- Generated whole from the error classes: python tests/errors_page.
 
 Import them from `edgekit_runtime.errors`; an `except` of a class catches those indented below it. \
 `error.code` tells the reasons of
-one class apart, and is stable: `edgekit doctor CODE` and [codes.md](codes.md) say why it happens and what to do.
+one class apart, and is stable: [codes.md](codes.md) explains each code, `edgekit doctor CODE` with its reason.
 
 """
 WITHIN = {"WireError", "WindowError", "TooSlow", "WrongPartError", "FinalError", "_LeaderInterruptedError"}
@@ -44,9 +44,8 @@ def text() -> str:
 
 
 def lines(depth: int, kind: type[EdgekitError]) -> Iterator[str]:
-    yield f"{'  ' * depth}- `{kind.__name__}` (`{kind.code}`): {first_line(kind)}\n"
-    for code, meaning in kind.reasons.items():
-        yield f"{'  ' * (depth + 1)}- `{code}`: {meaning}\n"
+    reasons = f" Also {', '.join(f'`{code}`' for code in kind.reasons)}." if kind.reasons else ""
+    yield f"{'  ' * depth}- `{kind.__name__}` (`{kind.code}`): {first_line(kind)}{reasons}\n"
 
 
 def first_line(kind: type[EdgekitError]) -> str:

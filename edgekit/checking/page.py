@@ -24,17 +24,16 @@ def markdown() -> str:
         "<!-- Generated whole from the catalogue: python -m edgekit.checking.page > docs/codes.md -->",
         "# Codes",
         "",
-        "Every code that edgekit prints. `edgekit doctor CODE` also names the sources. `edgekit doctor "
-        '"TEXT"` finds the code',
-        "of a message by a loader, a converter or a package tool.",
+        "Every code that edgekit prints: what happened, and what to do. `edgekit doctor CODE` adds the reason and its "
+        "sources;",
+        '`edgekit doctor "TEXT"` finds the code of a message by a loader, a converter or a package tool.',
     ]
     for kind, title in TITLES.items():
         lines += ["", f"## {title}"]
         for found in entries().values():
             if found.kind == kind:
                 sentence = f"{found.what[0].upper()}{found.what[1:]}."
-                lines += ["", f"### `{found.code}`", "", _safe(f"{sentence} {found.why}")]
-                lines += ["", f"*Do:* {_safe(found.do)}."]
+                lines += ["", f"### `{found.code}`", "", _safe(f"{sentence} {found.do}.")]
     return "\n".join(lines) + "\n"
 
 
