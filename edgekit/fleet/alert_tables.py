@@ -7,15 +7,17 @@
 Rules:
 - an alert and the messages about it are one transaction; a message stays until its receiver took it, for three days at
   most, and is tried again after a pause that doubles up to an hour;
-- what is silenced is kept and shown, and not sent; an acknowledgement says who has it, and changes nothing else.
+- what is silenced is kept and shown, and not sent; where it outlasts its silence it is sent then;
+- who was sent that an alert opened is sent that it is over, silence or not; nobody else is;
+- an acknowledgement says who has it, and changes nothing else.
 """
 
 from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edgekit.fleet.alerts import KINDS, AlertFinding
@@ -23,7 +25,7 @@ from edgekit.fleet.errors import FleetError
 from edgekit.fleet.rollout_tables import Tables
 from edgekit_runtime.errors import shorten
 
-__all__ = ["Alert", "AlertTables", "Message"]
+__all__ = ["UNKNOWN", "Alert", "AlertTables", "Message"]
 
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS alert (
@@ -33,12 +35,16 @@ _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS alert_message (
     alert {int}, event {text}, sink {text}, payload {text}, tries {int}, due_ms {int}, until_ms {int},
     PRIMARY KEY (alert, event, sink))""",
+    "CREATE TABLE IF NOT EXISTS alert_told (alert {int}, sink {text}, PRIMARY KEY (alert, sink))",
 )
+"""alert_told: to whom it was sent that an alert opened; _HELD_BACK while it is silenced."""
 _COLUMNS = "id, what, kind, words, facts, opened_ms, seen_ms, cleared_ms, taken_ms, taken_by"
 _PATIENCE_MS = 3 * 24 * 3600 * 1000
 _KEPT_MS = 90 * 24 * 3600 * 1000
 _MOST_NAME = 64
 _FIRST_PAUSE_MS, _MOST_PAUSE_MS = 5_000, 3_600_000
+_HELD_BACK = ""
+UNKNOWN = "; no answers come any more, so nothing says that it recovered"
 
 
 @dataclass(frozen=True)
@@ -84,8 +90,13 @@ class AlertTables:
         with store.writing() as batch:
             batch.define(*_SCHEMA)
 
-    def take(self, findings: Sequence[AlertFinding], sinks: Sequence[str], now_ms: int) -> list[Alert]:
-        """Open what is new, refresh what lasts, clear what is over. Returns what was opened."""
+    def take(
+        self, findings: Sequence[AlertFinding], sinks: Sequence[str], now_ms: int, unknown: Collection[str] = ()
+    ) -> list[Alert]:
+        """Open what is new, refresh what lasts, clear what is over. Returns what was opened.
+
+        unknown: keys of alerts that, where they are over, ended for want of data.
+        """
         with self._store.writing() as batch:
             lasting = {
                 alert.key: alert
@@ -93,6 +104,9 @@ class AlertTables:
             }
             silent = [what for (what,) in batch.execute(
                 "SELECT what FROM alert_silence WHERE until_ms > ?", (now_ms,)).fetchall()]  # fmt: skip
+            told: dict[int, list[str]] = {}
+            for number, sink in batch.execute("SELECT alert, sink FROM alert_told").fetchall():
+                told.setdefault(int(number), []).append(sink)
             opened = []
             for one in findings:
                 known = lasting.pop(one.key, None)
@@ -101,6 +115,9 @@ class AlertTables:
                         "UPDATE alert SET words = ?, facts = ?, seen_ms = ? WHERE id = ?",
                         (one.text, json.dumps(dict(one.facts)), now_ms, known.id),
                     )
+                    if _HELD_BACK in told.get(known.id, ()):
+                        now = replace(known, text=one.text, facts=dict(one.facts), seen_ms=now_ms)
+                        self._tell_opened(batch, now, sinks, silent, now_ms)
                     continue
                 ((number,),) = batch.execute("SELECT coalesce(max(id), 0) + 1 FROM alert").fetchall()
                 alert = Alert(int(number), one.key, one.kind, one.text, dict(one.facts), now_ms, now_ms)
@@ -109,20 +126,31 @@ class AlertTables:
                     (alert.id, alert.key, alert.kind, alert.text, json.dumps(alert.facts), now_ms, now_ms),
                 )
                 opened.append(alert)
-                self._tell(batch, alert, "opened", sinks, silent, now_ms)
+                self._tell_opened(batch, alert, sinks, silent, now_ms)
             for alert in lasting.values():
-                batch.execute("UPDATE alert SET cleared_ms = ? WHERE id = ?", (now_ms, alert.id))
-                over = Alert(**{**vars(alert), "cleared_ms": now_ms})
-                self._tell(batch, over, "cleared", sinks, silent, now_ms)
+                over = replace(alert, cleared_ms=now_ms)
+                if alert.key in unknown:
+                    over = replace(over, text=alert.text + UNKNOWN, facts={**alert.facts, "no_data": True})
+                batch.execute(
+                    "UPDATE alert SET cleared_ms = ?, words = ?, facts = ? WHERE id = ?",
+                    (now_ms, over.text, json.dumps(over.facts), alert.id),
+                )
+                self._tell(batch, over, "cleared", [sink for sink in told.get(alert.id, ()) if sink in sinks], now_ms)
+                batch.execute("DELETE FROM alert_told WHERE alert = ?", (alert.id,))
             batch.execute("DELETE FROM alert WHERE cleared_ms > 0 AND cleared_ms < ?", (now_ms - _KEPT_MS,))
             batch.execute("DELETE FROM alert_message WHERE until_ms < ?", (now_ms,))
         return opened
 
-    def _tell(
-        self, batch: Any, alert: Alert, event: str, sinks: Sequence[str], silent: Sequence[str], now_ms: int
-    ) -> None:
-        if any(what in (alert.kind, alert.key) for what in silent):
-            return
+    def _tell_opened(self, batch: Any, alert: Alert, sinks: Sequence[str], silent: Sequence[str], now_ms: int) -> None:
+        """To everybody, unless it is silenced; and remember to whom."""
+        quiet = any(what in (alert.kind, alert.key) for what in silent)
+        batch.execute("DELETE FROM alert_told WHERE alert = ?", (alert.id,))
+        for sink in [_HELD_BACK] if quiet else sinks:
+            batch.execute("INSERT INTO alert_told VALUES (?, ?)", (alert.id, sink))
+        if not quiet:
+            self._tell(batch, alert, "opened", sinks, now_ms)
+
+    def _tell(self, batch: Any, alert: Alert, event: str, sinks: Sequence[str], now_ms: int) -> None:
         for sink in sinks:
             batch.execute(
                 "INSERT INTO alert_message VALUES (?, ?, ?, ?, 0, ?, ?)",

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from edgekit.fleet.alert_tables import AlertTables, Message
-from edgekit.fleet.alerts import AlertFinding, Build, Rules, Snapshot, Trouble, evaluate
+from edgekit.fleet.alert_tables import UNKNOWN, AlertTables, Message
+from edgekit.fleet.alerts import AlertFinding, Build, Rules, Snapshot, Trouble, evaluate, silent
 from edgekit.fleet.rollout_tables import RolloutTables, SharedStore
 from edgekit.fleet.store import BuildBoards, Device, Event, Query, Rollup
 from edgekit_runtime.errors import MemoryExceeded
@@ -49,7 +49,8 @@ class Alerting:
     def __init__(self, store: SharedStore, rules: Rules, publish: Publish) -> None:
         self._store, self._rules, self._publish = store, rules, publish
         self.tables, self._rollouts = AlertTables(store), RolloutTables(store)
-        self._sinks = (*rules.webhooks, *((f"mqtt:{rules.topic}",) if rules.topic else ()))
+        topics = (f"mqtt:{rules.topic}",) if rules.topic else ()
+        self._sinks = tuple(dict.fromkeys((*rules.webhooks, *topics)))
         self._on_way: set[tuple[int, str, str]] = set()  # over MQTT, until what became of them is written
         self._calling: set[str] = set()  # webhooks, until what became of their messages is written
         self._called: list[str] = []  # of these, the ones whose thread has ended
@@ -59,10 +60,13 @@ class Alerting:
         """Raises StoreError."""
         self._settle(now_ms)
         active = {alert.key for alert in self.tables.list()}
-        findings = self._find(now_ms, _LATELY_MS, active)
+        seen = self._look(now_ms, _LATELY_MS)
+        findings = evaluate(self._rules, seen, active)
         if any(one.kind == "p99" for one in findings):  # what grew, and since when, takes a longer look
-            findings = self._find(now_ms, _BACK_MS, active)
-        for alert in self.tables.take(findings, self._sinks, now_ms):
+            seen = self._look(now_ms, _BACK_MS)
+            findings = evaluate(self._rules, seen, active)
+        unknown = silent(self._rules, seen, active)
+        for alert in self.tables.take(findings, self._sinks, now_ms, unknown):
             _LOG.warning("alert %d: %s", alert.id, alert.text)
         for sink in self.tables.sinks(now_ms):
             if sink.startswith("mqtt:"):
@@ -78,8 +82,8 @@ class Alerting:
         self._on_way -= {message.key for message, _ in results}
         self._calling -= set(called)
 
-    def _find(self, now_ms: int, back_ms: int, active: set[str]) -> list[AlertFinding]:
-        return evaluate(self._rules, look(self._store, self._rollouts, self._rules, now_ms, back_ms), active)
+    def _look(self, now_ms: int, back_ms: int) -> Snapshot:
+        return look(self._store, self._rollouts, self._rules, now_ms, back_ms)
 
     def _publish_all(self, topic: str, messages: Sequence[Message]) -> None:
         for message in messages:
@@ -155,7 +159,8 @@ def look(store: SharedStore, rollouts: RolloutTables, rules: Rules, now_ms: int,
     sites = {count.key[0]: count.devices for count in store.counts("site")}
     boards = store.builds()
     drift = {(one.model, one.version, one.profile): one.psi for one in boards}
-    return Snapshot(now_ms, rows, _budgets(boards, rows), troubles, sites, stopped, drift)
+    latency = {(one.model, one.version, one.profile): one.boards for one in boards}
+    return Snapshot(now_ms, rows, _budgets(boards, rows), troubles, sites, stopped, drift, latency)
 
 
 def _describe(state: str, row: Device, now_ms: int) -> str:
@@ -196,7 +201,8 @@ def _is_complete(row: Rollup, now_ms: int) -> bool:
 def replay(store: SharedStore, rules: Rules, since_ms: int, now_ms: int) -> Iterator[tuple[int, str, AlertFinding]]:
     """What would have opened and cleared, by windows of 5 minutes and the boards' events; at most the last two days.
 
-    Lag and throttling are not in stored data, and are left out. Of drift it has the largest PSI, as if of one board.
+    Lag, throttling and each board's own p99 are not in stored data, and are left out. Of drift it has the largest PSI,
+    as if of one board.
     """
     rows = store.history(None, None, None, since_ms - _FIVE_MS * rules.windows, "5m")
     budgets = _budgets(store.builds(), rows)
@@ -240,7 +246,8 @@ def replay(store: SharedStore, rules: Rules, since_ms: int, now_ms: int) -> Iter
         for key, one in found.items():
             if key not in active:
                 yield moment, "opened", one
+        unknown = silent(rules, then, active)
         for key, one in active.items():
             if key not in found:
-                yield moment, "cleared", one
+                yield moment, "cleared", replace(one, text=one.text + UNKNOWN) if key in unknown else one
         active, moment = found, moment + _FIVE_MS

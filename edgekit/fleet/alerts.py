@@ -6,7 +6,10 @@ Rules:
 - nothing here reads a clock, a store or a network: `Snapshot` has it all, so stored data can be judged as it came;
 - p99 is that of 5-minute windows merged over all boards of a model, version and profile: above `over` times the budget
   in two windows running, each of 100 answers or more; it clears at `clear` times the budget;
+- no board outweighs the others: an alert names the board or two that alone are slow; and where one gives more than
+  half of the answers each board counts once, so it hides nothing;
 - it names the stage that grew most, and the version since which, where the one before was well;
+- what falls silent has not recovered: `silent` says which findings ended for want of answers;
 - many boards of one site that go offline, lag or throttle together are one finding, and not one each;
 - the same thing has the same key, as long as it lasts.
 """
@@ -17,10 +20,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from edgekit.fleet.store import Rollup, quantiles
+from edgekit.fleet.store import BoardLatency, Rollup, quantiles
 from edgekit_runtime.telemetry import Histogram
 
-__all__ = ["KINDS", "AlertFinding", "Boards", "Rules", "Snapshot", "Trouble", "evaluate"]
+__all__ = ["KINDS", "AlertFinding", "Boards", "Rules", "Snapshot", "Trouble", "evaluate", "silent"]
 
 KINDS = ("p99", "offline", "lag", "fallback", "drift", "throttling", "loss", "rollout")
 Build = tuple[str, str, str]
@@ -72,7 +75,7 @@ class Snapshot:
     """rollups: of the fleet, 5 minutes each, whole ones, the oldest first. budgets: milliseconds.
 
     sites: how many boards each has. rollouts: (number, words) of those that stopped. drift: the PSI of each board that
-    has one, ascending.
+    has one, ascending. boards: each board's own p99.
     """
 
     now_ms: int
@@ -82,6 +85,7 @@ class Snapshot:
     sites: Mapping[str, int] = field(default_factory=dict)
     rollouts: Sequence[tuple[int, str]] = ()
     drift: Mapping[Build, Sequence[float]] = field(default_factory=dict)
+    boards: Mapping[Build, Sequence[BoardLatency]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,16 +105,67 @@ def evaluate(rules: Rules, snapshot: Snapshot, active: Collection[str] = ()) -> 
     for row in snapshot.rollups:
         builds.setdefault((row.model, row.version, row.profile), []).append(row)
     for build, rows in builds.items():
-        last = [row for row in rows if row.start_ms + (rules.windows + 1) * row.length_ms > snapshot.now_ms]
+        last = _last(rules, rows, snapshot.now_ms)
         if "p99" not in rules.off:
             found += _slow(rules, snapshot, build, last, builds, active)
-        found += _shares(rules, build, last, snapshot.drift.get(build, ()))
+        found += _shares(rules, build, last, snapshot.drift.get(build, ()), active)
     found += _of_boards(rules, snapshot)
     found += [
         AlertFinding(f"rollout:{number}", "rollout", f"roll-out {number} stopped: {why}", {"rollout": number})
         for number, why in snapshot.rollouts
     ]
     return [one for one in found if one.kind not in rules.off]
+
+
+def silent(rules: Rules, snapshot: Snapshot, active: Collection[str]) -> set[str]:
+    """Of these keys, the ones about builds that gave no answer lately: whether they recovered is not known."""
+    rows = [row for row in _last(rules, snapshot.rollups, snapshot.now_ms) if row.n]
+    heard = {f"{kind}:{row.model}:{row.version}:{row.profile}" for row in rows for kind in ("p99", "fallback")}
+    heard |= {":".join(("drift", *build)) for build, psi in snapshot.drift.items() if psi}
+    return {key for key in active if key.partition(":")[0] in ("p99", "fallback", "drift") and key not in heard}
+
+
+def _last(rules: Rules, rows: Iterable[Rollup], now_ms: int) -> list[Rollup]:
+    return [row for row in rows if row.start_ms + (rules.windows + 1) * row.length_ms > now_ms]
+
+
+@dataclass(frozen=True)
+class _Votes:
+    """Each board once, whatever its share of the answers. slow: by their own p99. of: boards that answered enough.
+
+    heaviest, share: the board with the most answers, and its share of them.
+    """
+
+    slow: Sequence[str]
+    of: int
+    enough: bool
+    heaviest: str
+    share: float
+
+    @property
+    def outweighed(self) -> bool:
+        return self.share > 0.5
+
+    def words(self) -> str:
+        """What a reader must know of single boards, or nothing."""
+        if self.slow and not self.enough:
+            verb = "is" if len(self.slow) == 1 else "are"
+            return f"; only {' and '.join(self.slow)} of {self.of} boards {verb} that slow"
+        if self.enough and self.outweighed:
+            heavy = f"{self.heaviest} gives {self.share:.0%} of the answers"
+            return f"; {len(self.slow)} of {self.of} boards are slow by their own p99, and {heavy}"
+        return ""
+
+
+def _votes(rules: Rules, boards: Sequence[BoardLatency], bound_ms: float) -> _Votes | None:
+    """None where fewer boards answered than one finding of several takes."""
+    heard = [one for one in boards if one.n >= rules.least]
+    if len(heard) < rules.boards.many:
+        return None
+    slow = sorted(one.device for one in heard if one.p99 > bound_ms)
+    heaviest = max(heard, key=lambda one: one.n)
+    enough = len(slow) >= max(rules.boards.many, min(rules.boards.share * len(heard), _MOST_EACH))
+    return _Votes(slow, len(heard), enough, heaviest.device, heaviest.n / sum(one.n for one in heard))
 
 
 def _slow(
@@ -123,10 +178,11 @@ def _slow(
     if budget is None or not judged:
         return []
     figures = [row.p99 or 0.0 for row in judged]
-    if key in active:
-        if all(p99 <= rules.p99_clear * budget for p99 in figures):
-            return []
-    elif len(judged) < rules.windows or any(p99 <= rules.p99_over * budget for p99 in figures):
+    bound_ms = (rules.p99_clear if key in active else rules.p99_over) * budget
+    together = (any if key in active else all)(p99 > bound_ms for p99 in figures)
+    votes = _votes(rules, snapshot.boards.get(build, ()), bound_ms)
+    hidden = votes is not None and votes.enough and votes.outweighed
+    if not hidden and (not together or (key not in active and len(judged) < rules.windows)):
         return []
     model, version, profile = build
     now, answers = _merged(judged), sum(row.n for row in judged)
@@ -137,6 +193,10 @@ def _slow(
         "model": model, "version": version, "profile": profile, "p99_ms": round(figures[-1], 3), "budget_ms": budget,
         "answers": answers,
     }  # fmt: skip
+    if votes is not None and (said := votes.words()):
+        text += said
+        facts |= {"boards": len(votes.slow), "of": votes.of, "named": list(votes.slow[:_MOST_EACH])}
+        facts |= {"heaviest": votes.heaviest, "heaviest_share": round(votes.share, 4)} if votes.outweighed else {}
     grown = _grown(before, now)
     if grown is not None:
         stage, was, is_ = grown
@@ -196,17 +256,18 @@ def _grown(before: Iterable[Rollup], now: Mapping[str, Histogram]) -> tuple[str,
     return max(grown)[1:] if grown else None
 
 
-def _shares(rules: Rules, build: Build, last: Sequence[Rollup], psi: Sequence[float]) -> list[AlertFinding]:
+def _shares(
+    rules: Rules, build: Build, last: Sequence[Rollup], psi: Sequence[float], active: Collection[str]
+) -> list[AlertFinding]:
     """Answers by a host over the last windows together, and drift of a share of the boards."""
     n, host = sum(row.n for row in last), sum(row.host for row in last)
     drifting = sum(one > rules.drift_over for one in psi)
     name, found = "{} {} on {}".format(*build), []
     facts = dict(zip(("model", "version", "profile"), build, strict=True))
-    if n >= rules.least and host > rules.fallback_over * n:
+    key = ":".join(("fallback", *build))
+    if n >= (1 if key in active else rules.least) and host > rules.fallback_over * n:
         text = f"{name}: a host gives {host / n:.0%} of {n:,} answers"
-        found.append(
-            AlertFinding(":".join(("fallback", *build)), "fallback", text, {**facts, "share": round(host / n, 4)})
-        )
+        found.append(AlertFinding(key, "fallback", text, {**facts, "share": round(host / n, 4)}))
     if drifting and drifting >= rules.boards.share * len(psi):
         text = f"{name}: the scores of {drifting} of {len(psi)} boards drift from those of its evaluation set, or from "
         text += f"their first answers, PSI up to {psi[-1]:.2f}"

@@ -28,6 +28,7 @@ from edgekit.fleet.store import (
     SORTS,
     STATES,
     Arrival,
+    BoardLatency,
     BuildBoards,
     Change,
     Count,
@@ -317,15 +318,20 @@ class SqlStore(ABC):
 
     def builds(self, model: str | None = None) -> list[BuildBoards]:
         where, given = _where(Query(model=model))
-        rows = self.select(f"SELECT d.model, d.version, d.profile, d.budget_ms, d.psi FROM device AS d {where}", given)
-        boards: dict[tuple[str, str, str], list[tuple[float | None, float | None]]] = {}
-        for *build, budget_ms, psi in rows:
-            boards.setdefault(tuple(build), []).append((budget_ms, psi))
+        rows = self.select(
+            f'SELECT d.model, d.version, d.profile, d.budget_ms, d.psi, d."id", d.p99, d.n FROM device AS d {where}',
+            given,
+        )
+        builds: dict[tuple[str, str, str], list[Any]] = {}
+        for row in rows:
+            builds.setdefault(tuple(row[:3]), []).append(row[3:])
         found = []
-        for build, said in boards.items():
-            budgets = Counter(budget for budget, _ in said if budget is not None)
+        for build, said in builds.items():
+            budgets = Counter(budget for budget, *_ in said if budget is not None)
             usual = max(budgets, key=lambda budget: (budgets[budget], budget), default=None)
-            found.append(BuildBoards(*build, usual, tuple(sorted(psi for _, psi in said if psi is not None))))
+            psi = tuple(sorted(psi for _, psi, *_ in said if psi is not None))
+            boards = tuple(BoardLatency(*one) for _, _, *one in said if one[1] is not None)
+            found.append(BuildBoards(*build, usual, psi, boards))
         return found
 
     def changed(self, after: int, ids: Sequence[str]) -> list[Device]:

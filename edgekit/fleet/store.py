@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from edgekit.fleet import packed
 from edgekit_runtime.errors import WindowError
@@ -30,6 +30,7 @@ __all__ = [
     "STATES",
     "Arrival",
     "Birth",
+    "BoardLatency",
     "Change",
     "Count",
     "Device",
@@ -309,10 +310,18 @@ class Query:
     lag_s: float = 3600.0
 
 
+class BoardLatency(NamedTuple):
+    """A board's own p99, in milliseconds over n answers, of the last quarter to half hour."""
+
+    device: str
+    p99: float
+    n: int
+
+
 @dataclass(frozen=True)
 class BuildBoards:
     """What the boards that run a build say of themselves. budget_ms: what most of them say, the larger of two that as
-    many do. psi: of each that has one, ascending.
+    many do. psi: of each that has one, ascending. boards: each that answered lately.
     """
 
     model: str
@@ -320,6 +329,7 @@ class BuildBoards:
     profile: str
     budget_ms: float | None
     psi: tuple[float, ...] = ()
+    boards: tuple[BoardLatency, ...] = ()
 
 
 @dataclass(frozen=True)

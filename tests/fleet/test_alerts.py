@@ -16,8 +16,8 @@ from edgekit.fleet import FleetError
 from edgekit.fleet.alert_rules import read_rules
 from edgekit.fleet.alert_tables import AlertTables
 from edgekit.fleet.alerting import Alerting, replay
-from edgekit.fleet.alerts import AlertFinding, Rules, Snapshot, Trouble, evaluate
-from edgekit.fleet.store import Rollup
+from edgekit.fleet.alerts import AlertFinding, Rules, Snapshot, Trouble, evaluate, silent
+from edgekit.fleet.store import BoardLatency, Rollup
 
 FIVE = 300_000
 AT = NOW - NOW % FIVE
@@ -68,6 +68,99 @@ def test_within_one_version_it_names_the_time_and_the_queue():
     (one,) = evaluate(Rules(), seen(*rows))
     assert one.facts["stage"] == "queue"
     assert "UTC, within version 7" in one.text
+
+
+def boards(*figures):
+    """(p99, answers) of each; or of one, its place in the list."""
+    return {BUILD: [BoardLatency(f"porch-{n}", p99, answers) for n, (p99, answers) in enumerate(figures)]}
+
+
+ONE_SLOW = boards((900, 1000), *[(20, 1000)] * 29)
+HIDING = boards((1, 900_000), *[(70, 1000)] * 5, *[(20, 1000)] * 5)
+
+
+def test_one_board_that_is_slow_alone_is_named():
+    slow = seen(window(1, 300), window(0, 300), boards=ONE_SLOW)
+    (one,) = evaluate(Rules(), slow)
+    assert "; only porch-0 of 30 boards is that slow" in one.text
+    assert (one.facts["boards"], one.facts["of"], one.facts["named"]) == (1, 30, ["porch-0"])
+    (two,) = evaluate(Rules(), replace(slow, boards=boards((900, 1000), (90, 1000), *[(20, 1000)] * 28)))
+    assert "; only porch-0 and porch-1 of 30 boards are that slow" in two.text
+    (many,) = evaluate(Rules(), replace(slow, boards=boards(*[(300, 1000)] * 30)))
+    assert "only" not in many.text
+
+
+def test_a_board_with_most_of_the_answers_hides_no_slow_ones():
+    """Together their p99 is well; five of eleven are slow by their own."""
+    fast = seen(window(1, 1.0), window(0, 1.0), boards=HIDING)
+    (one,) = evaluate(Rules(), fast)
+    assert "; 5 of 11 boards are slow by their own p99, and porch-0 gives 99% of the answers" in one.text
+    assert one.facts["heaviest"] == "porch-0"
+    equal = replace(fast, boards={BUILD: [replace_n(board) for board in HIDING[BUILD]]})
+    assert evaluate(Rules(), equal) == [], "without one that outweighs them all answers together decide"
+    assert evaluate(Rules(), replace(fast, boards=boards((1, 900_000), (70, 1000), (70, 1000)))) == [], "too few"
+    well = replace(fast, boards=boards((1, 900_000), *[(50, 1000)] * 5))
+    assert evaluate(Rules(), well) == [], "below twice the budget"
+    (lasting,) = evaluate(Rules(), well, ["p99:net:7:raspberry-pi-4"])
+    assert lasting.kind == "p99", "and it clears at 1.5 times, too"
+
+
+def replace_n(board):
+    return board._replace(n=1000)
+
+
+def test_in_the_store_a_busy_board_hides_no_slow_ones(store):
+    names = [f"porch-{n}" for n in range(6)]
+    store.commit([], [birth(name, received=AT - 2 * FIVE) for name in [*names, "busy-1"]])
+    for seq in range(1, 11):
+        at = AT - 2 * FIVE + seq * 60_000
+        slow = [arrival(seq, name, at=at, received=at, ms=[70.0] * 20) for name in names]
+        store.commit([*slow, arrival(seq, "busy-1", at=at, received=at, ms=[1.0] * 20_000)], [])
+    alerting = Alerting(store, Rules(off=("offline",)), lambda *_, receipt: True)
+    alerting.step(AT + 1000)
+    (alert,) = alerting.tables.list()
+    assert (alert.kind, alert.facts["boards"], alert.facts["of"], alert.facts["heaviest"]) == ("p99", 6, 7, "busy-1")
+
+
+def test_a_build_that_falls_silent_has_not_recovered(store):
+    """No answers for a quarter of an hour: the alert ends, and says for what want."""
+    store.commit([], [birth("porch-1", received=AT - 4 * FIVE)])
+    store.commit([arrival(n, at=AT - FIVE * 2 + n * 60_000, received=AT, ms=[70.0] * 60) for n in range(1, 11)], [])
+    told = []
+
+    def publish(topic, payload, *, receipt):
+        told.append(json.loads(payload))
+        receipt(True)
+        return True
+
+    rules = Rules(topic="ek/alerts", off=("offline",))
+    alerting = Alerting(store, rules, publish)
+    for at in (AT + 1000, AT + 2 * FIVE, AT + 3 * FIVE + 1000, AT + 3 * FIVE + 2000):
+        alerting.step(at)
+    assert [one["event"] for one in told] == ["opened", "cleared"]
+    assert told[1]["text"].endswith("; no answers come any more, so nothing says that it recovered")
+    assert told[1]["facts"]["no_data"] is True
+    assert alerting.tables.list(active=False)[0].text == told[1]["text"]
+    replayed = [finding.text for _, event, finding in replay(store, rules, AT - 6 * FIVE, AT + 4 * FIVE)
+                if event == "cleared"]  # fmt: skip
+    assert [text.endswith("nothing says that it recovered") for text in replayed] == [True]
+    for begin, seq, ms in ((4, 11, 70.0), (6, 21, 10.0)):
+        at, end = AT + begin * FIVE, AT + (begin + 2) * FIVE
+        store.commit([arrival(seq + n, at=at + n * 60_000 + 30_000, received=end, ms=[ms] * 60) for n in range(10)], [])
+        alerting.step(end + 1000)
+        alerting.step(end + 2000)
+    assert [one["event"] for one in told] == ["opened", "cleared", "opened", "cleared"]
+    assert "no_data" not in told[3]["facts"]
+
+
+def test_few_answers_clear_no_share_of_a_host():
+    rows = [window(1, 20, n=30, host=10), window(0, 20, n=30, host=10)]
+    assert evaluate(Rules(), seen(*rows)) == []
+    (lasting,) = evaluate(Rules(), seen(*rows), ["fallback:net:7:raspberry-pi-4"])
+    assert lasting.kind == "fallback"
+    assert silent(Rules(), seen(*rows), ["fallback:net:7:raspberry-pi-4", "drift:net:7:raspberry-pi-4"]) == {
+        "drift:net:7:raspberry-pi-4"
+    }
 
 
 TOGETHER = {
@@ -231,6 +324,48 @@ def test_what_is_silenced_is_kept_and_not_told(store):
     for wrong in (lambda: tables.silence("everything", 1), lambda: tables.acknowledge(9, "anna", 1)):
         with pytest.raises(FleetError):
             wrong()
+
+
+def events_of(tables, now_ms, sink="mqtt:x"):
+    """What that receiver is sent, in its order."""
+    found = []
+    while due := tables.due(now_ms, sink):
+        found += [(one.event, json.loads(one.payload)["text"]) for one in due]
+        tables.settle([(one, True) for one in due], now_ms)
+    return found
+
+
+def test_what_was_told_is_told_to_be_over_whatever_is_silenced(store):
+    tables = AlertTables(store)
+    tables.take([ONE], ["mqtt:x"], 1000)
+    assert events_of(tables, 1000) == [("opened", "a drifts")]
+    tables.silence("drift", 9000)
+    tables.take([], ["mqtt:x", "mqtt:new"], 2000)
+    assert events_of(tables, 2000) == [("cleared", "a drifts")]
+    assert events_of(tables, 2000, "mqtt:new") == [], "it was never told of it"
+
+
+def test_what_begins_and_ends_in_a_silence_or_ends_untold_is_told_to_nobody(store):
+    tables = AlertTables(store)
+    tables.silence("drift", 3000)
+    tables.take([ONE], ["mqtt:x"], 1000)
+    tables.take([], ["mqtt:x"], 2000)
+    tables.take([ONE], ["mqtt:x"], 2500)
+    tables.take([], ["mqtt:x"], 5000)
+    assert events_of(tables, 9000) == []
+    assert store.select("SELECT * FROM alert_told") == []
+
+
+def test_what_outlasts_its_silence_is_told_then(store):
+    tables = AlertTables(store)
+    tables.silence("drift", 3000)
+    tables.take([ONE], ["mqtt:x"], 1000)
+    assert events_of(tables, 2000) == []
+    for now in (4000, 5000):
+        tables.take([replace(ONE, text="a drifts more")], ["mqtt:x"], now)
+    assert events_of(tables, 5000) == [("opened", "a drifts more")]
+    tables.take([], ["mqtt:x"], 6000)
+    assert events_of(tables, 6000) == [("cleared", "a drifts more")]
 
 
 def test_a_message_is_tried_again_and_survives_a_restart(store):
