@@ -16,12 +16,16 @@ from fleet.boards import arrival, birth
 from prometheus_client.parser import text_string_to_metric_families
 
 from edgekit.fleet import SqliteStore
+from edgekit.fleet.alert_tables import AlertTables
+from edgekit.fleet.alerts import AlertFinding
 from edgekit.fleet.grafana import dashboard
 from edgekit.fleet.pages.app import Facts, make_app
 from edgekit.fleet.pages.charts import compare, device_series, mean_ms, model_series
 from edgekit.fleet.pages.list_query import ListQuery
-from edgekit.fleet.pages.live import Live
+from edgekit.fleet.pages.live import Live, Part
 from edgekit.fleet.pages.metrics import COUNTERS, FleetMetrics
+from edgekit.fleet.rollout_tables import RolloutBundle, RolloutTables
+from edgekit.fleet.rollouts import RolloutPlan
 from edgekit.fleet.store import Device, Query, Rollup
 from edgekit_runtime.telemetry import Histogram
 
@@ -441,6 +445,51 @@ def test_many_viewers_of_one_list_cost_one_question_a_round(tmp_path):
     assert all(parsed(got[-1])["ids"] == ["b-03", "b-05"] for got in sent)
     assert calls["devices"] <= calls["totals"] + 1
     assert calls["changed"] < 60
+    own.close()
+
+
+def test_a_part_is_drawn_once_for_all_who_look_at_it(store):
+    drawn = []
+
+    def part():
+        def draw():
+            drawn.append(1)
+            if len(drawn) == 3:
+                raise ValueError("one that fails ends nothing")
+            return f"<p id=x>{len(drawn) // 5}</p>"
+
+        return Part("x", draw)
+
+    (sent, _) = follow(store, change=lambda: None, of=part(), viewers=20, wanted="replace")
+    assert len({tuple(got) for got in sent}) == 1, "all are sent the same"
+    assert [parsed(event) for event in sent[0]] == ["<p id=x>0</p>", "<p id=x>1</p>"], "and only what changed"
+    assert len(drawn) <= 7
+
+
+PARTS = {"/alerts": "all-alerts", "/rollouts": "all-rollouts", "/health": "server", "/events": "events",
+         "/events?kind=online": "events", "/?by=site": "board-groups", "/rollouts/1": "one-rollout"}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PARTS)
+def test_pages_that_are_drawn_as_a_whole_follow_one_stream_with_no_viewers_token(tmp_path, path):
+    own = SqliteStore.open(tmp_path / "own.db")
+    fill(own, 3)
+    alerts, rollouts = AlertTables(own), RolloutTables(own)
+    alerts.take([AlertFinding("lag:board:b-01", "lag", "b-01 is late")], [], NOW)
+    bundle = RolloutBundle("digits", "3", "raspberry-pi-4", ("raspberry-pi-4",), "a" * 64, "a" * 12, 1000)
+    rollouts.make(bundle, "https://fleet.example/x.ekb", RolloutPlan(), ["b-01"], NOW)
+    facts = Facts(dict, lambda: {"connected": True}, "mqtt://127.0.0.1")
+    app = make_app(own, facts, rollouts=rollouts, alerts=alerts)
+    page = Client(app).get(path).text
+    address = re.search(r'<body data-stream="([^"]+)"', page)[1].replace("&amp;", "&")
+    sent = Client(app).first_event(address)
+    assert sent.startswith("event: replace")
+    html = parsed(sent)
+    assert f'id="{PARTS[path]}"' in html
+    assert f'id="{PARTS[path]}"' in page
+    tokens = re.findall(r'name="csrf" value="([^"]*)"', html)
+    assert set(tokens) <= {""}
+    assert page.count('name="csrf"') == len(tokens)
     own.close()
 
 

@@ -234,6 +234,40 @@ def test_a_list_gains_and_loses_boards_as_they_change(server, browser):
     assert server.store.forget("gone-1")
 
 
+def test_a_new_alert_appears_on_every_page_that_shows_alerts_and_can_be_acknowledged(server, browser):
+    tables, now = AlertTables(server.store), int(time.time() * 1000)
+    gone = AlertFinding("offline:barn-1", "offline", "barn-1 is offline", {})
+    for n, path in enumerate(("", "?by=model", "alerts")):
+        browser.get(server.url + path)
+        wait(browser, lambda b: text(b, "live") == "live")
+        browser.execute_script("window.here = true")
+        findings = [AlertFinding(f"lag:board:late-{i}", "lag", f"late-{i} is late", {}) for i in range(n + 1)]
+        tables.take([gone, *findings], [], now + n)
+        wait(browser, lambda b, n=n: f"late-{n} is late" in text(b, "main"))
+        assert browser.execute_script("return window.here"), "it was not loaded again"
+    (newest,) = (one.id for one in tables.list() if one.key == "lag:board:late-2")
+    button = browser.find_element("css selector", f'form[action="/alerts/{newest}/acknowledge"] button')
+    browser.execute_script("arguments[0].click()", button)
+    wait(browser, lambda b: "an operator has it" in text(b, "main"))
+    tables.take([gone], [], now + 9)
+    wait(browser, lambda b: "late-2 is late" not in text(b, "all-alerts").partition("Over")[0])
+    assert complaints(browser) == []
+
+
+def test_a_part_that_somebody_uses_waits_for_them(server, browser):
+    tables, now = AlertTables(server.store), int(time.time() * 1000)
+    browser.get(server.url + "alerts")
+    wait(browser, lambda b: text(b, "live") == "live")
+    browser.execute_script("document.querySelector('#all-alerts select').focus()")
+    gone = AlertFinding("offline:barn-1", "offline", "barn-1 is offline", {})
+    tables.take([gone, AlertFinding("lag:board:x", "lag", "x is late", {})], [], now)
+    wait(browser, lambda b: b.execute_script("return held.size") == 1)
+    assert "x is late" not in text(browser, "all-alerts")
+    browser.execute_script("document.activeElement.blur()")
+    wait(browser, lambda b: "x is late" in text(b, "all-alerts"))
+    tables.take([gone], [], now + 1)
+
+
 def test_a_keyboard_reaches_the_filters_and_the_first_board(server, browser):
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys

@@ -30,18 +30,24 @@ _SHOWN = 200
 
 
 class AlertPages:
-    """render: (request, template, **values) to a page."""
+    """render: (request, template, **values) to a page. stream: (request, template, read) to a part that stays live."""
 
-    def __init__(self, tables: AlertTables, access: Access, render: Callable[..., Response]) -> None:
-        self._tables, self._access, self._render = tables, access, render
+    def __init__(
+        self, tables: AlertTables, access: Access, render: Callable[..., Response], stream: Callable[..., Response]
+    ) -> None:
+        self._tables, self._access, self._render, self._stream = tables, access, render, stream
         self.routes = [
             Route("/alerts", self.all),
+            Route("/stream/alerts", self.stream),
             Route("/alerts/{number:int}/acknowledge", self.acknowledge, methods=["POST"]),
             Route("/alerts/silence", self.silence, methods=["POST"]),
         ]
 
     async def all(self, request: Request) -> Response:
         return self._render(request, "alerts.html", **await run_in_threadpool(self._read))
+
+    async def stream(self, request: Request) -> Response:
+        return self._stream(request, "alerts-part.html", self._read)
 
     def _read(self) -> dict[str, Any]:
         lasting = self._tables.list(active=True, limit=_SHOWN)

@@ -37,7 +37,7 @@ from starlette.responses import (  # noqa: TID253
 from starlette.routing import BaseRoute, Mount, Route  # noqa: TID253
 from starlette.staticfiles import StaticFiles  # noqa: TID253
 
-from edgekit.fleet.alert_tables import AlertTables
+from edgekit.fleet.alert_tables import Alert, AlertTables
 from edgekit.fleet.pages.access import SESSION_S, Access, TooManyError, Viewer
 from edgekit.fleet.pages.alerts import AlertPages
 from edgekit.fleet.pages.api import Api
@@ -45,12 +45,12 @@ from edgekit.fleet.pages.charts import compare, device_series, model_series
 from edgekit.fleet.pages.forms import read_form
 from edgekit.fleet.pages.guard import COOKIE, Guard, Names, asking
 from edgekit.fleet.pages.list_query import PAGE, RANGES, ListQuery, range_of
-from edgekit.fleet.pages.live import Live, in_every_state
+from edgekit.fleet.pages.live import Live, Part, in_every_state
 from edgekit.fleet.pages.metrics import FleetMetrics
 from edgekit.fleet.pages.rollouts import RolloutPages
 from edgekit.fleet.pages.show import FILTERS, WORDS, lag_s, shown, shown_in
 from edgekit.fleet.rollout_tables import RolloutTables
-from edgekit.fleet.store import GROUPS, STATES, Device, Query, Resolution, Store, Totals
+from edgekit.fleet.store import GROUPS, STATES, Device, Event, Query, Resolution, Store, Totals
 from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.metrics import CONTENT_TYPE
 from edgekit_runtime.telemetry import DEVICE_ID
@@ -59,6 +59,8 @@ __all__ = ["Facts", "make_app"]
 
 _HERE = Path(__file__).parent
 _SIGN_IN = "sign in"
+_NOBODY = Viewer("", "")
+"""For what is drawn for all viewers alike."""
 _EVENTS = 100
 _GROUPS = {
     "model": "model and version", "build": "model, version and profile", "profile": "profile", "site": "site",
@@ -109,14 +111,16 @@ def make_app(
         Route("/health", pages.health),
         Route("/stream", pages.stream_fleet),
         Route("/stream/device/{name}", pages.stream_device),
+        Route("/stream/events", pages.stream_events),
+        Route("/stream/health", pages.stream_health),
         Route("/sign-in", pages.sign_in),
         Route("/sign-in", pages.signed_in, methods=["POST"]),
         Route("/sign-out", pages.sign_out, methods=["POST"]),
         Route("/healthz", pages.healthz),
         Route("/metrics", pages.metrics),
         *Api(store, alerts, rollouts).routes,
-        *(AlertPages(alerts, access, pages.render).routes if alerts is not None else ()),
-        *(RolloutPages(rollouts, access, pages.render).routes if rollouts is not None else ()),
+        *(AlertPages(alerts, access, pages.render, pages.stream_part).routes if alerts is not None else ()),
+        *(RolloutPages(rollouts, access, pages.render, pages.stream_part).routes if rollouts is not None else ()),
         *more,
         Route("/static/plotly.min.js", pages.plotly),
         Mount("/static", StaticFiles(directory=_HERE / "static")),
@@ -134,20 +138,28 @@ class _Parts(Protocol):
 
     def fleet_row(self, row: Device) -> str: ...
     def totals(self, sums: Totals, refused: Mapping[str, int], health: Mapping[str, Any]) -> str: ...
+    def alerts(self, found: Sequence[Alert]) -> str: ...
+
+
+def front_alerts(tables: AlertTables | None) -> list[Alert]:
+    """The latest ones: those that a list shows, and one more."""
+    return tables.list(limit=4) if tables is not None else []
 
 
 class _Drawn:
     """What the stream sends, written by the same templates as the pages."""
 
-    def __init__(self, jinja: Environment, store: Store, facts: Facts) -> None:
-        self._jinja, self._store, self._facts = jinja, store, facts
+    def __init__(self, jinja: Environment, store: Store, facts: Facts, alerts: AlertTables | None) -> None:
+        self._jinja, self._store, self._facts, self._alerts = jinja, store, facts, alerts
         self._parts = cast(_Parts, jinja.get_template("parts.html").module)
 
     def row(self, row: Device) -> str:
         return str(self._parts.fleet_row(row))
 
     def totals(self, totals: Totals) -> str:
-        return str(self._parts.totals(totals, dict(self._facts.refused()), dict(self._facts.health())))
+        """And the alerts, which stand below them."""
+        sums = self._parts.totals(totals, dict(self._facts.refused()), dict(self._facts.health()))
+        return f"{sums}{self._parts.alerts(front_alerts(self._alerts))}"
 
     def device(self, row: Device) -> str:
         figures = self._jinja.get_template("figures.html").render(row=row)
@@ -175,7 +187,7 @@ class _Pages:
         )
         menu = (("/", "Boards"), ("/models", "Models"), *more, ("/events", "Events"), ("/health", "Server"))
         self._jinja.globals["MENU"] = menu
-        self._drawn = _Drawn(self._jinja, store, facts)
+        self._drawn = _Drawn(self._jinja, store, facts, alerts)
         self._metrics = FleetMetrics(store, facts.refused, facts.health)
         self.live = Live(store, self._drawn, facts.every_s)
 
@@ -189,18 +201,22 @@ class _Pages:
     async def fleet(self, request: Request) -> Response:
         return await run_in_threadpool(self._fleet, request, ListQuery.read(request.query_params))
 
-    def _fleet(self, request: Request, asked: ListQuery) -> Response:
-        totals = self._store.totals()
-        everywhere = in_every_state(asked.query)
-        (counts,) = self._store.counts(None, everywhere)
-        values: dict[str, Any] = {
-            "asked": asked, "counts": counts, "totals": totals, "refused": dict(self._facts.refused()),
+    def _above(self, asked: ListQuery) -> dict[str, Any]:
+        """What stands above a list or groups."""
+        (counts,) = self._store.counts(None, in_every_state(asked.query))
+        return {
+            "asked": asked, "counts": counts, "totals": self._store.totals(), "refused": dict(self._facts.refused()),
             "health": dict(self._facts.health()), "broker": self._facts.broker,
-            "alerts": self._alerts.list(limit=4) if self._alerts is not None else [],
+            "alerts": front_alerts(self._alerts),
         }  # fmt: skip
+
+    def _groups(self, asked: ListQuery) -> dict[str, Any]:
+        return {**self._above(asked), "groups": self._store.counts(asked.by, asked.query)}
+
+    def _fleet(self, request: Request, asked: ListQuery) -> Response:
         if asked.by is not None:
-            groups = self._store.counts(asked.by, asked.query)
-            return self.render(request, "groups.html", groups=groups, **values)
+            return self.render(request, "groups.html", **self._groups(asked))
+        values = self._above(asked)
         rows, count = self._store.devices(asked.query)
         pages = max(1, -(-count // PAGE))
         if asked.page > pages:
@@ -270,7 +286,7 @@ class _Pages:
         kind = params.get("kind", "") if params.get("kind") in EVENT_KINDS else ""
         before = params.get("before", "")
         number = int(before) if before.isascii() and before.isdecimal() and len(before) < 16 else None
-        found = await run_in_threadpool(self._store.events, None, _EVENTS + 1, (kind,) if kind else (), number)
+        found = await run_in_threadpool(self._latest, kind, number)
         more = found[_EVENTS - 1].id if len(found) > _EVENTS else None
         return self.render(
             request, "events-page.html", events=found[:_EVENTS], kind=kind, kinds=EVENT_KINDS, more=more,
@@ -279,6 +295,10 @@ class _Pages:
 
     async def health(self, request: Request) -> Response:
         return self.render(request, "health.html", **await run_in_threadpool(self._server))
+
+    def _latest(self, kind: str, before: int | None = None) -> list[Event]:
+        """A page of events, and one more."""
+        return self._store.events(None, _EVENTS + 1, (kind,) if kind else (), before)
 
     def _server(self) -> dict[str, Any]:
         totals = self._store.totals()
@@ -355,13 +375,34 @@ class _Pages:
     # What changes, as it changes.
 
     async def stream_fleet(self, request: Request) -> Response:
-        return self._stream(request, ListQuery.read(request.query_params).query)
+        asked = ListQuery.read(request.query_params)
+        if asked.by is None:
+            return self._stream(request, asked.query)
+        return self.stream_part(request, "groups-part.html", lambda: self._groups(asked), asked.link())
 
     async def stream_device(self, request: Request) -> Response:
         row = await self._find(request)
         return self._stream(request, row.id) if row is not None else await self.missing(request, None)
 
-    def _stream(self, request: Request, of: Query | str) -> Response:
+    async def stream_events(self, request: Request) -> Response:
+        kind = request.query_params.get("kind", "")
+        kind = kind if kind in EVENT_KINDS else ""
+        return self.stream_part(request, "events-part.html", lambda: {"events": self._latest(kind)[:_EVENTS]}, kind)
+
+    async def stream_health(self, request: Request) -> Response:
+        return self.stream_part(request, "health-part.html", self._server)
+
+    def stream_part(
+        self, request: Request, template: str, read: Callable[[], Mapping[str, Any]], of: str = ""
+    ) -> Response:
+        """Stream a part of a page, drawn once for all who look at it. of: what it is of, where there are several."""
+
+        def draw() -> str:
+            return self._jinja.get_template(template).render(viewer=_NOBODY, **read())
+
+        return self._stream(request, Part(f"{template} {of}", draw))
+
+    def _stream(self, request: Request, of: Query | Part | str) -> Response:
         said = request.headers.get("last-event-id") or request.query_params.get("after", "")
         after = int(said) if said.isascii() and said.isdecimal() and len(said) < 16 else -1
         who = asking(request, self._access)

@@ -6,7 +6,8 @@
 Rules:
 - the store is asked once a round, however many viewers there are, and not at all without one;
 - a viewer gets the rows of its own list and no others; boards that enter or leave that list, too;
-- the list itself is asked again every `list_s`, once for all who look at the same;
+- the list itself is asked again every `list_s`, and a part that is drawn as a whole every `part_s`, once for all who
+  look at the same;
 - a viewer that reads too slowly loads its page again;
 - after a lost connection only what changed since is sent (Last-Event-ID).
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID253 - this module is only loaded by a server
 import json
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -26,8 +28,9 @@ from starlette.concurrency import run_in_threadpool  # noqa: TID253
 from edgekit.fleet.errors import StoreError
 from edgekit.fleet.store import Device, Query, Store, Totals
 
-__all__ = ["Drawn", "Live", "in_every_state"]
+__all__ = ["Drawn", "Live", "Part", "in_every_state"]
 
+_LOG = logging.getLogger("edgekit.fleet")
 _MOST_WAITING = 60
 _BREATH_S = 15.0
 
@@ -40,6 +43,17 @@ class Drawn(Protocol):
     def totals(self, totals: Totals) -> str: ...
 
     def device(self, row: Device) -> str: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a page that is drawn as a whole. key: the same for all who look at the same. draw: its HTML.
+
+    It is sent to everybody, so it holds no viewer's token: the script puts that into its forms.
+    """
+
+    key: str
+    draw: Callable[[], str] = field(compare=False, repr=False)
 
 
 @dataclass(eq=False)
@@ -57,9 +71,10 @@ class _Viewer:
 
 @dataclass(eq=False)
 class _View:
-    """A list (query), or one device (query None); who looks at it, and what was sent."""
+    """A list (query), a part, or else one device; who looks at it, and what was sent."""
 
     query: Query | None
+    part: Part | None = None
     ids: list[str] = field(default_factory=list)
     count: int = -1
     said: str = ""
@@ -71,23 +86,23 @@ class _View:
 
 
 class Live:
-    """every_s: between rounds. list_s: between looks for boards that enter or leave."""
+    """every_s: between rounds. list_s: between looks for boards that enter or leave. part_s: between two of a part."""
 
-    def __init__(self, store: Store, drawn: Drawn, every_s: float, list_s: float = 10.0) -> None:
+    def __init__(self, store: Store, drawn: Drawn, every_s: float, list_s: float = 10.0, part_s: float = 5.0) -> None:
         self._store, self._drawn = store, drawn
-        self._every_s, self._list_s = every_s, min(list_s, 10 * every_s)
-        self._views: dict[Query | str, _View] = {}
+        self._every_s, self._list_s, self._part_s = every_s, min(list_s, 10 * every_s), min(part_s, 5 * every_s)
+        self._views: dict[Query | Part | str, _View] = {}
         self._round: asyncio.Task[None] | None = None
         self._seen = -1
         self._lock = threading.Lock()  # a viewer that begins and a round see the same store
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def follow(self, of: Query | str, after: int, allowed: Callable[[], bool]) -> AsyncIterator[str]:
-        """Events for one viewer of a list, or of the device of that id, from the change `after` on."""
+    async def follow(self, of: Query | Part | str, after: int, allowed: Callable[[], bool]) -> AsyncIterator[str]:
+        """Events for one viewer of a list, a part, or the device of that id, from the change `after` on."""
         viewer, self._loop = _Viewer(), asyncio.get_running_loop()
         view = self._views.get(of)
         if view is None:
-            view = self._views[of] = _View(None, [of]) if isinstance(of, str) else _View(of)
+            view = self._views[of] = _view(of)
         view.viewers.add(viewer)
         try:
             for event in await run_in_threadpool(self._first, view, after):
@@ -119,6 +134,9 @@ class Live:
     def _first(self, view: _View, after: int) -> list[str]:
         """What changed since the page was made."""
         with self._lock:
+            if view.part is not None:
+                view.said = view.said or _event("replace", view.part.draw())
+                return [view.said]
             if self._seen < 0:
                 self._seen = self._store.totals().changed
             if view.query is None:
@@ -130,16 +148,18 @@ class Live:
             return [_list(ids, count, []), *self._changes(view, [row for row in rows if row.changed > after], {})]
 
     async def _rounds(self) -> None:
-        list_at = 0.0
+        list_at = part_at = 0.0
         while self._views:
             await asyncio.sleep(self._every_s)
-            due = time.monotonic() >= list_at
+            now = time.monotonic()
+            lists, parts = now >= list_at, now >= part_at
+            views = [view for view in self._views.values() if parts or view.part is None]
             try:
-                sent = await run_in_threadpool(self._look, list(self._views.values()), due)
+                sent = await run_in_threadpool(self._look, views, lists)
             except StoreError:
                 continue  # the health page says so; the next round tries again
-            if due:
-                list_at = time.monotonic() + self._list_s
+            list_at = time.monotonic() + self._list_s if lists else list_at
+            part_at = time.monotonic() + self._part_s if parts else part_at
             for view, event in sent:
                 view.send(event)
 
@@ -158,7 +178,24 @@ class Live:
                 line = _event("replace", self._drawn.totals(self._store.totals()))
                 for view, query in lists:
                     sent += [(view, event) for event in self._list_changes(view, query, line, html)]
-            return sent
+            return [*sent, *self._part_changes(views)]
+
+    def _part_changes(self, views: Sequence[_View]) -> list[tuple[_View, str]]:
+        sent = []
+        for view in views:
+            if view.part is None:
+                continue
+            try:
+                event = _event("replace", view.part.draw())
+            except StoreError:
+                raise
+            except Exception:  # noqa: BLE001 - one part must not end the streams of all
+                _LOG.exception("a part of a page cannot be drawn: %s", view.part.key)
+                continue
+            if event != view.said:
+                view.said = event
+                sent.append((view, event))
+        return sent
 
     def _list_changes(self, view: _View, query: Query, line: str, html: dict[str, str]) -> list[str]:
         rows, count = self._store.devices(query)
@@ -187,6 +224,12 @@ class Live:
         if row.id not in html:
             html[row.id] = self._drawn.row(row)
         return html[row.id]
+
+
+def _view(of: Query | Part | str) -> _View:
+    if isinstance(of, Part):
+        return _View(None, part=of)
+    return _View(None, ids=[of]) if isinstance(of, str) else _View(of)
 
 
 def in_every_state(query: Query) -> Query:

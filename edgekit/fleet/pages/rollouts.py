@@ -44,12 +44,16 @@ _MOST_BOARDS = 500
 
 
 class RolloutPages:
-    """render: (request, template, **values) to a page."""
+    """render: (request, template, **values) to a page. stream: (request, template, read) to a part that stays live."""
 
-    def __init__(self, tables: RolloutTables, access: Access, render: Callable[..., Response]) -> None:
-        self._tables, self._access, self._render = tables, access, render
+    def __init__(
+        self, tables: RolloutTables, access: Access, render: Callable[..., Response], stream: Callable[..., Response]
+    ) -> None:
+        self._tables, self._access, self._render, self._stream = tables, access, render, stream
         self.routes = [
             Route("/rollouts", self.all),
+            Route("/stream/rollouts", self.stream_all),
+            Route("/stream/rollouts/{number:int}", self.stream_one),
             Route("/rollouts/{number:int}", self.one),
             Route("/rollouts/{number:int}/{word}", self.speak, methods=["POST"]),
         ]
@@ -61,6 +65,14 @@ class RolloutPages:
     async def one(self, request: Request) -> Response:
         values = await run_in_threadpool(self._read, request.path_params["number"])
         return self._render(request, "rollout.html", **values)
+
+    async def stream_all(self, request: Request) -> Response:
+        return self._stream(request, "rollouts-part.html", lambda: {"rollouts": self._tables.all()})
+
+    async def stream_one(self, request: Request) -> Response:
+        number = request.path_params["number"]
+        await run_in_threadpool(self._read, number)  # there is one
+        return self._stream(request, "rollout-part.html", lambda: self._read(number), str(number))
 
     def _read(self, number: int) -> dict[str, Any]:
         """Raises HTTPException 404."""

@@ -29,11 +29,20 @@ function show(state, text) {
 function replaceWith(html) {
   const holder = document.createElement("template");
   holder.innerHTML = html;
-  for (const fresh of [...holder.content.children]) {
-    const old = document.getElementById(fresh.id);
-    if (old) old.replaceWith(fresh);
-  }
+  for (const fresh of [...holder.content.children]) put(fresh);
 }
+
+// A part that somebody uses stays until they leave it. Forms get this viewer's token: what is sent is the same for all.
+const held = new Map();
+function put(fresh) {
+  const old = document.getElementById(fresh.id);
+  held.delete(fresh.id);
+  if (!old) return;
+  if ("live" in fresh.dataset && old.contains(document.activeElement)) { held.set(fresh.id, fresh); return; }
+  for (const field of fresh.querySelectorAll('input[name="csrf"]')) field.value = document.body.dataset.csrf;
+  old.replaceWith(fresh);
+}
+document.addEventListener("focusout", () => setTimeout(() => { [...held.values()].forEach(put); tellTimes(); }));
 
 // The rows of a list in its order: those that left go, new ones come in. What is missing here is asked for again.
 function relist(list) {
@@ -78,24 +87,6 @@ async function refetch() {
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   document.getElementById("main").replaceChildren(...page.getElementById("main").childNodes);
   tellTimes();
-}
-
-// Parts without a stream of their own are asked for again now and then, while somebody looks and uses no field of them.
-function keepFresh(part) {
-  setInterval(async () => {
-    const now = document.getElementById(part.id);
-    if (document.hidden || now.contains(document.activeElement)) return;
-    try {
-      const answer = await fetch(location.href, { headers: { accept: "text/html" } });
-      if (answer.redirected) { location.reload(); return; }
-      if (!answer.ok) throw new Error(answer.status);
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const fresh = page.getElementById(part.id);
-      if (fresh) now.replaceWith(fresh);
-      tellTimes();
-      show("live", "live");
-    } catch { show("lost", "reconnecting"); }
-  }, 1000 * Number(part.dataset.refresh));
 }
 
 function colours() {
@@ -222,17 +213,23 @@ async function draw() {
   if (model) await drawModel(model);
 }
 
+async function loadAgain() {
+  try {
+    const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+    if (answer.ok) { location.reload(); return; }
+  } catch { /* the server is not there */ }
+  setTimeout(loadAgain, 5000);
+}
+
 function listen() {
   const address = document.body.dataset.stream;
-  const parts = document.querySelectorAll("[data-refresh]");
-  if (!address) {
-    if (parts.length) show("live", "live"); else live.remove();
-    parts.forEach(keepFresh);
-    return;
-  }
+  if (!address) { live.remove(); return; }
   const stream = new EventSource(address);
   stream.addEventListener("open", () => show("live", "live"));
-  stream.addEventListener("error", () => show("lost", "reconnecting"));
+  stream.addEventListener("error", () => {
+    show("lost", "reconnecting");
+    if (stream.readyState === EventSource.CLOSED) setTimeout(loadAgain, 5000); // refused: the session may have ended
+  });
   stream.addEventListener("replace", (event) => { replaceWith(JSON.parse(event.data)); tellTimes(); });
   stream.addEventListener("list", (event) => { relist(JSON.parse(event.data)); tellTimes(); });
   stream.addEventListener("counts", (event) => tally(JSON.parse(event.data)));
