@@ -152,6 +152,8 @@ def compress(
     rate: float = 1e-3,
     seed: int = 0,
     contract: str | Path | None = None,
+    shapes: Mapping[str, Sequence[int]] | Sequence[str] = (),
+    trust_model: bool = False,
     profile_paths: Sequence[str | Path] = (),
     cache: str | Path | bool = True,
     progress: Progress = silent,
@@ -164,6 +166,7 @@ def compress(
     """
     from edgekit.compressing import CompressRequest
     from edgekit.compressing import compress as journey
+    from edgekit_converters.sources.model import LoadOptions
     from edgekit_converters.store import default_folder
 
     folder = (default_folder() if cache else None) if isinstance(cache, bool) else Path(cache)
@@ -182,6 +185,9 @@ def compress(
             rate=rate,
             seed=seed,
             contract=None if contract is None else Path(contract),
+            options=LoadOptions.parse(
+                shapes=_words(shapes, lambda sizes: ",".join(map(str, sizes))), trust_model=trust_model
+            ),
             profile_paths=tuple(map(Path, profile_paths)),
             cache=folder,
         )

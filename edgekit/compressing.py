@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import math
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_profiles import installable, open_catalogue
-from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.bundle.codec import from_json, to_json
 
 __all__ = ["RECIPES", "STEPS", "CompressReport", "CompressRequest", "Measured", "compress"]
 
@@ -128,7 +129,7 @@ def compress(
     """Raises EdgekitError for a model, data or limits that cannot be worked with."""
     _check(request)
     with refuse_full_disk(), output_folder(request.output, progress), Workers(request.jobs, progress) as workers:
-        return _Journey(request, workers, say).run()
+        return _Journey(_trainable(request, say), workers, say).run()
 
 
 def _check(request: CompressRequest) -> None:
@@ -138,11 +139,11 @@ def _check(request: CompressRequest) -> None:
     unknown = [step for step in request.steps if step not in STEPS]
     if unknown:
         raise CompressError(f"there is no step '{unknown[0]}'", do=f"Steps: {', '.join(STEPS)}")
-    if request.model.suffix != ".keras":
+    if request.model.suffix in (".h5", ".tflite"):
         raise CompressError(
-            "only a .keras file of Keras 3 can be trained: the other formats do not say how",
+            f"a file that ends in {request.model.suffix} cannot be trained",
             where=where,
-            do="Give the .keras file that it was made from; an .h5 file: save it again with Keras 3",
+            do="Give the model that it was made from: Keras 3 (save an .h5 file again with it), PyTorch or ONNX",
         )
     if not request.steps and request.max_drop is None:
         raise CompressError("neither steps nor a limit say what to do", do="Give --max-drop 1%, or --steps qat")
@@ -157,6 +158,34 @@ def _check(request: CompressRequest) -> None:
     result = request.output / request.model.name
     if result.exists() and request.model.exists() and result.samefile(request.model):
         raise CompressError("the result would replace the model", where=where, do="Choose another folder with -o")
+
+
+def _trainable(request: CompressRequest, say: Callable[[str], None]) -> CompressRequest:
+    """The request with a Keras model: the given one, or one that computes the same as a PyTorch or ONNX model.
+
+    That one is kept beside the result, so that the same command again finds the same file.
+    """
+    if request.model.suffix == ".keras":
+        return request
+    from edgekit_converters.compress.twin import keras_twin
+    from edgekit_converters.sources import load
+
+    source = load(request.model, request.options)
+    folder = request.output / "original"
+    twin, name = folder / f"{request.model.stem.replace(':', '-')}.keras", key("twin", source.sha256, __version__)
+    made = read_record(twin)
+    if made is None or made.key != name:
+        model = keras_twin(source)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="edgekit-") as scratch:
+            model.save(Path(scratch) / twin.name)
+            write_whole(twin, with_record((Path(scratch) / twin.name).read_bytes(), Record(key=name)), "the model")
+    say(f"{request.model.name} is trained as {twin}, a Keras model that gives the same answers")
+    contract = request.contract or contract_file.find_contract_file(request.model)
+    if contract is None and source.stated:
+        contract = contract_file.default_file(twin)
+        write_whole(contract, source.stated.encode(), "the contract file")
+    return replace(request, model=twin, contract=contract, options=LoadOptions())
 
 
 class _Journey:
@@ -191,7 +220,9 @@ class _Journey:
         made = self._made()
         if made is not None and made.key == name:
             self._say(f"{self._result} is what this command makes: nothing to do")
-            return self._report(tuple(Measured(**row) for row in made.steps[-1]["rows"]), made.steps, self._result)
+            return self._report(
+                tuple(from_json(Measured, row, "rows") for row in made.steps[-1]["rows"]), made.steps, self._result
+            )
         readable = [index for index in range(len(given)) if index not in found.unreadable]
         chosen = sorted(visiting_order(len(readable), request.seed)[:_CALIBRATION])
         calibration = Subset(given, [readable[index] for index in chosen])

@@ -51,7 +51,7 @@ RUNTIME = "runtime/edgekit_runtime"
 CONVERTERS = "converters/edgekit_converters"
 SUBJECTS = {
     f"{RUNTIME}/journey.py": Subject(
-        50,
+        70,
         "tests/runtime/test_journey.py", "tests/runtime/test_faults.py", "tests/runtime/test_model.py",
         "tests/runtime/test_model_hosts.py", "tests/runtime/test_degraded.py", "tests/runtime/test_detector.py",
         "tests/runtime/test_intake.py",
@@ -67,7 +67,9 @@ SUBJECTS = {
     f"{RUNTIME}/telemetry/flow.py": Subject(85, "tests/runtime/telemetry/test_flow.py"),
     f"{RUNTIME}/trust/root.py": Subject(80, "tests/runtime/trust/test_root.py", "tests/runtime/trust/test_store.py"),
     f"{CONVERTERS}/fidelity/repair.py": Subject(55, "tests/converters/fidelity/test_repair.py"),
-    f"{CONVERTERS}/fidelity/metrics.py": Subject(55, "tests/converters/fidelity/test_metrics.py"),
+    f"{CONVERTERS}/fidelity/metrics.py": Subject(
+        75, "tests/converters/fidelity/test_metrics.py", "tests/converters/fidelity/test_segmentation.py"
+    ),
     f"{CONVERTERS}/calibration/lint.py": Subject(
         90, "tests/converters/calibration/test_lint.py", "tests/converters/calibration/test_unreadable.py"
     ),

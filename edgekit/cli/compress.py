@@ -44,6 +44,8 @@ __all__ = ["compress"]
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same result.")
 @click.option("--contract", type=PATH, metavar="TOML", help="As for edgekit build.")
+@click.option("--shape", "shapes", multiple=True, metavar="NAME=1,3,48,192", help="As for edgekit build.")
+@click.option("--trust-model", is_flag=True, help="As for edgekit build.")
 @click.option(
     "-o", "--output", type=PATH, metavar="DIR", default=Path("compressed"), show_default=True, help="Where it goes."
 )
@@ -53,8 +55,9 @@ __all__ = ["compress"]
 def compress(as_json: bool, **options: Any) -> int:
     """Train MODEL a little more, so that INT8 costs it less, and write it with the ranges that it learnt.
 
-    MODEL is a .keras file of Keras 3. The result is another one, in the folder of -o: give it to `edgekit build` in
-    place of MODEL. Worth its time where `edgekit build` refuses for `drop`, or leaves much in float to prevent that.
+    MODEL is a .keras file of Keras 3, a PyTorch model (.pt2, module:function) or an .onnx file. The result is a .keras
+    file, in the folder of -o: give it to `edgekit build` in place of MODEL. Worth its time where `edgekit build`
+    refuses for `drop`, or leaves much in float to prevent that.
 
     \b
     Example:

@@ -51,7 +51,8 @@ def opened(sets, tmp_path_factory):
 
 def _compress(sets, output, **options):
     given = {"train": sets.train, "evaluation": sets.evaluation, "steps": ["qat"], "cache": sets.cache, **options}
-    return edgekit.compress(given.pop("model", sets.model), output=output, say=lambda line: None, **given)
+    given.setdefault("say", lambda line: None)
+    return edgekit.compress(given.pop("model", sets.model), output=output, **given)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +60,8 @@ def _compress(sets, output, **options):
     [
         ({"steps": ["squeeze"]}, "there is no step 'squeeze'.*Steps: qat"),
         ({"steps": []}, "neither steps nor a limit"),
-        ({"model": "net.onnx"}, "only a .keras file.*that it was made from"),
-        ({"model": "net.h5"}, "only a .keras file"),
+        ({"model": "net.tflite"}, "ends in .tflite cannot be trained.*that it was made from"),
+        ({"model": "net.h5"}, "ends in .h5 cannot be trained.*save an .h5 file again"),
         ({"epochs": 0}, "--epochs is 0.*a number above 0"),
         ({"budget_ms": 5.0}, "a budget needs a board.*--profile"),
         ({"profile": "raspberry-pie"}, "raspberry-pie"),
@@ -153,3 +154,35 @@ def test_a_lambda_layer_is_refused_by_name(opened, tmp_path):
     keras.Model(image, keras.layers.Dense(10)(keras.layers.Flatten()(doubled))).save(tmp_path / "net.keras")
     with pytest.raises(EdgekitError, match="'double' is a Lambda"):
         _compress(opened, tmp_path / "out", model=tmp_path / "net.keras")
+
+
+def test_an_onnx_model_is_trained_as_keras_and_the_same_command_again_makes_nothing(sets, tmp_path):
+    """Its pictures stay channels first, and its contract file is taken along."""
+    import keras
+
+    from edgekit_converters.sources import load
+
+    image = keras.Input((1, 8, 8), name="image")
+    first = keras.Model(image, keras.models.load_model(sets.model)(keras.layers.Permute((2, 3, 1))(image)))
+    first.save(tmp_path / "first.keras")
+    model = tmp_path / "net.onnx"
+    model.write_bytes(load(tmp_path / "first.keras").onnx())
+    (tmp_path / "net.contract.toml").write_text('task = "classification"\nscores = "probabilities"\n')
+    changed = {
+        name: (np.transpose(x, (0, 3, 1, 2)), y) for name in ("train", "evaluation") for x, y in [getattr(sets, name)]
+    }
+    said: list[str] = []
+    made = _compress(sets, tmp_path / "out", model=model, epochs=1, say=said.append, **changed)
+    assert said[0].startswith("net.onnx is trained as ")
+    assert {row.step for row in made.rows} == {"plain INT8", "qat"}
+    twin = load(tmp_path / "out" / "original" / "net.keras")
+    x = changed["evaluation"][0][:16]
+    np.testing.assert_allclose(twin.predict([x])[0], load(model).predict([x])[0], atol=1e-5)
+    before = (tmp_path / "out" / "original" / "net.keras").read_bytes()
+    again = _compress(sets, tmp_path / "out", model=model, epochs=1, say=said.append, **changed)
+    assert (tmp_path / "out" / "original" / "net.keras").read_bytes() == before
+    assert again.rows == made.rows
+    if made.model is not None:
+        assert made.model == tmp_path / "out" / "net.keras"
+        assert (tmp_path / "out" / "net.contract.toml").exists()
+        assert "nothing to do" in said[-1]

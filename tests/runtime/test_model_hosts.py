@@ -367,11 +367,31 @@ FAULTS = {
 }
 
 
+@contextlib.contextmanager
+def waking():
+    """How late this machine wakes a thread that sleeps, while the block runs: seconds, one each 20 ms."""
+    late_s, over = [0.0], threading.Event()
+
+    def sleep():
+        while not over.is_set():
+            began = time.perf_counter()
+            time.sleep(0.02)
+            late_s.append(time.perf_counter() - began - 0.02)
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    try:
+        yield late_s
+    finally:
+        over.set()
+        thread.join()
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_caller_is_kept_beyond_its_budget_by_a_host_that(fault, tmp_path):
     path = tiny.bundle(tmp_path)
     faulty = TinyHost(read_bundle(path).manifest)
-    with Scripted(faulty) as server, hot(path, server, cache=False) as model:
+    with Scripted(faulty) as server, hot(path, server, cache=False) as model, waking() as late_s:
         faulty.fault = FAULTS[fault]
         futures, ends = [], []
         for _ in range(12):
@@ -389,7 +409,7 @@ def test_no_caller_is_kept_beyond_its_budget_by_a_host_that(fault, tmp_path):
         ends.append(time.perf_counter() - began)
     assert all(error is None or isinstance(error, (BudgetExceeded, QueueFull)) for error in ended)
     assert max(ends) < BUDGET_MS / 1e3 + SLACK_S
-    assert sorted(ends)[len(ends) // 2] < BUDGET_MS / 1e3 + 0.1
+    assert sorted(ends)[len(ends) // 2] < BUDGET_MS / 1e3 + 0.1 + max(late_s), "later than this machine wakes threads"
 
 
 def test_an_answer_past_its_time_is_taken_at_the_deadline_too(tmp_path):

@@ -259,3 +259,32 @@ def test_a_search_that_was_cut_short_before_a_comparison_does_not_say_that_nothi
 def test_a_drop_above_the_limit_is_never_written_as_equal_to_it():
     known = Known([0.0100004], macs=[1.0])
     assert "with a drop of 1.00004 %" in repaired(known, 0.01).why
+
+
+@dataclass
+class QuietAlone(Known):
+    """Ranges matter to the products alone: all others drown them, whatever the method."""
+
+    def noise(self, recipe: str, plan: QuantizationPlan) -> float:
+        self.now += self.seconds
+        products = 0.02 * {"mse": 0.1, "entropy": 3.0}.get(plan.ranges, 1.0)
+        others = sum(noise for i, noise in enumerate(self.noises) if i > 1 and f"u{i}" not in plan.float_layers)
+        return others + (products if "u0" not in plan.float_layers else 0.0)
+
+
+def test_products_alone_take_the_ranges_that_are_quietest_there():
+    known = QuietAlone([0.0, 0.0, *[0.1] * 30], macs=[0.5, 0.5, *[0.0] * 30])
+    found = repaired(known, 0.01)
+    assert (found.met, found.plan.ranges, found.plan.float_layers) == (True, "mse", {f"u{i}" for i in range(2, 32)})
+    assert all(plan.ranges == "mse" for _, plan in known.checked), "islands keep the ranges of the products"
+
+
+def test_a_person_sees_that_layers_are_measured_and_what_is_tried():
+    seen: list[tuple[str, int, int | None]] = []
+    known = Known([0.001] * 7 + [0.5] + [0.001] * 12)
+    start = RepairStart(INT8, STATIC, HeldOutCheck(0.52, "start"))
+    repair(known, start, RepairTarget(0.03, MIXED, 600), lambda *told: seen.append(told), known.clock)
+    measured = [(done, total) for stage, done, total in seen if stage == "measuring how sensitive layers are"]
+    assert measured[0][0] == 0
+    assert all(done < total for done, total in measured)
+    assert {"repair: 1 island in float", "repair: ranges by mse"} <= {stage for stage, _, _ in seen}
