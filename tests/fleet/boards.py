@@ -20,14 +20,14 @@ def histogram(values):
 
 
 def body(device="porch-1", *, at=NOW, ms=(10.0, 20.0), cached=0, host=0, over=0, version="1", clock=True, temp=50.0,
-         model="digits", profile="raspberry-pi-4", **more):  # fmt: skip
+         model="digits", profile="raspberry-pi-4", errors=0, **more):  # fmt: skip
     latency = {"device": histogram(ms)}
     if cached:
         latency["cache"] = histogram([0.02] * cached)
     if host:
         latency["host"] = histogram([15.0] * host)
     about = About(device, model, version, "9f3c01ab77de", profile, 30.0)
-    return encode(Report(about, 1, at - 60_000, 60_000, clock, 0, over, latency, System(temp=temp), **more))
+    return encode(Report(about, 1, at - 60_000, 60_000, clock, errors, over, latency, System(temp=temp), **more))
 
 
 def payload(seq, device="porch-1", *, epoch=EPOCH, floor=1, dropped=0, **of_body):

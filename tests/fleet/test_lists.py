@@ -8,6 +8,7 @@ import io
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -222,6 +223,40 @@ def test_a_device_is_drawn_with_its_stages_and_where_a_version_began():
     assert drawn["stages"]["mean"]["queue"][1] is None
     assert drawn["marks"] == [{"t": 900_000, "text": "digits 2"}]
     assert mean_ms(Histogram()) is None
+
+
+def test_a_device_is_drawn_with_its_drift_its_input_and_its_errors_by_code():
+    said = {"psi": 0.3, "clipped": 5, "values": 50, "compared": 8, "differed": 2, "cpu": 31.0, "mem": 44.0}
+    failing = {"errors": 7, "error_codes": {"timeout": 4, "memory": 1}}
+    rollups = [replace(rollup(0), **said), replace(rollup(900_000), **failing)]
+    drawn = device_series(Device("porch-1"), rollups)
+    assert drawn["rolled"] == {
+        "t": [450_000, 1_350_000], "psi": [0.3, None], "clipped": [10.0, None], "differed": [25.0, None],
+        "cpu": [31.0, None], "mem": [44.0, None],
+    }  # fmt: skip
+    assert drawn["errors"] == {"t": [1_350_000], "codes": {"timeout": [4], "without a code": [2], "memory": [1]}}
+    assert device_series(Device("porch-1"), [rollup(0)])["errors"] == {"t": [], "codes": {}}
+
+
+def test_a_boards_page_shows_what_its_windows_say(tmp_path):
+    own = SqliteStore.open(tmp_path / "own.db")
+    own.commit([], [birth("porch-1", received=NOW)])
+    more = {"psi": 0.31, "clipped": 30, "values": 1000, "compared": 8, "differed": 2}
+    window = arrival(1, at=NOW, received=NOW, ms=[10.0] * 90, errors=10, error_codes={"timeout": 9}, **more)
+    own.commit([replace(window, window=replace(window.window, refused_by_budget=4))], [])
+    client = Client(make_app(own, Facts(dict, lambda: {"connected": True}, "mqtt://127.0.0.1")))
+    page = client.get("/device/porch-1").text
+    for name, figure, below in (
+        ("Drift", "0.31", "PSI of the top scores"), ("Clipped input", "3.0 %", "of the values"),
+        ("Differs from the host", "25 %", "of 8 compared"), ("Errors", "10", "4 refused by budget"),
+    ):  # fmt: skip
+        assert re.search(rf"<small>{name}</small><b[^>]*>{figure}</b><small>{below}</small>", page), name
+    series = client.get("/device/porch-1/series").json()
+    assert series["errors"]["codes"] == {"timeout": [9], "without a code": [1]}
+    assert series["rolled"]["psi"] == [0.31]
+    for chart in ("drift", "inputs", "codes", "system"):
+        assert f'id="{chart}"' in page
+    own.close()
 
 
 def test_versions_are_compared_over_profiles_and_time():

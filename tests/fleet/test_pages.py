@@ -51,7 +51,8 @@ def fill(store, now):
         for seq in range(1, 13):
             at = now - 60_000 * (12 - seq)
             values = [ms * (1 + 0.1 * (seq % 3))] * 50
-            store.commit([arrival(seq, name, at=at, received=now, ms=values, cached=50, model=model)], [])
+            said = {"psi": 0.25, "clipped": 3, "values": 100, "errors": 2, "error_codes": {"timeout": 2}}
+            store.commit([arrival(seq, name, at=at, received=now, ms=values, cached=50, model=model, **said)], [])
     store.commit([], [birth("barn-1", on=False, received=now)])
 
 
@@ -191,7 +192,8 @@ def test_a_device_is_drawn_over_time(server, browser):
     browser.get(server.url + "device/porch-1")
     wait(browser, lambda b: b.find_elements("css selector", "#latency .trace.scatter"))
     assert len(browser.find_elements("css selector", "#latency .trace.scatter")) == 4
-    wait(browser, lambda b: b.find_elements("css selector", "#temp .trace.scatter"))
+    for chart, kind in {"temp": "scatter", "drift": "scatter", "inputs": "scatter", "codes": "bars"}.items():
+        wait(browser, lambda b, css=f"#{chart} .trace.{kind}": b.find_elements("css selector", css))
     server.store.commit([], [birth("porch-1", boot=9, received=int(time.time() * 1000))])
     wait(browser, lambda b: "started again" in text(b, "events"))
     assert complaints(browser) == []

@@ -8,6 +8,7 @@ Rule: milliseconds since 1970 and milliseconds; None where nothing was measured,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -49,8 +50,47 @@ def device_series(
     means = {  # milliseconds of each stage, to be stacked
         name: [mean_ms(rollup.stages[name]) if name in rollup.stages else None for rollup in staged] for name in names
     }
-    stages = {"t": [rollup.start_ms + rollup.length_ms // 2 for rollup in staged], "mean": means}
-    return {**found, "budget_ms": row.budget_ms, "stages": stages, "marks": _marks(rollups, events, since_ms)}
+    stages = {"t": [_middle(rollup) for rollup in staged], "mean": means}
+    return {
+        **found, "budget_ms": row.budget_ms, "stages": stages, "marks": _marks(rollups, events, since_ms),
+        "rolled": _rolled(rollups), "errors": _errors(rollups),
+    }  # fmt: skip
+
+
+def _middle(rollup: Rollup) -> int:
+    return rollup.start_ms + rollup.length_ms // 2
+
+
+def _rolled(rollups: Sequence[Rollup]) -> dict[str, list[Any]]:
+    """psi: the largest of a window. cpu, mem: too, percent. clipped: of the input values, percent; differed: of the
+    host's answers that the device gave, too.
+    """
+
+    def percent(part: int, whole: int) -> float | None:
+        return 100.0 * part / whole if whole else None
+
+    return {
+        "t": [_middle(one) for one in rollups],
+        "psi": [one.psi for one in rollups],
+        "clipped": [percent(one.clipped, one.values) for one in rollups],
+        "differed": [percent(one.differed, one.compared) for one in rollups],
+        "cpu": [one.cpu for one in rollups],
+        "mem": [one.mem for one in rollups],
+    }
+
+
+_NO_CODE = "without a code"
+
+
+def _errors(rollups: Sequence[Rollup]) -> dict[str, Any]:
+    """How many by code, the most frequent first; nothing where there were none."""
+    failed = [one for one in rollups if one.errors]
+    counts = [{**one.error_codes, _NO_CODE: max(0, one.errors - sum(one.error_codes.values()))} for one in failed]
+    sums: Counter[str] = Counter()
+    for found in counts:
+        sums.update(found)
+    codes = {code: [found.get(code, 0) for found in counts] for code, n in sums.most_common() if n > 0}
+    return {"t": [_middle(one) for one in failed], "codes": codes}
 
 
 def _marks(rollups: Sequence[Rollup], events: Sequence[Event], since_ms: int) -> list[dict[str, Any]]:

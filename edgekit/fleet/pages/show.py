@@ -17,8 +17,8 @@ from edgekit.fleet.store import Device
 from edgekit_runtime.errors import visible
 
 __all__ = [
-    "FILTERS", "WORDS", "Line", "celsius", "clock", "conditions", "count", "lag_s", "ms", "part", "percent", "rate",
-    "share", "shown", "shown_in", "size", "span", "sparkline",
+    "FILTERS", "WORDS", "Line", "celsius", "clock", "conditions", "count", "lag_s", "ms", "part", "percent", "psi",
+    "rate", "share", "shown", "shown_in", "size", "span", "sparkline",
 ]  # fmt: skip
 
 NOTHING = "–"
@@ -89,6 +89,10 @@ def part(value: float) -> str:
 
 def percent(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.0f} %"
+
+
+def psi(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}"
 
 
 def celsius(value: float | None) -> str:
@@ -181,5 +185,5 @@ def condition(state: str) -> str:
 FILTERS: dict[str, Callable[..., Any]] = {
     "ms": ms, "rate": rate, "share": share, "percent": percent, "celsius": celsius, "count": count, "clock": clock,
     "sparkline": sparkline, "conditions": conditions, "condition": condition,
-    "part": part, "size": size, "span": span,
+    "part": part, "psi": psi, "size": size, "span": span,
 }  # fmt: skip

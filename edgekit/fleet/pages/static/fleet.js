@@ -144,14 +144,14 @@ function marksOf(marks, colour) {
 
 async function drawDevice(chart) {
   const series = await seriesOf(chart);
-  if (!series || (!series.t.length && !series.stages.t.length)) return;
+  if (!series || (!series.t.length && !series.rolled.t.length)) return;
   const colour = colours();
   const t = dates(series.t);
   const mode = modeOf(t);
   const marks = marksOf(series.marks, colour);
   const options = (unit, extra) => {
     const made = layout(colour, unit, { ...marks, ...extra });
-    made.xaxis.range = timeAxis([...t, ...dates(series.stages.t)]);
+    made.xaxis.range = timeAxis([...t, ...dates(series.rolled.t)]);
     return made;
   };
   const line = (name, y, width, dash) => ({
@@ -177,6 +177,30 @@ async function drawDevice(chart) {
   const one = (y, unit) => [{
     x: t, y, mode, marker: { size: 4 }, line: { color: colour.accent, width: 2 }, hovertemplate: `%{y:.1f}${unit}<extra></extra>`,
   }];
+  const rolled = dates(series.rolled.t);
+  const several = (id, named, unit, shapes) => {
+    const shown = named.filter(([, y]) => y.some((value) => value !== null));
+    if (!shown.length) return;
+    const drawn = shown.map(([name, y], i) => ({
+      name, x: rolled, y, mode: modeOf(rolled), marker: { size: 4 }, connectgaps: false, hovertemplate: `%{y:.3~g}${unit}`,
+      line: { color: HUES[i], width: 2, dash: DASHES[i] },
+    }));
+    const made = options(unit, shown.length > 1 ? LEGEND : {});
+    made.shapes = [...made.shapes, ...(shapes || [])];
+    Plotly.react(id, drawn, made, OPTIONS);
+  };
+  const limit = { type: "line", x0: 0, x1: 1, xref: "paper", y0: 0.2, y1: 0.2, line: { color: colour.late, width: 1, dash: "dash" } };
+  several("drift", [["PSI", series.rolled.psi]], "", [limit]);
+  several("inputs", [["clipped", series.rolled.clipped], ["differs from the host", series.rolled.differed]], " %");
+  several("system", [["processor", series.rolled.cpu], ["memory", series.rolled.mem]], " %");
+  const codes = Object.entries(series.errors.codes);
+  if (codes.length) {
+    const bars = codes.map(([name, y], i) => ({
+      name: name.replaceAll("<", "‹"), type: "bar", x: dates(series.errors.t), y, hovertemplate: "%{y}",
+      marker: { color: HUES[i % HUES.length], pattern: { shape: ["", "/", "\\", "x", "."][i % 5], solidity: 0.15 } },
+    }));
+    Plotly.react("codes", bars, options("", { ...LEGEND, barmode: "stack" }), OPTIONS);
+  }
   if (t.length) Plotly.react("rate", one(series.rate, " /s"), options(" /s", {}), OPTIONS);
   if (series.temp.some((value) => value !== null)) {
     Plotly.react("temp", one(series.temp, " °C"), options(" °C", {}), OPTIONS);
