@@ -43,7 +43,7 @@ from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_profiles import installable, open_catalogue
-from edgekit_runtime.bundle.codec import from_json, to_json
+from edgekit_runtime.bundle.codec import to_json
 
 __all__ = ["RECIPES", "STEPS", "CompressReport", "CompressRequest", "Measured", "compress"]
 
@@ -160,6 +160,12 @@ def _check(request: CompressRequest) -> None:
         raise CompressError("the result would replace the model", where=where, do="Choose another folder with -o")
 
 
+def _row(stored: dict[str, Any]) -> Measured:
+    """As it was before it was JSON."""
+    interval = stored["interval"]
+    return Measured(**stored | {"interval": None if interval is None else tuple(interval)})
+
+
 def _trainable(request: CompressRequest, say: Callable[[str], None]) -> CompressRequest:
     """The request with a Keras model: the given one, or one that computes the same as a PyTorch or ONNX model.
 
@@ -220,9 +226,7 @@ class _Journey:
         made = self._made()
         if made is not None and made.key == name:
             self._say(f"{self._result} is what this command makes: nothing to do")
-            return self._report(
-                tuple(from_json(Measured, row, "rows") for row in made.steps[-1]["rows"]), made.steps, self._result
-            )
+            return self._report(tuple(map(_row, made.steps[-1]["rows"])), made.steps, self._result)
         readable = [index for index in range(len(given)) if index not in found.unreadable]
         chosen = sorted(visiting_order(len(readable), request.seed)[:_CALIBRATION])
         calibration = Subset(given, [readable[index] for index in chosen])
