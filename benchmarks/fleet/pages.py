@@ -34,7 +34,7 @@ from edgekit_runtime.telemetry import About, Histogram, Report, Seal, System, en
 MINUTE_MS = 60_000
 PAGES = (
     "", "?state=late&sort=-p99", "?by=model", "?by=site", "models", "model?name=efficientnet_lite0", "events", "health",
-    "device/site-1-00000", "?q=nothing-like-that", "rollouts", "rollouts/1",
+    "device/site-1-00000", "?q=nothing-like-that", "rollouts", "rollouts/1", "?by=build", "alerts",
 )  # fmt: skip
 SIZES = {"desk": (1280, 900), "phone": (390, 844)}
 
@@ -83,10 +83,13 @@ class Board:
         for _ in range(self.draw.randrange(10, 60)):
             cache.record(0.03)
         late = 60 if self.median_ms > 40 else 0
+        errors = int(60 * self.errors)
         report = Report(
-            self.about, 1, at_ms - MINUTE_MS, MINUTE_MS, True, int(60 * self.errors), late,
+            self.about, 1, at_ms - MINUTE_MS, MINUTE_MS, True, errors, late,
             {"device": device, "cache": cache}, System(31.0, 44.0, self.temp + self.draw.uniform(-1, 1), 0, 20_000),
             stages={"queue": wait, "infer": device, "finish": output}, psi=self.psi,
+            error_codes={"engine": errors} if errors else {}, compared=20, differed=self.draw.randrange(2),
+            clipped=self.draw.randrange(90), values=9000,
         )  # fmt: skip
         data = sealed_payload(encode(report), Seal("00112233445566aa", self.seq, self.seq, 0, self.spooled, 400))
         return Arrival(self.id, "00112233445566aa", self.seq, self.seq, at_ms, data, parse_window(data, self.id))
