@@ -48,7 +48,7 @@ from edgekit.fleet.pages.list_query import PAGE, RANGES, ListQuery, range_of
 from edgekit.fleet.pages.live import Live, Part, in_every_state
 from edgekit.fleet.pages.metrics import FleetMetrics
 from edgekit.fleet.pages.rollouts import RolloutPages
-from edgekit.fleet.pages.show import FILTERS, WORDS, lag_s, shown, shown_in
+from edgekit.fleet.pages.show import FILTERS, TABLES, WORDS, lag_s, shown, shown_in
 from edgekit.fleet.rollout_tables import RolloutTables
 from edgekit.fleet.store import GROUPS, STATES, Device, Event, Query, Resolution, Store, Totals
 from edgekit_runtime.errors import MissingExtraError
@@ -183,7 +183,7 @@ class _Pages:
         )  # fmt: skip
         self._jinja.filters.update(FILTERS)
         self._jinja.globals.update(
-            WORDS=WORDS, STATES=STATES, RANGES=tuple(RANGES), GROUPS=_GROUPS, FIELDS=GROUPS, zip=zip
+            WORDS=WORDS, STATES=STATES, RANGES=tuple(RANGES), GROUPS=_GROUPS, FIELDS=GROUPS, TABLES=TABLES, zip=zip
         )
         menu = (("/", "Boards"), ("/models", "Models"), *more, ("/events", "Events"), ("/health", "Server"))
         self._jinja.globals["MENU"] = menu

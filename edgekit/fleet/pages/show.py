@@ -17,8 +17,8 @@ from edgekit.fleet.store import Device
 from edgekit_runtime.errors import visible
 
 __all__ = [
-    "FILTERS", "WORDS", "Line", "celsius", "clock", "conditions", "count", "lag_s", "ms", "part", "percent", "psi",
-    "rate", "share", "shown", "shown_in", "size", "span", "sparkline",
+    "FILTERS", "TABLES", "WORDS", "Line", "celsius", "clock", "conditions", "count", "lag_s", "ms", "part", "percent",
+    "psi", "rate", "share", "shown", "shown_in", "size", "span", "sparkline",
 ]  # fmt: skip
 
 NOTHING = "–"
@@ -176,6 +176,19 @@ WORDS = {
     "losing": ("Losing", "it gave up windows that never arrived"),
 }
 """Each of the store's STATES as a page says it, and what it means."""
+
+
+TABLES = {
+    "win": "windows as they came",
+    "r15": "roll-ups of boards, 15 minutes",
+    "r1h": "roll-ups of boards, an hour",
+    "r5": "roll-ups of versions, 5 minutes",
+    "m15": "roll-ups of versions, 15 minutes",
+    "m1h": "roll-ups of versions, an hour",
+    "event": "events",
+    "mark": "what is stored of each spool",
+}
+"""The store's tables as a page says them."""
 
 
 def condition(state: str) -> str:
