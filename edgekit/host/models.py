@@ -154,7 +154,7 @@ class Repository:
             if one.manifest.version in self._models.get(one.manifest.name, {}):
                 raise ServeError(
                     f"two bundles are '{one.manifest.name}' version {one.manifest.version}",
-                    do="Serve one of them, or build with another --name or --version",
+                    do="Serve one of them, or build with another --name or --model-version",
                 )
             self.add(one)
 
