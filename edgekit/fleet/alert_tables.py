@@ -194,6 +194,10 @@ class AlertTables:
         rows = self._store.select(f"SELECT {_COLUMNS} FROM alert {where} ORDER BY id DESC LIMIT ?", (limit,))
         return [_alert(row) for row in rows]
 
+    def lasting(self, limit: int = 200) -> builtins.list[Alert]:
+        """What is wrong now: what is wrong with many boards before single ones, the latest first."""
+        return sorted(self.list(limit=limit), key=lambda alert: "device" in alert.facts)
+
     def acknowledge(self, number: int, who: str, now_ms: int) -> Alert:
         """Raises FleetError where there is none."""
         with self._store.writing() as batch:

@@ -56,6 +56,16 @@ def test_what_lasts_stands_on_the_front_page_and_on_its_own(tables):
     assert "inference grew" in client.get("/api/v1/alerts.csv").text
 
 
+def test_what_is_wrong_with_many_boards_stands_above_single_ones(tables):
+    tables.take([SLOW, *(AlertFinding(f"lag:board:b-{n}", "lag", f"b-{n} is late", {"device": f"b-{n}"})
+                         for n in range(7))], [], NOW)  # fmt: skip
+    client = asked(tables)
+    for path in ("/", "/alerts"):
+        page = client.get(path).text
+        assert page.index("inference grew") < page.index("b-6 is late") < page.index("b-5 is late")
+    assert "5 more alerts" in client.get("/").text
+
+
 def test_an_acknowledgement_bears_the_viewers_name(tables):
     tables.take([SLOW], [], NOW)
     (alert,) = tables.list()

@@ -50,7 +50,7 @@ class AlertPages:
         return self._stream(request, "alerts-part.html", self._read)
 
     def _read(self) -> dict[str, Any]:
-        lasting = self._tables.list(active=True, limit=_SHOWN)
+        lasting = self._tables.lasting(_SHOWN)
         over = [alert for alert in self._tables.list(active=False, limit=_SHOWN) if alert.cleared_ms]
         return {"lasting": lasting, "over": over, "silences": self._tables.silences(_now_ms()), "hours": _HOURS}
 

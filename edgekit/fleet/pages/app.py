@@ -142,8 +142,7 @@ class _Parts(Protocol):
 
 
 def front_alerts(tables: AlertTables | None) -> list[Alert]:
-    """The latest ones: those that a list shows, and one more."""
-    return tables.list(limit=4) if tables is not None else []
+    return tables.lasting() if tables is not None else []
 
 
 class _Drawn:
