@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import re
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from edgekit.cli.options import PATH, as_json, print_json
+from edgekit.cli.options import PATH, as_json, print_json, say
 from edgekit.cli.progress import console_progress
+from edgekit_converters.progress import silent
+from edgekit_runtime.errors import sentences
 
 __all__ = ["demo"]
 
@@ -29,19 +36,20 @@ __all__ = ["demo"]
 @as_json
 def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     """Rebuild EfficientNet-Lite0 with its ImageNet weights, make checked bundles of it for two Raspberry Pis, and ask
-    one of them about real photos. Every command is printed before it runs: type them yourself on your own model.
+    one of them about real photos. Every command is printed before it runs, and after it the few figures that matter:
+    type them yourself on your own model.
 
     \b
     edgekit demo
     edgekit demo --fleet
     """
-    from edgekit.demo import make_assets, steps
+    from edgekit.demo import digest, make_assets, steps
 
     if fleet or fallback:
         from edgekit.fleet.serve import check_broker
 
         check_broker()  # before minutes of building
-    with console_progress() as progress:
+    with console_progress() if sys.stderr.isatty() else contextlib.nullcontext(silent) as progress:
         make_assets(folder, progress)
     ran = []
     bundle = folder / "bundles" / "efficientnet_lite0-raspberry-pi-4.ekb"
@@ -50,26 +58,22 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     if fleet and bundle.exists():
         return _fleet(folder, as_json)
     for step in steps(folder):
-        click.echo(f"\n{step.why}\n\n    {_written(step.arguments)}\n", err=as_json)
-        code = _edgekit(step.arguments, quiet=as_json)
+        click.echo(f"\n{_written(step.arguments)}", err=as_json)
+        code, found = _figures(step.arguments)
         ran.append({"command": ["edgekit", *step.arguments], "exit_code": code})
         if code:
             break
+        for line in digest(step.arguments[0], found):
+            say(f"    {line}", err=as_json)
     failed = ran[-1]["exit_code"] != 0
     if fleet and not failed:
         return _fleet(folder, as_json)
     if as_json:
         print_json({"folder": str(folder), "steps": ran})
     elif not failed:
-        click.echo(f"\nDone. Everything is in {folder}/. In an application:\n")
         click.echo(
-            "    from edgekit_runtime import open_bundle\n"
-            f'    with open_bundle("{bundle.as_posix()}") as model:\n'
-            f'        print(model.predict("{(folder / "chelsea.png").as_posix()}", budget_ms=1000).top(3))\n'
-        )
-        click.echo(
-            "Next: edgekit demo --fleet, edgekit demo --fallback\n"
-            "      (both need the extra 'fleet'; in a clone: .venv/bin/pip install -e '.[fleet]')"
+            f"\nDone: everything is in {folder}/, and each command by itself says more.\n"
+            "Next: edgekit demo --fleet or --fallback, with the extra 'fleet': .venv/bin/pip install -e '.[fleet]'"
         )
     return 1 if failed else 0
 
@@ -106,8 +110,8 @@ def _fallback(folder: Path, as_json: bool) -> int:
     step = build_step(folder)
     bundle = folder / "fallback" / "efficientnet_lite0-host-cpu.ekb"
     if not bundle.exists():
-        click.echo(f"\n{step.why}\n\n    {_written(step.arguments)}\n", err=as_json)
-        if _edgekit(step.arguments, quiet=as_json):
+        click.echo(f"\nTwo bundles of one build:\n\n{_written(step.arguments)}", err=as_json)
+        if _figures(step.arguments)[0]:
             return 1
     checks = []
     with FallbackDemo(folder) as running:
@@ -131,14 +135,50 @@ def _fallback(folder: Path, as_json: bool) -> int:
     return 1 if any(check["problem"] for check in checks) else 0
 
 
-def _edgekit(arguments: Sequence[str], *, quiet: bool) -> int:
-    """In a process of its own, as a person would start it; its output is ours unless `quiet`."""
-    command = [sys.executable, "-c", "from edgekit.cli import main; main()", *arguments]
-    sys.stdout.flush()
-    return subprocess.run(command, check=False, stdout=sys.stderr if quiet else None).returncode
+def _figures(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
+    """(exit code, what `--json` prints) of a command in a process of its own, as a person would start it.
+
+    Of its progress the last line is shown, and only on a terminal; of a command that fails everything is.
+    """
+    command = [sys.executable, "-c", "from edgekit.cli import main; main()", *arguments, "--json"]
+    wide = shutil.get_terminal_size().columns - 1
+    said: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        out: list[str] = []
+        reading = threading.Thread(target=lambda stream: out.append(stream.read()), args=(child.stdout,))
+        reading.start()
+        for line in child.stderr:
+            said.append(line.rstrip("\n"))
+            if sys.stderr.isatty():
+                click.echo(f"\r\x1b[K{said[-1][:wide]}", nl=False, err=True)
+        reading.join()
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", nl=False, err=True)
+    found = json.loads(out[0]) if out[0].strip() else {}
+    if child.returncode:
+        for line in (*said, *_failed(found)):
+            say(line, err=True)
+    return child.returncode, found
+
+
+def _failed(found: dict[str, Any]) -> Iterator[str]:
+    """What the JSON of a failed command says of it."""
+    if "error" in found:
+        error = found["error"]
+        yield f"Error: {sentences(': '.join(part for part in (error['where'], error['what']) if part), error['do'])}"
+    for bundle in found.get("bundles", ()):
+        for one in bundle["refused"]:
+            yield f"{bundle['profile']}: not {one['recipe']} ({one['code']}): {sentences(one['reason'], one['do'])}"
 
 
 def _written(arguments: Sequence[str]) -> str:
-    """As a person would write it, broken before each option group where it is long."""
-    text = shlex.join(["edgekit", *arguments])
-    return text if len(text) <= 110 else text.replace(" --", " \\\n        --").replace(" -o ", " \\\n        -o ")
+    """As a person would write it, in lines of at most 110 columns that break before an option."""
+    lines = [""]
+    for part in re.split(r"(?= --?[a-z])", shlex.join(["edgekit", *arguments])):
+        if len(lines[-1]) + len(part) > 110:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += part
+    return "\n".join(lines)

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from edgekit.demo.assets import Step, make_assets, steps
+from edgekit.demo.digest import digest
 
-__all__ = ["Step", "make_assets", "steps"]
+__all__ = ["Step", "digest", "make_assets", "steps"]

@@ -192,7 +192,6 @@ class PhaseResult:
 def build_step(folder: Path) -> Step:
     """The device's and the host's bundle, of one build: they must share their contract."""
     return Step(
-        "Two bundles of one build, for a device and for a host:",
         (
             "build", str(folder / MODEL), "--profile", "raspberry-pi-4", "--profile", "host-cpu",
             "--calibration", str(folder / "photos"), "--evaluation", str(folder / "labelled"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from conftest import run_edgekit
 
+from edgekit.demo import steps
 from edgekit_runtime.bundle import read_bundle
 
 pytestmark = pytest.mark.convert
@@ -16,9 +18,35 @@ pytestmark = pytest.mark.convert
 
 def test_runs_through_and_prints_each_command_before_its_output(demo):
     assert demo.ran.code == 0, demo.ran.err
-    places = [demo.ran.out.index(f"    edgekit {command}") for command in ("build", "inspect", "run", "bench")]
+    places = [demo.ran.out.index(f"\nedgekit {command}") for command in ("build", "inspect", "run", "bench")]
     assert places == sorted(places)
-    assert "Done. Everything is in demo/" in demo.ran.out
+    assert "Done: everything is in demo/" in demo.ran.out
+
+
+def test_prints_some_twenty_lines_when_nothing_is_wrong(demo):
+    assert 12 <= len(demo.ran.out.splitlines()) <= 25
+    assert not demo.ran.err
+
+
+def test_what_the_plain_converter_gives_stands_beside_what_edgekit_gives(demo):
+    shown = {line.split("  ")[0]: line for line in map(str.strip, demo.ran.out.splitlines())}
+    rows = {c["recipe"]: c for c in report(demo)["candidates"]}
+    assert rows["plain_int8.tflite"]["file"] == "demo/plain_int8.tflite"
+    assert rows["plain_int8.tflite"]["fidelity"]["quantized_macs"] == 1.0  # INT8 throughout, as its guide promises
+    assert f"{rows['plain_int8.tflite']['fidelity']['cosine']:.4f}" in shown["the plain converter"]
+    assert f"{rows['tflite-int8']['fidelity']['cosine']:.4f}" in shown["edgekit, tflite-int8"]
+
+
+def test_a_command_that_fails_in_the_demo_says_all_that_it_said(demo, tmp_path):
+    broken = tmp_path / "demo"
+    shutil.copytree(demo.folder, broken)
+    shutil.rmtree(broken / "bundles")
+    (broken / "efficientnet_lite0.keras").write_bytes(b"no network")
+    ran = run_edgekit("demo", cwd=tmp_path)
+    assert ran.code == 1
+    assert "Error: " in ran.err
+    assert "efficientnet_lite0.keras" in ran.err
+    assert "edgekit inspect" not in ran.out
 
 
 def test_names_the_cat_and_the_coffee_cup_among_the_top_five(demo):
@@ -87,9 +115,11 @@ def test_the_builders_page_shows_the_notes_that_the_demo_prints(demo):
     blocks = [block.split("```")[0] for block in shown.split("```text\n")[1:]]
     told = [line.strip() for block in blocks for line in block.splitlines() if line.startswith(("note:", "  note:"))]
     assert told
-    ran = _any_times(demo.ran.out)
+    # what the demo made is made no second time
+    out = run_edgekit(*steps(Path("demo"))[0].arguments, cwd=demo.directory).out
+    ran = _any_times(out)
     assert [line for line in told if _any_times(line) not in ran] == []
-    first = demo.ran.out.split("\nartifact ")[0]
+    first = out.split("\nartifact ")[0]
     assert [line.strip() for line in first.splitlines() if line.strip().startswith("note:")] == told[:2]
 
 
