@@ -93,7 +93,7 @@ test-onnx-tflite: $(VENV_ONNX_TFLITE)/.test
 
 # PyTorch is large, and larger still with CUDA: point pip at an index of CPU builds, or name another version in TORCH.
 test-torch: $(VENV_TORCH)/.test
-	$(VENV_TORCH)/bin/python -m pytest $(call report,torch) tests/converters/sources/test_torch.py tests/runtime/engines/test_torch_cuda.py
+	$(VENV_TORCH)/bin/python -m pytest $(call report,torch) tests/converters/sources/test_torch.py tests/converters/targets/test_torch_to_tflite.py tests/runtime/engines/test_torch_cuda.py
 
 # A million executions of each target, about an hour. `make test-all` runs a short search of its own.
 fuzz: setup
@@ -168,7 +168,7 @@ $(VENV_ONNX_TFLITE)/.test: pyproject.toml | $(VENV)/bin/uv
 
 $(VENV_TORCH)/.test: pyproject.toml
 	$(PYTHON) -m venv $(VENV_TORCH)
-	$(VENV_TORCH)/bin/python $(PIP) '$(TORCH)' -e '.[torch]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
+	$(VENV_TORCH)/bin/python $(PIP) '$(TORCH)' -e '.[torch-tflite]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
 	$(VENV_TORCH)/bin/python $(PIP) --no-deps 'onnx2pytorch>=0.6'  # torchvision comes for PyTorch with CUDA alone
 	touch $@
 

@@ -48,6 +48,7 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
         ),
         "build from PyTorch",
     ),
+    "torch-tflite": ((("litert-torch",),), "make TFLite of PyTorch"),
     "onnx-tflite": (
         (("onnx2tf",), ("onnx-graphsurgeon",), ("sng4onnx",), ("sne4onnx",), ("tf-keras",)),
         "make TFLite of ONNX",

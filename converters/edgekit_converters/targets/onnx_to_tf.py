@@ -36,7 +36,7 @@ from edgekit_converters.targets.onnx_to_tf_worker import GRAPH, KEPT, RESULT, in
 from edgekit_runtime.errors import install_command
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["available", "network"]
+__all__ = ["agrees", "available", "network"]
 
 _NEEDS = ("onnx2tf", "onnx_graphsurgeon", "sng4onnx", "sne4onnx", "tf_keras", "psutil")
 _TOOLS = ("onnx", "onnx2tf", "onnxslim", "tf-keras")
@@ -206,16 +206,17 @@ def _output_axes(
     for i, (spec, want) in enumerate(zip(source.outputs, expected, strict=True)):
         got = np.asarray(results[output_name(i)])
         last = _CHANNELS_FIRST.get(got.ndim)
-        if _agrees(got, want):
+        if agrees(got, want):
             axes.append(None)
-        elif last is not None and _agrees(got.transpose(last), want):
+        elif last is not None and agrees(got.transpose(last), want):
             axes.append(last)
         else:
             raise _FailedError(f"onnx2tf's network gives other answers than the original for the output '{spec.name}'")
     return axes
 
 
-def _agrees(got: NDArray[Any], want: NDArray[Any]) -> bool:
+def agrees(got: NDArray[Any], want: NDArray[Any]) -> bool:
+    """Equal within a thousandth of the largest value."""
     if got.shape != want.shape:
         return False
     limit = 1e-3 * max(1.0, float(np.abs(want).max(initial=0.0)))

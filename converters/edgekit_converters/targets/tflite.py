@@ -2,7 +2,8 @@
 
 Rules:
 - a batch of fixed size, 1 unless another is asked for: many .tflite graphs cannot be resized;
-- what TensorFlow can trace goes through its converter; an ONNX source first becomes TensorFlow code (see `onnx_to_tf`),
+- what TensorFlow can trace goes through its converter; a PyTorch source through litert-torch (see `torch_to_tflite`),
+  or as ONNX where that is not there or fails; an ONNX source first becomes TensorFlow code (see `onnx_to_tf`),
   where pictures are NHWC; a float .tflite is taken as it is;
 - TensorFlow ("Select TF") and custom operators are refused by name and by layer: boards' runtimes do not carry them;
 - transpositions of a picture's or a sequence's axes that are left in the graph are counted: each costs time.
@@ -16,14 +17,15 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from edgekit_converters.errors import ConversionError, one_line
+from edgekit_converters.errors import ConversionError, MissingToolsError, one_line
 from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel, TensorFlowSource, TfliteSource
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import graph_names
+from edgekit_converters.sources.torch import TorchSource
 from edgekit_converters.targets.artifact import FloatModel, TensorFlowNetwork, tool_versions, transposed_shape
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.errors import EdgekitError, install_command
 
 __all__ = ["float_model"]
 
@@ -42,6 +44,8 @@ def float_model(source: SourceModel, progress: Progress = silent, batch: int = 1
     progress("conversion", 0, None)
     if isinstance(source, TfliteSource):
         return _as_it_is(source, batch)
+    if isinstance(source, TorchSource) and (found := _of_torch(source, batch)) is not None:
+        return found
     tf = import_tensorflow()
     if not isinstance(source, TensorFlowSource):
         from edgekit_converters.targets.onnx_to_tf import network as onnx_network
@@ -69,6 +73,39 @@ def float_model(source: SourceModel, progress: Progress = silent, batch: int = 1
         tuple(in_names[name] for name in inputs),
         tuple(out_names[name] for name in outputs),
         tool_versions((*_TOOLS, *network.tools)),
+        network.transposed,
+        _transposes(model),
+    )
+
+
+def _of_torch(source: TorchSource, batch: int) -> FloatModel | None:
+    """Through litert-torch; None where that cannot be, and onnx2tf may try it. Raises ConversionError."""
+    from edgekit_converters.targets import onnx_to_tf, torch_to_tflite
+
+    if not torch_to_tflite.available():
+        if onnx_to_tf.available():
+            return None
+        raise MissingToolsError(
+            "TFLite from a PyTorch model needs the 'torch-tflite' extra, which is not installed",
+            where=source.path.name,
+            do=f"Run: {install_command('torch-tflite')}, or choose onnx-int8-qdq or onnx-f32",
+        )
+    try:
+        network = torch_to_tflite.network(source, batch)
+    except ConversionError:
+        if onnx_to_tf.available():
+            return None
+        raise
+    model = tfl.read(network.data)
+    graph, [signature] = model.subgraphs[0], model.signatureDefs
+    in_names = dict(zip(network.inputs, (spec.name for spec in source.inputs), strict=True))
+    out_names = dict(zip(network.outputs, (spec.name for spec in source.outputs), strict=True))
+    return FloatModel(
+        "tflite",
+        network.data,
+        tuple(in_names[name] for name in _names_in_order(graph.inputs, signature.inputs or ())),
+        tuple(out_names[name] for name in _names_in_order(graph.outputs, signature.outputs or ())),
+        tool_versions(torch_to_tflite.TOOLS),
         network.transposed,
         _transposes(model),
     )

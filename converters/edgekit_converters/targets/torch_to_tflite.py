@@ -1,0 +1,120 @@
+"""A PyTorch source as float .tflite, through litert-torch, without TensorFlow or ONNX in between.
+
+Rules:
+- pictures become NHWC, as TFLite's kernels want them; every other input and every output keeps the source's axes;
+- the result is run against the original on random data, and what differs is an error;
+- inputs and outputs are called by their place: `args_0`, `output_0`.
+
+    network(source).data
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.errors import ConversionError, one_line
+from edgekit_converters.sources import onnx_graph
+from edgekit_converters.sources.quiet import quiet
+from edgekit_converters.sources.torch import TorchSource, flatten_outputs
+from edgekit_converters.targets.artifact import transposed_pixels
+from edgekit_converters.targets.onnx_to_tf import agrees
+from edgekit_runtime.engines import load_engine
+
+__all__ = ["TOOLS", "LitertNetwork", "available", "network"]
+
+TOOLS = ("litert-torch", "torch")
+_INSTEAD = "Choose onnx-int8-qdq or onnx-f32, or replace the operator that it names"
+
+
+@dataclass(frozen=True)
+class LitertNetwork:
+    """data: float .tflite. inputs, outputs: its name of each, in the source's order. transposed: inputs in NHWC."""
+
+    data: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    transposed: frozenset[str]
+
+
+def available() -> bool:
+    """True when the `torch-tflite` extra is installed."""
+    return importlib.util.find_spec("litert_torch") is not None
+
+
+def network(source: TorchSource, batch: int = 1) -> LitertNetwork:
+    """Raises ConversionError where litert-torch cannot express the model, or its answers differ from the original's."""
+    where = source.path.name
+    if batch != 1 and not source.free_batch:
+        raise ConversionError(
+            f"the model has a fixed batch of 1, and cannot be given one of {batch}",
+            where=where,
+            do="Export it with a free batch axis",
+        )
+    transposed = frozenset(spec.name for spec in source.inputs if spec.layout == "NCHW")
+    arrays = onnx_graph.random_inputs(source.inputs, batch)
+    fed = [
+        np.ascontiguousarray(transposed_pixels(array, spec)) if spec.name in transposed else array
+        for array, spec in zip(arrays, source.inputs, strict=True)
+    ]
+    data = _convert(source, [spec.name in transposed for spec in source.inputs], fed)
+    found = LitertNetwork(
+        data,
+        tuple(f"args_{place}" for place in range(len(source.inputs))),
+        tuple(f"output_{place}" for place in range(len(source.outputs))),
+        transposed,
+    )
+    with load_engine("tflite", data) as engine:
+        # the engine has them in the file's own order, as `serving_default_args_0:0` or as the signature says
+        places = [_place(spec.tensor) for spec in engine.inputs]
+        answers = engine.run([fed[place] for place in places])
+        got = dict(zip((spec.tensor for spec in engine.outputs), answers, strict=True))
+    for wanted, spec in zip(source.predict(arrays), source.outputs, strict=True):
+        if not any(agrees(values, wanted) for values in got.values()):
+            raise ConversionError(
+                f"litert-torch's network gives other answers than the original for the output '{spec.name}'",
+                where=where,
+                do=_INSTEAD,
+            )
+    return found
+
+
+def _convert(source: TorchSource, turned: Sequence[bool], fed: Sequence[NDArray[Any]]) -> bytes:
+    """turned: the inputs that come as NHWC. fed: an example of each."""
+    with quiet():
+        import litert_torch  # type: ignore[import-not-found,unused-ignore]
+        import torch
+
+    class Positional(torch.nn.Module):  # type: ignore[misc,unused-ignore]
+        """The network with its pictures in NHWC and its outputs in a tuple."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = source.module
+
+        def forward(self, *inputs: Any) -> tuple[Any, ...]:
+            placed = (one.permute(0, 3, 1, 2) if nhwc else one for one, nhwc in zip(inputs, turned, strict=True))
+            return tuple(flatten_outputs(self.network(*placed))[1])
+
+    with tempfile.TemporaryDirectory() as folder, quiet(), torch.no_grad():
+        file = Path(folder) / "network.tflite"
+        try:
+            made = litert_torch.convert(Positional(), tuple(map(torch.from_numpy, fed)))
+            made.export(str(file))
+        except Exception as error:  # torch, JAX and MLIR have no common error
+            raise ConversionError(
+                f"litert-torch cannot convert it: {one_line(error)}", where=source.path.name, do=_INSTEAD
+            ) from error
+        return file.read_bytes()
+
+
+def _place(tensor: str) -> int:
+    """Of `serving_default_args_1:0`: 1."""
+    return int(tensor.split("args_")[1].split(":")[0])
