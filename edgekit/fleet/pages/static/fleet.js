@@ -100,7 +100,7 @@ function layout(colour, unit, extra) {
     margin: { l: 52, r: 12, t: 8, b: 34 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent", showlegend: false,
     font: { color: colour.quiet, size: 12 }, hovermode: "x unified",
     hoverlabel: { bgcolor: getComputedStyle(document.documentElement).getPropertyValue("--sheet").trim() },
-    xaxis: { type: "date", gridcolor: colour.line, linecolor: colour.line, nticks: innerWidth < 600 ? 4 : 10 },
+    xaxis: { type: "date", gridcolor: colour.line, linecolor: colour.line, nticks: innerWidth < 600 ? 4 : 10, tickangle: 0 },
     yaxis: { rangemode: "tozero", gridcolor: colour.line, zerolinecolor: colour.line, ticksuffix: unit },
     ...extra,
   };
@@ -154,6 +154,11 @@ async function drawDevice(chart) {
     made.xaxis.range = timeAxis([...t, ...dates(series.rolled.t)]);
     return made;
   };
+  const half = (unit, extra) => {
+    const made = options(unit, extra);
+    made.xaxis.nticks = innerWidth < 600 ? 4 : 6;
+    return made;
+  };
   const line = (name, y, width, dash) => ({
     name, x: t, y, mode, marker: { size: 4 }, connectgaps: false, hovertemplate: "%{y:.2f} ms",
     line: { color: colour.accent, width, dash },
@@ -185,7 +190,7 @@ async function drawDevice(chart) {
       name, x: rolled, y, mode: modeOf(rolled), marker: { size: 4 }, connectgaps: false, hovertemplate: `%{y:.3~g}${unit}`,
       line: { color: HUES[i], width: 2, dash: DASHES[i] },
     }));
-    const made = options(unit, shown.length > 1 ? LEGEND : {});
+    const made = half(unit, shown.length > 1 ? LEGEND : {});
     made.shapes = [...made.shapes, ...(shapes || [])];
     Plotly.react(id, drawn, made, OPTIONS);
   };
@@ -199,11 +204,11 @@ async function drawDevice(chart) {
       name: name.replaceAll("<", "‹"), type: "bar", x: dates(series.errors.t), y, hovertemplate: "%{y}",
       marker: { color: HUES[i % HUES.length], pattern: { shape: ["", "/", "\\", "x", "."][i % 5], solidity: 0.15 } },
     }));
-    Plotly.react("codes", bars, options("", { ...LEGEND, barmode: "stack" }), OPTIONS);
+    Plotly.react("codes", bars, half("", { ...LEGEND, barmode: "stack" }), OPTIONS);
   }
-  if (t.length) Plotly.react("rate", one(series.rate, " /s"), options(" /s", {}), OPTIONS);
+  if (t.length) Plotly.react("rate", one(series.rate, " /s"), half(" /s", {}), OPTIONS);
   if (series.temp.some((value) => value !== null)) {
-    Plotly.react("temp", one(series.temp, " °C"), options(" °C", {}), OPTIONS);
+    Plotly.react("temp", one(series.temp, " °C"), half(" °C", {}), OPTIONS);
   }
 }
 
