@@ -13,7 +13,7 @@ import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from edgekit_converters.progress import Progress, silent
 
@@ -151,6 +151,11 @@ def compress(
     batch: int = 64,
     rate: float = 1e-3,
     seed: int = 0,
+    teacher: str | Path | None = None,
+    width: float | None = None,
+    start: Literal["sliced", "new"] = "sliced",
+    temperature: float = 2.0,
+    alpha: float = 0.7,
     contract: str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | Sequence[str] = (),
     trust_model: bool = False,
@@ -159,7 +164,7 @@ def compress(
     progress: Progress = silent,
     say: Callable[[str], None] = print,
 ) -> CompressReport:
-    """Train `model` a little more for 8 bits: what `edgekit compress --help` says, by the same names.
+    """Train `model` a little more, narrower or for 8 bits: what `edgekit compress --help` says, by the same names.
 
     train, evaluation: as for `build`, with labels. Raises EdgekitError; limits that are not kept are no error:
     `result.kept`.
@@ -190,6 +195,11 @@ def compress(
             ),
             profile_paths=tuple(map(Path, profile_paths)),
             cache=folder,
+            teacher=None if teacher is None else Path(teacher),
+            width=width,
+            start=start,
+            temperature=temperature,
+            alpha=alpha,
         )
         return journey(request, progress, say)
 

@@ -53,6 +53,9 @@ RefusalCode = Literal[
 TRAIN = "To keep it in 8 bits, train the Keras model that it was made from a little more: edgekit compress"
 """What helps where INT8 itself loses too much."""
 
+FASTER = "To make it faster, take channels out of the Keras model that it was made from: edgekit compress --budget-ms"
+"""What helps where INT8 itself takes too long."""
+
 _MOSTLY = 0.9
 # A drop is a difference of two fractions, so one that equals the limit may come out this much above it.
 NOISE = 1e-9
@@ -227,7 +230,7 @@ def _beyond_the_board(profile: str, candidate: Candidate, limits: ChoiceLimits) 
         return None
     reason = f"it may take {_range(candidate.estimate)}, above the budget of {limits.budget_ms:g} ms"
     rule = f"it may take longer than the budget of {limits.budget_ms:g} ms"
-    return Refusal(candidate.recipe, reason, "budget", rule=rule)
+    return Refusal(candidate.recipe, reason, "budget", FASTER if candidate.precision == "int8" else "", rule)
 
 
 def beyond_memory(profile: str, memory_bytes: int | None, ram_mb: int | None) -> str | None:

@@ -1,4 +1,4 @@
-"""edgekit compress: a float model trained a little more, so that plain INT8 of it keeps the limits."""
+"""edgekit compress: a float model trained a little more, narrower or for 8 bits, so that INT8 keeps the limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["compress"]
 @click.option(
     "--steps",
     metavar="LIST",
-    help="What to do, separated by commas: qat. Default: what --max-drop calls for, which may be nothing.",
+    help="What to do, of distill,prune,qat. Default: what --max-drop and --budget-ms call for, which may be nothing.",
 )
 @click.option("--max-drop", type=PERCENT, metavar="PERCENT", help="How much accuracy INT8 may cost you, in points: 1%.")
 @click.option(
@@ -43,6 +43,24 @@ __all__ = ["compress"]
     "--rate", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True, help="The first learning rate."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The same seed, the same result.")
+@click.option(
+    "--teacher", type=PATH, metavar="MODEL", help="distill: any model with the same outputs. Default: MODEL itself."
+)
+@click.option(
+    "--width",
+    type=float,
+    metavar="SHARE",
+    help="distill: derive the student, of that share of MODEL's channels: 0.5.",
+)
+@click.option(
+    "--start",
+    type=click.Choice(["sliced", "new"]),
+    default="sliced",
+    show_default=True,
+    help="distill: the derived student begins with MODEL's own weights, or with new ones.",
+)
+@click.option("--temperature", type=float, default=2.0, show_default=True, help="distill: softens answers of classes.")
+@click.option("--alpha", type=float, default=0.7, show_default=True, help="distill: the teacher's share of the loss.")
 @click.option("--contract", type=PATH, metavar="TOML", help="As for edgekit build.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=1,3,48,192", help="As for edgekit build.")
 @click.option("--trust-model", is_flag=True, help="As for edgekit build.")
@@ -53,15 +71,16 @@ __all__ = ["compress"]
 @click.option("--no-cache", is_flag=True, help="Use nothing of earlier runs, and keep nothing for later ones.")
 @as_json
 def compress(as_json: bool, **options: Any) -> int:
-    """Train MODEL a little more, so that INT8 costs it less, and write it with the ranges that it learnt.
+    """Train MODEL a little more, so that INT8 costs it less or it takes less time, and write what that gives.
 
     MODEL is a .keras file of Keras 3, a PyTorch model (.pt2, module:function) or an .onnx file. The result is a .keras
     file, in the folder of -o: give it to `edgekit build` in place of MODEL. Worth its time where `edgekit build`
-    refuses for `drop`, or leaves much in float to prevent that.
+    refuses for `drop` or `budget`, or leaves much in float to prevent that.
 
     \b
     Example:
       edgekit compress net.keras --train train/ --evaluation labelled/ --max-drop 1%
+      edgekit compress net.keras --train train/ --evaluation labelled/ --profile raspberry-pi-4 --budget-ms 5
       edgekit build compressed/net.keras --profile raspberry-pi-4 --calibration train/ --evaluation labelled/
     \b
     Exits 0 when the limits are kept, 1 when they are not, 130 when it was interrupted: the next run resumes there.
@@ -85,5 +104,7 @@ def compress(as_json: bool, **options: Any) -> int:
     if as_json:
         print_json(report.as_json())
     else:
+        for line in report.table():
+            say(line)
         say(report.verdict)
     return 0 if report.kept else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 import edgekit
-from edgekit import compressing
 from edgekit.cli.compress import compress as compress_command
-from edgekit.compressing import CompressRequest
+from edgekit.compressing import CompressReport, CompressRequest, Measured
+from edgekit.compressing.journey import _Chain, _Journey, _scratch
+from edgekit.compressing.request import Limits
+from edgekit.compressing.steps import _logits
 from edgekit_converters.compress.record import Record, with_record
+from edgekit_converters.fidelity import Reference
 from edgekit_runtime.errors import EdgekitError
 
 pytestmark = pytest.mark.convert
@@ -58,13 +61,22 @@ def _compress(sets, output, **options):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"steps": ["squeeze"]}, "there is no step 'squeeze'.*Steps: qat"),
+        ({"steps": ["squeeze"]}, "there is no step 'squeeze'.*Steps: distill, prune, qat"),
         ({"steps": []}, "neither steps nor a limit"),
         ({"model": "net.tflite"}, "ends in .tflite cannot be trained.*that it was made from"),
         ({"model": "net.h5"}, "ends in .h5 cannot be trained.*save an .h5 file again"),
         ({"epochs": 0}, "--epochs is 0.*a number above 0"),
         ({"budget_ms": 5.0}, "a budget needs a board.*--profile"),
         ({"profile": "raspberry-pie"}, "raspberry-pie"),
+        ({"steps": ["distill"]}, "needs a teacher or a student.*--teacher MODEL.*--width"),
+        ({"width": 0.5}, "are of the step distill.*--steps distill"),
+        ({"steps": [], "max_drop": 0.01, "width": 0.5}, "nothing calls for the step distill.*--budget-ms"),
+        ({"steps": ["distill"], "width": 1.0}, "--width is 1.*share of channels"),
+        ({"steps": ["distill"], "width": 0.0}, "--width is 0"),
+        ({"steps": ["distill"], "width": 0.5, "alpha": 0.0}, "--alpha is 0.*above 0 and at most 1"),
+        ({"steps": ["distill"], "width": 0.5, "temperature": 0.0}, "--temperature is 0.*above 0"),
+        ({"steps": ["prune"]}, "needs a time to reach.*--budget-ms"),
+        ({"steps": ["prune"], "budget_ms": -1.0, "profile": "raspberry-pi-4"}, "--budget-ms is -1"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_is_loaded(sets, tmp_path, options, says):
@@ -77,7 +89,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_loaded(sets, tmp_path
 def test_a_damaged_result_is_made_again(sets, tmp_path):
     result, said = tmp_path / sets.model.name, []
     request = CompressRequest(sets.model, "train/", "labelled/", tmp_path, steps=("qat",))
-    journey = compressing._Journey(request, None, said.append)
+    journey = _Journey(request, Limits.of(request), None, said.append)
     assert journey._made() is None
     assert not said
     result.write_bytes(sets.model.read_bytes()[:500])
@@ -186,3 +198,132 @@ def test_an_onnx_model_is_trained_as_keras_and_the_same_command_again_makes_noth
         assert made.model == tmp_path / "out" / "net.keras"
         assert (tmp_path / "out" / "net.contract.toml").exists()
         assert "nothing to do" in said[-1]
+
+
+def test_a_teacher_of_other_outputs_is_refused_before_anything_is_trained(opened, tmp_path):
+    import keras
+
+    image = keras.Input((8, 8, 1), name="image")
+    five = keras.layers.Dense(5, activation="softmax")(keras.layers.Flatten()(image))
+    keras.Model(image, five).save(tmp_path / "five.keras")
+    with pytest.raises(EdgekitError, match="the teacher answers 5, and the student 10") as error:
+        _compress(opened, tmp_path / "out", steps=["distill"], teacher=tmp_path / "five.keras")
+    assert "same classes" in error.value.do
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_batch_of_one_with_batch_norm_is_refused_before_anything_is_measured(opened, tmp_path):
+    import keras
+
+    image = keras.Input((8, 8, 1), name="image")
+    x = keras.layers.BatchNormalization(name="norm")(keras.layers.Conv2D(16, 3)(image))
+    out = keras.layers.Dense(10, activation="softmax")(keras.layers.Flatten()(x))
+    keras.Model(image, out).save(tmp_path / "net.keras")
+    options = {"model": tmp_path / "net.keras", "steps": ["distill"], "width": 0.5, "batch": 1}
+    with pytest.raises(EdgekitError, match="batch of 1 leaves the batch norm 'norm'"):
+        _compress(opened, tmp_path / "out", **options)
+
+
+def _row(step, recipe, drop, high_ms=None, macs=1000):
+    return Measured(step, recipe, "top1", 0.9, 0.9 - drop, drop, None, 1.0, 1, macs, high_ms, high_ms)
+
+
+def _of(**options):
+    request = CompressRequest(Path("net.keras"), "train/", "labelled/", Path("out"), **options)
+    return _Journey(request, Limits.of(request), None, lambda line: None)
+
+
+def _chain(*rows, done=()):
+    return _Chain(Path("net.keras"), rows, rows, [{"step": name, "kept": True} for name in done])
+
+
+BOARD = {"profile": "raspberry-pi-4"}
+NEAR, FAR = _row("plain INT8", "tflite-int8", 0.0, 9.0), _row("plain INT8", "tflite-int8", 0.04, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "chain", "step"),
+    [
+        ({"max_drop": 0.01}, _chain(NEAR), None),
+        ({"max_drop": 0.01}, _chain(FAR), "qat"),
+        ({"max_drop": 0.01}, _chain(FAR, _row("plain INT8", "onnx-int8-qdq", 0.0)), None),
+        ({"max_drop": 0.01}, _chain(FAR, done=["qat"]), None),
+        ({"budget_ms": 5.0, **BOARD}, _chain(NEAR), "prune"),
+        ({"budget_ms": 5.0, "width": 0.5, **BOARD}, _chain(NEAR), "distill"),
+        ({"budget_ms": 5.0, **BOARD}, _chain(NEAR, done=["prune"]), None),
+        ({"budget_ms": 5.0, "max_drop": 0.01, **BOARD}, _chain(FAR), "prune"),
+        ({"budget_ms": 10.0, "max_drop": 0.01, **BOARD}, _chain(FAR, done=["prune"]), "qat"),
+        ({"steps": ("qat", "prune"), "budget_ms": 5.0, **BOARD}, _chain(NEAR), "prune"),
+        ({"steps": ("qat", "prune"), "budget_ms": 5.0, **BOARD}, _chain(NEAR, done=["prune"]), "qat"),
+    ],
+)
+def test_without_steps_the_limits_decide_what_comes_next(options, chain, step):
+    assert _of(**options)._next(chain) == step
+
+
+def test_a_narrower_network_has_to_take_less_time_and_training_to_lose_less():
+    journey = _of(max_drop=0.01, budget_ms=5.0, **BOARD)
+    before, faster = [_row("plain INT8", "tflite-int8", 0.0, 9.0)], [_row("prune", "tflite-int8", 0.02, 4.0)]
+    assert journey._why_not("prune", before, faster) == ""
+    assert journey._why_not("prune", before, before) == "it takes no less time"
+    assert journey._why_not("qat", faster, [_row("qat", "tflite-int8", 0.01, 4.0)]) == ""
+    assert journey._why_not("qat", before, faster) == "it loses no less than before"
+    assert "no artifact" in journey._why_not("qat", before, [Measured("qat", "tflite-int8", failed="it broke")])
+    without_a_board = _of(steps=("distill",), width=0.5)
+    fewer = [_row("distill", "tflite-int8", 0.02, macs=400)]
+    assert without_a_board._why_not("distill", [_row("plain INT8", "tflite-int8", 0.0)], fewer) == ""
+
+
+def test_one_artifact_of_a_format_that_the_board_runs_keeps_both_limits():
+    limits = replace(_of(max_drop=0.01, budget_ms=5.0, **BOARD)._limits, recipes=("tflite-int8",))
+    good, late, other = (
+        _row("qat", name, 0.0, ms) for name, ms in (("tflite-int8", 4.9), ("tflite-int8", 5.1), ("onnx-int8-qdq", 1.0))
+    )
+    assert limits.kept([good, late])
+    assert not limits.kept([late])
+    assert not limits.kept([late, other]), "an artifact that the board cannot run decides nothing"
+    assert not limits.kept([_row("qat", "tflite-int8", 0.0)]), "a budget is not promised without an estimate"
+    assert Limits.of(CompressRequest(Path("n.keras"), "", "", Path("o"))).recipes == ("tflite-int8", "onnx-int8-qdq")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, EdgekitError("no", do="that"), OSError(28, "full"), None])
+def test_the_copy_of_the_training_set_goes_after_errors_too_and_the_state_stays(tmp_path, error):
+    def run():
+        with _scratch(tmp_path, "net") as folder:
+            (folder / "items.npy").write_bytes(b"large")
+            (folder / "qat-0.npz").write_bytes(b"small")
+            if error is not None:
+                raise error
+
+    if error is None:
+        run()
+        assert list(tmp_path.iterdir()) == []
+        return
+    with pytest.raises(type(error) if isinstance(error, Exception) else error):
+        run()
+    assert [path.name for path in (tmp_path / ".net.compress").iterdir()] == ["qat-0.npz"]
+
+
+def test_the_table_says_what_was_kept_and_why_not():
+    rows = (_row("plain INT8", "tflite-int8", 0.0, 9.0), _row("prune", "tflite-int8", 0.02, 4.0))
+    steps = ({"step": "prune", "kept": False, "why": "it takes no less time"},)
+    head, plain, pruned = CompressReport(None, rows, steps, "", False).table()
+    assert head.split() == ["step", "artifact", "score", "drop", "MACs", "ms,", "estimated", "kB"]
+    assert plain.endswith("0")
+    assert "2.00" in pruned
+    assert pruned.endswith("not kept: it takes no less time")
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "wanted"),
+    [
+        ([[0.7, 0.2, 0.1]], "classes", np.log([[0.7, 0.2, 0.1]])),
+        ([[1.0, 0.0, 0.0]], "classes", [[0.0, np.log(1e-7), np.log(1e-7)]]),
+        ([[3.0, -1.0, 0.5]], "classes", [[3.0, -1.0, 0.5]]),
+        ([[0.9], [0.1]], "classes", [[np.log(9)], [-np.log(9)]]),
+        ([[0.7, 0.2, 0.1]], "numbers", [[0.7, 0.2, 0.1]]),
+    ],
+)
+def test_a_teachers_probabilities_become_logits(answers, kind, wanted):
+    values = tuple({"probs": np.array(one, np.float32)} for one in answers)
+    np.testing.assert_allclose(_logits(Reference(values, None, None, ()), kind), wanted, rtol=1e-5, atol=1e-6)

@@ -182,6 +182,7 @@ def test_the_high_end_of_the_range_must_keep_the_budget():
     choice = choose("b", [item], ChoiceLimits(budget_ms=100), BOTH)
     assert codes(choice) == {"tflite-int8": "budget"}
     assert reason(choice, "tflite-int8") == "it may take 60 to 120 ms, anchored, above the budget of 100 ms"
+    assert "edgekit compress --budget-ms" in choice.refused[0].do
     assert choose("b", [item], ChoiceLimits(budget_ms=120), BOTH).chosen is item
 
 

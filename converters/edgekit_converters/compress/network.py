@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import CompressError
 
-__all__ = ["PRODUCTS", "Network", "Node", "Weights", "read_network", "to_keras"]
+__all__ = ["IDENTITIES", "PRODUCTS", "Call", "Network", "Node", "Weights", "read_network", "to_keras"]
 
 Op = Literal[
     "input", "conv", "depthwise", "dense", "add", "multiply", "concat", "mean", "move", "relu", "sigmoid", "tanh",
@@ -37,9 +37,10 @@ _MERGES: dict[str, Op] = {"Add": "add", "Multiply": "multiply", "Concatenate": "
 _MOVES = frozenset(
     "Flatten Reshape Permute ZeroPadding2D Cropping2D MaxPooling2D GlobalMaxPooling2D AveragePooling2D".split()  # noqa: SIM905
 )
-_IDENTITIES = frozenset(
+IDENTITIES = frozenset(
     "Dropout SpatialDropout2D GaussianNoise GaussianDropout ActivityRegularization Identity".split()  # noqa: SIM905
 )
+"""Layers that do something in training alone."""
 _DEPTHWISE = "_depthwise"
 """Behind the name of a separable convolution: its first part."""
 _FUSED = ("relu", "relu6")
@@ -72,12 +73,14 @@ class Node:
 @dataclass
 class Network:
     """nodes: in the order of execution, the input first. output: the place of the answer. calls: what Keras called,
-    for `to_keras`. input: Keras' tensor; result: the id of that which is the answer. numbers: whether the answer is
-    numbers that are predicted, not scores of classes."""
+    for `to_keras`. places: id of a Keras tensor -> place of the node that has its values. input: Keras' tensor; result:
+    the id of that which is the answer. numbers: whether the answer is numbers that are predicted, not scores of
+    classes."""
 
     nodes: list[Node] = field(default_factory=list)
     output: int = 0
-    calls: list[_Call] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    places: dict[int, int] = field(default_factory=dict)
     input: Any = None
     result: int = 0
     numbers: bool = False
@@ -99,7 +102,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class _Call:
+class Call:
     """A layer that Keras called. name: its own, with a number behind it where an earlier layer has that name.
 
     inputs, output: ids of Keras tensors. folded: of a batch norm that is in a kernel."""
@@ -165,7 +168,7 @@ class _Reader:
             self._kept.append(out)
             place, folded = self._node(layer, name, [self._places[id(one)] for one in tensors])
             self._put(out, place)
-            self._network.calls.append(_Call(layer, name, tuple(map(id, tensors)), id(out), folded))
+            self._network.calls.append(Call(layer, name, tuple(map(id, tensors)), id(out), folded))
             return out
 
         # not clone_model: the tensors of the model that it makes are others where the inputs are a layer's outputs
@@ -190,7 +193,7 @@ class _Reader:
     def _node(self, layer: Any, name: str, inputs: list[int]) -> tuple[int, bool]:
         """(place of the layer's output, whether it is a batch norm that went into a kernel)"""
         kind, source = type(layer).__name__, inputs[0]
-        if kind in _IDENTITIES:
+        if kind in IDENTITIES:
             return source, False
         if getattr(layer, "data_format", "channels_last") != "channels_last":
             raise self._refusal(f"the layer '{name}' has its channels first")
@@ -292,6 +295,7 @@ class _Reader:
             order[place] = len(kept)
             kept.append(replace(node, inputs=tuple(order[one] for one in node.inputs)))
         network.nodes, network.output = kept, order[network.output]
+        network.places = {tensor: order[place] for tensor, place in self._places.items()}
 
     def _refusal(self, what: str) -> CompressError:
         return CompressError(what, where=self._where, do=_INSTEAD)
@@ -306,7 +310,7 @@ def to_keras(network: Network, weights: Weights) -> Any:
     values: dict[int, Any] = {id(network.input): first}
     for call in network.calls:
         sources = [values[one] for one in call.inputs]
-        if call.folded or type(call.layer).__name__ in _IDENTITIES:
+        if call.folded or type(call.layer).__name__ in IDENTITIES:
             values[call.output] = sources[0]
             continue
         value = sources if len(sources) > 1 else sources[0]

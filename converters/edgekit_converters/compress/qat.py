@@ -73,8 +73,6 @@ def train_for_8_bits(
     """
     network = open_network(path)
     trained = train(network, data, options, folder, progress, say)
-    if trained.reason:
-        say(f"training ended: {trained.reason}")
     simulation, values = trained.simulation, trained.simulation.rounded(trained.values)
     with tempfile.TemporaryDirectory(prefix="edgekit-") as scratch:
         file = Path(scratch) / path.name
@@ -87,8 +85,4 @@ def train_for_8_bits(
         for form in ("tflite", "onnx"):
             names = tensor_names(trained.network, simulation, values, workspace, form, probes)
             named[form] = {name: ranges[place] for name, place in names.items()}
-        record = {
-            "seed": options.seed, "steps": options.steps, "batch": options.batch, "rate": options.rate,
-            "best_step": trained.best_step, "ended": trained.reason, "history": list(trained.history),
-        }  # fmt: skip
-        return TrainedFile(file.read_bytes(), named, record)
+        return TrainedFile(file.read_bytes(), named, trained.record(options))

@@ -124,6 +124,11 @@ class Simulation:
                 self._scale[at] = len(variables)
                 variables.append(tf.Variable(np.float32(np.log(scale)), name=f"{network.nodes[at].name}/scale"))
         self.variables = variables
+        self.others: tuple[Any, ...] = ()
+
+    def answer(self, x: Any, *, training: bool) -> Any:
+        """As a trainee: what a loss reads, in 8 bits where there are grids."""
+        return self.logits(x, self.variables, quantized=self._grids is not None)
 
     def _shaped(self, place: int, channels: NDArray[Any]) -> NDArray[Any]:
         node = self._network.nodes[place]

@@ -1,11 +1,14 @@
-"""Quantization-aware training of one network: rounds of steps, each checked on held-out items, the best one kept.
+"""The training loop of every step: rounds of training steps, each checked on held-out items, the best one kept.
 
     data = TrainingData(x, y, "classes")
-    trained = train(network, data, TrainingOptions(steps=2000), folder, progress)
+    fitted = fit(trainee, data, Teaching(answers), TrainingOptions(steps=2000), folder, "distill")
+    trained = train(network, data, TrainingOptions(steps=2000), folder, progress)      # quantization-aware
     trained.values                       # of Simulation.variables at the best round
 
 Rules:
-- the loss is half what the labels say and half how far the answers are from the float network's own on the same items;
+- the loss is 1 - alpha of what the labels say and alpha of how far the answers are from a teacher's on the same items:
+  of classes the cross entropy of both divided by a temperature T, times T^2 so that gradients keep their size (Hinton
+  et al., arXiv 1503.02531); of numbers the squared error. Without another teacher it is the float network itself;
 - a tenth of the items, at most 1,000, is held out of training and decides which round is best; the state before the
   first step is round 0, so that training can never make it worse;
 - the state is on the disk after each round: a killed or interrupted run resumes there, and the same run twice gives the
@@ -22,7 +25,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +36,24 @@ from edgekit_converters.compress.simulation import Simulation, calibrated
 from edgekit_converters.progress import Progress, silent
 from edgekit_runtime.whole_file import write_cache
 
-__all__ = ["Trained", "TrainingData", "TrainingOptions", "train"]
+__all__ = [
+    "Fitted",
+    "Teaching",
+    "Trained",
+    "Trainee",
+    "TrainingData",
+    "TrainingOptions",
+    "answers_of",
+    "fit",
+    "loss_of",
+    "train",
+]
 
-Values = list[NDArray[np.float32]]
+Values = list[NDArray[Any]]
 
 _HELD_OUT, _MOST_HELD_OUT = 0.1, 1000
 _CALIBRATION = 512
 _ROUND = 100  # steps between two looks at the held-out items
-_TEACHER = 0.5
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 _STAGE = "training"
 _LAST = 0.01  # of the learning rate, at the last step
@@ -68,9 +81,32 @@ class TrainingOptions:
     key: str = ""
 
 
+@dataclass(frozen=True)
+class Teaching:
+    """answers: float32 [N, outputs] of the teacher to each item, of classes before a softmax. alpha: their share of the
+    loss, 0..1. temperature: what the answers of both are divided by; of numbers it has no effect."""
+
+    answers: NDArray[np.float32]
+    alpha: float = 0.5
+    temperature: float = 1.0
+
+
+class Trainee(Protocol):
+    """variables: TensorFlow's, which Adam moves. others: what a training step changes besides: moving means, seeds."""
+
+    @property
+    def variables(self) -> Sequence[Any]: ...
+    @property
+    def others(self) -> Sequence[Any]: ...
+    def answer(self, x: Any, *, training: bool) -> Any:
+        """float32 [N, outputs], of classes before a softmax. x: float32 [N, ...]."""
+        ...
+
+
 @dataclass
 class _State:
-    """step: how many were done. values: of the variables; moments: Adam's two for each. best: of the best round."""
+    """step: how many were done. values: of the variables and the others; moments: Adam's two for each variable. best:
+    values of the best round."""
 
     values: Values
     moments: Values
@@ -84,16 +120,29 @@ class _State:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """network: with channels equalised. simulation, values: of the best round. history: step, loss and score of each
-    round. reason: why it ended before the last step, "" where it did not."""
+class Fitted:
+    """values: of the trainee's variables and others at the best round. history: step, loss and score of each round.
+    reason: why it ended before the last step, "" where it did not."""
 
-    network: Network
-    simulation: Simulation
     values: Values
     history: tuple[dict[str, float], ...]
     reason: str
     best_step: int
+
+    def record(self, options: TrainingOptions) -> dict[str, Any]:
+        """JSON, of the run."""
+        return {
+            "seed": options.seed, "steps": options.steps, "batch": options.batch, "rate": options.rate,
+            "best_step": self.best_step, "ended": self.reason, "history": list(self.history),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trained(Fitted):
+    """network: with channels equalised."""
+
+    network: Network
+    simulation: Simulation
 
 
 def train(
@@ -104,20 +153,34 @@ def train(
     progress: Progress = silent,
     say: Callable[[str], None] = lambda line: None,
 ) -> Trained:
-    """folder: for the state that a later run resumes; it must exist. say: is given a line after each round."""
-    import tensorflow as tf
-
-    order = np.random.default_rng(options.seed).permutation(len(data.x))
-    count = max(1, min(_MOST_HELD_OUT, round(len(order) * _HELD_OUT)))
-    held, used = np.sort(order[:count]), order[count:]
+    """In 8 bits, with the float network as its teacher. folder, say: as of `fit`."""
+    used, _ = _parts(data, options)
     first = _batches(data.x, np.sort(used[:_CALIBRATION]), options.batch)
     network = equalised(replace(network, numbers=data.kind == "numbers"), first)
-    grids = calibrated(network, first)
-    simulation = Simulation(network, grids)
-    teacher = _answers(network, data.x, options.batch, progress)
-    state_file = folder / f"qat-{options.seed}.npz"
-    state = _load(state_file, options, simulation) or _start(simulation)
-    run = _Run(tf, simulation, data, teacher, options, used)
+    simulation = Simulation(network, calibrated(network, first))
+    teaching = Teaching(answers_of(Simulation(network, None), data.x, options.batch, progress))
+    found = fit(simulation, data, teaching, options, folder, "qat", progress, say)
+    return Trained(found.values, found.history, found.reason, found.best_step, network, simulation)
+
+
+def fit(
+    trainee: Trainee,
+    data: TrainingData,
+    teaching: Teaching,
+    options: TrainingOptions,
+    folder: Path,
+    name: str,
+    progress: Progress = silent,
+    say: Callable[[str], None] = lambda line: None,
+) -> Fitted:
+    """folder: for the state that a later run resumes, under this name; it must exist. say: is given a line after each
+    round."""
+    import tensorflow as tf
+
+    used, held = _parts(data, options)
+    state_file = folder / f"{name}-{options.seed}.npz"
+    state = _load(state_file, options, trainee) or _start(trainee)
+    run = _Run(tf, trainee, data, teaching, options, used)
     run.assign(state)
     while not state.reason and (state.step < options.steps or not state.history):
         if state.history and not math.isfinite(run.round(state, progress)):
@@ -138,7 +201,16 @@ def train(
         _save(state_file, options, state)
         say(f"step {state.step} of {options.steps}: {_words(data.kind, score)} on {len(held)} held-out items")
     progress(_STAGE, options.steps, options.steps)
-    return Trained(network, simulation, state.best, tuple(state.history), state.reason, state.best_step)
+    if state.reason:
+        say(f"training ended: {state.reason}")
+    return Fitted(state.best, tuple(state.history), state.reason, state.best_step)
+
+
+def _parts(data: TrainingData, options: TrainingOptions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(items that are trained on, those held out)"""
+    order = np.random.default_rng(options.seed).permutation(len(data.x))
+    count = max(1, min(_MOST_HELD_OUT, round(len(order) * _HELD_OUT)))
+    return order[count:], np.sort(order[:count])
 
 
 def _words(kind: str, score: tuple[float, float]) -> str:
@@ -152,21 +224,22 @@ class _Run:
     def __init__(
         self,
         tf: Any,
-        simulation: Simulation,
+        trainee: Trainee,
         data: TrainingData,
-        teacher: NDArray[np.float32],
+        teaching: Teaching,
         options: TrainingOptions,
         used: NDArray[np.int64],
     ) -> None:
-        self._tf, self._simulation, self._data, self._teacher = tf, simulation, data, teacher
+        self._tf, self._trainee, self._data, self._teaching = tf, trainee, data, teaching
         self._options, self._used = options, used
-        self._moments = [tf.Variable(tf.zeros_like(one)) for one in simulation.variables for _ in range(2)]
+        self._variables = list(trainee.variables)
+        self._moments = [tf.Variable(tf.zeros_like(one)) for one in self._variables for _ in range(2)]
         self._step = tf.function(self._step_of, reduce_retracing=True)
         self._losses = tf.function(self._losses_of, reduce_retracing=True)
 
     def assign(self, state: _State) -> None:
         for variable, value in zip(
-            [*self._simulation.variables, *self._moments], [*state.values, *state.moments], strict=True
+            [*_all(self._trainee), *self._moments], [*state.values, *state.moments], strict=True
         ):
             variable.assign(value)
 
@@ -182,29 +255,29 @@ class _Run:
             share = state.step / options.steps
             rate = options.rate * (_LAST + (1 - _LAST) * (1 + math.cos(math.pi * share)) / 2)
             state.step += 1
-            parts = [tf.constant(one[rows]) for one in (self._data.x, self._data.y, self._teacher)]
+            parts = [tf.constant(one[rows]) for one in (self._data.x, self._data.y, self._teaching.answers)]
             loss = float(self._step(*parts, tf.constant(rate, tf.float32), tf.constant(state.step, tf.float32)))
             if not math.isfinite(loss):
                 return loss
             progress(_STAGE, state.step, options.steps)
-        state.values = [variable.numpy() for variable in self._simulation.variables]
+        state.values = [variable.numpy() for variable in _all(self._trainee)]
         state.moments = [variable.numpy() for variable in self._moments]
         return loss
 
     def score(self, held: NDArray[np.int64]) -> tuple[float, float]:
-        """(share of right answers, or minus the squared error; minus the loss) of the held-out items in 8 bits."""
+        """(share of right answers, or minus the squared error; minus the loss) of the held-out items."""
         found = []
         for start in range(0, len(held), self._options.batch):
             rows = held[start : start + self._options.batch]
-            parts = [self._tf.constant(one[rows]) for one in (self._data.x, self._data.y, self._teacher)]
+            parts = [self._tf.constant(one[rows]) for one in (self._data.x, self._data.y, self._teaching.answers)]
             found.append([float(one) * len(rows) for one in self._losses(*parts)])
         right, loss = (float(sum(one)) / len(held) for one in zip(*found, strict=True))
         return right, -loss
 
     def _step_of(self, x: Any, y: Any, teacher: Any, rate: Any, step: Any) -> Any:
-        tf, variables = self._tf, self._simulation.variables
+        tf, variables = self._tf, self._variables
         with tf.GradientTape() as tape:
-            loss = self._loss(self._simulation.logits(x, variables), y, teacher)
+            loss = self._loss(self._trainee.answer(x, training=True), y, teacher)
         gradients = tape.gradient(loss, variables)
         parts = [loss, *(gradient for gradient in gradients if gradient is not None)]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in parts])  # a clip hides a NaN
@@ -221,7 +294,7 @@ class _Run:
 
     def _losses_of(self, x: Any, y: Any, teacher: Any) -> tuple[Any, Any]:
         tf = self._tf
-        logits = self._simulation.logits(x, self._simulation.variables)
+        logits = self._trainee.answer(x, training=False)
         loss = self._loss(logits, y, teacher)
         if self._data.kind == "numbers":
             return -tf.reduce_mean(tf.square(tf.reshape(logits, tf.shape(y)) - y)), loss
@@ -229,32 +302,45 @@ class _Run:
         return tf.reduce_mean(tf.cast(tf.equal(best, y), tf.float32)), loss
 
     def _loss(self, logits: Any, y: Any, teacher: Any) -> Any:
-        tf = self._tf
-        if self._data.kind == "numbers":
-            of_labels = tf.reduce_mean(tf.square(tf.reshape(logits, tf.shape(y)) - y))
-            of_teacher = tf.reduce_mean(tf.square(logits - teacher))
-        elif logits.shape[-1] == 1:
-            label = tf.cast(y[:, None], tf.float32)
-            of_labels, of_teacher = (
-                tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(wanted, logits))
-                for wanted in (label, tf.sigmoid(teacher))
-            )
-        else:
-            of_labels = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
-            of_teacher = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(tf.nn.softmax(teacher), logits))
-        return (1 - _TEACHER) * of_labels + _TEACHER * of_teacher
+        alpha, of_labels = self._teaching.alpha, loss_of(self._data.kind, logits, y)
+        return (1 - alpha) * of_labels + alpha * _loss_of_teacher(self._data.kind, logits, teacher, self._teaching)
+
+
+def loss_of(kind: str, logits: Any, y: Any) -> Any:
+    """What labels say of answers, a TensorFlow scalar. logits: [N, outputs]; kind, y: as of TrainingData."""
+    import tensorflow as tf
+
+    if kind == "numbers":
+        return tf.reduce_mean(tf.square(tf.reshape(logits, tf.shape(y)) - y))
+    if logits.shape[-1] == 1:
+        label = tf.cast(y[:, None], tf.float32)
+        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(label, logits))
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+
+
+def _loss_of_teacher(kind: str, logits: Any, teacher: Any, teaching: Teaching) -> Any:
+    import tensorflow as tf
+
+    if kind == "numbers":
+        return tf.reduce_mean(tf.square(tf.reshape(logits, tf.shape(teacher)) - teacher))
+    heat = teaching.temperature
+    wanted, own = teacher / heat, logits / heat
+    if logits.shape[-1] == 1:
+        found = tf.nn.sigmoid_cross_entropy_with_logits(tf.sigmoid(wanted), own)
+    else:
+        found = tf.nn.softmax_cross_entropy_with_logits(tf.nn.softmax(wanted), own)
+    return heat**2 * tf.reduce_mean(found)
 
 
 def _batches(x: NDArray[np.float32], rows: NDArray[np.int64], batch: int) -> Sequence[NDArray[np.float32]]:
     return [np.asarray(x[rows[start : start + batch]]) for start in range(0, len(rows), batch)]
 
 
-def _answers(network: Network, x: NDArray[np.float32], batch: int, progress: Progress) -> NDArray[np.float32]:
-    """What the float network answers before a softmax, [N, outputs]."""
+def answers_of(trainee: Trainee, x: NDArray[np.float32], batch: int, progress: Progress) -> NDArray[np.float32]:
+    """What it answers before training, [N, outputs]. x: float32 [N, ...]."""
     import tensorflow as tf
 
-    plain = Simulation(network, None)
-    run = tf.function(lambda part: plain.logits(part, plain.variables, quantized=False), reduce_retracing=True)
+    run = tf.function(lambda part: trainee.answer(part, training=False), reduce_retracing=True)
     found = []
     for start in range(0, len(x), batch):
         found.append(run(tf.constant(x[start : start + batch])).numpy())
@@ -262,9 +348,13 @@ def _answers(network: Network, x: NDArray[np.float32], batch: int, progress: Pro
     return np.concatenate(found)
 
 
-def _start(simulation: Simulation) -> _State:
-    values = [variable.numpy() for variable in simulation.variables]
-    moments = [np.zeros_like(value) for value in values for _ in range(2)]
+def _all(trainee: Trainee) -> list[Any]:
+    return [*trainee.variables, *trainee.others]
+
+
+def _start(trainee: Trainee) -> _State:
+    values = [variable.numpy() for variable in _all(trainee)]
+    moments = [np.zeros_like(value) for value in values[: len(trainee.variables)] for _ in range(2)]
     return _State(values, moments, [value.copy() for value in values])
 
 
@@ -281,14 +371,14 @@ def _save(file: Path, options: TrainingOptions, state: _State) -> None:
     write_cache(file, [made.getvalue()])
 
 
-def _load(file: Path, options: TrainingOptions, simulation: Simulation) -> _State | None:
+def _load(file: Path, options: TrainingOptions, trainee: Trainee) -> _State | None:
     """None where there is no state, or one of another run."""
     try:
         with np.load(file, allow_pickle=False) as arrays:
             head = json.loads(arrays["head"].tobytes())
-            count = len(simulation.variables)
-            parts = {name: [arrays[f"{name}{at}"] for at in range(count)] for name in ("values", "best")}
-            moments = [arrays[f"moments{at}"] for at in range(2 * count)]
+            count = range(len(_all(trainee)))
+            parts = {name: [arrays[f"{name}{at}"] for at in count] for name in ("values", "best")}
+            moments = [arrays[f"moments{at}"] for at in range(2 * len(trainee.variables))]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
     if head.pop("key") != options.key:

@@ -1,0 +1,237 @@
+"""Channels that can leave a network, those that must leave together, and the Keras model without them.
+
+    channels = trace(network)
+    [(block.layers, len(block.labels)) for block in channels.blocks]      # [(("stem", "point"), 64), ...]
+    model = without(network, channels, leaving)                           # batch norm and dropout still in it
+
+Rules:
+- every channel that a layer makes has a label. What passes channels on (batch norm, activations, depthwise kernels,
+  pooling, concatenation, flattening) passes labels on; an addition and a product make two labels one;
+- a label that reaches the answer, the input or a layer that mixes or numbers channels (Reshape, Permute, softmax, a
+  depth multiplier) stays; so does each that became one with it;
+- labels made by the same layers are a block. A block loses channels so that a multiple of 8 is left, and never all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.compress.network import Network, Node
+from edgekit_converters.compress.simulation import Simulation
+
+__all__ = ["STEP", "Block", "Channels", "Labels", "batch_norms", "trace", "without"]
+
+STEP = 8
+"""Channels that kernels of XNNPACK and ONNX Runtime work on at once; a count between two multiples costs the next."""
+
+Labels = NDArray[np.int64]
+
+_KEEPING = frozenset(
+    "ZeroPadding2D Cropping2D MaxPooling2D GlobalMaxPooling2D AveragePooling2D UpSampling2D".split()  # noqa: SIM905
+)
+_ALONE = frozenset({"mean", "relu", "sigmoid", "tanh"})
+_TWO_INPUTS = frozenset({"add", "multiply"})
+
+
+@dataclass(frozen=True)
+class Block:
+    """labels: of channels that may leave one by one, int64 [n]. layers: names of those that make them."""
+
+    layers: tuple[str, ...]
+    labels: Labels
+
+
+@dataclass(frozen=True)
+class Channels:
+    """labels: of each node, those of its channels, int64 [channels]. shapes: of each node, for one item, without the
+    batch. count: of labels."""
+
+    labels: tuple[Labels, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    blocks: tuple[Block, ...]
+    count: int
+
+
+class _Union:
+    """Labels that are one, by the first of them; those that stay."""
+
+    def __init__(self) -> None:
+        self._parent: list[int] = []
+        self._fixed: set[int] = set()
+
+    def new(self, count: int) -> Labels:
+        start = len(self._parent)
+        self._parent.extend(range(start, start + count))
+        return np.arange(start, start + count)
+
+    def root(self, label: int) -> int:
+        while self._parent[label] != label:
+            self._parent[label] = self._parent[self._parent[label]]
+            label = self._parent[label]
+        return label
+
+    def roots(self, labels: Labels) -> Labels:
+        return np.array([self.root(int(label)) for label in labels], np.int64)
+
+    def join(self, one: Labels, other: Labels) -> None:
+        for a, b in zip(one, other, strict=True):
+            first, second = sorted((self.root(int(a)), self.root(int(b))))
+            self._parent[second] = first
+
+    def fix(self, labels: Labels) -> None:
+        self._fixed.update(map(int, labels))
+
+    @property
+    def fixed(self) -> frozenset[int]:
+        return frozenset(map(self.root, self._fixed))
+
+    @property
+    def count(self) -> int:
+        return len(self._parent)
+
+
+def trace(network: Network) -> Channels:
+    """Labels and blocks of a network that `read_network` gave."""
+    shapes = _shapes(network)
+    union, labels = _Union(), list[Labels]()
+    for node, shape in zip(network.nodes, shapes, strict=True):
+        labels.append(_labels(union, node, [(labels[at], shapes[at]) for at in node.inputs], shape))
+    union.fix(labels[network.output])
+    rooted = tuple(union.roots(one) for one in labels)
+    made: dict[int, Counter[str]] = {}
+    for node, own in zip(network.nodes, rooted, strict=True):
+        if node.op in ("conv", "dense"):
+            for label in own:
+                made.setdefault(int(label), Counter())[node.name] += 1
+    fixed = union.fixed
+    blocks: dict[tuple[tuple[str, int], ...], list[int]] = {}
+    for label, layers in made.items():
+        if label not in fixed:
+            blocks.setdefault(tuple(sorted(layers.items())), []).append(label)
+    found = (Block(tuple(name for name, _ in key), np.array(sorted(own))) for key, own in blocks.items())
+    return Channels(rooted, shapes, tuple(found), union.count)
+
+
+def _shapes(network: Network) -> tuple[tuple[int, ...], ...]:
+    size = [1, *(1 if side is None else int(side) for side in network.input.shape[1:])]
+    plain = Simulation(network, None)
+    values = plain.values(np.zeros(size, np.float32), plain.variables, ())
+    return tuple(tuple(map(int, value.shape[1:])) for value in values)
+
+
+def _labels(
+    union: _Union, node: Node, sources: Sequence[tuple[Labels, tuple[int, ...]]], shape: tuple[int, ...]
+) -> Labels:
+    """Of the node's channels. sources: labels and shape of each input."""
+    channels = shape[-1]
+    if node.op in ("conv", "dense"):
+        return union.new(channels)
+    if sources and node.op in _TWO_INPUTS and len(sources[0][0]) == len(sources[1][0]):
+        union.join(sources[0][0], sources[1][0])
+        return sources[0][0]
+    if node.op == "concat":
+        if node.layer.axis in (-1, len(shape)):
+            return np.concatenate([labels for labels, _ in sources])
+        for labels, _ in sources[1:]:
+            union.join(sources[0][0], labels)
+        return sources[0][0]
+    if sources and _passes(node, sources[0][1], shape):
+        return sources[0][0]
+    if node.op == "move" and type(node.layer).__name__ == "Flatten":
+        return np.tile(sources[0][0], prod(sources[0][1][:-1]))
+    found = union.new(channels)
+    union.fix(found)
+    for labels, _ in sources:
+        union.fix(labels)
+    return found
+
+
+def _passes(node: Node, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+    """Whether channel c of the input alone makes channel c of the output."""
+    kind = type(node.layer).__name__
+    if before[-1] != after[-1]:
+        return False
+    if node.op in ("scale", "offset"):
+        return node.number is not None and node.number.size == 1
+    if node.op == "move":
+        return kind in _KEEPING or (kind == "Reshape" and before[-1] == after[-1])
+    return node.op in _ALONE or node.op == "depthwise"
+
+
+def batch_norms(network: Network) -> list[str]:
+    """Names of the batch norms that training would move."""
+    calls = (call for call in network.calls if type(call.layer).__name__ == "BatchNormalization")
+    return [call.name for call in calls if call.layer.trainable]
+
+
+def without(network: Network, channels: Channels, leaving: Labels, *, seed: int = 0, new: bool = False) -> Any:
+    """A Keras model of the layers without these channels, in float, to be trained.
+
+    leaving: labels, none for the model as it is. seed: of dropout and of what begins anew. new: weights are drawn as
+    the layers say, not those of the channels that stay. Layers and input keep their names; models inside the model are
+    no more.
+    """
+    import keras
+
+    gone = np.zeros(channels.count, bool)
+    gone[leaving] = True
+    kept = [~gone[labels] for labels in channels.labels]
+    first = keras.Input(batch_shape=network.input.shape, name=network.nodes[0].name)
+    values: dict[int, Any] = {id(network.input): first}
+    for place, call in enumerate(network.calls):
+        sources = [values[one] for one in call.inputs]
+        config = call.layer.get_config() | {"name": call.name}
+        after = kept[network.places[call.output]]
+        layer = type(call.layer).from_config(_seeded(_narrowed(config, after), seed + place))
+        values[call.output] = layer(sources if len(sources) > 1 else sources[0])
+        if not new:
+            before = kept[network.places[call.inputs[0]]]
+            for old, variable in zip(call.layer.weights, layer.weights, strict=True):
+                variable.assign(_part(np.asarray(old), _name_of(call.layer, variable), before, after))
+    return keras.Model(first, values[network.result])
+
+
+def _narrowed(config: dict[str, Any], after: NDArray[np.bool_]) -> dict[str, Any]:
+    count = int(after.sum())
+    for size in ("filters", "units"):
+        if size in config:
+            config[size] = count
+    shape = config.get("target_shape")
+    if shape is not None and shape[-1] == len(after):
+        config["target_shape"] = [*shape[:-1], count]
+    return config
+
+
+def _seeded(config: dict[str, Any], seed: int) -> dict[str, Any]:
+    """With a seed wherever the layer has none, so that the same command draws the same."""
+    if "seed" in config and config["seed"] is None:
+        config["seed"] = seed
+    for name, value in config.items():
+        if name.endswith("_initializer") and isinstance(value, dict):
+            own = value.get("config", {})
+            if "seed" in own and own["seed"] is None:
+                config[name] = value | {"config": own | {"seed": seed}}
+    return config
+
+
+def _name_of(layer: Any, variable: Any) -> str:
+    name = str(variable.path.rpartition("/")[2])
+    return "depthwise_kernel" if name == "kernel" and type(layer).__name__ == "DepthwiseConv2D" else name
+
+
+def _part(old: NDArray[Any], name: str, before: NDArray[np.bool_], after: NDArray[np.bool_]) -> NDArray[Any]:
+    """What stays of a weight. name: Keras', of the weight. before, after: channels that the layer reads and makes."""
+    if name == "depthwise_kernel":
+        return old[:, :, before]
+    if name == "pointwise_kernel":
+        return old[:, :, np.repeat(before, old.shape[2] // len(before))][..., after]
+    if name == "kernel":
+        return old[..., before, :][..., after]
+    return old[..., after]

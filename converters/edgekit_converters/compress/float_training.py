@@ -1,0 +1,90 @@
+"""A Keras model trained as it is, in float, by the loop of every step: batch norm and dropout do their work.
+
+made = train_float(network, model, data, Teaching(answers), FloatRun("distill", TrainingOptions(steps=2000), folder))
+made.data                                       # a .keras file, without ranges: a build calibrates it
+
+Rules: the loss reads what stands before a last softmax or sigmoid; layers that are frozen stay so.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgekit_converters.compress.channels import batch_norms
+from edgekit_converters.compress.network import Network
+from edgekit_converters.compress.qat import TrainedFile
+from edgekit_converters.compress.train import Teaching, TrainingData, TrainingOptions, fit
+from edgekit_converters.errors import CompressError
+from edgekit_converters.progress import Progress, silent
+from edgekit_converters.sources.quiet import quiet
+
+__all__ = ["FloatRun", "check_batch", "train_float"]
+
+
+@dataclass(frozen=True)
+class FloatRun:
+    """name: of the step. folder: where an interrupted run resumes from. say: as of `fit`."""
+
+    name: str
+    options: TrainingOptions
+    folder: Path
+    progress: Progress = silent
+    say: Callable[[str], None] = lambda line: None
+
+
+def check_batch(network: Network, batch: int, where: str) -> None:
+    """Raises CompressError for a batch norm that would have nothing to normalize over."""
+    found = batch_norms(network)
+    if batch == 1 and found:
+        raise CompressError(
+            f"a batch of 1 leaves the batch norm '{found[0]}' nothing to take a mean of",
+            where=where,
+            do="Give --batch 8 or more",
+        )
+
+
+class _KerasTrainee:
+    """variables: that the layers train; others: that they move themselves. Both TensorFlow's."""
+
+    def __init__(self, model: Any) -> None:
+        trained = list(model.trainable_variables)
+        known = set(map(id, trained))
+        self._model = model
+        self.variables = [one.value for one in trained]
+        self.others = [one.value for one in model.variables if id(one) not in known]
+
+    def answer(self, x: Any, *, training: bool) -> Any:
+        return self._model(x, training=training)
+
+
+def train_float(network: Network, model: Any, data: TrainingData, teaching: Teaching, run: FloatRun) -> TrainedFile:
+    """model: Keras', of the network's layers, with all their channels or fewer; it is trained in place.
+
+    Raises CompressError for a batch norm and a batch of 1, and for a model in which nothing can be trained.
+    """
+    import keras
+
+    check_batch(network, run.options.batch, "--batch")
+    if not model.trainable_variables:
+        raise CompressError("all its layers are frozen", do="Set trainable = True on those to train, and save it again")
+    last = model.get_layer(next(call.name for call in network.calls if call.output == network.result))
+    softmax = network.nodes[network.output].op in ("softmax", "sigmoid") and data.kind == "classes"
+    inner = model
+    if softmax and last.weights:
+        activation, last.activation = last.activation, keras.activations.linear
+    elif softmax:
+        inner = keras.Model(model.inputs, last.input)
+    trainee = _KerasTrainee(inner)
+    found = fit(trainee, data, teaching, run.options, run.folder, run.name, run.progress, run.say)
+    for variable, value in zip([*trainee.variables, *trainee.others], found.values, strict=True):
+        variable.assign(value)
+    if softmax and last.weights:
+        last.activation = activation
+    with tempfile.TemporaryDirectory(prefix="edgekit-") as scratch, quiet():
+        file = Path(scratch) / "model.keras"
+        model.save(file)
+        return TrainedFile(file.read_bytes(), {}, found.record(run.options))

@@ -1,0 +1,159 @@
+"""Structured pruning: channels leave where a board gains most time for the least that they matter.
+
+    network = open_network(path)
+    channels = trace(network)
+    matters = importance(network, channels, data, options)
+    count = Count(network, channels)                              # milliseconds of a network without these channels
+    leaving = choose_by_time(channels, matters, count, milliseconds, budget_ms)[0]
+    model = without(network, channels, leaving)
+
+Rules:
+- what a channel matters is what the loss would change by without it, to the first order and squared, summed over
+  batches (Molchanov et al., arXiv 1906.10771), on the network with batch norm folded, where a batch norm's own gain and
+  offset count;
+- the time is the board's estimate of the network's operations, as the converters will make them. Of all blocks the one
+  that gains most milliseconds for what it loses gives up channels next, so that a multiple of 8 is left, never none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.compress.channels import STEP, Channels, Labels
+from edgekit_converters.compress.network import PRODUCTS, Network
+from edgekit_converters.compress.simulation import Simulation
+from edgekit_converters.compress.train import TrainingData, TrainingOptions, loss_of
+from edgekit_converters.errors import CompressError
+from edgekit_converters.workload.reading import convolution_kind, dense_kind
+from edgekit_profiles.workload import Op, OpKind, Workload
+
+__all__ = ["Count", "choose_by_time", "choose_by_width", "importance"]
+
+_BATCHES = 24
+_FREE = frozenset({"Flatten", "Reshape"})
+
+Milliseconds = Callable[[Workload], float]
+
+
+def importance(
+    network: Network, channels: Channels, data: TrainingData, options: TrainingOptions
+) -> NDArray[np.float64]:
+    """By label, [labels]: how much the loss depends on that channel. 0 for what no product makes."""
+    import tensorflow as tf
+
+    plain = Simulation(network, None)
+    places = [at for at, node in enumerate(network.nodes) if node.op in PRODUCTS]
+    found = np.zeros(channels.count)
+    rows = np.random.default_rng(options.seed).permutation(len(data.x))
+    gradient = tf.function(lambda x, y: _gradient(tf, plain, data.kind, x, y), reduce_retracing=True)
+    for batch in range(min(_BATCHES, len(rows) // options.batch)):
+        some = np.sort(rows[batch * options.batch :][: options.batch])
+        slopes = gradient(tf.constant(data.x[some]), tf.constant(data.y[some]))
+        gates = np.zeros(channels.count)
+        for at, place in enumerate(places):
+            kernel, bias = (
+                np.asarray(slopes[2 * at + part]) * plain.variables[2 * at + part].numpy() for part in (0, 1)
+            )
+            if network.nodes[place].op == "depthwise":
+                own = kernel.sum(axis=(0, 1)).reshape(-1) + bias
+            else:
+                own = kernel.reshape(-1, bias.size).sum(axis=0) + bias
+            np.add.at(gates, channels.labels[place], own)
+        found += np.square(gates)
+    return found
+
+
+def _gradient(tf: Any, plain: Simulation, kind: str, x: Any, y: Any) -> Any:
+    with tf.GradientTape() as tape:
+        loss = loss_of(kind, plain.answer(x, training=False), y)
+    return tape.gradient(loss, plain.variables, unconnected_gradients="zero")
+
+
+class Count:
+    """The operations of a network without some of its channels, as an engine would run them in 8 bits."""
+
+    def __init__(self, network: Network, channels: Channels) -> None:
+        self._network, self._channels = network, channels
+
+    def __call__(self, leaving: NDArray[np.bool_]) -> Workload:
+        """leaving: by label, [labels]."""
+        channels = self._channels
+        width = [int((~leaving[labels]).sum()) for labels in channels.labels]
+        ops = [op for place in range(len(self._network.nodes)) if (op := self._op(place, width)) is not None]
+        return Workload("int8", tuple(ops))
+
+    def _op(self, place: int, width: list[int]) -> Op | None:
+        node, shapes = self._network.nodes[place], self._channels.shapes
+        if node.op == "input" or (node.op == "move" and type(node.layer).__name__ in _FREE):
+            return None
+        area = [prod(shape[:-1]) for shape in shapes]
+        made = area[place] * width[place]
+        moved = made + sum(area[at] * width[at] for at in node.inputs)
+        if node.op not in PRODUCTS or node.kernel is None:
+            return Op("ew", 0, moved, 0, node.name)
+        kernel, layer = node.kernel.shape, node.layer
+        if node.op == "depthwise":
+            weights = prod(kernel[:2]) * width[place]
+            return Op("dw", area[place] * weights, moved, weights, node.name)
+        weights = prod(kernel[:-2]) * width[node.inputs[0]] * width[place]
+        kind: OpKind = (
+            dense_kind(area[place])
+            if node.op == "dense"
+            else convolution_kind(kernel[:2], layer.strides, layer.dilation_rate)
+        )
+        return Op(kind, area[place] * weights, moved, weights, node.name)
+
+
+def choose_by_time(
+    channels: Channels, matters: NDArray[np.float64], count: Count, milliseconds: Milliseconds, budget_ms: float
+) -> tuple[Labels, bool]:
+    """Labels that leave so that the estimate keeps the budget, and whether it does: the fewest channels that may be
+    left can take longer."""
+    order = [block.labels[np.argsort(matters[block.labels], kind="stable")] for block in channels.blocks]
+    gone = [0] * len(order)
+    leaving = np.zeros(channels.count, bool)
+    now = milliseconds(count(leaving))
+    while now > budget_ms:
+        best: tuple[float, int, int, float] | None = None
+        for at, labels in enumerate(order):
+            left = len(labels) - gone[at]
+            step = left % STEP or STEP
+            if left <= STEP:
+                continue
+            part = labels[gone[at] : gone[at] + step]
+            leaving[part] = True
+            after = milliseconds(count(leaving))
+            leaving[part] = False
+            rate = (now - after) / max(float(matters[part].sum()), 1e-30)
+            if after < now and (best is None or rate > best[0]):
+                best = rate, at, step, after
+        if best is None:
+            break
+        _, at, step, now = best
+        leaving[order[at][gone[at] : gone[at] + step]] = True
+        gone[at] += step
+    return np.flatnonzero(leaving), now <= budget_ms
+
+
+def choose_by_width(channels: Channels, matters: NDArray[np.float64], width: float) -> Labels:
+    """Labels that leave so that each block has that share of its channels, a multiple of 8, those that matter most.
+
+    Raises CompressError where none may leave.
+    """
+    found = []
+    for block in channels.blocks:
+        count = len(block.labels)
+        left = min(count, max(STEP, STEP * round(width * count / STEP)))
+        found.append(block.labels[np.argsort(matters[block.labels], kind="stable")][: count - left])
+    leaving = np.concatenate([*found, np.zeros(0, np.int64)]).astype(np.int64)
+    if not leaving.size:
+        raise CompressError(
+            f"no layer has channels that may leave at a width of {width:g}: {STEP} stay in each",
+            do="Give a smaller --width, or a smaller student of your own as the model, and this one as its --teacher",
+        )
+    return leaving

@@ -1,0 +1,12 @@
+"""Compress: a float model and labelled data in, a float model out that is faster, or keeps its accuracy in 8 bits.
+
+report = compress(CompressRequest(Path("net.keras"), "train/", "labelled/", Path("out"), steps=("qat",)))
+report.model                        # out/net.keras: `edgekit build` takes it, and the ranges in it
+"""
+
+from __future__ import annotations
+
+from edgekit.compressing.journey import compress
+from edgekit.compressing.request import RECIPES, STEPS, CompressReport, CompressRequest, Measured
+
+__all__ = ["RECIPES", "STEPS", "CompressReport", "CompressRequest", "Measured", "compress"]

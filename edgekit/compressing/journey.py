@@ -1,0 +1,475 @@
+"""The journey of `edgekit compress`: measure, carry out a step, measure again, keep what helped.
+
+Rules:
+- plain INT8 is measured first, on artifacts, and each step after it in the same way; a step that did not help is not
+  kept, and the next one starts from what was there before it. Where nothing is kept no model is written;
+- training for accuracy helps where the best artifact loses less than before it; a smaller network helps where it takes
+  less time, or fewer products without a board, and what comes out in the end keeps the limit of accuracy;
+- without steps the limits decide: too slow calls for pruning, or distilling where a teacher or a width is given; too
+  much lost for training in 8 bits; where plain INT8 keeps both, nothing is trained;
+- no item of the evaluation set is trained on: where the training set holds one, it is refused and the items counted;
+- the same command again resumes what was interrupted, and makes nothing twice.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit.api import MAX_DROP
+from edgekit.building.candidates import Clocks, candidates, is_here, lasting_estimate, timer
+from edgekit.building.data import Opener, cached_survey, key, survey_digest
+from edgekit.building.journey import output_folder, refuse_full_disk
+from edgekit.building.making import Maker, RecipeResult, Workers
+from edgekit.building.request import BuildRequest
+from edgekit.building.subject import BuildSubject, open_subject
+from edgekit.compressing.request import (
+    PLAIN,
+    RECIPES,
+    STEPS,
+    CompressReport,
+    CompressRequest,
+    Limits,
+    Measured,
+    check,
+    line_of,
+)
+from edgekit.compressing.steps import Bench, Teacher, carry_out, open_teacher
+from edgekit.packaging import write_whole
+from edgekit.version import __version__
+from edgekit_converters import contract_file, fidelity, targets, workload
+from edgekit_converters.calibration import Dataset, Subset, Survey, source_samples, visiting_order
+from edgekit_converters.compress.record import Record, read_record, with_record
+from edgekit_converters.errors import CompressError, SourceError
+from edgekit_converters.progress import Progress, silent
+from edgekit_converters.sources.load import open_source
+from edgekit_converters.sources.model import LoadOptions
+from edgekit_converters.store import NO_STORE, DiskStore
+from edgekit_profiles import Estimate, installable
+from edgekit_runtime.bundle.codec import to_json
+
+__all__ = ["compress"]
+
+_CALIBRATION = 500
+"""Training items, at most, that plain INT8 is calibrated with."""
+_FEW = 32
+_SHOWN = 3
+_ITEMS = "items.npy"
+
+
+def compress(
+    request: CompressRequest, progress: Progress = silent, say: Callable[[str], None] = lambda line: None
+) -> CompressReport:
+    """Raises EdgekitError for a model, data or limits that cannot be worked with."""
+    check(request)
+    limits = Limits.of(request)
+    with refuse_full_disk(), output_folder(request.output, progress), Workers(request.jobs, progress) as workers:
+        return _Journey(_trainable(request, say), limits, workers, say).run()
+
+
+def _row(stored: dict[str, Any]) -> Measured:
+    """As it was before it was JSON."""
+    interval = stored["interval"]
+    return Measured(**stored | {"interval": None if interval is None else tuple(interval)})
+
+
+def _trainable(request: CompressRequest, say: Callable[[str], None]) -> CompressRequest:
+    """The request with a Keras model: the given one, or one that computes the same as a PyTorch or ONNX model.
+
+    That one is kept beside the result, so that the same command again finds the same file.
+    """
+    if request.model.suffix == ".keras":
+        return request
+    from edgekit_converters.compress.twin import keras_twin
+    from edgekit_converters.sources import load
+
+    source = load(request.model, request.options)
+    folder = request.output / "original"
+    twin, name = folder / f"{request.model.stem.replace(':', '-')}.keras", key("twin", source.sha256, __version__)
+    made = read_record(twin)
+    if made is None or made.key != name:
+        model = keras_twin(source)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="edgekit-") as scratch:
+            model.save(Path(scratch) / twin.name)
+            write_whole(twin, with_record((Path(scratch) / twin.name).read_bytes(), Record(key=name)), "the model")
+    say(f"{request.model.name} is trained as {twin}, a Keras model that gives the same answers")
+    contract = request.contract or contract_file.find_contract_file(request.model)
+    if contract is None and source.stated:
+        contract = contract_file.default_file(twin)
+        write_whole(contract, source.stated.encode(), "the contract file")
+    return replace(request, model=twin, contract=contract, options=LoadOptions())
+
+
+@dataclass
+class _Chain:
+    """What was carried out so far. path: of the model that was kept last; current: what was measured of it."""
+
+    path: Path
+    current: tuple[Measured, ...]
+    rows: tuple[Measured, ...]
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    made: Any = None
+
+    @property
+    def kept(self) -> list[str]:
+        return [step["step"] for step in self.steps if step["kept"]]
+
+    def drop_all(self, why: str) -> None:
+        self.made = None
+        for step in self.steps:
+            if step["kept"]:
+                step |= {"kept": False, "why": why}
+
+
+class _Journey:
+    def __init__(self, request: CompressRequest, limits: Limits, workers: Workers, say: Callable[[str], None]) -> None:
+        self._request, self._limits, self._workers, self._say = request, limits, workers, say
+        self._store = NO_STORE if request.cache is None else DiskStore(request.cache)
+        self._result = request.output / request.model.name
+
+    def run(self) -> CompressReport:
+        from edgekit_converters.compress.float_training import check_batch
+        from edgekit_converters.compress.qat import open_network
+        from edgekit_converters.compress.train import TrainingOptions
+
+        request = self._request
+        subject = open_subject(
+            BuildRequest(
+                request.model,
+                (),
+                request.output,
+                evaluation=request.evaluation,
+                max_drop=request.max_drop,
+                contract=request.contract,
+                options=request.options,
+                cache=request.cache,
+            ),
+            self._store,
+            self._workers.progress,
+        )
+        given, found = self._train_set(subject)
+        classes = _check_labels(subject, found, request.train)
+        network = open_network(request.model)
+        if request.steps != ("qat",):
+            check_batch(network, request.batch, str(request.model))
+        teacher = open_teacher(request, subject, self._store)
+        name = self._key(subject, found, teacher)
+        made = self._made()
+        if made is not None and made.key == name:
+            self._say(f"{self._result} is what this command makes: nothing to do")
+            rows = tuple(map(_row, made.steps[-1]["rows"]))
+            return self._report(rows, made.steps, self._result)
+        readable = [index for index in range(len(given)) if index not in found.unreadable]
+        chosen = sorted(visiting_order(len(readable), request.seed)[:_CALIBRATION])
+        calibration = Subset(given, [readable[index] for index in chosen])
+        digest = key("chosen", survey_digest(found), chosen)
+        sets = replace(subject.sets, calibration=calibration, calibration_digest=digest)
+        subject = replace(subject, sets=sets)
+        plain = self._measured(PLAIN, Maker(subject, subject.workspace(self._workers.progress), self._workers))
+        plain = self._told(plain)
+        if not self._limits.made(plain):
+            failed = next(row for row in plain if row.recipe in self._limits.recipes)
+            what = f"{failed.recipe} cannot be made: {failed.failed}"
+            raise CompressError(what, where=str(request.model), do="Build it: the report says what stands in the way")
+        if not request.steps and self._limits.kept(plain):
+            return self._report(plain, (), None)
+        with _scratch(request.output, request.model.stem) as folder:
+            data = self._data(subject, Subset(given, readable), classes, folder)
+            store = DiskStore(folder) if request.cache is None else self._store
+            batches = max(1, math.ceil(request.epochs * len(readable) / request.batch))
+            options = TrainingOptions(batches, request.batch, request.rate, seed=request.seed, key=name)
+            bench = Bench(
+                request, subject, data, readable, options, folder, store, self._limits,
+                partial(self._high_ms, subject), self._workers.progress, self._say, teacher,
+            )  # fmt: skip
+            chain = _Chain(request.model, plain, plain)
+            self._trained(chain, bench)
+            return self._finished(chain, bench)
+
+    def _told(self, rows: tuple[Measured, ...]) -> tuple[Measured, ...]:
+        for row in rows:
+            self._say(line_of(row))
+        return rows
+
+    def _made(self) -> Record | None:
+        """The record of an earlier result; None where there is none that can be read."""
+        try:
+            return read_record(self._result)
+        except SourceError:
+            self._say(f"{self._result} is damaged: it is made again")
+            return None
+
+    def _train_set(self, subject: BuildSubject) -> tuple[Dataset, Survey]:
+        """The training set, which holds no evaluation item. Raises CompressError, CalibrationError."""
+        request = self._request
+        opener = Opener(subject.contract, self._store, self._workers.progress, subject.source)
+        given = opener.open(request.train)
+        found = cached_survey(self._store, given, subject.contract, self._workers.progress)
+        evaluated = set(subject.sets.evaluation_items)
+        shared = [origin for one in found.by_digest if one in evaluated for origin in found.by_digest[one]]
+        if shared:
+            shown = ", ".join(shared[:_SHOWN]) + (", ..." if len(shared) > _SHOWN else "")
+            raise CompressError(
+                f"{len(shared)} of its {found.items} items are in the evaluation set too: {shown}",
+                where=request.train,
+                do="Take them out of one of the two: an accuracy on items that were trained on says nothing",
+            )
+        if found.not_finite:
+            raise CompressError(
+                f"{len(found.not_finite)} of its items hold NaN or infinity, {found.not_finite[0]} for one",
+                where=request.train,
+                do="Leave them out",
+            )
+        if len(found.digests) < 2 * request.batch:
+            raise CompressError(
+                f"{len(found.digests)} items are fewer than two batches of {request.batch}",
+                where=request.train,
+                do="Give more labelled items, or a smaller --batch",
+            )
+        return given, found
+
+    def _key(self, subject: BuildSubject, found: Survey, teacher: Teacher | None) -> str:
+        request = self._request
+        settings = [request.steps, request.epochs, request.batch, request.rate, request.seed, request.max_drop]
+        settings += [request.width, request.start, request.temperature, request.alpha]
+        settings += [] if teacher is None else [teacher.source.sha256, to_json(teacher.contract)]
+        sets = (survey_digest(found), subject.sets.evaluation_digest, request.profile, request.budget_ms)
+        return key("compress", subject.source.sha256, to_json(subject.contract), *sets, settings)
+
+    def _trained(self, chain: _Chain, bench: Bench) -> None:
+        """Carries out one step after the other."""
+        while (step := self._next(chain)) is not None:
+            options = replace(bench.options, key=key(bench.options.key, step, chain.kept))
+            if step == "prune" and any(map(self._limits.on_time, self._limits.made(chain.current))):
+                chain.steps.append({"step": step, "kept": False, "why": "the budget was kept before it", "rows": []})
+                continue
+            self._say(f"step {step}:")
+            made = carry_out(step, chain.path, replace(bench, options=options, rows=chain.current))
+            candidate = bench.folder / step / self._request.model.name
+            candidate.parent.mkdir(exist_ok=True)
+            write_whole(candidate, with_record(made.data, Record((), made.ranges)), "the model")
+            rows = self._told(self._measured(step, self._maker_of(candidate, bench.subject)))
+            why = self._why_not(step, chain.current, rows)
+            chain.rows += rows
+            record = {"step": step, "kept": not why, "why": why, "edgekit": __version__, **made.record}
+            chain.steps.append(record | {"rows": [asdict(row) for row in chain.rows]})
+            if not why:
+                chain.path, chain.current, chain.made = candidate, rows, made
+
+    def _next(self, chain: _Chain) -> str | None:
+        """The step to carry out now, None for no more."""
+        request, done = self._request, {step["step"] for step in chain.steps}
+        if request.steps:
+            return next((step for step in STEPS if step in request.steps and step not in done), None)
+        if self._limits.kept(chain.current):
+            return None
+        smaller = "distill" if request.distills else "prune"
+        late = not any(map(self._limits.on_time, self._limits.made(chain.current)))
+        if late:
+            return None if smaller in done else smaller
+        return None if "qat" in done else "qat"
+
+    def _why_not(self, step: str, before: Sequence[Measured], after: Sequence[Measured]) -> str:
+        """Why a step did not help, "" where it did."""
+        limits = self._limits
+        if not limits.made(after):
+            return "no artifact can be made of its result"
+        if step == "prune" or (step == "distill" and self._request.width is not None):
+            return "" if limits.cost(after) < limits.cost(before) else "it takes no less time"
+        return "" if limits.drop(after) < limits.drop(before) else "it loses no less than before"
+
+    def _finished(self, chain: _Chain, bench: Bench) -> CompressReport:
+        """What was kept is written, if it keeps the limit of accuracy where it was made narrower."""
+        most = MAX_DROP if self._request.max_drop is None else self._request.max_drop
+        lost = self._limits.drop(chain.current)
+        shrunk = "prune" in chain.kept or ("distill" in chain.kept and self._request.width is not None)
+        if shrunk and not replace(self._limits.accuracy, max_drop=most).allow(lost):
+            chain.drop_all(f"in the end it loses {100 * lost:.2f} points, more than the {100 * most:.4g} allowed")
+        rows = (*chain.rows, *self._teacher_row(bench))
+        if chain.made is None:
+            return self._report(rows, tuple(chain.steps), None)
+        request = self._request
+        file = request.contract or contract_file.find_contract_file(request.model)
+        if file is not None:
+            write_whole(contract_file.default_file(self._result), file.read_bytes(), "the contract file")
+        chain.steps[-1]["rows"] = [asdict(row) for row in rows]
+        record = Record(tuple(chain.steps), chain.made.ranges, bench.options.key)
+        write_whole(self._result, with_record(chain.made.data, record), "the model")
+        return self._report(rows, tuple(chain.steps), self._result)
+
+    def _teacher_row(self, bench: Bench) -> tuple[Measured, ...]:
+        """What a teacher of its own scores on the evaluation set, as it is."""
+        subject, teacher = bench.subject, bench.teacher
+        labels = subject.reference.labels
+        metrics = fidelity.task_metrics(subject.contract, labels, None)
+        if teacher is None or self._request.teacher is None or not metrics or labels is None:
+            return ()
+        opener = Opener(subject.contract, self._store, self._workers.progress, subject.source)
+        names = [one.name for one in subject.contract.outputs]
+        answers = teacher.answers(opener, self._request.evaluation, None).outputs
+        renamed = [dict(zip(names, answer.values(), strict=True)) for answer in answers]
+        if len(renamed) != len(labels):
+            return ()
+        (metric, *_) = metrics
+        own, others = (
+            [metric.keep(answer, label) for answer, label in zip(each, labels, strict=True)]
+            for each in (subject.reference.outputs, renamed)
+        )
+        score = metric.compare(own, others)
+        row = Measured("teacher", "as it is", score.metric, score.original, score.artifact)
+        return self._told((row,))
+
+    def _high_ms(self, subject: BuildSubject, path: Path, recipe: str) -> float | None:
+        """Of that model's artifact, the high end of the board's estimate."""
+        sets = subject.sets  # ranges change no time: a few items do
+        assert sets.calibration is not None
+        few = range(min(_FEW, len(sets.calibration)))
+        sets = replace(
+            sets,
+            calibration=Subset(sets.calibration, few),
+            calibration_digest=key("few", sets.calibration_digest, len(few)),
+        )
+        maker = self._maker_of(path, replace(subject, sets=sets))
+        (found,) = self._times(maker, [maker.convert(targets.recipe(recipe))])
+        return None if found is None else found.high_ms
+
+    def _maker_of(self, path: Path, subject: BuildSubject) -> Maker:
+        """What makes artifacts of that model, compared with the original's answers; nothing of that is remembered as if
+        it were compared with its own."""
+        source = open_source(path, self._request.options, NO_STORE)
+        new = replace(subject, source=source, store=NO_STORE, scratch=None)
+        return Maker(new, new.workspace(self._workers.progress), self._workers)
+
+    def _data(self, subject: BuildSubject, given: Subset, classes: bool, folder: Path) -> Any:
+        """The training set as the model takes it, in a file of the folder: it may be larger than the memory."""
+        from edgekit_converters.compress.train import TrainingData
+
+        samples = source_samples(given, subject.contract, subject.source)
+        x: NDArray[np.float32] | None = None
+        labels: list[Any] = []
+        for index, example in enumerate(given):
+            (item,) = samples.adapt(example)
+            if x is None:
+                file = folder / _ITEMS
+                x = np.lib.format.open_memmap(file, "w+", np.float32, (len(given), *item.shape[1:]))
+            x[index] = item[0]
+            labels.append(example.label)
+            self._workers.progress("reading the training set", index + 1, len(given))
+        assert x is not None
+        if classes:
+            return TrainingData(x, np.asarray(labels, np.int64), "classes")
+        return TrainingData(x, np.asarray(labels, np.float32).reshape(len(labels), -1), "numbers")
+
+    def _measured(self, step: str, maker: Maker) -> tuple[Measured, ...]:
+        results = maker.workers.run([partial(maker.make, targets.recipe(name)) for name in RECIPES])
+        times = self._times(maker, results)
+        return tuple(_measured(step, one, ms) for one, ms in zip(results, times, strict=True))
+
+    def _times(self, maker: Maker, results: Sequence[RecipeResult]) -> list[Estimate | None]:
+        """Of the file and the board alone, as a bundle says them: times of this workstation, which is busy training,
+        differ from one run to the next. Where it is the board it is timed."""
+        profile = self._request.load_profile()
+        if profile is None:
+            return [None] * len(results)
+        support = installable(profile)
+        if not is_here(profile):
+            return [lasting_estimate(profile, support, one, ()) for one in results]
+        clocks = Clocks(timer(maker.subject, self._store, results))
+        return [one.estimate for one in candidates(profile, support, results, clocks)]
+
+    def _report(
+        self, rows: tuple[Measured, ...], steps: tuple[dict[str, Any], ...], model: Path | None
+    ) -> CompressReport:
+        limits, kept_steps = self._limits, [step["step"] for step in steps if step["kept"]]
+        last = [row for row in rows if row.step == (kept_steps[-1] if kept_steps else PLAIN)]
+        kept = limits.kept(last)
+        if not steps:
+            return CompressReport(
+                None, rows, steps, "plain INT8 keeps the limits: nothing was trained; build the model as it is", kept
+            )
+        if model is None:
+            verdict = "; ".join(f"{step['step']} was not kept: {step['why']}" for step in steps)
+            return CompressReport(None, rows, steps, f"{verdict}; see docs/compress.md for when it does not help", kept)
+        best = min(limits.made(last), key=lambda row: row.drop or 0.0)
+        verdict = f"{best.recipe} of {model} loses {100 * (best.drop or 0.0):.2f} points"
+        if best.high_ms is not None:
+            verdict += f" and is estimated to take up to {best.high_ms:.3g} ms"
+        accuracy = limits.accuracy
+        if accuracy.max_drop is not None or accuracy.budget_ms is not None:
+            verdict += f"; the limits are {'' if kept else 'not '}kept"
+        for step in steps:
+            if not step["kept"]:
+                verdict += f"; {step['step']} was not kept: {step['why']}"
+        return CompressReport(model, rows, steps, verdict, kept)
+
+
+def _check_labels(subject: BuildSubject, found: Survey, train: str) -> bool:
+    """Whether labels are classes; what is no class was refused where it was read.
+
+    Raises CompressError for labels that are missing or all the same."""
+    evaluation = subject.sets.evaluation.name
+    sets = ((train, found.labels), (evaluation, list(map(str, subject.reference.labels or ()))))
+    for where, labels in sets:
+        missing = labels.count("") if labels else len(subject.reference)
+        if missing:
+            raise CompressError(
+                f"{missing} of its {len(labels) or missing} items have no label",
+                where=where,
+                do="Give labels: sub-folders named as the classes, or `y` in an .npz",
+            )
+    if subject.contract.task != "classification":
+        return False
+    for where, labels in sets:
+        counted = Counter(labels)
+        if len(counted) < 2:
+            raise CompressError(
+                f"all its {len(labels)} items have one label, {next(iter(counted))}",
+                where=where,
+                do="Give items of every class that the model knows",
+            )
+    return True
+
+
+def _measured(step: str, made: RecipeResult, time: Estimate | None) -> Measured:
+    found, artifact = made.fidelity, made.artifact
+    if found is None or artifact is None:
+        return Measured(step, made.recipe.name, failed=made.failed or "it was not made")
+    return Measured(
+        step,
+        made.recipe.name,
+        found.metric,
+        found.original,
+        found.artifact,
+        found.loss,
+        found.ci95,
+        found.quantized_macs,
+        len(artifact.data),
+        workload.read_workload(made.recipe.format, artifact.data, "int8").macs,
+        None if time is None else time.mid_ms,
+        None if time is None else time.high_ms,
+    )
+
+
+@contextmanager
+def _scratch(output: Path, name: str) -> Iterator[Path]:
+    """A folder for the state of a run: it goes when the run is over, and stays where it was interrupted or failed, but
+    for the copy of the training set, which may be large and is made again."""
+    folder = output / f".{name}.compress"
+    folder.mkdir(exist_ok=True)
+    try:
+        yield folder
+    finally:
+        (folder / _ITEMS).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,245 @@
+"""What `edgekit compress` is asked, and what it answers; requests that cannot be carried out are refused here.
+
+Rules: the limits are kept where one artifact of a format that the board runs keeps both, because a build packs one. Of
+the budget it is the high end of the estimate that counts, as in a build.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from edgekit.building.journey import check_cache
+from edgekit.packaging import check_tools
+from edgekit_converters import targets
+from edgekit_converters.choose import ChoiceLimits
+from edgekit_converters.errors import CompressError
+from edgekit_converters.sources.model import LoadOptions
+from edgekit_profiles import Profile, installable, milliseconds, open_catalogue
+
+__all__ = ["RECIPES", "STEPS", "CompressReport", "CompressRequest", "Limits", "Measured", "check", "line_of"]
+
+STEPS = ("distill", "prune", "qat")
+"""Names of the steps, in the order in which they are carried out."""
+RECIPES = ("tflite-int8", "onnx-int8-qdq")
+"""What a result is measured as: plain INT8 of each format."""
+PLAIN = "plain INT8"
+"""Of the model as it was given."""
+
+
+@dataclass(frozen=True)
+class CompressRequest:
+    """train, evaluation: labelled sets as `edgekit build` reads them. profile: a board's, for estimates, "" for none.
+
+    steps: empty where the limits decide. epochs: passes over the training set for each step, at most. max_drop: points
+    of the metric, budget_ms: of the board's estimate; None for no limit. cache: as a build's. teacher: a model that
+    edgekit reads, None for the model itself; width: share of the channels that a derived student has, None for the
+    model as the student; start: its weights. temperature, alpha: as of `Teaching`.
+    """
+
+    model: Path
+    train: str
+    evaluation: str
+    output: Path
+    steps: tuple[str, ...] = ()
+    profile: str = ""
+    max_drop: float | None = None
+    budget_ms: float | None = None
+    epochs: float = 10
+    batch: int = 64
+    rate: float = 1e-3
+    seed: int = 0
+    contract: Path | None = None
+    options: LoadOptions = field(default_factory=LoadOptions)
+    profile_paths: tuple[Path, ...] = ()
+    jobs: int = 1
+    cache: Path | None = None
+    teacher: Path | None = None
+    width: float | None = None
+    start: Literal["sliced", "new"] = "sliced"
+    temperature: float = 2.0
+    alpha: float = 0.7
+
+    @property
+    def distills(self) -> bool:
+        return self.teacher is not None or self.width is not None
+
+    def load_profile(self) -> Profile | None:
+        return open_catalogue(self.profile_paths).load(self.profile) if self.profile else None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One artifact. step: "plain INT8", "teacher", or the step that made its model. score, original: the metric of it
+    and of the original on the evaluation set. drop: as `Fidelity.loss`; interval: 95 %, None without a metric. int8:
+    share of the products in 8 bits, 0..1. macs: multiply-accumulates. ms, high_ms: middle and high end of the board's
+    estimate, None for none. failed: why there is no artifact."""
+
+    step: str
+    recipe: str
+    metric: str | None = None
+    original: float | None = None
+    score: float | None = None
+    drop: float | None = None
+    interval: tuple[float, float] | None = None
+    int8: float = 0.0
+    bytes: int = 0
+    macs: int = 0
+    ms: float | None = None
+    high_ms: float | None = None
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """recipes: those whose format an engine of the board runs; without a board all."""
+
+    accuracy: ChoiceLimits
+    recipes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, request: CompressRequest) -> Limits:
+        """Raises CompressError for a board that runs neither format."""
+        profile = request.load_profile()
+        support = () if profile is None else installable(profile)
+        runs = {one.format for one in support if one.ok}
+        recipes = tuple(name for name in RECIPES if profile is None or targets.recipe(name).format in runs)
+        if not recipes:
+            what = f"no engine for {' or '.join(RECIPES)} installs on {request.profile}"
+            raise CompressError(what, do="Choose another --profile: `edgekit profiles list` shows them")
+        return cls(ChoiceLimits(max_drop=request.max_drop, budget_ms=request.budget_ms), recipes)
+
+    def made(self, rows: Sequence[Measured]) -> list[Measured]:
+        """Those that a build could pack."""
+        return [row for row in rows if row.recipe in self.recipes and row.drop is not None]
+
+    def on_time(self, row: Measured) -> bool:
+        budget = self.accuracy.budget_ms
+        return budget is None or (row.high_ms is not None and row.high_ms <= budget)
+
+    def near(self, row: Measured) -> bool:
+        return row.drop is not None and self.accuracy.allow(row.drop)
+
+    def kept(self, rows: Sequence[Measured]) -> bool:
+        return any(self.on_time(row) and self.near(row) for row in self.made(rows))
+
+    def drop(self, rows: Sequence[Measured]) -> float:
+        """The least of them."""
+        return min((row.drop for row in self.made(rows) if row.drop is not None), default=math.inf)
+
+    def cost(self, rows: Sequence[Measured]) -> float:
+        """The least high end of an estimate; multiply-accumulates where there is none."""
+        times = [row.high_ms for row in self.made(rows) if row.high_ms is not None]
+        return min(times) if times else min((float(row.macs) for row in self.made(rows)), default=math.inf)
+
+
+@dataclass(frozen=True)
+class CompressReport:
+    """model: what was written, None where nothing was worth it. steps: a record of each step that was carried out, with
+    `kept` and, where it is not, `why`. verdict: in words. kept: whether the limits are kept by the model, or by plain
+    INT8 where there is none."""
+
+    model: Path | None
+    rows: tuple[Measured, ...]
+    steps: tuple[dict[str, Any], ...]
+    verdict: str
+    kept: bool
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "model": None if self.model is None else str(self.model),
+            "kept": self.kept,
+            "verdict": self.verdict,
+            "rows": [asdict(row) for row in self.rows],
+            "steps": list(self.steps),
+        }
+
+    def table(self) -> list[str]:
+        """Lines of aligned columns, for a person."""
+        why = {step["step"]: "kept" if step["kept"] else f"not kept: {step['why']}" for step in self.steps}
+        head = ("step", "artifact", "score", "drop", "MACs", "ms, estimated", "kB", "")
+        lines = [head, *(_cells(row, why.get(row.step, "")) for row in self.rows)]
+        widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
+        return [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        ]
+
+
+def _cells(row: Measured, note: str) -> tuple[str, ...]:
+    if row.failed:
+        return (row.step, row.recipe, "", "", "", "", "", row.failed)
+    score = "" if row.score is None else f"{row.score:.4f}"
+    drop = "" if row.drop is None else f"{100 * row.drop:.2f}"
+    time = "" if row.ms is None or row.high_ms is None else f"{milliseconds(row.ms)}, to {milliseconds(row.high_ms)}"
+    macs = f"{row.macs / 1e6:.3g} M" if row.macs else ""
+    return (row.step, row.recipe, score, drop, macs, time, f"{row.bytes / 1000:.0f}" if row.bytes else "", note)
+
+
+def line_of(row: Measured) -> str:
+    """A row in words, for the console."""
+    if row.failed:
+        return f"{row.step}, {row.recipe}: {row.failed}"
+    score = "" if row.score is None or row.original is None else f"{row.metric} {row.score:.4f} of {row.original:.4f}, "
+    drop = "" if row.drop is None else f"loses {100 * row.drop:.2f} points"
+    if not row.bytes:
+        return f"{row.step}, {row.recipe}: {score}{drop}"
+    time = "" if row.ms is None else f", {milliseconds(row.ms)} ms estimated"
+    return (
+        f"{row.step}, {row.recipe}: {score}{drop}, {100 * row.int8:.0f} % of the products in 8 bits, "
+        f"{row.macs / 1e6:.3g} M products, {row.bytes / 1000:.0f} kB{time}"
+    )
+
+
+def check(request: CompressRequest) -> None:
+    """Raises EdgekitError before anything is loaded that takes seconds."""
+    check_tools("convert")
+    where = str(request.model)
+    unknown = [step for step in request.steps if step not in STEPS]
+    if unknown:
+        raise CompressError(f"there is no step '{unknown[0]}'", do=f"Steps: {', '.join(STEPS)}")
+    if request.model.suffix in (".h5", ".tflite"):
+        raise CompressError(
+            f"a file that ends in {request.model.suffix} cannot be trained",
+            where=where,
+            do="Give the model that it was made from: Keras 3 (save an .h5 file again with it), PyTorch or ONNX",
+        )
+    if not request.steps and request.max_drop is None and request.budget_ms is None:
+        raise CompressError("neither steps nor a limit say what to do", do="Give --max-drop 1%, or --steps qat")
+    numbers = {"epochs": request.epochs, "batch": request.batch, "rate": request.rate}
+    for name, value in (numbers | {"temperature": request.temperature}).items():
+        if not math.isfinite(value) or value <= 0:
+            raise CompressError(f"--{name} is {value}", do=f"Give --{name} a number above 0")
+    _check_steps(request)
+    request.load_profile()
+    check_cache(request.cache)
+    result = request.output / request.model.name
+    if result.exists() and request.model.exists() and result.samefile(request.model):
+        raise CompressError("the result would replace the model", where=where, do="Choose another folder with -o")
+
+
+def _check_steps(request: CompressRequest) -> None:
+    """Steps and what they need."""
+    if request.width is not None and not 0 < request.width < 1:
+        raise CompressError(f"--width is {request.width:g}", do="Give the share of channels that stay: --width 0.5")
+    if not 0 < request.alpha <= 1:
+        raise CompressError(
+            f"--alpha is {request.alpha:g}", do="Give the teacher's share of the loss, above 0 and at most 1"
+        )
+    if "distill" in request.steps and not request.distills:
+        raise CompressError(
+            "the step distill needs a teacher or a student",
+            do="Give --teacher MODEL, whose student is the model; or --width 0.5, to derive a student of the model",
+        )
+    if request.steps and request.distills and "distill" not in request.steps:
+        raise CompressError("--teacher and --width are of the step distill", do="Add it: --steps distill")
+    if request.distills and not request.steps and request.budget_ms is None:
+        raise CompressError("nothing calls for the step distill", do="Give --steps distill, or --budget-ms")
+    if "prune" in request.steps and request.budget_ms is None:
+        raise CompressError("the step prune needs a time to reach", do="Give --budget-ms, and --profile")
+    if request.budget_ms is not None and not request.profile:
+        raise CompressError("a budget needs a board to estimate milliseconds for", do="Give --profile too")
+    if request.budget_ms is not None and not (math.isfinite(request.budget_ms) and request.budget_ms > 0):
+        raise CompressError(f"--budget-ms is {request.budget_ms:g}", do="Give --budget-ms a number above 0")

@@ -1,0 +1,307 @@
+"""The steps of `edgekit compress`: a `.keras` file and training data in, a trained `.keras` file out.
+
+made = carry_out("prune", path, bench)              # TrainedFile: bytes, ranges that were learnt, a record
+
+Rules:
+- each step is trained by one loop, seeded, and resumes after its last round; what was decided before it (which channels
+  leave, a teacher's answers) is kept on the disk, so that a resumed run trains the same network;
+- a teacher answers the training items once, as it was trained; it has the student's outputs or is refused;
+- which channels leave is decided by the board's estimate, and checked on the artifact of the narrower network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit.building.data import Opener, cached_reference, key, survey_digest
+from edgekit.building.subject import BuildSubject
+from edgekit.compressing.request import CompressRequest, Limits, Measured
+from edgekit_converters import contract_file, fidelity
+from edgekit_converters.calibration import Dataset, Example, Subset
+from edgekit_converters.errors import CompressError
+from edgekit_converters.progress import Progress
+from edgekit_converters.sources import SourceModel
+from edgekit_converters.sources.load import open_source
+from edgekit_converters.sources.model import LoadOptions
+from edgekit_converters.store import StageStore, cached_json
+from edgekit_profiles import Profile, estimate, installable
+from edgekit_profiles.workload import Workload
+from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.contract import Contract
+
+__all__ = ["Bench", "Teacher", "carry_out", "open_teacher"]
+
+_LEAST_PROBABILITY = 1e-7
+"""Of an answer in probabilities, before its logarithm is taken."""
+_TRIES = 4
+"""Narrower networks whose artifact is estimated: each says how far the count of operations is from it."""
+_SPARE = 0.95
+"""Of the budget, for what is aimed at: a build estimates with times of the workstation besides."""
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A model that answers as the student should."""
+
+    source: SourceModel
+    contract: Contract
+
+    def answers(self, opener: Opener, path: str, chosen: list[int] | None) -> fidelity.Reference:
+        """Of a set, remembered by the store of the opener, which is the student's. chosen: items, None for all."""
+        given = self._open(opener, path)
+        found = opener.survey(given)
+        part = Subset(given, list(range(len(given))) if chosen is None else chosen)
+        name = key("teacher", self.source.sha256, to_json(self.contract), survey_digest(found), chosen)
+        return cached_reference(
+            opener.store, name, lambda: fidelity.reference(self.source, self.contract, part, opener.progress)
+        )
+
+    def _open(self, opener: Opener, path: str) -> Dataset:
+        """As the teacher takes it: arrays that are the student's but for a name or channels first are moved."""
+        own, mine = opener.contract.inputs, self.contract.inputs
+        if len(own) == len(mine) == 1 and own[0].image is None and mine[0].image is None:
+            shape, wanted = tuple(own[0].shape), tuple(mine[0].shape)
+            if len(shape) == 3 and wanted != shape and wanted == (shape[-1], *shape[:-1]):
+                return _Rearranged(opener.open(path, labelled=False), mine[0].name, True)
+            if wanted == shape:
+                return _Rearranged(opener.open(path, labelled=False), mine[0].name, False)
+        return replace(opener, contract=self.contract, source=self.source).open(path, labelled=False)
+
+
+@dataclass(frozen=True)
+class _Rearranged:
+    """A dataset of one input under another name, its channels first where they were last; itself a Dataset."""
+
+    dataset: Dataset
+    input: str
+    channels_first: bool
+
+    @property
+    def name(self) -> str:
+        return self.dataset.name
+
+    @property
+    def any_order(self) -> bool:
+        return self.dataset.any_order
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __iter__(self) -> Iterator[Example]:
+        return map(self._of, self.dataset)
+
+    def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
+        return map(self._of, self.dataset.pick(indexes))
+
+    def _of(self, example: Example) -> Example:
+        (value,) = example.inputs.values()
+        return replace(example, inputs={self.input: np.moveaxis(value, -1, 0) if self.channels_first else value})
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every step works with. data: TrainingData of `chosen`, the readable items of the training set. options:
+    TrainingOptions, whose key is of all that the run follows from. rows: what was measured before the step. high_ms: of
+    a `.keras` file's artifact, by recipe, the high end of its estimate."""
+
+    request: CompressRequest
+    subject: BuildSubject
+    data: Any
+    chosen: list[int]
+    options: Any
+    folder: Path
+    store: StageStore
+    limits: Limits
+    high_ms: Callable[[Path, str], float | None]
+    progress: Progress
+    say: Callable[[str], None]
+    teacher: Teacher | None = None
+    rows: tuple[Measured, ...] = ()
+
+
+def open_teacher(request: CompressRequest, subject: BuildSubject, store: StageStore) -> Teacher | None:
+    """None where nothing is distilled. Raises SourceError, ContractFileError; CompressError for other outputs."""
+    if not request.distills:
+        return None
+    if request.teacher is None:
+        return Teacher(subject.source, subject.contract)
+    source = open_source(request.teacher, LoadOptions(), store)
+    contract = contract_file.describe(source, contract_file.find_contract_file(request.teacher))
+    own, others = (_outputs(one) for one in (subject.source, source))
+    if own != others:
+        raise CompressError(
+            f"the teacher answers {others}, and the student {own}",
+            where=str(request.teacher),
+            do="Give a teacher and a student of the same outputs: the same classes in the same order",
+        )
+    labels = subject.contract.labels, contract.labels
+    if all(labels) and tuple(labels[0] or ()) != tuple(labels[1] or ()):
+        raise CompressError(
+            "the teacher and the student have other labels, or the same in another order",
+            where=str(request.teacher),
+            do="Give a teacher of the same classes, or mend the contract file that names them otherwise",
+        )
+    return Teacher(source, contract)
+
+
+def _outputs(source: SourceModel) -> str:
+    return ", ".join("x".join(map(str, one.shape[1:])) or "1" for one in source.outputs)
+
+
+def carry_out(step: str, path: Path, bench: Bench) -> Any:
+    """A TrainedFile. Raises EdgekitError where the step cannot be carried out."""
+    return {"distill": _distill, "prune": _prune, "qat": _qat}[step](path, bench)
+
+
+def _qat(path: Path, bench: Bench) -> Any:
+    from edgekit_converters.compress.qat import train_for_8_bits
+
+    return train_for_8_bits(path, bench.data, bench.options, bench.folder, bench.progress, bench.say, store=bench.store)
+
+
+def _distill(path: Path, bench: Bench) -> Any:
+    from edgekit_converters.compress.channels import trace, without
+    from edgekit_converters.compress.float_training import FloatRun, train_float
+    from edgekit_converters.compress.prune import choose_by_width, importance
+    from edgekit_converters.compress.qat import open_network
+    from edgekit_converters.compress.train import Teaching
+
+    request, teacher = bench.request, bench.teacher
+    assert teacher is not None
+    network = replace(open_network(path), numbers=bench.data.kind == "numbers")
+    channels = trace(network)
+    leaving = np.zeros(0, np.int64)
+    if request.width is not None:
+        width = request.width
+
+        def chosen() -> list[int]:
+            matters = importance(network, channels, bench.data, bench.options)
+            return [int(one) for one in choose_by_width(channels, matters, width)]
+
+        leaving = np.array(cached_json(bench.store, key("width", bench.options.key), list[int], chosen), np.int64)
+    new = request.width is not None and request.start == "new"
+    student = without(network, channels, leaving, seed=request.seed, new=new)
+    opener = Opener(bench.subject.contract, bench.store, bench.progress, bench.subject.source)
+    answers = _logits(teacher.answers(opener, request.train, bench.chosen), bench.data.kind)
+    teaching = Teaching(answers, request.alpha, request.temperature)
+    run = FloatRun("distill", bench.options, bench.folder, bench.progress, bench.say)
+    made = train_float(network, student, bench.data, teaching, run)
+    settings: dict[str, Any] = {"width": request.width, "start": request.start if request.width is not None else None}
+    settings |= {"temperature": request.temperature, "alpha": request.alpha, "teacher": teacher.source.sha256}
+    return replace(made, record=made.record | settings)
+
+
+def _logits(answers: fidelity.Reference, kind: str) -> NDArray[np.float32]:
+    """float32 [N, outputs]: as the teacher gives them, or the logarithms of its probabilities."""
+    values = np.stack([np.ravel(next(iter(one.values()))) for one in answers.outputs]).astype(np.float64)
+    if kind == "classes" and values.min() >= 0:
+        least = _LEAST_PROBABILITY
+        if values.shape[1] == 1 and values.max() <= 1:
+            values = np.clip(values, least, 1 - least)
+            values = np.log(values / (1 - values))
+        elif np.abs(values.sum(axis=1) - 1).max() < 0.1:  # in 8 bits they rarely add up to 1
+            values = np.log(np.maximum(values, least))
+    return values.astype(np.float32)
+
+
+def _prune(path: Path, bench: Bench) -> Any:
+    from edgekit_converters.compress.channels import trace, without
+    from edgekit_converters.compress.float_training import FloatRun, train_float
+    from edgekit_converters.compress.prune import Count
+    from edgekit_converters.compress.qat import open_network
+    from edgekit_converters.compress.simulation import Simulation
+    from edgekit_converters.compress.train import Teaching, answers_of
+
+    network = replace(open_network(path), numbers=bench.data.kind == "numbers")
+    channels = trace(network)
+    planned = cached_json(
+        bench.store, key("prune", bench.options.key), list[int], lambda: _leaving(network, channels, bench)
+    )
+    leaving = np.array(planned, np.int64)
+    gone = np.zeros(channels.count, bool)
+    gone[leaving] = True
+    blocks: list[dict[str, Any]] = []
+    for block in channels.blocks:
+        count, left = len(block.labels), int((~gone[block.labels]).sum())
+        blocks.append({"layers": list(block.layers), "channels": count, "left": left})
+        bench.say(f"{', '.join(block.layers)}: {left} of {count} channels stay")
+    answers = answers_of(Simulation(network, None), bench.data.x, bench.options.batch, bench.progress)
+    run = FloatRun("prune", bench.options, bench.folder, bench.progress, bench.say)
+    model = without(network, channels, leaving, seed=bench.request.seed)
+    made = train_float(network, model, bench.data, Teaching(answers), run)
+    work = Count(network, channels)
+    macs = {"before": work(np.zeros_like(gone)).macs, "after": work(gone).macs}
+    return replace(made, record=made.record | {"blocks": blocks, "macs": macs})
+
+
+def _leaving(network: Any, channels: Any, bench: Bench) -> list[int]:
+    """Labels that leave, so that the artifact of what is left keeps the budget by its estimate."""
+    from edgekit_converters.compress.channels import STEP, without
+    from edgekit_converters.compress.prune import Count, choose_by_time, importance
+
+    request, count = bench.request, Count(network, channels)
+    profile, budget = request.load_profile(), request.budget_ms
+    assert profile is not None
+    assert budget is not None
+    timed = [row for row in bench.limits.made(bench.rows) if row.high_ms is not None]
+    if not timed:
+        raise CompressError(
+            f"no time on {request.profile} can be estimated for this model, so none can be reached",
+            where=str(request.model),
+            do="Choose a board whose cores have rates, or measure it there: edgekit bench",
+        )
+    best = min(timed, key=lambda row: row.high_ms or 0.0)
+    clock = _clock(profile, best.recipe)
+    scale = (best.high_ms or 0.0) / clock(count(np.zeros(channels.count, bool)))
+    matters = importance(network, channels, bench.data, bench.options)
+    most, kept, last = _SPARE * budget, None, None
+    for _ in range(_TRIES):
+        leaving, reached = choose_by_time(channels, matters, count, partial(_scaled, clock, scale), most)
+        if last is not None and np.array_equal(leaving, last):
+            break
+        file = bench.folder / f"narrow-{request.model.name}"
+        without(network, channels, leaving, seed=request.seed).save(file)
+        found = bench.high_ms(file, best.recipe)
+        file.unlink()
+        if found is None:
+            break
+        bench.say(f"without {len(leaving)} of its channels {best.recipe} is estimated to take up to {found:.3g} ms")
+        if found <= most and (kept is None or len(leaving) < len(kept)):
+            kept = leaving
+        if found > most and not reached:
+            raise CompressError(
+                f"with {STEP} channels in every layer that may lose some, {best.recipe} is estimated to take up to "
+                f"{found:.3g} ms, and {budget:g} are wanted",
+                where=str(request.model),
+                do="Give a larger --budget-ms, another board or a smaller input: channels alone do not do it",
+            )
+        gone = np.zeros(channels.count, bool)
+        gone[leaving], last = True, leaving
+        scale = found / clock(count(gone))
+    if kept is None:
+        raise CompressError(
+            f"no channels were found whose leaving is estimated to keep the budget of {budget:g} ms",
+            where=str(request.model),
+            do="Give a larger --budget-ms",
+        )
+    return [int(one) for one in kept]
+
+
+def _scaled(clock: Callable[[Workload], float], scale: float, work: Workload) -> float:
+    return scale * clock(work)
+
+
+def _clock(profile: Profile, recipe: str) -> Callable[[Workload], float]:
+    """Milliseconds, the high end of the estimate on the board, in the runtime that it would use."""
+    from edgekit_converters import targets
+
+    form = targets.recipe(recipe).format
+    engine = next(one.engine for one in installable(profile) if one.ok and one.format == form)
+    return lambda work: estimate(profile, work, engine).high_ms
