@@ -402,7 +402,7 @@ class _Journey:
         if model is None:
             verdict = "; ".join(f"{step['step']} was not kept: {step['why']}" for step in steps)
             return CompressReport(None, rows, steps, f"{verdict}; see docs/compress.md for when it does not help", kept)
-        best = min(limits.made(last), key=lambda row: row.drop or 0.0)
+        best = min(limits.made(last), key=lambda row: (not limits.on_time(row), row.drop or 0.0, row.high_ms or 0.0))
         verdict = f"{best.recipe} of {model} loses {100 * (best.drop or 0.0):.2f} points"
         if best.high_ms is not None:
             verdict += f" and is estimated to take up to {best.high_ms:.3g} ms"
