@@ -27,10 +27,7 @@ if TYPE_CHECKING:
     Data = str | Path | ArrayLike | tuple[ArrayLike, ArrayLike] | Mapping[str, ArrayLike]
     """A folder, a file or `module:function`; or arrays: items, (items, labels), or input name -> items."""
 
-__all__ = ["MAX_DROP", "build", "compress"]
-
-MAX_DROP = 0.05
-"""The default: a model that lost more is not what a person trained."""
+__all__ = ["build", "compress"]
 
 
 def build(
@@ -86,6 +83,7 @@ def build(
     from edgekit.building import build as journey
     from edgekit.keys import SigningOptions
     from edgekit.packaging import refuse_past, terms_of
+    from edgekit_converters.choose import MAX_DROP
     from edgekit_converters.sources.model import LoadOptions
     from edgekit_converters.store import default_folder
     from edgekit_runtime.bundle.secrets import load_secret

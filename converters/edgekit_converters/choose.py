@@ -36,7 +36,7 @@ from edgekit_converters.needs import Barrier, BarrierCode
 from edgekit_profiles.estimate import Estimate, milliseconds
 from edgekit_profiles.wheels import RuntimeSupport
 
-__all__ = ["Candidate", "Choice", "ChoiceLimits", "Refusal", "RefusalCode", "beyond_memory", "choose"]
+__all__ = ["MAX_DROP", "Candidate", "Choice", "ChoiceLimits", "Refusal", "RefusalCode", "beyond_memory", "choose"]
 
 RefusalCode = Literal[
     BarrierCode,
@@ -52,6 +52,9 @@ RefusalCode = Literal[
 
 TRAIN = "To keep it in 8 bits, train the Keras model that it was made from a little more: edgekit compress"
 """What helps where INT8 itself loses too much."""
+
+MAX_DROP = 0.05
+"""The default limit: a model that lost more is not what a person trained."""
 
 FASTER = "To make it faster, take channels out of the Keras model that it was made from: edgekit compress --budget-ms"
 """What helps where INT8 itself takes too long."""

@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.api import MAX_DROP
 from edgekit.building.candidates import Clocks, candidates, is_here, lasting_estimate, timer
 from edgekit.building.data import Opener, cached_survey, key, survey_digest
 from edgekit.building.journey import output_folder, refuse_full_disk
@@ -50,6 +49,7 @@ from edgekit.packaging import write_whole
 from edgekit.version import __version__
 from edgekit_converters import contract_file, fidelity, targets, workload
 from edgekit_converters.calibration import Dataset, Subset, Survey, source_samples, visiting_order
+from edgekit_converters.choose import MAX_DROP
 from edgekit_converters.compress.record import Record, read_record, with_record
 from edgekit_converters.errors import CompressError, SourceError
 from edgekit_converters.progress import Progress, silent
