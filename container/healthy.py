@@ -7,6 +7,7 @@ Its certificate is not checked: the question never leaves the container. A serve
 import socket
 import ssl  # noqa: TID253 - a program of its own
 import sys
+import urllib.error
 import urllib.request
 
 _WAIT_S = 5.0
@@ -23,6 +24,8 @@ def problem(where: str) -> object:
                 f"{scheme}://127.0.0.1:{where}", timeout=_WAIT_S
             ) as answer:
                 return None if answer.status == 200 else answer.status
+        except urllib.error.HTTPError as error:
+            return error
         except OSError as error:  # of HTTP, if neither answers
             found = found or error
     return None if wants_certificate(int(where.partition("/")[0]), trusting) else found

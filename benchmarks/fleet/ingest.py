@@ -29,6 +29,7 @@ from edgekit.bench import conditions
 from edgekit.fleet import SqliteStore
 from edgekit_runtime.telemetry import About, Histogram, Report, Seal, System, encode, sealed_payload
 
+_PATIENCE_S = 60.0
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -103,7 +104,12 @@ def main() -> None:
             fields = Path(f"/proc/{ingestor.pid}/stat")
             began, before = time.monotonic(), used(fields)
             threading.Thread(target=publish, args=(broker.port, messages), daemon=True).start()
-            while store.totals().windows < len(messages):
+            stored, moved = 0, began
+            while (now := store.totals().windows) < len(messages):
+                stored, moved = now, moved if now == stored else time.monotonic()
+                if time.monotonic() - moved > _PATIENCE_S:
+                    ingestor.kill()
+                    sys.exit(f"{now:,} of {len(messages):,} windows came: see why the broker ended the publisher")
                 time.sleep(0.05)
             took, busy = time.monotonic() - began, used(fields) - before
             store.close()

@@ -78,7 +78,7 @@ def acknowledge(number: int, by: str | None, store: str, as_json: bool) -> int:
 @STORE
 @as_json
 def silence(what: str, hours: float, store: str, as_json: bool) -> int:
-    """Send no message about a kind of alert, or about the one alert with that key.
+    """Send no message about a kind of alert, or about the one alert with that key. What outlasts it is sent then.
 
     \b
     edgekit fleet silence offline --hours 8

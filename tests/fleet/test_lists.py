@@ -331,6 +331,8 @@ def test_prometheus_reads_the_page(client):
     boards = {(s.labels["version"], s.labels["state"]): s.value for s in families["edgekit_fleet_devices"].samples}
     assert (boards["1", "online"], boards["1", "offline"], boards["2", "offline"]) == (16, 0, 1)
     assert families["edgekit_fleet_payloads_refused"].samples[0].value == 3
+    assert families["edgekit_fleet_ingest_busy_ratio"].samples[0].value == 0.12
+    assert 0 <= families["edgekit_fleet_ingest_lag_seconds"].samples[0].value < 3600
     assert families["edgekit_fleet_latency_seconds"].type == "histogram"
     for name in ("devices", "budget_seconds", "drift_psi", "latency_seconds", *(c.removesuffix("_total") for c, _ in
                  COUNTERS.values())):  # fmt: skip
