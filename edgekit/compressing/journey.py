@@ -464,12 +464,17 @@ def _measured(step: str, made: RecipeResult, time: Estimate | None) -> Measured:
 
 @contextmanager
 def _scratch(output: Path, name: str) -> Iterator[Path]:
-    """A folder for the state of a run: it goes when the run is over, and stays where it was interrupted or failed, but
-    for the copy of the training set, which may be large and is made again."""
+    """A folder for the state of a run: it goes when the run is over, or nothing was trained yet.
+
+    It stays where training was interrupted or failed, but for the copy of the training set, which may be large and is
+    made again."""
     folder = output / f".{name}.compress"
     folder.mkdir(exist_ok=True)
+    finished = False
     try:
         yield folder
+        finished = True
     finally:
         (folder / _ITEMS).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+        if finished or not any(folder.glob("*.npz")):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -304,6 +304,13 @@ def test_the_copy_of_the_training_set_goes_after_errors_too_and_the_state_stays(
     assert [path.name for path in (tmp_path / ".net.compress").iterdir()] == ["qat-0.npz"]
 
 
+def test_an_error_before_anything_is_trained_leaves_no_folder(tmp_path):
+    with pytest.raises(EdgekitError), _scratch(tmp_path, "net") as folder:
+        (folder / "items.npy").write_bytes(b"large")
+        raise EdgekitError("no", do="that")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_table_says_what_was_kept_and_why_not():
     rows = (_row("plain INT8", "tflite-int8", 0.0, 9.0), _row("prune", "tflite-int8", 0.02, 4.0))
     steps = ({"step": "prune", "kept": False, "why": "it takes no less time"},)
