@@ -127,8 +127,10 @@ class Limits:
         return any(self.on_time(row) and self.near(row) for row in self.made(rows))
 
     def drop(self, rows: Sequence[Measured]) -> float:
-        """The least of them."""
-        return min((row.drop for row in self.made(rows) if row.drop is not None), default=math.inf)
+        """The least of those on time; of all where none is."""
+        made = self.made(rows)
+        timely = [row for row in made if self.on_time(row)] or made
+        return min((row.drop for row in timely if row.drop is not None), default=math.inf)
 
     def cost(self, rows: Sequence[Measured]) -> float:
         """The least high end of an estimate; multiply-accumulates where there is none."""
