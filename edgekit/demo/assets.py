@@ -63,7 +63,7 @@ def make_assets(folder: Path, progress: Callable[[str, int, int | None], None]) 
     Raises MissingExtraError when the demo's packages are not installed, DemoError when they changed.
     """
     done = folder / _COMPLETE
-    if done.exists():
+    if done.exists() and (folder / PLAIN).exists():  # an older edgekit's folder has no such file
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
