@@ -35,6 +35,7 @@ from edgekit_profiles import Profile, estimate, installable
 from edgekit_profiles.workload import Workload
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
+from edgekit_runtime.contract.kinds import pictures
 
 __all__ = ["Bench", "Teacher", "carry_out", "open_teacher"]
 
@@ -66,7 +67,7 @@ class Teacher:
     def _open(self, opener: Opener, path: str) -> Dataset:
         """As the teacher takes it: arrays that are the student's but for a name or channels first are moved."""
         own, mine = opener.contract.inputs, self.contract.inputs
-        if len(own) == len(mine) == 1 and own[0].image is None and mine[0].image is None:
+        if len(own) == len(mine) == 1 and not pictures((*own, *mine)):
             shape, wanted = tuple(own[0].shape), tuple(mine[0].shape)
             if len(shape) == 3 and wanted != shape and wanted == (shape[-1], *shape[:-1]):
                 return _Rearranged(opener.open(path, labelled=False), mine[0].name, True)
