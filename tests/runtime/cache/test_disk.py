@@ -260,8 +260,7 @@ def test_a_disk_that_comes_back_is_used_again(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes")
-def test_a_file_that_cannot_be_written_is_read(path):
-    fill(path, [1])
+def test_a_file_that_cannot_be_written_is_read():
     code = """
         import json, os, sqlite3, sys, urllib.parse
         from edgekit_runtime.cache import DiskCache
@@ -279,15 +278,16 @@ def test_a_file_that_cannot_be_written_is_read(path):
         assert disk.stats().lost == 1
         disk.close()
     """
-    for folder in (path.parent, *path.parent.parents):
-        if Path(tempfile.gettempdir()) in folder.parents:
-            folder.chmod(0o755)
-    path.chmod(0o444)
-    path.parent.chmod(0o555)
-    try:
-        subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(path)], check=True, timeout=60)
-    finally:
-        path.parent.chmod(0o755)
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own is closed to others whenever another pytest starts
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "cache" / "answers.db"
+        fill(path, [1])
+        path.chmod(0o444)
+        path.parent.chmod(0o555)
+        try:
+            subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(path)], check=True, timeout=60)
+        finally:
+            path.parent.chmod(0o755)
 
 
 def test_a_locked_file_keeps_nobody_waiting_and_costs_nothing(path):
