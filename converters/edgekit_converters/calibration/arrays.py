@@ -245,7 +245,7 @@ def check_item(path: Path, arrays: dict[str, NDArray[Any]], labels: NDArray[Any]
 
 
 def _labels(path: Path, labels: NDArray[Any], count: int, contract: Contract) -> NDArray[Any]:
-    """[N] class indexes for a classifier; for any other task numbers [N, ...]: what should be answered, or boxes."""
+    """[N] class indexes for a classifier, from names too; for others numbers [N, ...]: the right answers, or boxes."""
     where, classes = f"{path}, y", Classes(contract)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -254,11 +254,13 @@ def _labels(path: Path, labels: NDArray[Any], count: int, contract: Contract) ->
             raise CalibrationError(
                 f"has shape {list(labels.shape)}", where=where, do="Save y.argmax(axis=1) if it is one-hot"
             )
+        if labels.ndim == 1 and labels.dtype.kind == "U":
+            labels = classes.of_names(labels, where)
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             raise CalibrationError(
                 f"is {labels.dtype} {list(labels.shape)}",
                 where=where,
-                do="Labels are integers [N]: the class of each item",
+                do="Labels are integers [N], the class of each item, or the contract file's names",
             )
     elif labels.ndim == 0 or labels.dtype.kind not in "iuf":
         raise CalibrationError(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgekit_converters.calibration.dataset import Example, Label
 from edgekit_converters.calibration.decode import Canonical
@@ -52,19 +53,29 @@ class Classes:
 
         Raises CalibrationError.
         """
-        found = self._indexes.get(_canonical(folder.name), [])
+        found = self._called(folder.name, str(folder), "Name the folder after the index instead")
+        if found is None:
+            raise CalibrationError(f"no class is called '{folder.name}'", where=str(folder), do=self._advice(folder))
+        return found
+
+    def of_names(self, names: NDArray[np.str_], where: str) -> NDArray[np.int64]:
+        """The class of each name, as folders have theirs. Raises CalibrationError."""
+        different, places = np.unique(names, return_inverse=True)
+        classes = [self._called(str(name), where, "Save the classes as integers instead") for name in different]
+        for name, found in zip(different, classes, strict=True):
+            if found is None:
+                raise CalibrationError(f"no class is called '{name}'", where=where, do=self._names_advice(str(name)))
+        return np.array(classes, np.int64)[places]
+
+    def _called(self, name: str, where: str, do: str) -> int | None:
+        """The class of that label or index; None where there is none."""
+        found = self._indexes.get(_canonical(name), [])
         if len(found) == 1:
             return found[0]
         if found:
             listed = " and ".join(str(index) for index in found)
-            raise CalibrationError(
-                f"'{folder.name}' is the label of the classes {listed}",
-                where=str(folder),
-                do="Name the folder after the index instead",
-            )
-        if folder.name.isascii() and folder.name.isdigit():
-            return self.of_number(int(folder.name), str(folder))
-        raise CalibrationError(f"no class is called '{folder.name}'", where=str(folder), do=self._advice(folder))
+            raise CalibrationError(f"'{name}' is the label of the classes {listed}", where=where, do=do)
+        return self.of_number(int(name), where) if name.isascii() and name.isdigit() else None
 
     def of_value(self, value: Any, where: str) -> Label:
         """A class index for a classifier; for any other task a number or a numeric array.
@@ -107,11 +118,21 @@ class Classes:
                 "Name the folder after a class index, add `labels` to the contract file, or move the images up if the "
                 "folders are not classes"
             )
+        near = self._near(name)
+        return (
+            near
+            or "Name the folder after a label or a class index, or move the images up if the folders are not classes"
+        )
+
+    def _names_advice(self, name: str) -> str:
+        if not self._indexes:
+            return "Save integers [N], the class of each item, or add `labels` to the contract file"
+        return self._near(name) or "Labels are the contract file's names, or integers [N]: the class of each item"
+
+    def _near(self, name: str) -> str:
         folded = {label.casefold(): label for label in self._indexes}
         near = [folded[match] for match in difflib.get_close_matches(_canonical(name).casefold(), folded, 3, 0.5)]
-        if near:
-            return "Did you mean " + " or ".join(f"'{label}'" for label in near) + "?"
-        return "Name the folder after a label or a class index, or move the images up if the folders are not classes"
+        return "Did you mean " + " or ".join(f"'{label}'" for label in near) + "?" if near else ""
 
 
 def _canonical(name: str) -> str:

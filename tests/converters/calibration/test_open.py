@@ -7,6 +7,7 @@ import os
 import sys
 import textwrap
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +156,27 @@ class TestArrays:
             assert all(e.inputs["features"].dtype == np.float32 for e in examples)
             np.testing.assert_array_equal([e.inputs["features"] for e in examples], x)
             assert examples[3].origin == f"{tmp_path / 'set.npz'}, item 3"
+
+    def test_labels_may_be_the_contracts_names_as_scikit_learn_has_them(self, tmp_path):
+        named = replace(TENSORS, labels=("cat", "golden retriever", "3", "dog"))
+        np.savez(tmp_path / "set.npz", x=np.ones((4, 3), np.float32), y=np.array(["dog", "cat", "3", "1"]))
+        assert [e.label for e in open_dataset(tmp_path / "set.npz", named)] == [3, 0, 2, 1]
+
+    @pytest.mark.parametrize(
+        ("y", "contract", "what", "do"),
+        [
+            (["cat", "retriever"], NAMED, "no class is called 'retriever'", "Did you mean 'golden retriever'?"),
+            (["cat", "crane"], NAMED, "'crane' is the label of the classes 2 and 3", "Save the classes as integers"),
+            (["cat", "dog"], IMAGES, "no class is called 'cat'", "add `labels` to the contract file"),
+            (["cat", "9"], NAMED, "9 is no class", "Count classes from 0"),
+        ],
+    )
+    def test_a_name_that_is_no_class_is_refused_with_the_nearest(self, tmp_path, y, contract, what, do):
+        np.savez(tmp_path / "set.npz", x=np.zeros((2, 4, 4, 3), np.uint8), y=np.array(y))
+        with pytest.raises(CalibrationError) as caught:
+            open_dataset(tmp_path / "set.npz", contract)
+        assert what in caught.value.what
+        assert do in caught.value.do
 
     def test_several_inputs_come_by_name(self, tmp_path):
         np.savez(tmp_path / "set.npz", left=np.ones((2, 3), np.float32), right=np.zeros((2, 2), np.float32))
