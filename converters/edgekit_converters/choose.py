@@ -13,12 +13,13 @@ A candidate is refused, by the first that applies, when
 - it is quantized and slower than float in the same runtime (`slower`): the ranges do not touch.
 
 Of what is left, the fastest sets the pace, and those whose range overlaps its own are equals: INT8 before the rest,
-then TFLite before ONNX (or the lower time, where all were measured), then the lower middle, then the smaller file. A
-quantized one that may be slower than float, because its range overlaps float's and has the higher middle (by more than
-3 % where both were measured), is chosen only where nothing else is left. The next in that order (doubtful or not) among
-those that may turn out faster than the chosen one, because no range separates them, are its alternates, to be tuned
-with on the board. The others are refused as `not-preferred`. Every candidate is chosen, an alternate or refused,
-exactly once.
+then TFLite before ONNX (or the lower time, where all were measured), then the lower middle, then the smaller file.
+INT8 that is larger than float of its format, and of which no latency is known, does not come first. A quantized one
+that may be slower than float, because its range overlaps float's and has the higher middle (by more than 3 % where
+both were measured), is chosen only where nothing else is left. The next in that order (doubtful or not) among those
+that may turn out faster than the chosen one, because no range separates them, are its alternates, to be tuned with on
+the board. The others are refused as `not-preferred`. Every candidate is chosen, an alternate or refused, exactly
+once.
 
     choice = choose("raspberry-pi-4", candidates, ChoiceLimits(max_drop=0.05, budget_ms=100), installable(profile))
     choice.chosen, choice.alternates, [(refusal.recipe, refusal.code) for refusal in choice.refused]
@@ -337,7 +338,14 @@ def _preferred(equals: Sequence[Candidate]) -> Candidate:
 
 
 def _first_in_line(equals: Sequence[Candidate]) -> list[Candidate]:
-    return [candidate for candidate in equals if candidate.precision == "int8"] or list(equals)
+    int8 = [one for one in equals if one.precision == "int8"]
+    return [one for one in int8 if not _gains_nothing(one, equals)] or list(equals)
+
+
+def _gains_nothing(candidate: Candidate, equals: Sequence[Candidate]) -> bool:
+    """Larger than the float artifact of its format, and nothing says that it is faster."""
+    rivals = [] if candidate.estimate is not None else _float_rivals(candidate, equals)
+    return any(rival.estimate is None and rival.size_bytes < candidate.size_bytes for rival in rivals)
 
 
 def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -> Refusal:

@@ -497,6 +497,19 @@ def test_where_no_latency_is_known_no_ranges_are_spoken_of():
     )
 
 
+def test_int8_that_is_larger_than_float_comes_first_only_where_a_latency_is_known():
+    sizes = {"tflite-int8-mixed": 203, "tflite-f32": 198, "onnx-int8": 157, "onnx-f32": 141}
+    unknown = [candidate(recipe, None, size) for recipe, size in sizes.items()]
+    choice = choose("b", unknown, ChoiceLimits(), BOTH)
+    assert choice.chosen is not None
+    assert choice.chosen.recipe == "tflite-f32"
+    assert reason(choice, "tflite-int8-mixed").startswith("acceptable, but tflite-f32 is smaller")
+    smaller = [candidate(recipe, None, size - 100 * recipe.startswith("onnx-int8")) for recipe, size in sizes.items()]
+    assert choose("b", smaller, ChoiceLimits(), BOTH).chosen == smaller[2]
+    known = [candidate(recipe, estimated(1, 2, 3), size) for recipe, size in sizes.items()]
+    assert choose("b", known, ChoiceLimits(), BOTH).chosen == known[0]
+
+
 def test_two_ranges_that_touch_only_a_third_are_told_apart_as_what_they_are():
     """The wide one is first by its middle, and overlaps both; of the two others one is certainly faster."""
     wide = candidate("onnx-int8-qdq", estimate=Estimate(6.0, 20.0, 84.0, "estimated"))
