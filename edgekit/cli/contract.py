@@ -56,5 +56,7 @@ def contract(model: Path, like: str | None, output: Path | None, as_json: bool, 
         print_json({"file": str(file), "task": task})
         return 0
     click.echo(str(file))
-    click.echo(f"the task is {task}; check each line of the draft, then: edgekit build {model} ...", err=True)
+    rest = "; ".join(contract_file.left_to_say(source, text))
+    click.echo(f"the task is {task}. Check each line of the draft{rest and ': ' + rest}", err=True)
+    click.echo(f"then: edgekit build {model} ...", err=True)
     return 0

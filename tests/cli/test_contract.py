@@ -71,6 +71,17 @@ def test_a_draft_is_written_beside_the_model_and_built_with(tmp_path, capsys):
     assert "contract-of-model" not in {finding.code for finding in subject.findings}
 
 
+def test_the_command_names_what_a_build_with_photos_and_labels_would_stumble_on(tmp_path, capsys):
+    keras = pytest.importorskip("keras")
+    image = keras.Input((8, 8, 3), name="camera")
+    keras.Model(image, keras.layers.Dense(4)(keras.layers.GlobalAveragePooling2D()(image))).save(tmp_path / "net.keras")
+    code, _, err = run(capsys, "contract", tmp_path / "net.keras")
+    assert code == 0
+    assert "name the classes in `labels`, in the model's order; if 'camera' takes photos, replace kind" in err
+    code, _, err = run(capsys, "contract", detector(tmp_path, SAID))
+    assert (code, "Check each line of the draft\n" in err, "labels" in err) == (0, True, False)
+
+
 def test_metadata_are_built_with_and_a_note_says_so(tmp_path):
     subject = opened(detector(tmp_path, SAID))
     (note,) = [finding for finding in subject.findings if finding.code == "contract-of-model"]

@@ -20,7 +20,7 @@ from edgekit_converters.contract_file.describe import (
     settle,
     stated_keys,
 )
-from edgekit_converters.contract_file.draft import Family, draft, families
+from edgekit_converters.contract_file.draft import Family, draft, families, left_to_say
 
 __all__ = [
     "Family",
@@ -30,6 +30,7 @@ __all__ = [
     "draft",
     "families",
     "find_contract_file",
+    "left_to_say",
     "settle",
     "stated_keys",
 ]

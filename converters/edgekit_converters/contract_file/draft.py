@@ -24,7 +24,7 @@ from edgekit_converters.sources.stated import toml_key, toml_text
 from edgekit_profiles.schema import parse_toml
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Family", "draft", "families"]
+__all__ = ["Family", "draft", "families", "left_to_say"]
 
 Family = Literal["yolo", "ssd", "torchvision", "keras-app"]
 
@@ -71,6 +71,19 @@ def draft(source: SourceModel, like: Family | None = None) -> str:
 
 
 _HEAD = "# What the numbers of this model mean. A draft: check each line.\n"
+
+
+def left_to_say(source: SourceModel, text: str) -> tuple[str, ...]:
+    """What a person should add to this draft before a build with photos or labels takes it, a clause each."""
+    document = parse_toml(text)
+    found = []
+    if document["task"] == "classification" and "labels" not in document:
+        found.append("name the classes in `labels`, in the model's order")
+    inputs = document.get("inputs") or dict.fromkeys((spec.name for spec in source.inputs), document.get("input", {}))
+    for spec in source.inputs:
+        if _channels(spec) in (1, 3) and inputs.get(spec.name, {}).get("kind") == "tensor":
+            found.append(f"if '{spec.name}' takes photos, replace kind = \"tensor\" as its comment says")
+    return tuple(found)
 
 
 def _labels(source: SourceModel, task: str, tables: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]:
