@@ -239,12 +239,14 @@ class _Board:
 
     def _append(self, t0_ms: int) -> None:
         habits, draw = self._habits, self._load.draw
-        device = Histogram()
+        device, late = Histogram(), 0
         for _ in range(_ANSWERS):
-            device.record(habits.median_ms * draw.lognormvariate(0.0, habits.spread))
+            latency = habits.median_ms * draw.lognormvariate(0.0, habits.spread)
+            device.record(latency)
+            late += latency > habits.budget_ms
         window_ms = int(1e3 * self._load.plan.window_s)
         report = Report(
-            self._about, 1, t0_ms, window_ms, True, 0, 0, {"device": device}, System(cpu=30.0, mem=40.0, temp=55.0),
+            self._about, 1, t0_ms, window_ms, True, 0, late, {"device": device}, System(cpu=30.0, mem=40.0, temp=55.0),
             stages={"infer": device},
         )  # fmt: skip
         self._last += 1

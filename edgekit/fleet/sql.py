@@ -322,16 +322,22 @@ class SqlStore(ABC):
             f'SELECT d.model, d.version, d.profile, d.budget_ms, d.psi, d."id", d.p99, d.n FROM device AS d {where}',
             given,
         )
-        builds: dict[tuple[str, str, str], list[Any]] = {}
-        for row in rows:
-            builds.setdefault(tuple(row[:3]), []).append(row[3:])
+        builds: dict[tuple[str, str, str], tuple[Counter[float], list[float], list[BoardLatency]]] = {}
+        for model_name, version, profile, budget, psi, device, p99, n in rows:
+            said = builds.get((model_name, version, profile))
+            if said is None:
+                said = builds[(model_name, version, profile)] = (Counter(), [], [])
+            budgets, drifts, boards = said
+            if budget is not None:
+                budgets[budget] += 1
+            if psi is not None:
+                drifts.append(psi)
+            if p99 is not None:
+                boards.append(BoardLatency(device, p99, n))
         found = []
-        for build, said in builds.items():
-            budgets = Counter(budget for budget, *_ in said if budget is not None)
+        for build, (budgets, drifts, boards) in builds.items():
             usual = max(budgets, key=lambda budget: (budgets[budget], budget), default=None)
-            psi = tuple(sorted(psi for _, psi, *_ in said if psi is not None))
-            boards = tuple(BoardLatency(*one) for _, _, *one in said if one[1] is not None)
-            found.append(BuildBoards(*build, usual, psi, boards))
+            found.append(BuildBoards(*build, usual, tuple(sorted(drifts)), tuple(boards)))
         return found
 
     def changed(self, after: int, ids: Sequence[str]) -> list[Device]:

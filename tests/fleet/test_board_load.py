@@ -32,6 +32,7 @@ def test_boards_that_come_back_are_live_and_drained_and_send_everything_about_on
     assert found.windows >= found.confirmed >= 20 * 39
     assert found.sends_a_window < 1.2
     assert {row.site for row in store.fleet()} == {"site-0", "site-1"}
+    assert sum(row.over for row in store.fleet()) > 0
     assert store.totals().lost == 0
 
 

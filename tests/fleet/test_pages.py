@@ -188,14 +188,29 @@ def test_a_new_device_appears_by_itself(server, browser):
     wait(browser, lambda b: b.find_elements("id", "device-new-1"))
 
 
+def heights(browser, *charts):
+    """Of what is drawn, pixels."""
+    ask = "return document.querySelector(arguments[0]).getBoundingClientRect().height"
+    return [browser.execute_script(ask, f"{chart} .main-svg") for chart in charts]
+
+
 def test_a_device_is_drawn_over_time(server, browser):
     browser.get(server.url + "device/porch-1")
     wait(browser, lambda b: b.find_elements("css selector", "#latency .trace.scatter"))
     assert len(browser.find_elements("css selector", "#latency .trace.scatter")) == 4
+    assert heights(browser, "#latency", "#rate") == [300, 190]
     for chart, kind in {"temp": "scatter", "drift": "scatter", "inputs": "scatter", "codes": "bars"}.items():
         wait(browser, lambda b, css=f"#{chart} .trace.{kind}": b.find_elements("css selector", css))
     server.store.commit([], [birth("porch-1", boot=9, received=int(time.time() * 1000))])
     wait(browser, lambda b: "started again" in text(b, "events"))
+    assert complaints(browser) == []
+
+
+def test_versions_are_drawn_over_time(server, browser):
+    browser.get(server.url + "model?name=digits")
+    for chart in ("#versions", "#shares"):
+        wait(browser, lambda b, css=f"{chart} .trace.scatter": b.find_elements("css selector", css))
+    assert heights(browser, "#versions", "#shares") == [300, 190]
     assert complaints(browser) == []
 
 

@@ -117,6 +117,11 @@ const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "s
 const dates = (moments) => moments.map((ms) => new Date(ms));
 const modeOf = (moments) => (moments.length < 40 ? "lines+markers" : "lines");
 
+function plot(chart, traces, made) {
+  chart.classList.add("drawn"); // before Plotly asks how high it is
+  Plotly.react(chart, traces, made, OPTIONS);
+}
+
 async function seriesOf(chart) {
   const answer = await fetch(chart.dataset.source);
   return answer.ok ? answer.json() : null;
@@ -170,14 +175,14 @@ async function drawDevice(chart) {
       line: { color: colour.late, width: 1, dash: "dash" }, hovertemplate: "%{y:.0f} ms",
     });
   }
-  Plotly.react(chart, lines, options(" ms", LEGEND), OPTIONS);
+  plot(chart, lines, options(" ms", LEGEND));
   const stages = Object.entries(series.stages.mean);
   if (stages.length) {
     const drawn = stages.map(([name, y], i) => ({
       name, x: dates(series.stages.t), y, mode: "lines", stackgroup: "one", hovertemplate: "%{y:.2f} ms",
       line: { color: HUES[i % HUES.length], width: 1 }, fillpattern: { shape: ["", "/", "\\", "x", "."][i % 5], solidity: 0.15 },
     }));
-    Plotly.react("stages", drawn, options(" ms", LEGEND), OPTIONS);
+    plot(document.getElementById("stages"), drawn, options(" ms", LEGEND));
   }
   const one = (y, unit) => [{
     x: t, y, mode, marker: { size: 4 }, line: { color: colour.accent, width: 2 }, hovertemplate: `%{y:.1f}${unit}<extra></extra>`,
@@ -192,7 +197,7 @@ async function drawDevice(chart) {
     }));
     const made = half(unit, shown.length > 1 ? LEGEND : {});
     made.shapes = [...made.shapes, ...(shapes || [])];
-    Plotly.react(id, drawn, made, OPTIONS);
+    plot(document.getElementById(id), drawn, made);
   };
   const limit = { type: "line", x0: 0, x1: 1, xref: "paper", y0: 0.2, y1: 0.2, line: { color: colour.late, width: 1, dash: "dash" } };
   several("drift", [["PSI", series.rolled.psi]], "", [limit]);
@@ -204,11 +209,11 @@ async function drawDevice(chart) {
       name: name.replaceAll("<", "‹"), type: "bar", x: dates(series.errors.t), y, hovertemplate: "%{y}",
       marker: { color: HUES[i % HUES.length], pattern: { shape: ["", "/", "\\", "x", "."][i % 5], solidity: 0.15 } },
     }));
-    Plotly.react("codes", bars, half("", { ...LEGEND, barmode: "stack" }), OPTIONS);
+    plot(document.getElementById("codes"), bars, half("", { ...LEGEND, barmode: "stack" }));
   }
-  if (t.length) Plotly.react("rate", one(series.rate, " /s"), half(" /s", {}), OPTIONS);
+  if (t.length) plot(document.getElementById("rate"), one(series.rate, " /s"), half(" /s", {}));
   if (series.temp.some((value) => value !== null)) {
-    Plotly.react("temp", one(series.temp, " °C"), half(" °C", {}), OPTIONS);
+    plot(document.getElementById("temp"), one(series.temp, " °C"), half(" °C", {}));
   }
 }
 
@@ -226,12 +231,12 @@ async function drawModel(chart) {
     made.xaxis.range = timeAxis(versions.flatMap(([, one]) => dates(one.t)));
     return made;
   };
-  Plotly.react(chart, lines, options(" ms"), OPTIONS);
+  plot(chart, lines, options(" ms"));
   const areas = versions.map(([name, one], i) => ({
     name: text(name), x: dates(one.t), y: one.boards, mode: "lines", stackgroup: "one", groupnorm: "percent", hovertemplate: "%{y:.1f} %",
     line: { color: HUES[i % HUES.length], width: 1 }, fillpattern: { shape: ["", "/", "\\", "x", "."][i % 5], solidity: 0.15 },
   }));
-  Plotly.react("shares", areas, options(" %"), OPTIONS);
+  plot(document.getElementById("shares"), areas, options(" %"));
 }
 
 async function draw() {
