@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["ComparedFileError", "DemoError", "KeysError", "OutputError", "PackagingError", "PythonVersionError"]
+__all__ = [
+    "ComparedFileError",
+    "DemoError",
+    "KeysError",
+    "OutputError",
+    "PackagingError",
+    "PythonVersionError",
+    "error_line",
+]
 
 
 class PackagingError(EdgekitError):
@@ -44,3 +52,8 @@ class KeysError(EdgekitError):
     """A key cannot be made, found or used, or a root.json cannot be changed as asked."""
 
     code = "keys"
+
+
+def error_line(error: EdgekitError) -> str:
+    """The line on stderr, which ends with the code."""
+    return f"error: {error} [{error.code}]"

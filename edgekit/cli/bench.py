@@ -205,11 +205,11 @@ def report(
         for line in lines(found):
             say(line)
     if output is not None:
-        from edgekit.errors import OutputError
+        from edgekit.errors import OutputError, error_line
 
         try:
             write_json(output, found)
         except OutputError as error:
-            click.echo(f"error: {error}", err=True)  # stdout has its one object
+            click.echo(error_line(error), err=True)  # stdout has its one object
             return 1
     return 0

@@ -167,7 +167,8 @@ def _failed(found: dict[str, Any]) -> Iterator[str]:
     """What the JSON of a failed command says of it."""
     if "error" in found:
         error = found["error"]
-        yield f"Error: {sentences(': '.join(part for part in (error['where'], error['what']) if part), error['do'])}"
+        what = ": ".join(part for part in (error["where"], error["what"]) if part)
+        yield f"error: {sentences(what, error['do'])} [{error['code']}]"
     for bundle in found.get("bundles", ()):
         for one in bundle["refused"]:
             yield f"{bundle['profile']}: not {one['recipe']} ({one['code']}): {sentences(one['reason'], one['do'])}"

@@ -22,9 +22,12 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["main"]
 
@@ -189,9 +192,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0 if error.errno == errno.EPIPE else 1  # EPIPE: the reader, `head` for one, has seen enough
         if code:
+            from edgekit.errors import OutputError, error_line
+
+            why = f"the result cannot be printed: {error.strerror or error}"
             with contextlib.suppress(OSError):
-                why = error.strerror or error
-                click.echo(f"error: the result cannot be printed: {why}. Make room, or print it elsewhere", err=True)
+                click.echo(error_line(OutputError(why, do="Make room, or print it elsewhere")), err=True)
     sys.exit(code)
 
 
@@ -209,34 +214,37 @@ def _execute(arguments: list[str]) -> int:
         help_ = f"{context.command_path if context else 'edgekit'} --help"
         if as_json:
             _report(True, "", {"code": "usage", "what": error.format_message(), "where": "", "do": help_})
-        else:
+        elif isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # of newer clicks
             error.show()
+        else:
+            usage = f"{context.get_usage()}\nTry '{help_}' for help.\n\n" if context else ""
+            click.echo(f"{usage}error: {error.format_message()} [usage]", err=True)
         return 2
     except _UnprintableError as error:
         raise error.cause from None
     except Exception as error:  # noqa: BLE001 - the last resort: printed with its traceback
+        from edgekit.errors import error_line
         from edgekit_runtime.errors import EdgekitError
 
-        short = _memory_error(error, arguments)
-        if short is not None:
-            _report(as_json, f"error: {short['what']}. {short['do']} [{short['code']}]", short)
-            return 1
-        if isinstance(error, EdgekitError):
-            error.speak_cli()
-            lines = (f"error: {one} [{one.code}]" for one in error.mistakes or (error,))
-            _report(as_json, "\n".join(lines), error.as_json())
+        shown = _memory_error(error, arguments) or error
+        if isinstance(shown, EdgekitError):
+            shown.speak_cli()
+            _report(as_json, "\n".join(map(error_line, shown.mistakes or (shown,))), shown.as_json())
             return 1
         traceback.print_exc()
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         what = f"{type(error).__name__}: {first}".removesuffix(": ")  # the rest is on stderr, in the traceback
         do = "This is a fault of edgekit's own: report it with the traceback on stderr"
-        _report(as_json, do, {"code": "internal", "what": what, "where": "", "do": do})
+        error_json = {"code": "internal", "what": what, "where": "", "do": do}
+        _report(as_json, f"error: {what}. {do} [internal]", error_json)
         return 1
     return code if isinstance(code, int) else 0
 
 
-def _memory_error(error: BaseException | None, arguments: Sequence[str]) -> dict[str, str] | None:
+def _memory_error(error: BaseException | None, arguments: Sequence[str]) -> EdgekitError | None:
     """What to print for a MemoryError, or for an error that was raised from one; None for any other."""
+    from edgekit_runtime.errors import MemoryExceeded
+
     while error is not None and not isinstance(error, MemoryError):
         error = error.__cause__
     if error is None:
@@ -245,7 +253,7 @@ def _memory_error(error: BaseException | None, arguments: Sequence[str]) -> dict
     what = f"there is not enough memory: {amount[1]} {amount[2]} at once" if amount else "there is not enough memory"
     build = "build" in arguments[:1]
     less = "Use smaller inputs (--shape), fewer at once (--jobs 1)," if build else "Use smaller inputs,"
-    return {"code": "memory", "what": what, "where": "", "do": f"{less} or a machine with more memory"}
+    return MemoryExceeded(what, do=f"{less} or a machine with more memory")
 
 
 def _report(as_json: bool, sentence: str, error: dict[str, str]) -> None:

@@ -224,7 +224,8 @@ class _AnswerPrinter:
         if self.answer_json:
             self._put({"input": name, "error": error.as_json()})
         else:
-            click.echo(f"error: {error if error.where.startswith(name) else f'{name}: {error}'}", err=True)
+            where = "" if error.where.startswith(name) else f"{name}: "
+            click.echo(f"error: {where}{error} [{error.code}]", err=True)
 
     def _print(self, name: str, answer: Answer) -> None:
         if self.answer_json:
@@ -261,7 +262,7 @@ class _AnswerPrinter:
         if (
             self.failed and self._files_to_run > 1 and not self.answer_json
         ):  # the lines that say why may be a thousand lines up
-            click.echo(f"error: {self.failed} of {self._files_to_run} inputs got no answer", err=True)
+            click.echo(f"{self.failed} of {self._files_to_run} inputs got no answer", err=True)
         return True
 
 

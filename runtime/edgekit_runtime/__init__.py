@@ -7,7 +7,7 @@ with open_bundle("efficientnet_lite0-raspberry-pi-4.ekb") as model:     # verifi
     answer = model.predict("cat.jpg", budget_ms=100)
     print(answer.top(3), answer.source, answer.timings["total"])
 
-Every error is in `edgekit_runtime.errors`; the three that a caller meets while it asks are here, too.
+Every error is in `edgekit_runtime.errors`; the four that a caller meets most are here, too.
 
 Rule: ONNX Runtime's telemetry is off in this process and in its children, unless the variable says otherwise. From 1.29
 on `import onnxruntime` writes an identity of the device into ~/.cache/Microsoft and reports its use to Microsoft. Only
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from edgekit_runtime.contract.detect import Box
     from edgekit_runtime.contract.finish import Prediction
     from edgekit_runtime.contract.frame import Frame
-    from edgekit_runtime.errors import BudgetExceeded, EdgekitError, QueueFull
+    from edgekit_runtime.errors import BudgetExceeded, EdgekitError, OptionError, QueueFull
     from edgekit_runtime.memory import MemoryBudget
     from edgekit_runtime.model import Model, Stats
     from edgekit_runtime.opening import open_bundle
-    from edgekit_runtime.options import CacheOptions, Host, ModelLimits, OptionError
+    from edgekit_runtime.options import CacheOptions, Host, ModelLimits
     from edgekit_runtime.session import Session
     from edgekit_runtime.telemetry import TelemetryOptions
     from edgekit_runtime.watchdog import Health
@@ -73,11 +73,11 @@ __getattr__ = lazily(
         "edgekit_runtime.errors": (
             "BudgetExceeded",
             "EdgekitError",
+            "OptionError",
             "QueueFull",
         ),
         "edgekit_runtime.memory": ("MemoryBudget",),
         "edgekit_runtime.model": (
-            "Health",
             "Model",
             "Stats",
         ),
@@ -86,7 +86,6 @@ __getattr__ = lazily(
             "CacheOptions",
             "Host",
             "ModelLimits",
-            "OptionError",
         ),
         "edgekit_runtime.session": ("Session",),
         "edgekit_runtime.telemetry": ("TelemetryOptions",),

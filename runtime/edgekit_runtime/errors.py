@@ -38,6 +38,7 @@ __all__ = [
     "MetricsError",
     "MissingExtraError",
     "ModelFileError",
+    "OptionError",
     "QueueFull",
     "SecretError",
     "SelfTestError",
@@ -227,6 +228,24 @@ class InputError(EdgekitError):
     """An input the model cannot take: wrong shape or dtype, or an image the decoder rejects."""
 
     code = "input"
+
+
+class OptionError(EdgekitError, ValueError):
+    """An option that makes no sense.
+
+    option: its name.
+    problem: the rest of the sentence: what it must be.
+    owner: the class, or `open_bundle`, that takes it; may be empty.
+    """
+
+    code = "option"
+
+    def __init__(self, option: str, problem: str, owner: str = "") -> None:
+        super().__init__(f"{option} {problem}", where=owner)
+        self.option, self.problem, self.owner = option, problem, owner
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (OptionError, (self.option, self.problem, self.owner))
 
 
 class EngineError(EdgekitError):

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from edgekit_runtime.budget import PRESETS_MS, Use
+from edgekit_runtime.errors import OptionError
 from edgekit_runtime.memory import MemoryBudget
 from edgekit_runtime.watchdog import MOST_LIMIT_S
 
@@ -36,7 +37,6 @@ __all__ = [
     "EngineName",
     "Host",
     "ModelLimits",
-    "OptionError",
     "Options",
     "check_number",
     "check_path",
@@ -55,21 +55,6 @@ EngineName = Literal[
 ]
 MAX_THREADS = 256
 _DISK_MB = 256.0
-
-
-class OptionError(ValueError):
-    """An option that makes no sense.
-
-    option: its name.
-    owner: the class, or `open_bundle`, that takes it; may be empty.
-    """
-
-    def __init__(self, option: str, what: str, owner: str = "") -> None:
-        super().__init__(option, what, owner)
-        self.option, self.what, self.owner = option, what, owner
-
-    def __str__(self) -> str:
-        return f"{self.owner}: {self.option} {self.what}" if self.owner else f"{self.option} {self.what}"
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def test_a_command_that_fails_in_the_demo_says_all_that_it_said(demo, tmp_path):
     (broken / "efficientnet_lite0.keras").write_bytes(b"no network")
     ran = run_edgekit("demo", cwd=tmp_path)
     assert ran.code == 1
-    assert "Error: " in ran.err
+    assert "error: " in ran.err
     assert "efficientnet_lite0.keras" in ran.err
     assert "edgekit inspect" not in ran.out
 

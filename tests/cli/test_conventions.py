@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from pathlib import Path
 
 import click
 import pytest
@@ -10,6 +12,7 @@ import rooted
 import tiny
 from click.testing import CliRunner
 
+import edgekit
 from edgekit.cli.main import COMMANDS, GROUPS, cli
 from edgekit.packaging import SigningKey
 from edgekit_runtime.engines import available
@@ -63,6 +66,21 @@ def test_every_command_shows_an_example_of_itself(name):
         path = f"edgekit {name}" if command.name == name else f"edgekit {name} {command.name}"
         said = command.get_help(click.Context(command, info_name=path)).partition("\n")[2]
         assert f"{path} " in said or f"{path}\n" in said, path
+
+
+def test_every_error_line_ends_with_its_code():
+    lines, bare = 0, []
+    for file in sorted(Path(edgekit.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            first, last = (part.value if isinstance(part, ast.Constant) else "" for part in (parts[0], parts[-1]))
+            if not isinstance(first, str) or not first.startswith("error: ") or first == last == "error: ":
+                continue
+            lines += 1
+            if not str(last).endswith("]"):
+                bare.append(f"{file.name}:{node.lineno}")
+    assert lines >= 4
+    assert bare == []
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -56,7 +56,10 @@ def test_a_command_of_an_earlier_version_names_its_successor(in_process):
 
 @pytest.mark.parametrize("arguments", [["run"], ["build", "m.keras"], ["bench"], ["build", "m", "--max-drop", "0.01"]])
 def test_wrong_usage_is_two(in_process, arguments):
-    assert in_process(*arguments).code == 2
+    ran = in_process(*arguments)
+    assert ran.code == 2
+    assert ran.err.splitlines()[-1].startswith("error: ")
+    assert ran.err.endswith(" [usage]\n")
 
 
 def test_wrong_usage_with_json_is_one_error_object(edgekit):
@@ -203,7 +206,7 @@ def test_a_full_disk_behind_stdout_is_one_sentence(tmp_path, command):
     done = subprocess.run(f"{EDGEKIT} {command} >/dev/full", shell=True, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr == (
-        "error: the result cannot be printed: No space left on device. Make room, or print it elsewhere\n"
+        "error: the result cannot be printed: No space left on device. Make room, or print it elsewhere [output]\n"
     )
 
 
@@ -241,6 +244,8 @@ def test_a_fault_of_edgekits_own_is_one_object_too_and_keeps_its_traceback(monke
     assert "Traceback" in err
     told = json.loads(out)["error"] if as_json else {"code": "internal", "what": "RuntimeError: no such thing"}
     assert out or not as_json
+    assert as_json or err.splitlines()[-1].startswith("error: RuntimeError: no such thing. ")
+    assert as_json or err.endswith(" [internal]\n")
     assert (told["code"], told["what"]) == ("internal", "RuntimeError: no such thing")
 
 

@@ -307,7 +307,7 @@ def test_a_run_whose_report_does_not_arrive_says_so_and_answers(edgekit, tmp_pat
 def test_the_last_line_counts_what_got_no_answer(edgekit, bundle):
     ran = edgekit("run", bundle, "red.png", "gone.png", "blue.npy", "--top", "2000")
     assert ran.code == 1
-    assert ran.err.splitlines()[-1] == "error: 1 of 3 inputs got no answer"
+    assert ran.err.splitlines()[-1] == "1 of 3 inputs got no answer"
     assert "got no answer" not in edgekit("run", bundle, "gone.png").err
 
 

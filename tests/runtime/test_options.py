@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from pathlib import Path
 from typing import get_args
 
@@ -72,6 +73,8 @@ def test_nonsense_is_an_option_error_that_names_the_option_and_its_owner(path, o
     with pytest.raises(OptionError, match="must be") as caught:
         owner(**given | {name: value})
     assert (caught.value.option, caught.value.owner) == (name, owner.__name__)
+    assert caught.value.code == "option"
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def test_a_secret_that_is_none_is_refused_too(path):

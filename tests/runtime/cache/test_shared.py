@@ -13,7 +13,7 @@ from redis_server import RedisServer
 from edgekit_runtime import CacheOptions, open_bundle
 from edgekit_runtime.cache import MISS
 from edgekit_runtime.cache.shared import READERS
-from edgekit_runtime.options import OptionError
+from edgekit_runtime.errors import OptionError
 
 LONG = 30.0
 
