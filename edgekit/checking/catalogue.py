@@ -4,8 +4,9 @@
     find_entries("Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'")[0].code       # "op-version"
     finding("op-version", "FULLY_CONNECTED version 12 is newer than ...", artifact="tflite-dynamic")
 
-Rules: a code is explained once for everything that prints it; an error of edgekit is found by its code, or by the words
-of its entry; a message of other software by a regular expression, anywhere in the text.
+Rules: a code is explained once for everything that prints it; an error of edgekit is found by its code, by its message
+as the sources raise it, or by the words of its entry; a message of other software by a regular expression, anywhere in
+the text.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from edgekit.checking.raised import best_match
 from edgekit_profiles.schema import parse_toml
 from edgekit_runtime import errors
 from edgekit_runtime.errors import EdgekitError
@@ -96,12 +98,19 @@ def find_entries(text: str) -> list[Entry]:
 def explain(text: str) -> Entry:
     """Return the entry of a code, of an error as a line or as JSON, or of a message.
     Raises UnexplainedError."""
+    text = " ".join(text.split())
     if text in entries():
         return entry(text)
     for code in re.findall(r"\[([a-z0-9-]+)\]|\"code\": *\"([a-z0-9-]+)\"", text)[::-1]:
         if (found := entries().get(code[0] or code[1])) is not None:
             return found
-    found = _by_words(text, least=1.0) or next(iter(find_entries(text)), None) or _by_words(text, least=_ALIKE)
+    raised = best_match(text) if len(text.split()) > 1 else None
+    if raised is not None and 2 * raised.letters_in(text) >= sum(map(str.isalpha, text)):
+        return entry(raised.code)
+    found = _by_words(text, least=1.0) or next(iter(find_entries(text)), None)
+    if found is None and raised is not None:
+        return entry(raised.code)
+    found = found or _by_words(text, least=_ALIKE)
     if found is not None:
         return found
     # The entry of an exception's class, as the last line of a traceback names it
