@@ -4,11 +4,7 @@ Rules:
 - whatever can be refused before TensorFlow is loaded is refused then: profiles, recipes, names, the output folder, the
   signing key, tools that writing needs;
 - every conversion and comparison is made once for all boards, and kept for the next build, also where this one is
-  interrupted.
-
-The folder that a build writes into, and the one it caches in.
-
-Rules:
+  interrupted;
 - one build at a time writes into a folder, another waits and says so; the kernel holds the lock, so a killed build
   holds none;
 - a build that fails leaves no empty folder of its own;
@@ -33,14 +29,14 @@ from edgekit.building.candidates import Clocks, evidence, timer, workstation
 from edgekit.building.compared import ComparedFile, measure_compared, read_compared
 from edgekit.building.degraded import degraded_artifact, read_degraded
 from edgekit.building.making import Maker, RecipeResult, Workers, compare, convert
-from edgekit.building.packing import BoardRecipes, choose_all, pack
+from edgekit.building.packing import BoardChoice, BoardRecipes, choose_all, pack
 from edgekit.building.repairing import Search, failed_repairs, repair
 from edgekit.building.report import BuildReport, BundleReport, candidate_json, finding_line
 from edgekit.building.request import Board, BuildRequest
 from edgekit.building.subject import open_subject
 from edgekit.errors import OutputError
 from edgekit.keys.signers import open_signers
-from edgekit.packaging import Signer, check_tools, write_whole
+from edgekit.packaging import BundleArtifact, Signer, check_tools, write_whole
 from edgekit.version import __version__
 from edgekit_converters import fidelity, targets
 from edgekit_converters.calibration import Finding
@@ -67,29 +63,14 @@ def build(
     """
     start = time.perf_counter()
     setup = _checked(request)
-    request, boards = setup.request, setup.boards
-    with (
-        refuse_full_disk(),
-        output_folder(request.output, progress),
-        Workers(request.jobs, progress) as workers,
-    ):
-        maker = _open(request, workers, say)
-        degraded = {
-            profile: degraded_artifact(bundle, maker.subject.contract) for profile, bundle in setup.degraded.items()
-        }
-        others = measure_compared(maker, setup.compared)
-        converted = convert(maker, setup.recipes, boards)
-        compared = compare(maker, converted)
-        results = repair(maker, compared, boards, setup.search, say)
-        store = maker.subject.store
-        every = [*results, *others]
-        clocks = Clocks(timer(maker.subject, store, every), workstation(store, every), setup.anchors)
-        choices = choose_all(request, boards, setup.board_recipes, results, clocks, others)
-        bundles = [
-            pack(request, maker, one, results, setup.signers, setup.anchors, degraded.get(one.board[0].name))
-            for one in choices
-        ]
-        return _written(_report(setup, maker, results, others, bundles, lambda: time.perf_counter() - start))
+    with refuse_full_disk(), output_folder(request.output, progress), Workers(request.jobs, progress) as workers:
+        opened = _open(setup, workers, say)
+        converted = convert(opened.maker, setup.recipes, setup.boards)
+        compared = compare(opened.maker, converted)
+        results = repair(opened.maker, compared, setup.boards, setup.search, say)
+        choices = _choose(setup, opened, results)
+        bundles = _pack(setup, opened, results, choices)
+        return _written(_report(setup, opened, results, bundles, lambda: time.perf_counter() - start))
 
 
 @dataclass(frozen=True)
@@ -140,33 +121,65 @@ def _checked(request: BuildRequest) -> _Setup:
     return _Setup(request, boards, board_recipes, recipes, anchors, signers, search, degraded, compared)
 
 
-def _open(request: BuildRequest, workers: Workers, say: Callable[[str], None]) -> Maker:
-    """The model, the data and the original's answers; warnings about them are said at once."""
+@dataclass(frozen=True)
+class _OpenedBuild:
+    """The model, the data and the original's answers.
+
+    others: the files of other tools, measured.
+    degraded: profile -> the artifact for answers that would be late.
+    """
+
+    maker: Maker
+    others: tuple[RecipeResult, ...]
+    degraded: Mapping[str, BundleArtifact]
+
+
+def _open(setup: _Setup, workers: Workers, say: Callable[[str], None]) -> _OpenedBuild:
+    """Warnings about the model and the data are said at once."""
+    request = setup.request
     store = NO_STORE if request.cache is None else DiskStore(request.cache)
     subject = open_subject(request, store, workers.progress)
     for finding in subject.findings:
         if finding.level == "warning":
             say(finding_line(finding))
-    return Maker(subject, subject.workspace(workers.progress), workers)
+    maker = Maker(subject, subject.workspace(workers.progress), workers)
+    degraded = {profile: degraded_artifact(one, subject.contract) for profile, one in setup.degraded.items()}
+    return _OpenedBuild(maker, tuple(measure_compared(maker, setup.compared)), degraded)
+
+
+def _choose(setup: _Setup, opened: _OpenedBuild, results: Sequence[RecipeResult]) -> list[BoardChoice]:
+    subject, measured = opened.maker.subject, [*results, *opened.others]
+    clocks = Clocks(timer(subject, subject.store, measured), workstation(subject.store, measured), setup.anchors)
+    return choose_all(setup.request, setup.boards, setup.board_recipes, results, clocks, opened.others)
+
+
+def _pack(
+    setup: _Setup, opened: _OpenedBuild, results: Sequence[RecipeResult], choices: Sequence[BoardChoice]
+) -> list[BundleReport]:
+    request, maker, degraded = setup.request, opened.maker, opened.degraded
+    return [
+        pack(request, maker, one, results, setup.signers, setup.anchors, degraded.get(one.board[0].name))
+        for one in choices
+    ]
 
 
 def _report(
     setup: _Setup,
-    maker: Maker,
+    opened: _OpenedBuild,
     results: Sequence[RecipeResult],
-    others: Sequence[RecipeResult],
     bundles: Sequence[BundleReport],
     elapsed_s: Callable[[], float],
 ) -> BuildReport:
-    request, subject, source, store = setup.request, maker.subject, maker.subject.source, maker.subject.store
-    existing = [one for one in (*results, *others) if one.artifact is not None]
+    request, maker, subject = setup.request, opened.maker, opened.maker.subject
+    source, store = subject.source, subject.store
+    existing = [one for one in (*results, *opened.others) if one.artifact is not None]
 
-    def shown(one: RecipeResult) -> dict[str, object]:
+    def describe(one: RecipeResult) -> dict[str, object]:
         return candidate_json(one, evidence(one, subject, maker.workspace, maker.workers.progress))
 
     tools = {name: version for one in existing if one.artifact for name, version in one.artifact.tools.items()}
     notes = _notes(maker, results)
-    candidates = tuple(maker.workers.run([partial(shown, one) for one in existing]))
+    candidates = tuple(maker.workers.run([partial(describe, one) for one in existing]))
     return BuildReport(
         model={"path": str(request.model), "sha256": source.sha256, "format": source.format},
         findings=(*subject.findings, *notes),
@@ -244,13 +257,17 @@ def check_cache(folder: Path | None) -> None:
 def output_folder(folder: Path, progress: Progress = silent) -> Iterator[None]:
     """Raises OutputError where the folder cannot be made or written."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    with _taken_away(missing), _locked(folder, progress), _taken_away(missing):  # the inner one under the lock
+    with (
+        _remove_if_empty(missing),
+        _locked(folder, progress),
+        _remove_if_empty(missing),
+    ):  # the inner one under the lock
         yield
 
 
 @contextmanager
-def _taken_away(made: Sequence[Path]) -> Iterator[None]:
-    """After an error, the folders that were made and are empty."""
+def _remove_if_empty(made: Sequence[Path]) -> Iterator[None]:
+    """Remove, after an error, the folders that were made and are empty."""
     try:
         yield
     except BaseException:

@@ -47,7 +47,7 @@ _OF_A_BOARD = ("port", "identity", "prefix", "no_bench", "anchor_file")
 
 
 @click.command()
-@click.argument("bundle", type=BUNDLE)
+@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @click.argument("address", metavar="[USER@HOST]", required=False)
 @click.option(
     "-o",
@@ -109,8 +109,8 @@ _OF_A_BOARD = ("port", "identity", "prefix", "no_bench", "anchor_file")
 )
 @as_json
 def deploy(bundle: Path, address: str | None, output: Path | None, as_json: bool, **asked: Any) -> None:
-    """Bring BUNDLE to a board, with edgekit, its engine and all they need: exact wheels with hashes, licences, an
-    installer.
+    """Bring BUNDLE (or the active one of an install ROOT) to a board, with edgekit, its engine and all they need:
+    exact wheels with hashes, licences, an installer.
 
     To USER@HOST it goes over the system's own ssh, which never prompts: look what board that is, copy what changed,
     install, self-test and time it. The active bundle stays active until the new one has given its golden answers there.
@@ -136,6 +136,9 @@ def deploy(bundle: Path, address: str | None, output: Path | None, as_json: bool
         raise click.UsageError(f"{', '.join(idle)} is for a package: name -o DIR instead of USER@HOST.")
     for_board = {name: asked.pop(name) for name in _OF_A_BOARD}
     for_package = {name: asked.pop(name) for name in _OF_A_PACKAGE}
+    from edgekit.model_file import bundle_file
+
+    bundle = click.get_current_context().with_resource(bundle_file(bundle))
     if address is not None:
         _push(bundle, address, as_json, for_board, asked)
     elif output is not None:

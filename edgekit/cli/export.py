@@ -13,7 +13,7 @@ __all__ = ["export"]
 
 
 @click.command()
-@click.argument("bundle", type=BUNDLE)
+@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @click.option(
     "--for",
     "kind",
@@ -29,7 +29,8 @@ __all__ = ["export"]
 @secret
 @as_json
 def export(bundle: Path, kind: str, output: Path, recipe: str | None, as_json: bool, **options: Any) -> int:
-    """Write what is in BUNDLE as plain files, with a short program that runs them without edgekit.
+    """Write what is in BUNDLE, or the active one of an install ROOT, as plain files, with a short program that runs
+    them without edgekit.
 
     DIR gets the model file, labels.txt, contract.json, golden.npz and run.py, which prepares an input and gives the
     golden answers. An encrypted bundle's artifact is written in clear.
@@ -38,10 +39,12 @@ def export(bundle: Path, kind: str, output: Path, recipe: str | None, as_json: b
     edgekit export net.ekb --for files -o net
     python net/run.py
     """
+    from edgekit.model_file import bundle_file
     from edgekit.shipping.files import export_files
     from edgekit_runtime.bundle import read_verified
     from edgekit_runtime.bundle.secrets import find_secret
 
+    bundle = click.get_current_context().with_resource(bundle_file(bundle))
     read = read_verified(
         bundle, options["trust"], secret=options["secret"] or find_secret, allow_unsigned=options["allow_unsigned"]
     )

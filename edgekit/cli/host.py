@@ -190,7 +190,7 @@ def _check_usage(
 
 
 @host.command()
-@click.argument("bundle", type=BUNDLE)
+@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
 @click.option("--for", "server", type=click.Choice(("triton", "kserve")), required=True, help="Whose repository.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="A new folder.")
 @click.option(
@@ -224,7 +224,8 @@ def export(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Write BUNDLE as the model repository of Triton or KServe, and print the Host(...) line for devices.
+    """Write BUNDLE, or the active one of a ROOT, as the model repository of Triton or KServe, and print the Host(...)
+    line for devices.
 
     An encrypted bundle's artifact is written in clear.
 
@@ -233,9 +234,11 @@ def export(
     """
     from edgekit.host.export import Export
     from edgekit.host.export import export as write
+    from edgekit.model_file import bundle_file
     from edgekit_runtime.bundle import read_verified
     from edgekit_runtime.bundle.secrets import find_secret
 
+    bundle = click.get_current_context().with_resource(bundle_file(bundle))
     read = read_verified(
         bundle, options["trust"], secret=options["secret"] or find_secret, allow_unsigned=options["allow_unsigned"]
     )

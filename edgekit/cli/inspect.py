@@ -43,6 +43,7 @@ def inspect(
 
     With --trust a bundle that is not signed as it asks is refused. Without it, or with --allow-unsigned, whether this
     machine or the ROOT trusts it is shown.
+
     \b
     edgekit inspect net.ekb
     edgekit inspect /var/lib/edgekit/camera --sbom

@@ -29,6 +29,9 @@ OPTIONS = {
     "inspect": {"--trust", "--allow-unsigned", "--secret"},
     "check": {"--trust", "--allow-unsigned", "--secret"},
     "estimate": {"--trust", "--allow-unsigned", "--secret"},
+    "export": {"--trust", "--allow-unsigned", "--secret"},
+    "host export": {"--trust", "--allow-unsigned", "--secret"},
+    "host serve": {"--trust", "--allow-unsigned", "--secret"},
     "status": {"--root"},
     "rollback": {"--root", "--trust"},
     "agent": {"--trust", "--secret", "--root"},
@@ -51,7 +54,10 @@ def said(*arguments):
 
 
 def options_of(name):
-    command = cli.get_command(None, name)
+    command, *below = name.split()
+    command = cli.get_command(None, command)
+    for part in below:
+        command = command.commands[part]
     return {spelt for one in command.params for spelt in one.opts if spelt.startswith("--")}
 
 
@@ -88,6 +94,20 @@ def test_an_option_is_there_wherever_it_applies(name):
     assert options_of(name) & SHARED == OPTIONS[name]
 
 
+WITHOUT_TRUST = {"keys openssf": "signs", "fleet rollout": "passes it on: each board checks it", "install": "--root"}
+"""Command with a BUNDLE that takes no ROOT in its place: why."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_opens_a_bundle_takes_a_root_too_and_the_options_of_trust(name):
+    for command in leaves(name):
+        path = name if command.name == name else f"{name} {command.name}"
+        names = [one.metavar or one.name.upper() for one in command.params if isinstance(one, click.Argument)]
+        if any("BUNDLE" in one for one in names) and path not in WITHOUT_TRUST:
+            assert any("ROOT" in one for one in names), path
+            assert {"--trust", "--allow-unsigned", "--secret"} <= options_of(path), path
+
+
 def leaves(name):
     command = cli.get_command(None, name)
     return command.commands.values() if isinstance(command, click.Group) else [command]
@@ -108,6 +128,7 @@ COMMANDS_OF_A_ROOT = {
     "check": ("check", "{root}", "--profile", "x86-64", "--no-replay"),
     "estimate": ("estimate", "{root}", "--profile", "raspberry-pi-4"),
     "status": ("status", "{root}"),
+    "export": ("export", "{root}", "-o", "plain"),
 }
 
 
