@@ -1,7 +1,4 @@
-"""The host side's error tree.
-
-What goes wrong with keys and roots on the workstation.
-"""
+"""The errors of the workstation and the host that belong to no one package, and the line that prints an error."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def fill(
         disk = DiskCache(file, model.namespace, max_bytes=int(max_mb * 2**20))
         try:
             _check(disk, file)
-            run = _Run(model, disk)
+            run = _FillRun(model, disk)
             run.unreadable += [{"file": error.where, "why": error.what} for error in unlisted]
             run.all(files, progress)
             on_disk = run.on_disk()
@@ -85,7 +85,7 @@ def fill(
     }
 
 
-class _Run:
+class _FillRun:
     """What was done so far. computed: answers. too_large: those that no file of this bound keeps."""
 
     def __init__(self, model: Model, disk: DiskCache) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from edgekit.host.errors import RequestError
-from edgekit.host.http1 import Limits, body_length, parse_head
+from edgekit.host.http1 import HttpLimits, body_length, parse_head
 from edgekit_runtime.errors import WireError
 from edgekit_runtime.remote.oip import (
     InferResponse,
@@ -128,7 +128,7 @@ def _mutate(data: bytes, random: Random) -> bytes:
 
 
 def _read_http(data: bytes) -> None:
-    limits = Limits()
+    limits = HttpLimits()
     head = parse_head(data, limits)
     length = body_length(head, limits)
     assert 0 <= length <= limits.body_bytes

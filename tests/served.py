@@ -6,7 +6,7 @@ import asyncio
 import threading
 from pathlib import Path
 
-from edgekit.host import Api, Limits, Patience, Protection, Repository, Server, bind, protected
+from edgekit.host import Api, HttpLimits, Patience, Protection, Repository, Server, bind, protected
 
 __all__ = ["Serving"]
 
@@ -20,7 +20,7 @@ class Serving:
     def __init__(
         self,
         *bundles: Path,
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
         patience: Patience | None = None,
         protection: Protection | None = None,
         **options,

@@ -1,6 +1,4 @@
-"""How long work says how far it is: a callable that the command line draws as a bar and a test ignores.
-
-Long work that stops where it is when its time is over: a search sets the limit, and every loop below it asks.
+"""Long work: its progress, a callable that the command line draws as a bar, and its time limit.
 
     with time_limit(check):            # check raises TimeIsOverError when the time is over
         workspace.make(recipe, plan)

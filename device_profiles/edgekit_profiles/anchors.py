@@ -1,4 +1,4 @@
-"""From one network timed on a board to another on it: what an anchored estimate rests on.
+"""Anchors: from one network timed on a board to the expected latency of another, and the file of those times.
 
     anchored_ms(terms, anchor_terms, anchor_ms)              # by the roofline's ratio
     blend(carried_ms, host.ratio * anchor_ms)          # together with the ratio measured on the workstation

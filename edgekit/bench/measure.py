@@ -1,25 +1,18 @@
-"""One bundle under one load, as `edgekit bench --json` prints it.
+"""One bundle under one load, and what a start of it costs, as `edgekit bench --json` prints both.
 
     found = measure(Path("digits.ekb"), BenchSetup(threads=1), Load(requests=500))
     found["p50_ms"], found["stages_ms"]["engine"], found["conditions"]["during"]["throttled"]
+    cold_start(Path("digits.ekb"), {"threads": 1}).start_ms         # 420.0, in a process of its own
 
 Rules:
 - the bundle is opened as an application opens it; what that takes, and the first answer, are figures of their own;
 - the inputs are the golden ones that travel in the bundle, in turn;
 - every figure that a comparison may rest on has its spread: its range over up to ten parts of the run, without the best
-  and the worst of them.
-
-What a start costs: a process of its own that imports the runtime, opens the bundle and is ready.
-
-    cold = cold_start(Path("digits.ekb"), {"threads": 1})
-    cold.start_ms, cold.first_ms, cold.rss_mb       # 420.0, None, 61.2
-
-Rules:
-- it counts from the moment at which the process is asked for to the one at which its model is ready: Python's own start
-  and the imports are in it, as they are on a board that boots;
-- the first open of a bundle on a machine also tests and tunes it, and keeps the verdicts; where that has happened it is
-  reported by itself, and the start is measured again;
-- where no process can be started, as under emulation, there are no figures and no error.
+  and the worst of them;
+- a start counts from the request for its process until its model is ready, Python's start and the imports included;
+- the first open of a bundle also tests and tunes it, and keeps the verdicts; it is reported by itself, and the start is
+  measured again;
+- where no process can be started, as under emulation, a start has no figures and is no error.
 """
 
 from __future__ import annotations

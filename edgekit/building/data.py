@@ -1,12 +1,10 @@
-"""The two sets of a build: opened, linted, and never overlapping.
+"""The two data sets of a build, and what was computed of them, which the next build loads from its cache.
 
-Rules: a file that cannot be read is left out, and said; an item of both sets is left out of calibration; made-up
-examples are used only where they were asked for, and then every report says so.
-
-What a build remembers of the one before: the stages that cost most, each under a key of all that it depends on.
-
-Rules: what the store gives back is read as data, never run, and what cannot be read is made again; a person's own
-function (examples, metric) is code that edgekit cannot see through, so what it has a hand in is computed each time.
+Rules:
+- a file that cannot be read is left out, with a finding; an item of both sets is left out of calibration;
+- made-up examples are used only with --allow-random, and then every report says so;
+- a cached stage has a key of all that it depends on; it is read as data, never run, and computed again if unreadable;
+- what a person's own function (examples, metric) takes part in is computed each time.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Make and measure every recipe once, and find the items whose answers changed.
+"""Make and measure every recipe once, side by side, and find the items whose answers changed.
 
+    with Workers(2, progress) as workers:
+        found = workers.run([partial(make, recipe, workers.progress) for recipe in recipes])
     watcher = Watcher(reference, contract)
     compare(reference, artifact, evaluation, progress, watcher)
     shown(watcher.differing, dataset, contract)       # [{"item", "image", "original", "artifact", "truth"}]
@@ -7,18 +9,12 @@
 Rules:
 - a recipe that fails is a reason, never the end of the build; where a model cannot be all int8, the form with layers in
   float is made in its place;
-- recipes are worked on side by side; what an earlier build made of the same model, data and tools is not made again;
+- what an earlier build made of the same model, data and tools is loaded from the cache;
+- workers are threads, since engines and converters release Python while they compute; results keep the order of the
+  tasks, the first error ends the rest, and the caller's thread only waits, so that Ctrl-C is answered at once;
 - an artifact that fails on silence or another odd input, which the float file answers, is no candidate;
 - a classifier's differing items are those whose best class differs, those first that the original was surest of;
   pictures are small, and come from the evaluation set's own pixels.
-
-Independent work side by side: in threads, because the engines and converters leave Python alone while they compute.
-
-Rules: results come in the order of the tasks; the first error ends the rest and is raised; the caller's thread only
-waits, so that Ctrl-C is answered at once, and what is still running stops at its next sign of progress.
-
-    with Workers(2, progress) as workers:
-        found = workers.run([partial(make, recipe, workers.progress) for recipe in recipes])
 """
 
 from __future__ import annotations

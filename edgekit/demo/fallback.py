@@ -53,7 +53,7 @@ class FleetDemo:
         self._stop = threading.Event()
         self.server: FleetServer
 
-    def start(self) -> None:
+    def __enter__(self) -> FleetDemo:
         """Raises FleetError, BundleError and what else opening a bundle raises."""
         if not self._bundle.exists():
             raise DemoError("the demo's bundle is not there", where=str(self._bundle), do="Run: edgekit demo")
@@ -89,18 +89,12 @@ class FleetDemo:
             ends.callback(asking.join, 10.0)
             ends.callback(self._stop.set)
             self._ends = ends.pop_all()
-
-    def close(self) -> None:
-        self._ends.close()
-
-    def __enter__(self) -> FleetDemo:
-        self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._ends.close()
 
     def checks(self) -> Iterator[Check]:
         """Ask the pages, as a browser would, whether they show what happens here."""

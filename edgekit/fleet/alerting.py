@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from edgekit.fleet.alert_tables import UNKNOWN, AlertTables, Message
 from edgekit.fleet.alerts import AlertFinding, Build, Rules, Snapshot, Trouble, evaluate, silent
 from edgekit.fleet.rollout_tables import RolloutTables, SharedStore
-from edgekit.fleet.store import BuildBoards, Device, Event, Query, Rollup
+from edgekit.fleet.store import BuildBoards, Event, FleetDevice, Query, Rollup
 from edgekit_runtime.errors import MemoryExceeded
 from edgekit_runtime.threads import begin
 
@@ -163,7 +163,7 @@ def look(store: SharedStore, rollouts: RolloutTables, rules: Rules, now_ms: int,
     return Snapshot(now_ms, rows, _budgets(boards, rows), troubles, sites, stopped, drift, latency)
 
 
-def _describe(state: str, row: Device, now_ms: int) -> str:
+def _describe(state: str, row: FleetDevice, now_ms: int) -> str:
     if state == "offline":
         return f"offline for {(now_ms - row.since_ms) / 60_000:.0f} minutes"
     if state == "lagging":
@@ -172,7 +172,7 @@ def _describe(state: str, row: Device, now_ms: int) -> str:
     return f"throttled or hot{hot}"
 
 
-def _all(store: SharedStore, query: Query) -> Iterator[Device]:
+def _all(store: SharedStore, query: Query) -> Iterator[FleetDevice]:
     while True:
         rows, count = store.devices(query)
         yield from rows

@@ -30,7 +30,7 @@ from typing import Any
 
 from edgekit.fleet.broker_thread import BrokerThread
 from edgekit.fleet.errors import FleetError
-from edgekit.fleet.intake import Intake
+from edgekit.fleet.intake import WindowIntake
 from edgekit.fleet.store import Arrival, Change, Event, Mark, Store, moment_of, parse_state
 from edgekit_runtime.errors import WindowError
 from edgekit_runtime.telemetry import DEVICE_ID, ROOT, Broker, Handlers, Link, Seal, origin, parse_event, parse_window
@@ -154,7 +154,7 @@ class Ingest(BrokerThread):
         super().__init__("ingest", 0.5)
         self._store, self._pace = store, pace or Pace()
         self.refused: Counter[str] = Counter()
-        self.intake = Intake()
+        self.intake = WindowIntake()
         self._arrivals: list[Arrival] = []
         self._changes: list[Change] = []
         self._first_at = 0.0

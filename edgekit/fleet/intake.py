@@ -1,6 +1,6 @@
 """What an ingestor took in during the last minute: whether it keeps up.
 
-    intake = Intake()
+    intake = WindowIntake()
     intake.note(windows=40, repeated=1, waited_s=0.4)   # after each commit, in the ingestor's own thread
     intake.figures()                                    # {"windows_per_s": 0.67, "busy": 0.02, ...}; from any thread
 
@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["Intake"]
+__all__ = ["WindowIntake"]
 
 _OVER_S = 60.0
 
@@ -28,7 +28,7 @@ class _Second:
         self.waited_s = 0.0
 
 
-class Intake:
+class WindowIntake:
     """clock: seconds, monotonic. worked_s: processor time of the calling thread, seconds."""
 
     def __init__(

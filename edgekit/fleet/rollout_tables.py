@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from edgekit.fleet.errors import FleetError
 from edgekit.fleet.rollouts import ACTIVE, RolloutPlan, RolloutStanding, State, Tally, Word, obey, waves_of
-from edgekit.fleet.store import Device, Store
+from edgekit.fleet.store import FleetDevice, Store
 from edgekit_runtime.agent import FINAL, Order, OrderReport
 
 __all__ = ["BoardRow", "Due", "Rollout", "RolloutBundle", "RolloutTables", "SharedStore", "Tables", "fitting"]
@@ -123,7 +123,7 @@ class Due:
 
 def fitting(
     bundle: RolloutBundle,
-    rows: Sequence[Device],
+    rows: Sequence[FleetDevice],
     *,
     model: str | None = None,
     profile: str | None = None,

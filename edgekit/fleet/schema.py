@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from edgekit.fleet.store import Device
+from edgekit.fleet.store import FleetDevice
 
 __all__ = ["BOUNDS", "DEVICE_COLUMNS", "LISTED", "SUMS", "VERSION", "Bound", "ddl", "quoted"]
 
 VERSION = 2
 _DAY_MS = 24 * 3600 * 1000
 _TYPES = {bool: "{int}", int: "{int}", float: "{real}", str: "{text}"}
-LISTED = tuple(field.name for field in fields(Device) if field.name != "recent")
+LISTED = tuple(field.name for field in fields(FleetDevice) if field.name != "recent")
 """The fields of Device, all columns of the table."""
 DEVICE_COLUMNS = ("num", *LISTED, "born_epoch", "born_boot", "latest_ms", "figures_ms")
 """born_*: of the last birth. latest_ms: when its newest window ended. figures_ms: arrival of the last figures."""
@@ -59,7 +59,7 @@ def quoted(names: tuple[str, ...], before: str = "") -> str:
 def ddl() -> tuple[str, ...]:
     """Statements with the words {int}, {real}, {text}, {blob}, {id} and {clustered} of each database."""
     sums = ", ".join(f'"{name}" {{int}}' for name in SUMS)
-    kinds = {field.name: str(field.type) for field in fields(Device)}
+    kinds = {field.name: str(field.type) for field in fields(FleetDevice)}
     kinds |= {"num": "int", "born_epoch": "str", "born_boot": "int", "latest_ms": "int", "figures_ms": "int"}
     words = {"bool": "{int}", "int": "{int}", "float": "{real}", "str": "{text}"}
     columns = [

@@ -191,7 +191,7 @@ class FleetServer:
         ends.callback(steps.close)
         self.ingest = Ingest(broker, self.store, settings.pace, share=settings.share)
         self.rolling = Rolling(broker, steps, settings.rolling, settings.rules)
-        server = _Pages(reader, self, pages, settings)
+        server = _PagesServer(reader, self, pages, settings)
         self.ingest.start()
         ends.callback(self.ingest.close)
         self.rolling.start()
@@ -222,7 +222,7 @@ class FleetServer:
         self.close()
 
 
-class _Pages:
+class _PagesServer:
     """uvicorn in a thread of its own, on a socket that is already bound."""
 
     def __init__(self, store: SqlStore, server: FleetServer, bound: socket.socket, settings: Settings) -> None:

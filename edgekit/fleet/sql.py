@@ -31,10 +31,10 @@ from edgekit.fleet.store import (
     BoardLatency,
     BuildBoards,
     Change,
-    Count,
-    Device,
     Event,
+    FleetDevice,
     GroupBy,
+    GroupCount,
     Mark,
     Query,
     Resolution,
@@ -291,7 +291,7 @@ class SqlStore(ABC):
         with self._lock, store_errors(self.where, self.faults):
             return list(self.execute(statement, given).fetchall())
 
-    def devices(self, query: Query) -> tuple[list[Device], int]:
+    def devices(self, query: Query) -> tuple[list[FleetDevice], int]:
         if query.sort not in SORTS:
             raise ValueError(f"{query.sort!r} is none of SORTS")
         where, given = _where(query)
@@ -303,7 +303,7 @@ class SqlStore(ABC):
         )
         return self._listed(rows), count
 
-    def counts(self, group_by: GroupBy | None = None, query: Query | None = None) -> list[Count]:
+    def counts(self, group_by: GroupBy | None = None, query: Query | None = None) -> list[GroupCount]:
         where, given = _where(query or Query())
         names = GROUPS[group_by] if group_by is not None else ()
         columns = quoted(names, "d.")
@@ -314,7 +314,7 @@ class SqlStore(ABC):
             given,
         )
         end = 1 + len(STATES)
-        return [Count(tuple(row[end:]), row[0], dict(zip(STATES, row[1:end], strict=True))) for row in rows]
+        return [GroupCount(tuple(row[end:]), row[0], dict(zip(STATES, row[1:end], strict=True))) for row in rows]
 
     def builds(self, model: str | None = None) -> list[BuildBoards]:
         where, given = _where(Query(model=model))
@@ -340,7 +340,7 @@ class SqlStore(ABC):
             found.append(BuildBoards(*build, usual, tuple(sorted(drifts)), tuple(boards)))
         return found
 
-    def changed(self, after: int, ids: Sequence[str]) -> list[Device]:
+    def changed(self, after: int, ids: Sequence[str]) -> list[FleetDevice]:
         with self._lock, store_errors(self.where, self.faults):
             found = select_in(self, f'{_DEVICES} WHERE d."id" IN ({{}})', list(ids))
             unique = {row[0]: row for row in found}
@@ -348,14 +348,14 @@ class SqlStore(ABC):
                 (row for row in unique.values() if row[-1] > after), key=lambda row: row[1]
             ))  # fmt: skip
 
-    def fleet(self, changed_after: int = -1) -> list[Device]:
+    def fleet(self, changed_after: int = -1) -> list[FleetDevice]:
         return self._listed(self.select(f'{_DEVICES} WHERE d.changed > ? ORDER BY d."id"', (changed_after,)))
 
-    def device(self, name: str) -> Device | None:
+    def device(self, name: str) -> FleetDevice | None:
         rows = self._listed(self.select(f'{_DEVICES} WHERE d."id" = ?', (name,)))
         return rows[0] if rows else None
 
-    def _listed(self, rows: Sequence[Any]) -> list[Device]:
+    def _listed(self, rows: Sequence[Any]) -> list[FleetDevice]:
         """Devices of rows, each with its last windows."""
         recent: dict[int, list[list[Any]]] = {}
         with self._lock, store_errors(self.where, self.faults):
@@ -368,7 +368,7 @@ class SqlStore(ABC):
         for num, *row in rows:
             value = dict(zip(LISTED, row, strict=True))
             points = sorted(recent.get(num, ()), key=lambda point: point[0])[-RECENT:]
-            made.append(Device(**{**value, "online": bool(value["online"]), "recent": points}))
+            made.append(FleetDevice(**{**value, "online": bool(value["online"]), "recent": points}))
         return made
 
     def quarters(self, name: str, since_ms: int) -> list[Rollup]:

@@ -32,10 +32,10 @@ __all__ = [
     "Birth",
     "BoardLatency",
     "Change",
-    "Count",
-    "Device",
     "Event",
+    "FleetDevice",
     "GroupBy",
+    "GroupCount",
     "Mark",
     "Quarter",
     "Query",
@@ -233,7 +233,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Device:
+class FleetDevice:
     """One row of the fleet. Times are the host's, milliseconds since 1970.
 
     p50 to psi: of the present quarter of an hour and the one before; None and 0 once the board has been silent for half
@@ -333,7 +333,7 @@ class BuildBoards:
 
 
 @dataclass(frozen=True)
-class Count:
+class GroupCount:
     """How many boards are in each of STATES. key: the fields of GROUPS; () for all."""
 
     key: tuple[str, ...]
@@ -436,11 +436,11 @@ class Store(Protocol):
         """Remove a board and all that is known of it. False if there is none."""
         ...
 
-    def devices(self, query: Query) -> tuple[list[Device], int]:
+    def devices(self, query: Query) -> tuple[list[FleetDevice], int]:
         """One page of a list, and how many boards the whole list has."""
         ...
 
-    def counts(self, group_by: GroupBy | None = None, query: Query | None = None) -> list[Count]:
+    def counts(self, group_by: GroupBy | None = None, query: Query | None = None) -> list[GroupCount]:
         """Boards by state, of the fleet or of each group; the largest group first. `query` narrows them."""
         ...
 
@@ -448,15 +448,15 @@ class Store(Protocol):
         """Of each build that runs on a board now; of one model, or of all."""
         ...
 
-    def changed(self, after: int, ids: Sequence[str]) -> list[Device]:
+    def changed(self, after: int, ids: Sequence[str]) -> list[FleetDevice]:
         """Those of these boards that changed after that, by id."""
         ...
 
-    def fleet(self, changed_after: int = -1) -> list[Device]:
+    def fleet(self, changed_after: int = -1) -> list[FleetDevice]:
         """All boards that changed after that, by id."""
         ...
 
-    def device(self, name: str) -> Device | None: ...
+    def device(self, name: str) -> FleetDevice | None: ...
 
     def device_history(self, name: str, since_ms: int, resolution: Resolution = "15m") -> list[Rollup]:
         """Of one board, the oldest first. 5m reaches back an hour, 15m 14 days, 1h 400."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 from edgekit.host.api import Api, InferenceRequest
 from edgekit.host.connection import Patience
 from edgekit.host.errors import ExportError, RequestError, ServeError
-from edgekit.host.http1 import Limits
+from edgekit.host.http1 import HttpLimits
 from edgekit.host.models import Repository, Served
 from edgekit.host.server import Protection, Server, bind, check_exposure, protected, serve
 
 __all__ = [
     "Api",
     "ExportError",
+    "HttpLimits",
     "InferenceRequest",
-    "Limits",
     "Patience",
     "Protection",
     "Repository",

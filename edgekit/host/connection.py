@@ -24,7 +24,7 @@ from typing import Literal, Protocol, cast
 from edgekit.host.access import Client
 from edgekit.host.api import LONG_JSON, Api, InferenceRequest, refusal
 from edgekit.host.errors import RequestError
-from edgekit.host.http1 import END_OF_HEAD, Head, Limits, Response, body_length, parse_head, response_head
+from edgekit.host.http1 import END_OF_HEAD, Head, HttpLimits, Response, body_length, parse_head, response_head
 
 __all__ = ["Connection", "Keeper", "Patience", "State", "overdue"]
 
@@ -60,7 +60,7 @@ class Keeper(Protocol):
     """What a connection needs of the server that made it. draining: whether no further request is taken."""
 
     api: Api
-    limits: Limits
+    limits: HttpLimits
     patience: Patience
     clock: Callable[[], float]
     draining: bool

@@ -1,7 +1,7 @@
 """As much of HTTP/1.1 as a server of tensors needs, without a socket: heads in, heads out.
 
-    head = parse_head(b"POST /v2/models/m/infer HTTP/1.1\\r\\nHost: h\\r\\nContent-Length: 12", Limits())
-    body_length(head, Limits())                 # 12
+    head = parse_head(b"POST /v2/models/m/infer HTTP/1.1\\r\\nHost: h\\r\\nContent-Length: 12", HttpLimits())
+    body_length(head, HttpLimits())                 # 12
 
 Rules:
 - a body has a Content-Length or is not there; chunked bodies are refused, and so is every head that two readers could
@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from edgekit.host.errors import RequestError
 from edgekit_runtime.remote.oip import HEADER_LENGTH, MAX_JSON
 
-__all__ = ["END_OF_HEAD", "Head", "Limits", "Response", "body_length", "parse_head", "response_head"]
+__all__ = ["END_OF_HEAD", "Head", "HttpLimits", "Response", "body_length", "parse_head", "response_head"]
 
 END_OF_HEAD = b"\r\n\r\n"
 _REQUEST_LINE = re.compile(rb"([A-Za-z]{1,20}) ([\x21-\x7e]+) HTTP/1\.([01])")
@@ -31,7 +31,7 @@ _ONCE = ("content-length", "host", "inference-header-content-length", "transfer-
 
 
 @dataclass(frozen=True)
-class Limits:
+class HttpLimits:
     """json_bytes: of a body without binary tensors. bodies_bytes: of all requests and
     answers that are being read, worked out or sent at one time."""
 
@@ -73,7 +73,7 @@ class Response:
     close: bool = False
 
 
-def parse_head(data: bytes, limits: Limits) -> Head:
+def parse_head(data: bytes, limits: HttpLimits) -> Head:
     """data: the request line and the headers, without the empty line at their end. Raises RequestError."""
     first, *lines = data.split(b"\r\n")
     matched = _REQUEST_LINE.fullmatch(first)
@@ -101,7 +101,7 @@ def parse_head(data: bytes, limits: Limits) -> Head:
     return Head(matched[1].decode("ascii").upper(), segments, headers, keep_alive)
 
 
-def body_length(head: Head, limits: Limits) -> int:
+def body_length(head: Head, limits: HttpLimits) -> int:
     """Bytes of body that follow. Raises RequestError for what is too large or has no length."""
     if "transfer-encoding" in head.headers:
         raise RequestError(411, "chunked bodies are not taken; send a Content-Length", close=True)

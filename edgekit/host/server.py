@@ -1,6 +1,6 @@
 """The server: listens, keeps its connections within bounds, and ends without cutting anybody off.
 
-    server = Server(Api(repository), Limits())
+    server = Server(Api(repository), HttpLimits())
     await server.start(sock)
     ...
     await server.stop()
@@ -29,7 +29,7 @@ from edgekit.host.access import Tokens
 from edgekit.host.api import Api
 from edgekit.host.connection import Connection, Patience
 from edgekit.host.errors import RequestError, ServeError
-from edgekit.host.http1 import Limits
+from edgekit.host.http1 import HttpLimits
 from edgekit.host.models import Repository
 from edgekit.host.reread import Reread
 from edgekit.host.tls import load_certificate, tls_context
@@ -57,14 +57,14 @@ class Server:
     def __init__(
         self,
         api: Api,
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
         tls: ssl.SSLContext | None = None,
         rereads: Sequence[Reread] = (),
     ) -> None:
         self.api = api
-        self.limits = limits or Limits()
+        self.limits = limits or HttpLimits()
         self.patience = patience or Patience()
         self.clock = clock
         self.draining = False

@@ -1,25 +1,18 @@
-"""From what stands on a command line to what `predict` takes.
+"""From the paths on a command line to what `predict` takes.
 
     for given in expand(["cat.jpg", "photos/"]):
         answer = model.predict(load(given, model.contract))
+    for name, frame in frames("speech.wav", session.contract) or ():      # a sequence, for a model that keeps a state
+        answer = session.predict(frame)                                   # name: "speech.wav, frame 12"
 
 Rules:
 - a folder stands for the pictures and arrays in it and below it, in order of their names; what has another ending or a
   name that begins with a dot is left out;
 - a folder with nothing in it, or that cannot be read, is an error in its own place: what else was named is still there;
 - a file that is named itself is taken whatever its ending is, `X.NPY` is an array as `x.npy` is;
-- an array file is read only as far as the model can take it; anything else is the decoder's business.
-
-A file that is a whole sequence for a model that keeps a state: its frames, in order.
-
-    for name, frame in frames("speech.wav", session.contract) or ():
-        answer = session.predict(frame)                  # name: "speech.wav, frame 12"
-
-Rules:
-- a .wav is cut into what the model takes at once, each piece a hop after the last one (the contract's, else its
-  length);
-- an array with one axis more than the model's input is a sequence of frames, a .npz of several such arrays too;
-- a file that is a single frame is none of this: it is the next frame of whatever sequence it belongs to.
+- an array file is read only as far as the model can take it; anything else is the decoder's business;
+- a .wav is cut into frames, each a hop after the last one (the contract's, else the frame's length);
+- an array with one axis more than the model's input is a sequence of frames, a .npz of several such arrays too.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Every policy on the same traces: shares met, offloaded and wasted, the bound, and how soon trouble is over.
+"""Every policy on the same traces: shares met, offloaded and wasted, the bound, and the time of recovery.
 
 rows = compare(sweep_scenarios(SCENARIOS["LAN 35/s"], "load"), seeds=(1,), seconds=60.0)
 recovery("busy host", seeds=(1, 2)).longest_s
-
-The comparison as a page with one chart: the share met of each policy, a group of bars a scenario.
-
-page(rows)       # a whole HTML document, with its script inside
+page(rows)       # an HTML document with its script: the share met of each policy, a group of bars a scenario
 """
 
 from __future__ import annotations

@@ -3,17 +3,14 @@
     if not begin(thread):       # the interpreter ends: do without
         ...
     is_exiting()                    # whether to wait for no thread
-
-Rule: code that would wait for a thread asks `is_exiting` first: while the interpreter ends, no new thread runs and the
-daemon threads stand still. `Thread.start` waits without end for a thread that never runs.
-
-A model does not survive a fork: its threads and its engine's stayed in the parent. Using it there is a typed error.
-
     guard = ForkGuard()
     if guard.forked:            # one attribute: 20 ns a request
         raise guard.error()
 
 Rules:
+- code that would wait for a thread asks `is_exiting` first: while the interpreter ends, no new thread runs, daemon
+  threads stand still, and `Thread.start` never returns;
+- a model does not survive a fork, as its threads and its engine's stay in the parent: using it is a ForkedError;
 - the mark is set by the fork itself, in the child, so that no request asks the system who it is;
 - a lock is in the child as some thread of the parent left it, for ever: where the mark is set, none is touched;
 - a future that the parent promised ends in the child too, with the error, and without its callbacks: whatever they

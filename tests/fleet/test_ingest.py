@@ -12,7 +12,7 @@ from mosquitto import Mosquitto
 
 from edgekit.fleet import Ingest, Pace, SqliteStore
 from edgekit.fleet.ingest import Credits
-from edgekit.fleet.intake import Intake
+from edgekit.fleet.intake import WindowIntake
 from edgekit.fleet.store import Mark, quantiles
 from edgekit_runtime.telemetry import Broker, Histogram, Seal, encode_event, sealed_payload
 
@@ -207,7 +207,7 @@ def test_windows_events_and_what_came_before_are_counted_apart(running):
 
 def test_a_minute_of_what_came_in_is_kept_and_no_more():
     now, worked = [0.0], [0.0]
-    intake = Intake(lambda: now[0], lambda: worked[0])
+    intake = WindowIntake(lambda: now[0], lambda: worked[0])
     assert set(intake.figures().values()) == {0.0}
     for _ in range(1200):  # ten a second for two minutes, half of the time at work
         now[0], worked[0] = now[0] + 0.1, worked[0] + 0.05

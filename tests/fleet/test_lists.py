@@ -27,7 +27,7 @@ from edgekit.fleet.pages.live import Live, Part
 from edgekit.fleet.pages.metrics import COUNTERS, FleetMetrics
 from edgekit.fleet.rollout_tables import RolloutBundle, RolloutTables
 from edgekit.fleet.rollouts import RolloutPlan
-from edgekit.fleet.store import Device, Query, Rollup
+from edgekit.fleet.store import FleetDevice, Query, Rollup
 from edgekit_runtime.telemetry import Histogram
 
 DASHBOARD = Path(__file__).parents[2] / "edgekit" / "fleet" / "grafana.json"
@@ -215,7 +215,7 @@ def test_a_device_is_drawn_with_its_stages_and_where_a_version_began():
         rollup(0, stages=[("queue", 1.0), ("inference", 8.0)]),
         rollup(900_000, "2", stages=[("inference", 16.0)]),
     ]
-    drawn = device_series(Device("porch-1", budget_ms=30.0), rollups)
+    drawn = device_series(FleetDevice("porch-1", budget_ms=30.0), rollups)
     assert drawn["t"] == [450_000, 1_350_000]
     assert drawn["p99"] == pytest.approx([10.0, 10.0], rel=0.02)
     assert list(drawn["stages"]["mean"]) == ["queue", "inference"]
@@ -229,13 +229,13 @@ def test_a_device_is_drawn_with_its_drift_its_input_and_its_errors_by_code():
     said = {"psi": 0.3, "clipped": 5, "values": 50, "compared": 8, "differed": 2, "cpu": 31.0, "mem": 44.0}
     failing = {"errors": 7, "error_codes": {"timeout": 4, "memory": 1}}
     rollups = [replace(rollup(0), **said), replace(rollup(900_000), **failing)]
-    drawn = device_series(Device("porch-1"), rollups)
+    drawn = device_series(FleetDevice("porch-1"), rollups)
     assert drawn["rolled"] == {
         "t": [450_000, 1_350_000], "psi": [0.3, None], "clipped": [10.0, None], "differed": [25.0, None],
         "cpu": [31.0, None], "mem": [44.0, None],
     }  # fmt: skip
     assert drawn["errors"] == {"t": [1_350_000], "codes": {"timeout": [4], "without a code": [2], "memory": [1]}}
-    assert device_series(Device("porch-1"), [rollup(0)])["errors"] == {"t": [], "codes": {}}
+    assert device_series(FleetDevice("porch-1"), [rollup(0)])["errors"] == {"t": [], "codes": {}}
 
 
 def test_a_boards_page_shows_what_its_windows_say(tmp_path):

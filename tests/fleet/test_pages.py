@@ -20,7 +20,7 @@ from edgekit.fleet.alerts import AlertFinding
 from edgekit.fleet.pages import app, show
 from edgekit.fleet.pages.charts import device_series
 from edgekit.fleet.serve import FleetServer, Settings
-from edgekit.fleet.store import Device
+from edgekit.fleet.store import FleetDevice
 
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 
@@ -123,7 +123,7 @@ def test_the_series_of_a_device_ends_with_its_last_windows(server):
     found = json.loads(get(server, "/device/porch-1/series")[0])
     assert len(found["t"]) == len(found["p99"]) == 12
     assert found["budget_ms"] == 30.0
-    assert device_series(Device("porch-1"), [])["t"] == []
+    assert device_series(FleetDevice("porch-1"), [])["t"] == []
 
 
 def test_changes_arrive_as_server_sent_events(server):

@@ -27,7 +27,7 @@ from edgekit.fleet.rollouts import (
     parse_share,
     waves_of,
 )
-from edgekit.fleet.store import Device
+from edgekit.fleet.store import FleetDevice
 from edgekit_runtime.agent import FINAL, Former, OrderReport
 
 PLAN = RolloutPlan(settle_s=60.0, figures_s=120.0, deadline_s=3600.0)
@@ -155,7 +155,7 @@ def test_drift_of_the_others_counts_for_nobody():
 
 def rows(n, **changes):
     return [
-        Device(f"porch-{i}", model="digits", version="1", sha="a" * 12, profile="raspberry-pi-4", **changes)
+        FleetDevice(f"porch-{i}", model="digits", version="1", sha="a" * 12, profile="raspberry-pi-4", **changes)
         for i in range(n)
     ]
 

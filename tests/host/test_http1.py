@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit.host import Limits, RequestError
+from edgekit.host import HttpLimits, RequestError
 from edgekit.host.http1 import Response, body_length, parse_head, response_head
 
-LIMITS = Limits(head_bytes=1000, headers=5, body_bytes=100)
+LIMITS = HttpLimits(head_bytes=1000, headers=5, body_bytes=100)
 
 
 def head(*lines: str, first="POST /v2 HTTP/1.1", host="Host: h"):

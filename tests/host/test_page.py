@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgekit.cli.host import serve
-from edgekit.host import Limits, Patience
+from edgekit.host import HttpLimits, Patience
 from edgekit.host.api import LONG_JSON
 from edgekit.host.lane import MAX_WAITING
 from edgekit.host.models import MAX_ANSWER, MAX_ITEMS
@@ -20,7 +20,7 @@ def test_every_option_is_there():
 
 
 def test_the_limits_are_those_of_the_code():
-    limits, patience = Limits(), Patience()
+    limits, patience = HttpLimits(), Patience()
     for row in (
         f"| one body | {limits.body_bytes // 2**20} MiB; as JSON, without binary tensors, "
         f"{limits.json_bytes // 2**20} MiB |",

@@ -22,7 +22,7 @@ import tiny
 from refusing import has_code
 from served import Serving
 
-from edgekit.host import Limits, Patience, Repository, ServeError
+from edgekit.host import HttpLimits, Patience, Repository, ServeError
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.errors import ClosedError, HostError
@@ -376,7 +376,7 @@ def test_a_client_that_never_reads_is_given_no_second_answer_until_it_does(path)
 
 
 def test_no_more_connections_than_allowed(path):
-    with Serving(path, limits=Limits(connections=2)) as host:
+    with Serving(path, limits=HttpLimits(connections=2)) as host:
         kept = [socket.create_connection(("127.0.0.1", host.port), LONG) for _ in range(2)]
         for sock in kept:
             sock.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\nGET /v2")
@@ -398,7 +398,7 @@ def test_no_more_connections_than_allowed(path):
 
 def test_where_it_is_full_the_connection_that_was_idle_the_longest_makes_room(path):
     alive = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
-    with Serving(path, limits=Limits(connections=2)) as host, contextlib.ExitStack() as stack:
+    with Serving(path, limits=HttpLimits(connections=2)) as host, contextlib.ExitStack() as stack:
         kept = []
         for late_s in (0, 1):
             host.call(lambda late_s=late_s: setattr(host.server, "clock", lambda: time.monotonic() + late_s))
@@ -417,7 +417,7 @@ def test_where_it_is_full_the_connection_that_was_idle_the_longest_makes_room(pa
 
 def test_a_flood_of_connections_is_taken_up_to_a_bound_and_closed_beyond_it(path, monkeypatch):
     monkeypatch.setattr("edgekit.host.server._REFUSED_AT_ONCE", 2)
-    with Serving(path, limits=Limits(connections=3)) as host, contextlib.ExitStack() as stack:
+    with Serving(path, limits=HttpLimits(connections=3)) as host, contextlib.ExitStack() as stack:
         flood = [stack.enter_context(socket.create_connection(("127.0.0.1", host.port), LONG)) for _ in range(20)]
         heard = []
         for sock in flood[3:]:
@@ -428,7 +428,7 @@ def test_a_flood_of_connections_is_taken_up_to_a_bound_and_closed_beyond_it(path
 
 
 def test_bodies_together_have_a_bound(path):
-    with Serving(path, limits=Limits(bodies_bytes=1000)) as host:
+    with Serving(path, limits=HttpLimits(bodies_bytes=1000)) as host:
         head = b"POST /v2 HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n"
         with socket.create_connection(("127.0.0.1", host.port), LONG) as first:
             first.sendall(head % 900 + b"x")
@@ -682,7 +682,7 @@ def test_an_answer_that_would_be_too_large_is_refused_before_any_inference(path,
     monkeypatch.setattr("edgekit.host.models.MAX_ANSWER", 3 * 16)
     with pytest.raises(HostError, match="4 items in one request; 1 to 3", check=has_code("host-refused")):
         client.infer({"image": np.zeros((4, 8, 8, 3), np.uint8)}, LONG)
-    with Serving(path, limits=Limits(bodies_bytes=len(json_request()) + 15), cache=False) as host:
+    with Serving(path, limits=HttpLimits(bodies_bytes=len(json_request()) + 15), cache=False) as host:
         assert ask(host, "POST", INFER, json_request())[0] == 503
         assert host.model.stats().meter.requests == 0
 

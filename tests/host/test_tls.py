@@ -16,7 +16,7 @@ from certificates import authority, certificate, lock
 from refusing import has_code
 from served import Serving
 
-from edgekit.host import Limits, Patience, Protection, ServeError
+from edgekit.host import HttpLimits, Patience, Protection, ServeError
 from edgekit_runtime.errors import HostError
 from edgekit_runtime.remote.client import HostClient
 
@@ -49,7 +49,7 @@ def trusting(folder, own=None):
 def test_connections_that_never_speak_tls_count_and_are_ended(folder, path, monkeypatch):
     monkeypatch.setattr("edgekit.host.server._REFUSED_AT_ONCE", 0)
     with Serving(path, protection=Protection(certificate=folder / "server.pem")) as host, ExitStack() as stack:
-        host.call(lambda: setattr(host.server, "limits", Limits(connections=4)))
+        host.call(lambda: setattr(host.server, "limits", HttpLimits(connections=4)))
         host.call(lambda: setattr(host.server, "patience", Patience(head=0.5)))
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", host.port), LONG)) for _ in range(12)]
         for sock in silent:

@@ -28,13 +28,13 @@ from edgekit_runtime.whole_file import write_cache
 if TYPE_CHECKING:
     from edgekit_converters.targets.artifact import RangeMethod
 
-__all__ = ["Channels", "Statistics", "TensorStatistics"]
+__all__ = ["ChannelStatistics", "Statistics", "TensorStatistics"]
 
 _ROWS = 128  # rows that are summed in float32 before float64 takes over
 _LARGE = 1e15  # larger values are summed in float64, so that their squares stay finite
 
 
-class Channels:
+class ChannelStatistics:
     """By index of the channel axis: low, high, total and mean float64 [C].
 
     count: values in each channel.
@@ -78,7 +78,7 @@ class TensorStatistics:
     def __init__(self, axis: int | None = None) -> None:
         self.axis = axis
         self.histogram = ActivationHistogram()
-        self.channels: Channels | None = None
+        self.channels: ChannelStatistics | None = None
         self.count = 0
         self.infinite = 0
         self.measured: tuple[float, ...] = (np.inf, -np.inf, 0.0, 0.0)
@@ -129,7 +129,7 @@ class TensorStatistics:
             self.axis = self.channels = None
         elif self.axis is not None:
             axis = self.axis if self.axis >= 0 else exact.ndim - 1
-            self.channels = channels = self.channels or Channels(exact.shape[axis])
+            self.channels = channels = self.channels or ChannelStatistics(exact.shape[axis])
             if exact.shape[axis] == channels.low.size:
                 channels.add(exact, axis)
             else:
@@ -241,7 +241,7 @@ class Statistics:
                 tensor.measured = tuple(float(number) for number in moments)
                 tensor.histogram.counts, tensor.histogram.zeros, tensor.histogram.top = counts.copy(), zeros, top
                 if size:
-                    own = tensor.channels = Channels(size)
+                    own = tensor.channels = ChannelStatistics(size)
                     own.low, own.high, own.total = (part.copy() for part in channels[:, start : start + size])
                     own.count = each
                     start += size

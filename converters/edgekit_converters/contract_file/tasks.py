@@ -1,4 +1,7 @@
-"""`[detection]`, `[embedding]` and `[state]` tables -> what a contract says of them.
+"""A contract file as one table, and its `[detection]`, `[embedding]` and `[state]` tables as the contract has them.
+
+    document = read_document(Path("model.contract.toml"))           # a mistake names the file, the key and the remedy
+    document.text("task", "raw", ("classification", "raw"))
 
     [state]
     carried = { h0 = "hn" }           # input = output; instead of what was recognised by the names
@@ -12,11 +15,6 @@ Rules:
 - what contradicts the model's outputs is refused with the key that says it;
 - a pair of state tensors has one dtype and one shape; something besides the states goes in and comes out; a state that
   the model keeps inside has neither pairs nor initial values to name.
-
-A contract file as one table, whose mistakes name the file, the key and the remedy.
-
-table = read_document(Path("model.contract.toml"))
-table.text("task", "raw", ("classification", "raw"))
 """
 
 from __future__ import annotations

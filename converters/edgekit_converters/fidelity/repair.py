@@ -33,10 +33,10 @@ from edgekit_runtime.errors import EngineError
 __all__ = [
     "MOST",
     "WANTED",
-    "Bench",
     "HeldOutCheck",
     "Repair",
     "RepairAttempt",
+    "RepairBench",
     "RepairStart",
     "RepairTarget",
     "percent",
@@ -81,7 +81,7 @@ class HeldOutCheck(Generic[T]):
     fidelity: T
 
 
-class Bench(Protocol[T]):
+class RepairBench(Protocol[T]):
     """What a search measures with.
 
     All may raise ConversionError or EngineError for a plan that cannot be made.
@@ -160,7 +160,7 @@ class Repair(Generic[T]):
 
 
 def repair(
-    bench: Bench[T],
+    bench: RepairBench[T],
     start: RepairStart[T],
     target: RepairTarget,
     progress: Progress = silent,
@@ -182,7 +182,7 @@ def repair(
 
 @dataclass
 class _Search(Generic[T]):
-    bench: Bench[T]
+    bench: RepairBench[T]
     start: RepairStart[T]
     target: RepairTarget
     progress: Progress

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.detection import decision_noise
-from edgekit_converters.fidelity.repair import BETTER, Bench, HeldOutCheck
+from edgekit_converters.fidelity.repair import BETTER, HeldOutCheck, RepairBench
 from edgekit_converters.fidelity.result import OFFSET, Fidelity, apart
 from edgekit_converters.fidelity.sensitivity import Unit, island_units
 from edgekit_converters.graph import open_graph
@@ -209,7 +209,7 @@ _MARGINS: tuple[tuple[RangeMethod, float], ...] = (("mse", 1.0), ("percentile", 
 """How much of the best so far a method's noise may be, for the method to be taken."""
 
 
-def first_plan(bench: Bench[T], recipe: Recipe) -> QuantizationPlan:
+def first_plan(bench: RepairBench[T], recipe: Recipe) -> QuantizationPlan:
     """The plan of the least noise, with these margins: every range method with the weights rounded by their error, and
     the best of them also with the weights as they are. Recipes without calibration have an empty one.
     """
@@ -225,7 +225,7 @@ def first_plan(bench: Bench[T], recipe: Recipe) -> QuantizationPlan:
     return as_they_are if _noise(bench, recipe, as_they_are) < least * BETTER else best
 
 
-def _noise(bench: Bench[T], recipe: Recipe, plan: QuantizationPlan) -> float:
+def _noise(bench: RepairBench[T], recipe: Recipe, plan: QuantizationPlan) -> float:
     try:
         noise = bench.noise(recipe.name, plan)
     except (ConversionError, EngineError):

@@ -138,7 +138,7 @@ class OnnxGraph:
         file = self._file
         known = {*self._floats, *self.inputs, *self.outputs, *(name for node in file.layers for name in node.output)}
         names = [name for name in (self.tensors if tensors is None else tensors) if name in known]
-        yield _TensorReader(self, {name: file.dequantized.get(name, name) for name in names})
+        yield _OnnxTensorReader(self, {name: file.dequantized.get(name, name) for name in names})
 
     def _showing(self, names: Sequence[str]) -> bytes:
         """The file with exactly these outputs. A type is not needed: the engine works it out."""
@@ -220,7 +220,7 @@ class OnnxGraph:
         return KernelWindow((kernel[2], kernel[3]), strides, dilations, pads, groups, channels_last=False)
 
 
-class _TensorReader:
+class _OnnxTensorReader:
     """names: tensor as it is called -> tensor that is read."""
 
     def __init__(self, graph: OnnxGraph, names: Mapping[str, str]) -> None:

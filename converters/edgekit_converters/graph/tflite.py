@@ -126,7 +126,7 @@ class TfliteGraph:
     def watch(self, tensors: Sequence[str] | None = None) -> Iterator[WatchedGraph]:
         names = self.tensors if tensors is None else tensors
         indexes = {name: self._indexes[name] for name in names if name in self._indexes}
-        yield _TensorReader(self, indexes, inner=not set(indexes) <= {*self.inputs, *self.outputs})
+        yield _TfliteTensorReader(self, indexes, inner=not set(indexes) <= {*self.inputs, *self.outputs})
 
     def _computed(self) -> list[Operator]:
         folded = self._file.folded
@@ -197,7 +197,7 @@ class TfliteGraph:
         return tensor
 
 
-class _TensorReader:
+class _TfliteTensorReader:
     def __init__(self, graph: TfliteGraph, indexes: Mapping[str, int], *, inner: bool) -> None:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 

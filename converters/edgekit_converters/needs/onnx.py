@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgekit_converters.formats.onnx import nodes, parse, values
-from edgekit_converters.needs.rules import Needs, Node, Use
+from edgekit_converters.needs.rules import Needs, OnnxNode, Use
 
 __all__ = ["read"]
 
@@ -52,7 +52,7 @@ def read(data: bytes) -> Needs:
     )
 
 
-def _typed(model: Any, opsets: dict[str, int], own: set[str]) -> Iterator[Node]:
+def _typed(model: Any, opsets: dict[str, int], own: set[str]) -> Iterator[OnnxNode]:
     """Every kind of node once.
 
     Those of functions of the file's own, and of domains that no engine has, are left out.
@@ -70,14 +70,14 @@ def _typed(model: Any, opsets: dict[str, int], own: set[str]) -> Iterator[Node]:
             yield replace(found, body=_body(node, found, opsets, types)) if found.function else found
 
 
-def _node(node: Any, domain: str, opset: int, types: dict[str, str]) -> Node:
+def _node(node: Any, domain: str, opset: int, types: dict[str, str]) -> OnnxNode:
     import onnx
 
     layer = node.name or (node.output[0] if node.output else node.op_type)
     try:
         schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)
     except onnx.defs.SchemaError:  # ONNX Runtime's own domain, or newer than the `onnx` that is installed
-        return Node(domain, node.op_type, opset, layer=layer)
+        return OnnxNode(domain, node.op_type, opset, layer=layer)
     found: dict[str, str] = {}
     for formals, actual in ((schema.inputs, node.input), (schema.outputs, node.output)):
         for place, name in enumerate(actual):
@@ -86,10 +86,10 @@ def _node(node: Any, domain: str, opset: int, types: dict[str, str]) -> Node:
                 found.setdefault(formal.type_str, types[name])
                 found.setdefault(formal.name, types[name])
     function = bool(schema.has_function or schema.has_context_dependent_function)
-    return Node(domain, node.op_type, schema.since_version, found, function, layer=layer)
+    return OnnxNode(domain, node.op_type, schema.since_version, found, function, layer=layer)
 
 
-def _body(node: Any, found: Node, opsets: dict[str, int], types: dict[str, str]) -> tuple[Node, ...]:
+def _body(node: Any, found: OnnxNode, opsets: dict[str, int], types: dict[str, str]) -> tuple[OnnxNode, ...]:
     """The operators that compute a node whose schema is a function. Empty where that is unknown."""
     import onnx
 

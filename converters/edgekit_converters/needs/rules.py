@@ -3,7 +3,7 @@
     for barrier in barriers(read_needs("tflite", data), Runtime("tflite-runtime", "2.14.0", "aarch64")):
         print(barrier.code, barrier.what)
     limits("tflite-runtime", "2.14.0")["FULLY_CONNECTED"]         # 10, from `registered.toml`
-    missing("1.23.2", Node("", "Conv", 11, {"T": "int8"}))        # "it has no kernel for Conv in int8"
+    missing("1.23.2", OnnxNode("", "Conv", 11, {"T": "int8"}))        # "it has no kernel for Conv in int8"
 
 Rules:
 - an operator's version is compared with what each runtime's own registration was found to know (`registered.toml`); in
@@ -12,15 +12,8 @@ Rules:
   newest does; one that is older than all of them is compared with the file's claim;
 - a kernel that names a last version serves every version of the operator up to it; one that names none serves its own
   alone;
-- an unknown type matches every kernel, and float16 counts as float too, because the engine inserts
-  casts;
+- an unknown type matches every kernel, and float16 counts as float too, because the engine inserts casts;
 - faults that load and answer wrongly are listed one by one, with the versions that have them.
-
-What a .tflite file asks of its runtime: every subgraph, nothing run.
-
-Rules: a dense layer's kernel counts as per channel where it has more than one scale, whatever version the operator
-claims; an axis is empty where something is computed into it, so that the optional inputs that converters leave empty do
-not count.
 """
 
 from __future__ import annotations
@@ -40,8 +33,8 @@ __all__ = [
     "Barrier",
     "BarrierCode",
     "Needs",
-    "Node",
     "OnnxLimits",
+    "OnnxNode",
     "Remedy",
     "Runtime",
     "Use",
@@ -61,7 +54,7 @@ _OPEN = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Node:
+class OnnxNode:
     """domain: "" for ONNX's own.
 
     since: the operator's version.
@@ -75,11 +68,11 @@ class Node:
     since: int
     types: dict[str, str] = field(default_factory=dict, hash=False)
     function: bool = False
-    body: tuple[Node, ...] = ()
+    body: tuple[OnnxNode, ...] = ()
     layer: str = ""
 
 
-def missing(version: str, node: Node) -> str:
+def missing(version: str, node: OnnxNode) -> str:
     """Why that version of ONNX Runtime computes no such operator on a CPU; empty where it does or nothing is known."""
     versions = kernel_versions()
     known = [place for place, one in enumerate(versions) if parts(one) <= parts(version)]
@@ -91,7 +84,7 @@ def missing(version: str, node: Node) -> str:
     return reason
 
 
-def _reason(place: int, node: Node) -> str:
+def _reason(place: int, node: OnnxNode) -> str:
     name = f"{node.domain}:{node.op}" if node.domain else node.op
     rows = [row for row in _kernel_facts()["kernels"].get(name, []) if row[3] <= place <= row[4]]
     if not rows:
@@ -162,7 +155,7 @@ class Needs:
     claimed: str | None = None
     ir: int | None = None
     opsets: dict[str, int] = field(default_factory=dict, hash=False)
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[OnnxNode, ...] = ()
     external: tuple[str, ...] = ()
 
     def version(self, op: str) -> int:
@@ -403,7 +396,11 @@ _BYTES = frozenset({"INT8", "UINT8", "INT4", "UINT4"})
 
 
 def read(data: bytes) -> Needs:
-    """Raises ConversionError when the bytes are not a TFLite model."""
+    """What every subgraph of a .tflite file asks of its runtime. Raises ConversionError for other bytes.
+
+    A dense layer's kernel counts as per channel where it has more than one scale, whatever version the operator claims;
+    an axis is empty where something is computed into it, so that optional inputs without a tensor do not count.
+    """
     file = tflite.read(data)
     ops: dict[tuple[str, int], Use] = {}
     custom: dict[str, Use] = {}

@@ -29,10 +29,10 @@ from edgekit.fleet.pages.charts import mean_ms
 from edgekit.fleet.pages.list_query import RANGES, ListQuery, range_of
 from edgekit.fleet.pages.show import conditions, shown
 from edgekit.fleet.rollout_tables import RolloutTables
-from edgekit.fleet.store import GROUPS, STATES, Device, GroupBy, Resolution, Rollup, Store
+from edgekit.fleet.store import GROUPS, STATES, FleetDevice, GroupBy, Resolution, Rollup, Store
 from edgekit_runtime.telemetry import DEVICE_ID
 
-__all__ = ["Api"]
+__all__ = ["FleetApi"]
 
 MOST = 10_000
 _USUAL = 1000
@@ -55,7 +55,7 @@ _INDEX = {
 }
 
 
-class Api:
+class FleetApi:
     """routes: for the server. Every one has a twin that ends with `.csv`, except single objects."""
 
     def __init__(self, store: Store, alerts: AlertTables | None = None, rollouts: RolloutTables | None = None) -> None:
@@ -83,7 +83,7 @@ class Api:
         row = await run_in_threadpool(self._find, request)
         return _json({"error": "no such device"}, 404) if row is None else _json(_of_device(row))
 
-    def _find(self, request: Request) -> Device | None:
+    def _find(self, request: Request) -> FleetDevice | None:
         name = request.path_params["name"]
         return self._store.device(name) if DEVICE_ID.match(name) else None
 
@@ -214,7 +214,7 @@ def _cell(value: Any) -> Any:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
 
 
-def _of_device(row: Device) -> dict[str, Any]:
+def _of_device(row: FleetDevice) -> dict[str, Any]:
     return {**asdict(row), "conditions": conditions(row)}
 
 

@@ -40,7 +40,7 @@ from starlette.staticfiles import StaticFiles  # noqa: TID253
 from edgekit.fleet.alert_tables import Alert, AlertTables
 from edgekit.fleet.pages.access import SESSION_S, Access, TooManyError, Viewer
 from edgekit.fleet.pages.alerts import AlertPages
-from edgekit.fleet.pages.api import Api
+from edgekit.fleet.pages.api import FleetApi
 from edgekit.fleet.pages.charts import compare, device_series, model_series
 from edgekit.fleet.pages.forms import read_form
 from edgekit.fleet.pages.guard import COOKIE, Guard, Names, asking
@@ -50,7 +50,7 @@ from edgekit.fleet.pages.metrics import FleetMetrics
 from edgekit.fleet.pages.rollouts import RolloutPages
 from edgekit.fleet.pages.show import FILTERS, TABLES, WORDS, lag_s, shown, shown_in
 from edgekit.fleet.rollout_tables import RolloutTables
-from edgekit.fleet.store import GROUPS, STATES, Device, Event, Query, Resolution, Store, Totals
+from edgekit.fleet.store import GROUPS, STATES, Event, FleetDevice, Query, Resolution, Store, Totals
 from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.metrics import CONTENT_TYPE
 from edgekit_runtime.telemetry import DEVICE_ID
@@ -118,7 +118,7 @@ def make_app(
         Route("/sign-out", pages.sign_out, methods=["POST"]),
         Route("/healthz", pages.healthz),
         Route("/metrics", pages.metrics),
-        *Api(store, alerts, rollouts).routes,
+        *FleetApi(store, alerts, rollouts).routes,
         *(AlertPages(alerts, access, pages.render, pages.stream_part).routes if alerts is not None else ()),
         *(RolloutPages(rollouts, access, pages.render, pages.stream_part).routes if rollouts is not None else ()),
         *more,
@@ -136,7 +136,7 @@ def make_app(
 class _Parts(Protocol):
     """The macros of parts.html."""
 
-    def fleet_row(self, row: Device) -> str: ...
+    def fleet_row(self, row: FleetDevice) -> str: ...
     def totals(self, sums: Totals, refused: Mapping[str, int], health: Mapping[str, Any]) -> str: ...
     def alerts(self, found: Sequence[Alert]) -> str: ...
 
@@ -152,7 +152,7 @@ class _Drawn:
         self._jinja, self._store, self._facts, self._alerts = jinja, store, facts, alerts
         self._parts = cast(_Parts, jinja.get_template("parts.html").module)
 
-    def row(self, row: Device) -> str:
+    def row(self, row: FleetDevice) -> str:
         return str(self._parts.fleet_row(row))
 
     def totals(self, totals: Totals) -> str:
@@ -160,7 +160,7 @@ class _Drawn:
         sums = self._parts.totals(totals, dict(self._facts.refused()), dict(self._facts.health()))
         return f"{sums}{self._parts.alerts(front_alerts(self._alerts))}"
 
-    def device(self, row: Device) -> str:
+    def device(self, row: FleetDevice) -> str:
         figures = self._jinja.get_template("figures.html").render(row=row)
         listed = self._jinja.get_template("events.html").render(events=self._store.events(row.id, 30), named=False)
         return f'{figures}<ul class="events" id="events">{listed}</ul>'
@@ -237,7 +237,7 @@ class _Pages:
         since = _now_ms() - RANGES[range_of(request.query_params)]
         return JSONResponse(shown_in(await run_in_threadpool(self._series, row, since)))
 
-    def _series(self, row: Device, since_ms: int) -> dict[str, Any]:
+    def _series(self, row: FleetDevice, since_ms: int) -> dict[str, Any]:
         # about 300 points at most; five minutes are kept for an hour, a quarter for 14 days
         length = _now_ms() - since_ms - 60_000
         resolution: Resolution = "5m" if length <= RANGES["1h"] else "15m" if length <= RANGES["1d"] else "1h"
@@ -414,7 +414,7 @@ class _Pages:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(changes, media_type="text/event-stream", headers=headers)
 
-    async def _find(self, request: Request) -> Device | None:
+    async def _find(self, request: Request) -> FleetDevice | None:
         name = request.path_params["name"]
         return await run_in_threadpool(self._store.device, name) if DEVICE_ID.match(name) else None
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from edgekit.fleet.store import Device, Event, Rollup, quantiles
+from edgekit.fleet.store import Event, FleetDevice, Rollup, quantiles
 from edgekit_runtime.telemetry import Histogram
 
 __all__ = ["Compared", "compare", "device_series", "mean_ms", "model_series"]
@@ -31,7 +31,7 @@ def mean_ms(histogram: Histogram) -> float | None:
 
 
 def device_series(
-    row: Device, rollups: Sequence[Rollup], events: Sequence[Event] = (), since_ms: int = 0
+    row: FleetDevice, rollups: Sequence[Rollup], events: Sequence[Event] = (), since_ms: int = 0
 ) -> dict[str, Any]:
     """A point a roll-up, then one a window where the row still has them."""
     recent = [point for point in row.recent if point[0] >= since_ms]

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from starlette.concurrency import run_in_threadpool  # noqa: TID253
 
 from edgekit.fleet.errors import StoreError
-from edgekit.fleet.store import Device, Query, Store, Totals
+from edgekit.fleet.store import FleetDevice, Query, Store, Totals
 
 __all__ = ["Drawn", "Live", "Part", "in_every_state"]
 
@@ -38,11 +38,11 @@ _BREATH_S = 15.0
 class Drawn(Protocol):
     """How the pages write what changed, as HTML."""
 
-    def row(self, row: Device) -> str: ...
+    def row(self, row: FleetDevice) -> str: ...
 
     def totals(self, totals: Totals) -> str: ...
 
-    def device(self, row: Device) -> str: ...
+    def device(self, row: FleetDevice) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Live:
             events.append(said)
         return events
 
-    def _changes(self, view: _View, rows: Sequence[Device], html: dict[str, str]) -> list[str]:
+    def _changes(self, view: _View, rows: Sequence[FleetDevice], html: dict[str, str]) -> list[str]:
         if not rows:
             return []
         latest = max(row.changed for row in rows)
@@ -220,7 +220,7 @@ class Live:
             return [_event("replace", self._drawn.device(rows[0]), latest), _event("series", "")]
         return [_event("replace", "".join(self._row(row, html) for row in rows), latest)]
 
-    def _row(self, row: Device, html: dict[str, str]) -> str:
+    def _row(self, row: FleetDevice, html: dict[str, str]) -> str:
         if row.id not in html:
             html[row.id] = self._drawn.row(row)
         return html[row.id]

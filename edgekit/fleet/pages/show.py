@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgekit.fleet.store import Device
+from edgekit.fleet.store import FleetDevice
 from edgekit_runtime.errors import visible
 
 __all__ = [
@@ -149,7 +149,7 @@ def sparkline(recent: Sequence[Sequence[Any]], limit: float | None = None) -> Li
     return Line(points, None if limit is None else height(limit), label)
 
 
-def conditions(row: Device) -> list[str]:
+def conditions(row: FleetDevice) -> list[str]:
     """Those of the store's STATES that something is wrong by, except offline."""
     found = {
         "late": row.p99 is not None and row.budget_ms is not None and row.p99 > row.budget_ms,

@@ -68,10 +68,10 @@ def read(data: bytes, identifier: bytes, root: str, schema: Schema, unions: Unio
     """The root table as a list by slot, with all that hangs on it. Raises ModelFileError."""
     if data[4:8] != identifier or len(data) < 12:
         raise refusal(f"it does not begin as a {identifier.decode('ascii')} file")
-    return _Reader(data, schema, unions).table(_U32.unpack_from(data, 0)[0], root)
+    return _TableReader(data, schema, unions).table(_U32.unpack_from(data, 0)[0], root)
 
 
-class _Reader:
+class _TableReader:
     def __init__(self, data: bytes, schema: Schema, unions: Unions) -> None:
         self._data, self._size = data, len(data)
         self._schema, self._unions = schema, unions

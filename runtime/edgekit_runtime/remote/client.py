@@ -41,7 +41,7 @@ from edgekit_runtime.remote.oip import (
     encode_request,
     parse_json,
 )
-from edgekit_runtime.remote.pool import MAX_BODY, Call, Pool, Reply
+from edgekit_runtime.remote.pool import MAX_BODY, HttpCall, Pool, Reply
 from edgekit_runtime.strict_json import load_json
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class HostClient:
         Raises HostError where the server does not answer so."""
         start, known = self._clock(), self._known
         path = self._path if known is None else known.path
-        reply = self._exchange(Call("GET", f"{path}/ready"), Deadline(timeout_s, self._clock))
+        reply = self._exchange(HttpCall("GET", f"{path}/ready"), Deadline(timeout_s, self._clock))
         if reply.status >= 500 or reply.status == 408:
             self._raise(reply)
         return (self._clock() - start) * 1e3
@@ -230,7 +230,7 @@ class HostClient:
     def ready(self, timeout_s: float) -> bool:
         """Whether the host has the model ready.
         Raises HostError (host-unreachable, host-late, host-protocol)."""
-        reply = self._exchange(Call("GET", f"{self._path}/ready"), Deadline(timeout_s, self._clock))
+        reply = self._exchange(HttpCall("GET", f"{self._path}/ready"), Deadline(timeout_s, self._clock))
         return reply.status == 200  # Triton says 400 to a model that it does not know
 
     def metadata(self, timeout_s: float) -> HostMetadata:
@@ -325,7 +325,7 @@ class HostClient:
             raise HostError(
                 f"{error.what}{form}", where=error.where or self.url, do=error.do, code="host-refused"
             ) from error
-        return self._exchange(Call("POST", f"{known.path}/infer", wire.headers, wire.parts), deadline)
+        return self._exchange(HttpCall("POST", f"{known.path}/infer", wire.headers, wire.parts), deadline)
 
     def _check_answer(self, answer: InferResponse, ours: ModelIdentity | None) -> None:
         """Refuse an answer of another model or version, and one that is not finite.
@@ -362,7 +362,7 @@ class HostClient:
 
         Raises HostError for every status but 200.
         """
-        reply = self._exchange(Call("GET", path), deadline)
+        reply = self._exchange(HttpCall("GET", path), deadline)
         if reply.status != 200:
             self._raise(reply)
         try:
@@ -370,7 +370,7 @@ class HostClient:
         except WireError:
             return {}
 
-    def _exchange(self, call: Call, deadline: Deadline) -> Reply:
+    def _exchange(self, call: HttpCall, deadline: Deadline) -> Reply:
         if self._read_token is not None:
             if not self._token or self._token_refused:
                 self._token, self._token_refused = self._read_token(), False

@@ -1,6 +1,6 @@
 """Keep-alive connections to one host, and one exchange over one of them.
 
-    reply = pool.exchange(Call("GET", "/v2"), deadline)
+    reply = pool.exchange(HttpCall("GET", "/v2"), deadline)
 
 Rules:
 - no more than `limit` connections at once; who finds them all busy waits, no longer than its deadline;
@@ -25,7 +25,7 @@ from edgekit_runtime.deadline import Deadline, TimedSocket, TooManyBytesError
 from edgekit_runtime.errors import HostError
 from edgekit_runtime.remote.endpoint import Endpoint
 
-__all__ = ["Call", "Pool", "Reply"]
+__all__ = ["HttpCall", "Pool", "Reply"]
 
 MAX_BODY = 256 * 2**20
 _MOST_FRAMING = 2**20
@@ -35,7 +35,7 @@ _PIECE = 2**18
 
 
 @dataclass(frozen=True)
-class Call:
+class HttpCall:
     """One request. path: after the endpoint's prefix."""
 
     method: str
@@ -107,7 +107,7 @@ class Pool:
             self._idle = [connection for connection in idle if self._lives(connection)]
             return self._breaks
 
-    def exchange(self, call: Call, deadline: Deadline) -> Reply:
+    def exchange(self, call: HttpCall, deadline: Deadline) -> Reply:
         """Raises TimeoutError, HostError (host-unreachable, host-protocol)."""
         if not self._free.acquire(timeout=deadline.left()):
             raise TimeoutError("every connection is busy")
@@ -160,7 +160,7 @@ class Pool:
         connection.end()
         return False
 
-    def _once(self, connection: _Connection, call: Call) -> Reply:
+    def _once(self, connection: _Connection, call: HttpCall) -> Reply:
         keep = False
         connection.timed.most = connection.timed.received + self._most_bytes + _MOST_FRAMING
         try:
@@ -216,7 +216,7 @@ class Pool:
         return body
 
 
-def _ask(connection: _Connection, prefix: str, call: Call) -> HTTPResponse:
+def _ask(connection: _Connection, prefix: str, call: HttpCall) -> HTTPResponse:
     connection.putrequest(call.method, prefix + call.path, skip_accept_encoding=True)
     for name, value in call.headers.items():
         connection.putheader(name, value)
