@@ -86,7 +86,9 @@ def fill(
 
 
 class _FillRun:
-    """What was done so far. computed: answers. too_large: those that no file of this bound keeps."""
+    """What was done so far.
+    computed: answers.
+    too_large: those that no file of this bound keeps."""
 
     def __init__(self, model: Model, disk: DiskCache) -> None:
         self._model, self._disk, self._namespace = model, disk, model.namespace
@@ -153,7 +155,8 @@ class _FillRun:
             self.largest = max(self.largest, size)
 
     def on_disk(self) -> int:
-        """How many answers of this run the file holds now; call it after `all`, which waits for the writer."""
+        """How many answers of this run the file holds now.
+        Call it after `all`, which waits for the writer."""
         return sum(map(self._disk.has, self._put))
 
     def shrunk(self) -> bool:

@@ -55,7 +55,8 @@ def change(metric: str | None, drop: float, original: float) -> str:
 
 
 def growth(drop: float, original: float) -> str:
-    """Of an error: the share by which it grows, which limits are held against; empty where it does not."""
+    """Of an error: the share by which it grows, which limits are held against.
+    Empty where it does not."""
     return f" ({100 * drop / original:+.1f} %)" if original and abs(drop) >= _NOTHING * abs(original) else ""
 
 

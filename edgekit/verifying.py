@@ -121,7 +121,8 @@ class Verification:
         return record if self.error is None else {**record, "error": self.error.as_json()}
 
     def open_as_application(self, engine: str | None, threads: int | None) -> dict[str, Any]:
-        """Choose, load, replay and warm up what was verified, as an application would; return what was found.
+        """Choose, load, replay and warm up what was verified, as an application would.
+        Return what was found.
 
         Raises what `prepare` raises, and SecretError for an encrypted bundle without its key.
         """

@@ -120,8 +120,9 @@ class ChoiceLimits:
 
 @dataclass(frozen=True)
 class Refusal:
-    """do: what helps, where that is known; no part of the reason. rule: the reason without the figures of this recipe
-    and board, the same for all that it refused; "" where the reason has none.
+    """do: what helps, where that is known; no part of the reason.
+    rule: the reason without the figures of this recipe and board, the same for all that it refused; "" where the reason
+        has none.
     """
 
     recipe: str
@@ -267,7 +268,8 @@ def _slower(candidate: Candidate, candidates: Sequence[Candidate]) -> Refusal | 
 
 
 def _faster_float(candidate: Candidate, acceptable: Sequence[Candidate]) -> Candidate | None:
-    """The acceptable float artifact of its format that a quantized one may be slower than; None where there is none.
+    """The acceptable float artifact of its format that a quantized one may be slower than.
+    None where there is none.
 
     By the middles of two ranges that overlap. One that was measured is not compared with one that was not.
     """
@@ -431,9 +433,8 @@ def _range(estimate: Estimate | None) -> str:
 
 
 def _points(fraction: float, beside: float | None = None) -> str:
-    """Hundredths, to two digits, and as many more as it takes to differ from `beside`; what rounds to nothing has no
-    sign.
-    """
+    """Hundredths, to two digits, and as many more as it takes to differ from `beside`.
+    What rounds to nothing has no sign."""
     for digits in range(2, 12):
         shown = f"{round(100 * fraction, digits) + 0.0:.{max(6, digits + 4)}g}"
         if beside is None or fraction == beside or round(100 * fraction, digits) != round(100 * beside, digits):

@@ -22,7 +22,8 @@ _MOST = 300
 
 
 def one_line(value: BaseException | str) -> str:
-    """What another tool says in one line, cut at the end of a word; the exception's kind where it says nothing."""
+    """What another tool says in one line, cut at the end of a word.
+    The exception's kind where it says nothing."""
     return shorten(" ".join(str(value).split()), _MOST) or type(value).__name__
 
 
@@ -61,7 +62,8 @@ class ConversionError(EdgekitError):
 
 
 class MissingToolsError(ConversionError):
-    """A recipe whose tools are an extra that is not installed; `do` holds the command that adds it."""
+    """A recipe whose tools are an extra that is not installed.
+    `do` holds the command that adds it."""
 
     code = "missing-extra"
 

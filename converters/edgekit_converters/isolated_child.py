@@ -44,7 +44,8 @@ class Bounds:
     memory: int
 
     def explain(self, error: BaseException) -> SourceError | None:
-        """An error that names the bound, or the wall, that stopped the model; None where neither did."""
+        """An error that names the bound, or the wall, that stopped the model.
+        None where neither did."""
         if any(map(lacks_memory, _chain(error))):
             what = f"it needs more than the {self.memory / 1e9:.1f} GB of memory that a model of its size may take"
             do = "Use a smaller model, or give its inputs smaller shapes: --shape NAME=N,H,W,C"

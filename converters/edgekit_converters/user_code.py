@@ -12,7 +12,8 @@ __all__ = ["working_folder_on_path"]
 
 @contextlib.contextmanager
 def working_folder_on_path() -> Iterator[None]:
-    """Let modules of the working folder be imported, as `python -m` does; a console script does not."""
+    """Let modules of the working folder be imported, as `python -m` does.
+    A console script does not."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:

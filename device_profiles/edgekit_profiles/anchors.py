@@ -227,8 +227,9 @@ def parse_anchor_file(text: str, where: str) -> AnchorFile:
 
 
 def anchors_for(profile: Profile, files: Sequence[AnchorFile]) -> tuple[Anchor, ...]:
-    """Those of the profile's board, whatever its image or mode; files of other boards are left out. A file that names
-    no board belongs to every profile of its machine's architecture."""
+    """Those of the profile's board, whatever its image or mode.
+    Files of other boards are left out. A file that names no board belongs to every profile of its machine's
+    architecture."""
     found = []
     pairs = [(file, one) for file in files if _is_of(file, profile) for one in file.times]
     for file, one in pairs:
@@ -253,6 +254,7 @@ def refuse_other_boards(files: Sequence[AnchorFile], profiles: Sequence[Profile]
 
 
 def _is_of(file: AnchorFile, profile: Profile) -> bool:
-    """The same board in any mode; another image of it counts where its user land is of the same machine."""
+    """The same board in any mode.
+    Another image of it counts where its user land is of the same machine."""
     board = file.profile.split("@")[0]
     return board in ("", profile.name.split("@")[0], profile.board) and file.machine in ("", profile.arch)

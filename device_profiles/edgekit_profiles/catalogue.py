@@ -246,9 +246,8 @@ def open_catalogue(
 
 
 def _file_named(name: str) -> tuple[ProfileSource | None, str | None]:
-    """(the file that a name ending with `.toml` or `.toml@MODE` is the path of, the mode); (None, None) for other
-    names.
-    """
+    """(the file that a name ending with `.toml` or `.toml@MODE` is the path of, the mode).
+    (None, None) for other names."""
     found = re.fullmatch(r"(?s)(.*\.toml)(?:@([^@/\\]*))?", name)
     if found is None:
         return None, None

@@ -141,7 +141,8 @@ def detect(facts: BoardFacts, catalogue: Catalogue) -> DetectedBoard:
         return DetectedBoard(None, sure, why, (), facts, starting_toml(facts, None) if known else "")
 
     def agreement(image: Profile) -> tuple[bool, bool, bool]:
-        """The image that agrees in most, the machine before everything; among equals the board's first."""
+        """The image that agrees in most, the machine before everything.
+        Among equals the board's first."""
         same_release = bool(facts.codename) and image.os.debian == facts.codename
         return image.arch == facts.machine, same_release, _minor(image.os.python) == _minor(facts.python)
 

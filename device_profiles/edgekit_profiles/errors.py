@@ -8,7 +8,8 @@ __all__ = ["AnchorError", "CannotEstimateError", "ProfileError", "UnknownProfile
 
 
 class ProfileError(EdgekitError):
-    """A profile file that breaks the format; `where` names the file, `key` the dotted key where there is one."""
+    """A profile file that breaks the format.
+    `where` names the file, `key` the dotted key where there is one."""
 
     code = "profile"
     key = ""
@@ -19,7 +20,8 @@ class ProfileError(EdgekitError):
 
 
 class UnknownProfileError(ProfileError):
-    """No profile has this name; `do` names the near misses, or the command that lists all there are."""
+    """No profile has this name.
+    `do` names the near misses, or the command that lists all there are."""
 
     code = "profile-unknown"
 

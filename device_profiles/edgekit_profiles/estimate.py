@@ -90,7 +90,8 @@ class EstimateEvidence:
 
 @dataclass(frozen=True)
 class _Case:
-    """One question, with its checks passed. kernels: what the engine runs, as the roofline calls it."""
+    """One question, with its checks passed.
+    kernels: what the engine runs, as the roofline calls it."""
 
     profile: Profile
     workload: Workload
@@ -155,7 +156,8 @@ def has_anchor(profile: Profile, workload: Workload, framework: str, given: tupl
 
 
 def layer_terms(profile: Profile, workload: Workload, framework: str, threads: int) -> list[dict[str, float]]:
-    """The roofline's milliseconds of each operation, by term, in the workload's order; dynamic range as float32.
+    """The roofline's milliseconds of each operation, by term, in the workload's order.
+    Dynamic range as float32.
 
     What adds up to the estimate only once it is scaled: the estimate may rest on more. Raises CannotEstimateError.
     """
@@ -251,7 +253,8 @@ def _roofline(case: _Case) -> Estimate:
 
 
 def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
-    """Both rooflines with the kernels and threads of the anchor; the model's at the profile's clock."""
+    """Both rooflines with the kernels and threads of the anchor.
+    The model's at the profile's clock."""
     precision, clock = case.workload.precision, case.profile.core.clock_ghz
     reference = mobilenet_v1(precision)
     terms, anchor_terms = case.terms(case.workload, clock), case.terms(reference, anchor.clock_ghz)
@@ -292,13 +295,15 @@ def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
 
 
 def _apart(profile: Profile) -> dict[str, Any] | None:
-    """What was found of a processor whose boards differ by more than the bands allow; None of the others."""
+    """What was found of a processor whose boards differ by more than the bands allow.
+    None of the others."""
     found: dict[str, dict[str, Any]] = constants()["apart"]
     return next((one for name, one in found.items() if name in profile.soc.lower()), None)
 
 
 def caution(profile: Profile) -> str:
-    """The note of an estimate for a processor whose boards were published far apart; "" for the others."""
+    """The note of an estimate for a processor whose boards were published far apart.
+    "" for the others."""
     spread = _apart(profile)
     if spread is None:
         return ""

@@ -98,7 +98,8 @@ class Table:
         return self._finite(key, self._take(key, (int, float), "a number", default, default))
 
     def reals(self, key: str, count: int) -> tuple[float, ...] | None:
-        """`count` finite numbers, of which a single one stands for all; None where the key is absent."""
+        """`count` finite numbers, of which a single one stands for all.
+        None where the key is absent."""
         if not self.has(key):
             return None
         value = self.data[key]

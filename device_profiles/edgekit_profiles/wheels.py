@@ -81,7 +81,8 @@ def runtime_python() -> str:
 
 
 def debian_packages(profile: Profile) -> tuple[DebianPackage, ...]:
-    """What the image's Debian release packages of edgekit's base install; empty where it is no Debian."""
+    """What the image's Debian release packages of edgekit's base install.
+    Empty where it is no Debian."""
     rows = [
         (row.text("distribution"), row.text("package"), row.mapping("versions")) for row in _facts().tables("packages")
     ]

@@ -94,7 +94,9 @@ class Ratio:
 
 @dataclass(frozen=True)
 class BenchComparison:
-    """refused: conditions that differ. subjects: what was to be compared. ratios: empty where refused."""
+    """refused: conditions that differ.
+    subjects: what was to be compared.
+    ratios: empty where refused."""
 
     refused: list[RecordDifference]
     subjects: list[RecordDifference]

@@ -126,7 +126,8 @@ class MachineReading:
 
 
 def read(root: Path = Path("/"), *, small: bool = False) -> MachineReading:
-    """The machine now. small: files alone, no command, so that looking does not disturb what is timed."""
+    """The machine now.
+    small: files alone, no command, so that looking does not disturb what is timed."""
     frequencies = _numbers(root / _CPU, "cpu[0-9]*/cpufreq/scaling_cur_freq")
     trips = _numbers(root / _CPU, "cpu[0-9]*/thermal_throttle/*_throttle_count")
     zones = _numbers(root / "sys/class/thermal", "thermal_zone*/temp")
@@ -171,7 +172,8 @@ def figures(readings: Sequence[MachineReading], cores: int) -> dict[str, Any]:
 
 
 def throttle_words(readings: Sequence[MachineReading]) -> list[str] | None:
-    """Why the machine was slowed down between the first reading and the last; None where nothing says so."""
+    """Why the machine was slowed down between the first reading and the last.
+    None where nothing says so."""
     first, last = readings[0], readings[-1]
     known = [r.bits for r in readings if r.bits is not None]
     if not known and (first.trips is None or last.trips is None):

@@ -58,7 +58,8 @@ class LoadError(EdgekitError):
 
 @dataclass(frozen=True)
 class Load:
-    """concurrency: callers of the closed loop. rate: requests a second of the open loop, which it then is.
+    """concurrency: callers of the closed loop.
+    rate: requests a second of the open loop, which it then is.
 
     requests, duration_s: when it ends; with both, whichever comes first. least_s: it runs for so long at least,
     whatever `requests` says: what the machine does meanwhile is counted in hundredths of a second. budget_ms: what
@@ -127,9 +128,8 @@ class _RequestNumbers:
         return self.began
 
     def number(self, at_s: float | None = None) -> int | None:
-        """The next request's; None when it is enough. at_s: when it is to be made, of an open loop: a machine that is
-        late makes no fewer of them.
-        """
+        """The next request's; None when it is enough.
+        at_s: when it is to be made, of an open loop: a machine that is late makes no fewer of them."""
         number = next(self._numbers)
         now = time.perf_counter()
         spent_s = now - self.began if at_s is None else at_s

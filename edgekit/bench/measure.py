@@ -60,7 +60,8 @@ class BenchSetup:
 def measure(
     path: Path, setup: BenchSetup | None = None, load: Load | None = None, *, progress: Progress = silent
 ) -> dict[str, Any]:
-    """Milliseconds, megabytes (1e6 bytes); percentiles over the answers after the first one, None without any.
+    """Milliseconds, megabytes (1e6 bytes); percentiles over the answers after the first one.
+    None without any.
 
     path: a bundle, or an install root.
 
@@ -215,7 +216,8 @@ sys.exit(serve(work))
 
 @dataclass(frozen=True)
 class ColdStart:
-    """Milliseconds from nothing to ready; first_ms: of the first open on this machine, None where it was none.
+    """Milliseconds from nothing to ready; first_ms: of the first open on this machine.
+    None where it was none.
 
     rss_mb: resident when ready, megabytes; what an application pays besides its own. None where it is unknown.
     """

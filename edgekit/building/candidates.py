@@ -94,8 +94,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Clocks:
-    """What is known of an artifact's time. here: on this machine, where that is the board. ratio: against MobileNetV1
-    on this machine, None where it cannot be had. anchors: files that were measured on boards."""
+    """What is known of an artifact's time.
+    here: on this machine, where that is the board.
+    ratio: against MobileNetV1 on this machine, None where it cannot be had.
+    anchors: files that were measured on boards."""
 
     here: Callable[[RecipeResult], Estimate]
     ratio: Callable[[RecipeResult], HostTimes | None] = lambda made: None
@@ -239,7 +241,8 @@ def _estimate(
     anchors: Sequence[AnchorFile],
     ratio: Callable[[RecipeResult], HostTimes | None] = lambda made: None,
 ) -> Estimate | None:
-    """With the engine that the board will have; None where it has none. Raises CannotEstimateError."""
+    """With the engine that the board will have; None where it has none.
+    Raises CannotEstimateError."""
     engine = next((s.engine for s in support if s.ok and s.format == made.recipe.format), None)
     if engine is None or made.artifact is None:
         return None
@@ -281,8 +284,9 @@ def lasting_json(found: Estimate | None) -> dict[str, Any] | None:
 
 
 def promise_of(budget_ms: float | None, estimate: Mapping[str, Any] | None) -> Promise | None:
-    """What the board is held to. The upper end of an estimate is what nine in ten boards keep at the median; where no
-    budget was given it stands for the 99th percentile too, from a millisecond up."""
+    """What the board is held to.
+    The upper end of an estimate is what nine in ten boards keep at the median; where no budget was given it stands for
+    the 99th percentile too, from a millisecond up."""
     high = None if estimate is None else float(estimate["high_ms"])
     p99 = budget_ms if budget_ms is not None else None if high is None else max(high, _LEAST_P99_MS)
     p50 = None if high is None or p99 is None else min(high, p99)
@@ -319,9 +323,10 @@ def with_memory(
 
 
 def allowance_mb(estimated: int | None, bundle_bytes: int, measured_mb: float | None) -> float | None:
-    """MB that a process may take. estimated: bytes, by the model's file, with the process that opens it. A bundle that
-    is open is
-    in memory twice for a moment: as it was read, and blob by blob."""
+    """MB that a process may take.
+    estimated: bytes, by the model's file, with the process that opens it. A bundle that is open is in memory twice for
+        a moment: as it was read, and blob by blob.
+    """
     by_file = 0.0 if estimated is None else HEADROOM * (estimated + 2 * bundle_bytes) / 1e6
     if measured_mb is not None and LEAST_SPARE * measured_mb > by_file:
         return math.ceil(HEADROOM * measured_mb / STEP_MB) * STEP_MB
@@ -378,7 +383,8 @@ _WORST = 6  # layers whose values are drawn
 
 
 def evidence(made: RecipeResult, subject: BuildSubject, workspace: Workspace, progress: Progress) -> dict[str, Any]:
-    """The candidate's part of the report, beside its size and fidelity. JSON has no infinity: null stands for it."""
+    """The candidate's part of the report, beside its size and fidelity.
+    JSON has no infinity: null stands for it."""
     artifact = made.artifact
     assert artifact is not None
     record: dict[str, Any] = {"plan": to_json(artifact.plan), "layers": [], "causes": [], "histograms": []}
@@ -393,8 +399,9 @@ def evidence(made: RecipeResult, subject: BuildSubject, workspace: Workspace, pr
 
 
 def _layers(made: RecipeResult, subject: BuildSubject, workspace: Workspace, progress: Progress) -> dict[str, Any]:
-    """Layer by layer against the float file of the same format; where channels were equalised, against the float file
-    after that, which answers the same with other values inside."""
+    """Layer by layer against the float file of the same format.
+    Where channels were equalised, against the float file after that, which answers the same with other values inside.
+    """
     artifact, form = made.artifact, made.recipe.format
     assert artifact is not None
 

@@ -83,7 +83,8 @@ def _measured(maker: Maker, file: ComparedFile) -> RecipeResult:
 
 
 def compared_artifact(file: ComparedFile, subject: BuildSubject) -> Artifact:
-    """The file as an artifact of the subject's model. Raises ComparedFileError where it is a file of another model."""
+    """The file as an artifact of the subject's model.
+    Raises ComparedFileError where it is a file of another model."""
     where = str(file.path)
     try:
         with load_engine(file.format, file.data) as engine:
@@ -163,7 +164,8 @@ def _plain(name: str) -> str:
 
 
 def _fitting(tensor: TensorSpec, spec: TensorSpec) -> Layout | Literal[""] | None:
-    """The layout in which a tensor has the model's shape, "" where the model names none; None where it has another."""
+    """The layout in which a tensor has the model's shape, "" where the model names none.
+    None where it has another."""
     if _same(tensor.shape, spec.shape):
         return spec.layout or ""
     if spec.layout is not None and _same(tensor.shape, transposed_shape(spec)):

@@ -42,7 +42,8 @@ _OF_EVALUATION = ("unreadable", "not-finite")  # what is said of a set that noth
 
 @dataclass(frozen=True)
 class Sets:
-    """calibration: None where none was given, and then no int8 can be made. held_out: evaluation is a part of it.
+    """calibration: None where none was given, and then no int8 can be made.
+    held_out: evaluation is a part of it.
 
     calibration_digest, evaluation_digest: of their content, for keys. evaluation_items: a digest of each, as they were
     at the first look. random: made up, one of them or both.
@@ -60,8 +61,8 @@ class Sets:
 
 @dataclass(frozen=True)
 class Opener:
-    """How sets are opened and looked through. source: the original; where it keeps a state, sets are sequences of
-    frames that it is run along."""
+    """How sets are opened and looked through.
+    source: the original; where it keeps a state, sets are sequences of frames that it is run along."""
 
     contract: Contract
     store: StageStore
@@ -146,9 +147,9 @@ def _labelled_where_it_is(path: str, opener: Opener) -> tuple[Dataset, tuple[Fin
 
 
 def unused_labels(contract: Contract, used: bool, labelled: bool, where: str) -> tuple[Finding, ...]:
-    """A note where the evaluation set has labels that no metric reads. labelled: it has some. used: a metric reads
-    them.
-    """
+    """A note where the evaluation set has labels that no metric reads.
+    labelled: it has some.
+    used: a metric reads them."""
     if used or not labelled:
         return ()
     shape = contract.outputs[0].shape

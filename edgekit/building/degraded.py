@@ -31,7 +31,8 @@ _DO = "Build the smaller model for this board first, then pass its bundle"
 
 
 def read_degraded(paths: Sequence[Path], profiles: Collection[str], secret: Secret | None) -> dict[str, Bundle]:
-    """Board -> the bundle to take it from. Raises PackagingError, BundleError, IntegrityError, SecretError."""
+    """Board -> the bundle to take it from.
+    Raises PackagingError, BundleError, IntegrityError, SecretError."""
     found: dict[str, Bundle] = {}
     for path in paths:
         bundle = read_bundle(path, secret=secret or find_secret)
@@ -49,7 +50,8 @@ def read_degraded(paths: Sequence[Path], profiles: Collection[str], secret: Secr
 
 
 def degraded_artifact(bundle: Bundle, contract: Contract) -> BundleArtifact:
-    """The bundle's primary artifact with the names of this contract. Raises PackagingError where they do not fit."""
+    """The bundle's primary artifact with the names of this contract.
+    Raises PackagingError where they do not fit."""
     theirs, entry, where = bundle.manifest.contract, bundle.artifact(), str(bundle.path)
     if contract.state != "none":
         raise PackagingError("a model that keeps a state has no degraded artifact", where=where, do="Leave it out")

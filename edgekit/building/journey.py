@@ -57,7 +57,8 @@ __all__ = ["build", "check_cache", "output_folder", "refuse_full_disk"]
 def build(
     request: BuildRequest, progress: Progress = silent, say: Callable[[str], None] = lambda line: None
 ) -> BuildReport:
-    """Build for every profile of the request. Raises EdgekitError for what no board can get past.
+    """Build for every profile of the request.
+    Raises EdgekitError for what no board can get past.
 
     say: is given what a person should know before the end: warnings, and the artifacts that there are before repairs.
     """

@@ -63,7 +63,8 @@ _THUMBNAIL = 96  # pixels a side, at most
 
 
 class Watcher:
-    """Called with each item's index and the artifact's answer; `differing` is what a report keeps of them."""
+    """Called with each item's index and the artifact's answer.
+    `differing` is what a report keeps of them."""
 
     def __init__(self, reference: Reference, contract: Contract) -> None:
         self._reference, self._contract = reference, contract
@@ -206,11 +207,13 @@ class Maker:
     def make(
         self, recipe: Recipe, plan: QuantizationPlan | None = None, judge: BuildSubject | None = None
     ) -> RecipeResult:
-        """Convert, then compare. judge: what the artifact is compared on, None for the whole evaluation set."""
+        """Convert, then compare.
+        judge: what the artifact is compared on, None for the whole evaluation set."""
         return self.compare(self.convert(recipe, plan), judge)
 
     def convert(self, recipe: Recipe, plan: QuantizationPlan | None = None) -> RecipeResult:
-        """Make the artifact, not compared yet. plan: None for the recipe's own, of which a ConversionError is kept."""
+        """Make the artifact, not compared yet.
+        plan: None for the recipe's own, of which a ConversionError is kept."""
         subject = self.subject
         if recipe.needs_calibration and not self.calibrates:
             return RecipeResult(recipe, failed="int8 needs representative data", advice="Give --calibration")
@@ -237,7 +240,8 @@ class Maker:
         return result
 
     def compare(self, converted: RecipeResult, judge: BuildSubject | None = None) -> RecipeResult:
-        """Compare the artifact with the original, and try inputs that no set has. A failed recipe stays as it is."""
+        """Compare the artifact with the original, and try inputs that no set has.
+        A failed recipe stays as it is."""
         artifact = converted.artifact
         return converted if artifact is None else _attempt(converted.recipe, lambda: self._measured(artifact, judge))[0]
 
@@ -310,7 +314,8 @@ class Maker:
         return replace(made, fidelity=measured, differing=found.differing)
 
     def _fails_on(self, artifact: Artifact) -> str:
-        """An odd input that the artifact does not answer and the float file does, in words; "" where there is none."""
+        """An odd input that the artifact does not answer and the float file does, in words.
+        "" where there is none."""
         if artifact.recipe.precision == "float32" or artifact.recipe.finished:
             return ""
         failed = self._odd(artifact)
@@ -337,7 +342,8 @@ class Maker:
 
 
 def _attempt(recipe: Recipe, work: Callable[[], RecipeResult]) -> tuple[RecipeResult, bool]:
-    """What `work` returns, or why it failed; and whether the same model and tools would fail like that again.
+    """What `work` returns, or why it failed.
+    Whether the same model and tools would fail like that again.
 
     Raises SourceError (the file changed meanwhile: nothing made of it now belongs together) and MemoryError.
     """
@@ -396,9 +402,8 @@ class _StoppedError(BaseException):
 
 
 class Workers:
-    """jobs: how many tasks run at once. Threads are daemons: one that a tool keeps busy does not keep the process
-    alive.
-    """
+    """jobs: how many tasks run at once.
+    Threads are daemons: one that a tool keeps busy does not keep the process alive."""
 
     def __init__(self, jobs: int, progress: Progress) -> None:
         if jobs < 1:

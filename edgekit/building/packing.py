@@ -61,7 +61,8 @@ class BoardRecipes:
 
 @dataclass(frozen=True)
 class BoardChoice:
-    """candidates: every recipe as this board sees it. others: the files of other tools, which it is not offered."""
+    """candidates: every recipe as this board sees it.
+    others: the files of other tools, which it is not offered."""
 
     board: Board
     choice: Choice
@@ -107,7 +108,8 @@ def pack(
     anchors: Sequence[AnchorFile],
     degraded: BundleArtifact | None = None,
 ) -> BundleReport:
-    """Write the board's bundle, with its other artifacts; nothing where every recipe was refused."""
+    """Write the board's bundle, with its other artifacts.
+    Nothing where every recipe was refused."""
     profile, choice, subject = chosen_for.board[0], chosen_for.choice, maker.subject
     if choice.chosen is None:
         return BundleReport(profile.name, None, choice, chosen_for.candidates, others=chosen_for.others)

@@ -49,7 +49,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Search:
-    """limits: what a repair must keep. budget_s: seconds for all repairs together. jobs: how many run at once."""
+    """limits: what a repair must keep.
+    budget_s: seconds for all repairs together.
+    jobs: how many run at once."""
 
     limits: ChoiceLimits
     budget_s: float
@@ -106,7 +108,8 @@ def with_repairs(maker: Maker, results: Sequence[RecipeResult], search: Search) 
 
 
 def _both(before: RecipeResult, after: RecipeResult) -> tuple[RecipeResult, ...]:
-    """The one that missed, and what was made of it; under a name of its own where both have the same recipe."""
+    """The one that missed, and what was made of it.
+    Under a name of its own where both have the same recipe."""
     story, name = after.repair, before.recipe.name
     if after.artifact is None:
         return (replace(before, repair=story),)
@@ -156,7 +159,8 @@ def _repaired(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s: 
 
 
 def search_record(story: dict[str, Any], found: Fidelity, max_drop: float) -> dict[str, Any]:
-    """The story of a search with the verdict on what it found. found: on the items that it is judged by."""
+    """The story of a search with the verdict on what it found.
+    found: on the items that it is judged by."""
     sizes = {"chosen_by": found.chosen_by, "judged_by": found.items, "judged_apart": found.judged_apart}
     met = ChoiceLimits(max_drop=max_drop).allow(found.loss)
     if not found.judged_apart:

@@ -36,7 +36,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class OtherFile:
-    """A file of another tool on one board. refusal: why it would not be chosen, None where it would be acceptable."""
+    """A file of another tool on one board.
+    refusal: why it would not be chosen, None where it would be acceptable."""
 
     candidate: Candidate
     refusal: Refusal | None
@@ -52,10 +53,12 @@ class OtherFile:
 
 @dataclass(frozen=True)
 class BundleReport:
-    """One board's outcome. path: None where no artifact was acceptable. candidates: every recipe as this board sees it.
-    batches: the chosen artifact for several items at once, or why there is none. degraded: what answers instead
-    of a late answer, None for none. others: files of other tools, none of which is in the bundle.
-    """
+    """One board's outcome.
+    path: None where no artifact was acceptable.
+    candidates: every recipe as this board sees it.
+    batches: the chosen artifact for several items at once, or why there is none.
+    degraded: what answers instead of a late answer, None for none.
+    others: files of other tools, none of which is in the bundle."""
 
     profile: str
     path: Path | None

@@ -27,7 +27,8 @@ _SAVED_MODEL = "saved_model"
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """max_drop: points of the metric, 0.05 for 5 %, None for no limit. budget_ms: None for no limit.
+    """max_drop: points of the metric, 0.05 for 5 %, None for no limit.
+    budget_ms: None for no limit.
 
     calibration, evaluation: a path or `module:function`. recipes: empty for all. contract: None to look beside the
     model.
@@ -90,9 +91,8 @@ class BuildRequest:
 
 
 def _called(model: Path) -> str:
-    """A file's name without its suffix; of a SavedModel the folder's, or that of the folder around it where it says
-    nothing.
-    """
+    """A file's name without its suffix.
+    Of a SavedModel the folder's, or that of the folder around it where it says nothing."""
     place = model.parent if model.name == f"{_SAVED_MODEL}.pb" else model
     if not place.is_dir():
         return place.stem

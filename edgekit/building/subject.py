@@ -42,10 +42,10 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class BuildSubject:
-    """findings: of the data, and what was guessed of the model. metric: None for the task's own. scratch: where an
-    interrupted stage leaves what it has, None for nowhere. indexes: of a part of the evaluation set, its items' places
-    in it.
-    """
+    """findings: of the data, and what was guessed of the model.
+    metric: None for the task's own.
+    scratch: where an interrupted stage leaves what it has, None for nowhere.
+    indexes: of a part of the evaluation set, its items' places in it."""
 
     source: SourceModel
     contract: Contract
@@ -95,7 +95,8 @@ class BuildSubject:
 
     @property
     def evaluation_store(self) -> StageStore:
-        """Remembers comparisons; nothing where a person's own function scores, whose code edgekit cannot inspect."""
+        """Remembers comparisons.
+        Nothing where a person's own function scores, whose code edgekit cannot inspect."""
         return NO_STORE if self.metric is not None and ":" in self.metric.name else self.store
 
     def workspace(self, progress: Progress) -> Workspace:
@@ -187,9 +188,8 @@ def _check_answerable(
 
 
 def too_few_for(max_drop: float | None, items: int, where: str) -> tuple[Finding, ...]:
-    """A warning where one changed answer is already more than the limit; a note where it is for the half that judges a
-    repair.
-    """
+    """A warning where one changed answer is already more than the limit.
+    A note where it is for the half that judges a repair."""
     halved = items >= 2 * calibration.FEWEST_APART
     if not max_drop or (2 if halved else 1) / items <= max_drop + _SAME:
         return ()
@@ -266,7 +266,8 @@ def labels_at_chance(reference: Reference, where: str) -> tuple[Finding, ...]:
 def _suspicions(
     source: SourceModel, contract: Contract, sets: Sets, store: StageStore, progress: Progress
 ) -> tuple[Finding, ...]:
-    """Whether the original does better when the data are read otherwise. RecipeResult-up data say nothing of that."""
+    """Whether the original does better when the data are read otherwise.
+    RecipeResult-up data say nothing of that."""
     if sets.random:
         return ()
     name = key("suspicions", source.sha256, to_json(contract), sets.evaluation_digest, sets.evaluation.name)

@@ -152,7 +152,10 @@ Level = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """what: of this bundle. why: in general. do: the next command. artifact: the recipe it is about, "" for the bundle.
+    """what: of this bundle.
+    why: in general.
+    do: the next command.
+    artifact: the recipe it is about, "" for the bundle.
     runtime: the engine and version it was found for, "" where it is about none."""
 
     code: str

@@ -203,7 +203,8 @@ class CheckRequest:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """ok: no finding is an error. replays: one an artifact and place, the primary artifact's first."""
+    """ok: no finding is an error.
+    replays: one an artifact and place, the primary artifact's first."""
 
     profile: str
     findings: tuple[CheckFinding, ...]

@@ -33,7 +33,8 @@ _Parts = tuple[str, ...]
 
 @dataclass(frozen=True)
 class RaisedMessage:
-    """code: "" where it is known only when the message is raised. where: file and line of the call."""
+    """code: "" where it is known only when the message is raised.
+    where: file and line of the call."""
 
     code: str
     what: _Parts
@@ -57,7 +58,8 @@ class _ErrorClass:
 
 
 def best_match(text: str) -> RaisedMessage | None:
-    """The message that the text, of one line, is or holds; None where none matches or two codes match alike."""
+    """The message that the text, of one line, is or holds.
+    None where none matches or two codes match alike."""
     found = [(letters, one) for one in raised_messages() if (letters := one.letters_in(text)) >= LEAST_LETTERS]
     most = max((letters for letters, _ in found), default=0)
     best = [one for letters, one in found if letters == most]

@@ -133,10 +133,14 @@ Where = Literal["native", "emulated"]
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """runtime: engine and version. worst: the largest difference of a value, in the golden answer's own steps, None
-    where no answer came. cosine: the least likeness. artifact: its recipe. cpu: that was emulated. quantized: whether
-    its outputs are, so that a step is one of theirs; of float outputs it is 1e-4 of the largest value. kernels: of the
-    engine."""
+    """runtime: engine and version.
+    worst: the largest difference of a value, in the golden answer's own steps, None where no answer came.
+    cosine: the least likeness.
+    artifact: its recipe.
+    cpu: that was emulated.
+    quantized: whether its outputs are, so that a step is one of theirs; of float outputs it is 1e-4 of the largest
+        value.
+    kernels: of the engine."""
 
     runtime: str
     where: Where
@@ -155,7 +159,8 @@ class ReplayResult:
 def natively(
     bundle: Path, recipe: str, runtime: Runtime, secret: Secret | None = None
 ) -> tuple[ReplayResult | None, list[CheckFinding]]:
-    """Replay here with that version of the runtime; a warning and nothing else if no environment with it can be made.
+    """Replay here with that version of the runtime.
+    A warning and nothing else if no environment with it can be made.
 
     secret: of an encrypted bundle.
     """
@@ -180,7 +185,8 @@ def natively(
 
 
 def loaded(model: Path, format: str, recipe: str, runtime: Runtime) -> list[CheckFinding]:  # noqa: A002 - the manifest's word
-    """Load a bare model file in that version of the runtime; findings where it refuses or crashes."""
+    """Load a bare model file in that version of the runtime.
+    Findings where it refuses or crashes."""
     python = _python_with(runtime, recipe)
     if isinstance(python, CheckFinding):
         return [python]

@@ -20,8 +20,9 @@ from edgekit_runtime.selftest import replay
 
 
 def work(job: dict[str, Any], say: Say) -> dict[str, Any]:
-    """model, format: a bare file, loaded and never run. Otherwise `bundle_job`, the recipe, and whether values are
-    compared exactly where the engine is the one that made the golden answers."""
+    """model, format: a bare file, loaded and never run.
+    Otherwise `bundle_job`, the recipe, and whether values are compared exactly where the engine is the one that made
+    the golden answers."""
     if "model" in job:
         data = Path(job["model"]).read_bytes()
         check_model(job["format"], data)

@@ -48,9 +48,13 @@ class Checkable:
 
 @dataclass(frozen=True)
 class CheckSubject:
-    """path: what the person named. size: of that file. bundle: what is replayed, None where nothing can be, and then
-    why_no_replay says why, and do_for_replay what helps, if something does. target: what a bundle was built for.
-    made_up: its golden inputs are. secret: its blobs' key."""
+    """path: what the person named.
+    size: of that file.
+    bundle: what is replayed, None where nothing can be, and then why_no_replay says why, and do_for_replay what helps,
+        if something does.
+    target: what a bundle was built for.
+    made_up: its golden inputs are.
+    secret: its blobs' key."""
 
     path: Path
     size: int
@@ -65,7 +69,8 @@ class CheckSubject:
 
 @contextmanager
 def open_subject(path: Path, secret: SecretArgument = None) -> Iterator[CheckSubject]:
-    """secret: see `open_bundle`. Raises BundleError for a file that is neither a bundle nor a model, SecretError."""
+    """secret: see `open_bundle`.
+    Raises BundleError for a file that is neither a bundle nor a model, SecretError."""
     form = form_of(path)
     if form == "bundle":
         bundle = read_bundle(path, secret=find_secret if secret is None else secret)

@@ -57,7 +57,8 @@ def bench_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _opening_lines(found: dict[str, Any]) -> list[str]:
-    """How long opening took, and the memory; in a cold start only the runtime and the model are in the process."""
+    """How long opening took, and the memory.
+    In a cold start only the runtime and the model are in the process."""
     start = []
     if found["cold_start_ms"] is not None:
         start.append(f"cold start {found['cold_start_ms']:.0f} ms, Python and imports included")

@@ -278,7 +278,8 @@ def build(as_json: bool, **options: Any) -> int:
 
 @contextmanager
 def _scratch() -> Iterator[str]:
-    """One folder for what TensorFlow and other tools leave in that of temporary files; it goes with the build."""
+    """One folder for what TensorFlow and other tools leave in that of temporary files.
+    It goes with the build."""
     before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
     with tempfile.TemporaryDirectory(prefix="edgekit-build-", ignore_cleanup_errors=True) as folder:
         tempfile.tempdir = os.environ["TMPDIR"] = folder

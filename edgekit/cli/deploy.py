@@ -245,8 +245,9 @@ class CheckFailedError(EdgekitError):
 
 
 def approver(bundle: Path, secret: str | None = None, *, skip: bool) -> Approve | None:
-    """`approve`, or None where it is left out. Raises SecretError (secret-missing) for an encrypted bundle whose key is
-    not here: now, and not after wheels were fetched."""
+    """`approve`, or None where it is left out.
+    Raises SecretError (secret-missing) for an encrypted bundle whose key is not here: now, and not after wheels were
+    fetched."""
     if skip:
         return None
     from edgekit_runtime.bundle import read_bundle
@@ -266,7 +267,8 @@ def approver(bundle: Path, secret: str | None = None, *, skip: bool) -> Approve 
 
 
 def approve(bundle: Path, profile: Profile, engine: str, version: str, secret: str | None = None) -> None:
-    """What the files say about the artifact that answers with that engine and version; nothing is run.
+    """What the files say about the artifact that answers with that engine and version.
+    Nothing is run.
 
     Raises CheckFailedError with the first finding that is an error, and its code.
     """

@@ -132,7 +132,8 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
 
 
 def _runnable(subjects: list[EstimateSubject], runtime: str | None) -> list[EstimateSubject]:
-    """Of a bundle, those that the runtime can run. Raises CannotEstimateError where that is none."""
+    """Of a bundle, those that the runtime can run.
+    Raises CannotEstimateError where that is none."""
     from edgekit_profiles import CannotEstimateError
 
     if runtime is None:

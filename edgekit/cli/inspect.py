@@ -143,7 +143,8 @@ def _artifact_lines(entry: ArtifactEntry, reported: Mapping[str, Any] | None) ->
 
 
 def _fidelity(entry: ArtifactEntry) -> Iterator[str]:
-    """The artifact's metric and what it lost: a share in points, an error in its own unit; and how far answers are."""
+    """The artifact's metric and what it lost: a share in points, an error in its own unit.
+    How far answers are."""
     found = entry.fidelity
     if found is None:
         return
@@ -164,7 +165,8 @@ def _fidelity(entry: ArtifactEntry) -> Iterator[str]:
 
 
 def _latency(entry: ArtifactEntry, reported: Mapping[str, Any] | None) -> Iterator[str]:
-    """The range that the build's summary and page have, where its report is beside the bundle; and the bundle's own."""
+    """The range that the build's summary and page have, where its report is beside the bundle.
+    The bundle's own."""
     own = None if entry.estimate is None else _range(entry.estimate)
     if reported is not None:
         found = _range(reported)

@@ -137,7 +137,8 @@ _STAGES = {"verify": "verifying", "selftest": "self-test", "trial": "trial"}
 
 
 def board_of(profile: str | None, *, quiet: bool = False) -> BoardIdentity:
-    """The board's profile: the given one, else the detected one; none is a note on stderr unless quiet."""
+    """The board's profile: the given one, else the detected one.
+    None is a note on stderr unless quiet."""
     from edgekit_runtime.install import BoardIdentity
 
     if profile is not None:
@@ -215,7 +216,8 @@ def _key_lines(done: InstallResult, given: str | None) -> list[str]:
 
 
 def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> list[str]:
-    """before: the profile that the root remembered until now. trust: of --trust, which the root remembers."""
+    """before: the profile that the root remembered until now.
+    trust: of --trust, which the root remembers."""
     from edgekit_runtime.errors import EdgekitError
     from edgekit_runtime.install import Root
     from edgekit_runtime.install.reading import in_words

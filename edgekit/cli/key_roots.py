@@ -177,7 +177,8 @@ def renew(as_json: bool, **options: Any) -> int:
 
 
 class _RootEditor:
-    """What the commands that write a version share. signed: the version in force, or None before the first."""
+    """What the commands that write a version share.
+    signed: the version in force, or None before the first."""
 
     def __init__(self, own: KeyFolder, options: dict[str, Any]) -> None:
         from edgekit.keys import Dates, KeysError, read_signed
@@ -215,8 +216,9 @@ class _RootEditor:
         return open_signers(asked, self.own)
 
     def first_signers(self, entries: Sequence[KeyEntry]) -> list[Signer]:
-        """Who signs the first version signs the next ones. Of several keys of one's own none gets that role unasked: it
-        is another than signing bundles, and the one that everything hangs on."""
+        """Who signs the first version signs the next ones.
+        Of several keys of one's own none gets that role unasked: it is another than signing bundles, and the one that
+        everything hangs on."""
         own = [found.name for each in entries if (found := self.own.of(each.keyid)) is not None and found.private]
         if not self._asked.keys and len(own) > 1:
             raise click.UsageError(

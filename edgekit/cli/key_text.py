@@ -202,7 +202,8 @@ def warn_open(key: Path) -> None:
 
 
 def passphrase(file: Path | None, prompt: str, *, twice: bool = False) -> bytes | None:
-    """From the file, the environment or a person, in this order; None where there is none of them. Raises KeysError."""
+    """From the file, the environment or a person, in this order.
+    None where there is none of them. Raises KeysError."""
     if file is not None:
         from edgekit.keys import KeysError
 

@@ -96,7 +96,8 @@ WORKSTATION_PYTHON = (3, 11)
 
 
 class _UnprintableError(Exception):
-    """stdout cannot be written. No OSError, because click would end the process by itself for a closed pipe."""
+    """stdout cannot be written.
+    No OSError, because click would end the process by itself for a closed pipe."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(str(cause))
@@ -242,7 +243,8 @@ def _execute(arguments: list[str]) -> int:
 
 
 def _memory_error(error: BaseException | None, arguments: Sequence[str]) -> EdgekitError | None:
-    """What to print for a MemoryError, or for an error that was raised from one; None for any other."""
+    """What to print for a MemoryError, or for an error that was raised from one.
+    None for any other."""
     from edgekit_runtime.errors import MemoryExceeded
 
     while error is not None and not isinstance(error, MemoryError):

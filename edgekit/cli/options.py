@@ -104,7 +104,8 @@ def catalogue_of(paths: Sequence[Path]) -> Catalogue:
 
 
 def load_profile(name: str, paths: Sequence[Path]) -> Profile:
-    """What --profile and --profile-path name together. Raises UnknownProfileError and ProfileError."""
+    """What --profile and --profile-path name together.
+    Raises UnknownProfileError and ProfileError."""
     return catalogue_of(paths).load(name)
 
 
@@ -169,7 +170,8 @@ pin = click.option(
 
 
 class _PercentType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
-    """`1%` or `0.5 %` -> a fraction. A bare number is refused: 0.01 and 1 are too easily taken for each other."""
+    """`1%` or `0.5 %` -> a fraction.
+    A bare number is refused: 0.01 and 1 are too easily taken for each other."""
 
     name = "percent"
 
@@ -235,7 +237,8 @@ def refuse_unwritable(output: Path, option: str = "-o") -> None:
 
 
 def write_json(output: Path, value: dict[str, Any], *, indent: int | None = 2) -> None:
-    """Write a record: a file whole or not at all, a pipe or a device as it is. Raises OutputError."""
+    """Write a record: a file whole or not at all, a pipe or a device as it is.
+    Raises OutputError."""
     from edgekit.errors import OutputError
     from edgekit.packaging.writer import write_whole
 
@@ -250,9 +253,8 @@ def write_json(output: Path, value: dict[str, Any], *, indent: int | None = 2) -
 
 
 class _Source(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
-    """`file:PATH`, `env:NAME`, `cmd:COMMAND`, or the path of a file. Raises SecretError (secret-format), which repeats
-    no key.
-    """
+    """`file:PATH`, `env:NAME`, `cmd:COMMAND`, or the path of a file.
+    Raises SecretError (secret-format), which repeats no key."""
 
     name = "source"
 

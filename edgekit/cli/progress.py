@@ -63,7 +63,8 @@ def _bars(stream: TextIO) -> RichProgress | None:
 
 
 class PlainLines:
-    """A line when a stage starts, every few seconds while it runs, and when it ends. Several may run at once."""
+    """A line when a stage starts, every few seconds while it runs, and when it ends.
+    Several may run at once."""
 
     def __init__(self, stream: TextIO, *, every_s: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._every_s, self._clock = stream, every_s, clock

@@ -241,7 +241,8 @@ class _AnswerPrinter:
             self._answers.append(value)
 
     def finish(self, model: Model | None = None, *, interrupted: bool = False) -> bool:
-        """Print what is left. False: nothing here was cut off by the interruption, so the caller reports it.
+        """Print what is left.
+        False: nothing here was cut off by the interruption, so the caller reports it.
 
         model: to say which telemetry waits. The answers are there all the same.
         """
@@ -267,7 +268,8 @@ class _AnswerPrinter:
 
 
 def _task(contract: Contract) -> str:
-    """How to print an answer; `raw` where the contract does not say how outputs become boxes or a vector."""
+    """How to print an answer.
+    `raw` where the contract does not say how outputs become boxes or a vector."""
     if (contract.task == "detection" and contract.detection is None) or (
         contract.task == "embedding" and contract.embedding is None
     ):

@@ -108,7 +108,8 @@ def verify(bundle: Path | None, as_json: bool, output: Path | None, **options: A
 
 
 def _replayed(verification: Verification, engine: str | None, threads: int | None) -> dict[str, Any]:
-    """What opening it as an application does found. What is wrong then becomes the verification's error."""
+    """What opening it as an application does found.
+    What is wrong then becomes the verification's error."""
     from edgekit_runtime.errors import EdgekitError, SecretError
 
     if verification.error is not None:

@@ -112,7 +112,8 @@ def _plain_samples(photos: Path) -> list[NDArray[np.float32]]:
 
 
 def _calibration(folder: Path, progress: Callable[[str, int, int | None], None]) -> None:
-    """Square crops of several sizes and places, half of them mirrored, 256 pixels wide; and small pictures."""
+    """Square crops of several sizes and places, half of them mirrored, 256 pixels wide.
+    Small pictures."""
     from PIL import Image, ImageOps
 
     places = [(0.5, 0.5), (0.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (0.5, 0.5), (0.5, 0.0), (0.3, 0.7)]

@@ -33,7 +33,8 @@ _V7 = "half thumb fastmult vfp edsp neon vfpv3 tls vfpv4 idiva idivt vfpd32 lpae
 
 @dataclass(frozen=True)
 class QemuCpu:
-    """One processor as QEMU names it. part, variant, revision: of its identification register, as Arm assigns them.
+    """One processor as QEMU names it.
+    part, variant, revision: of its identification register, as Arm assigns them.
 
     features: as the kernel lists them. architecture: 7 or 8. dotprod: whether it has the INT8 dot product.
     """
@@ -85,7 +86,8 @@ def cpu_for(profile: Profile, name: str | None = None) -> QemuCpu:
 
 
 def show(folder: Path, cpu: QemuCpu, *, cores: int = 1, model: str = "") -> None:
-    """Write `proc` and `sys` below the folder. model: the board's name, for /proc/device-tree/model."""
+    """Write `proc` and `sys` below the folder.
+    model: the board's name, for /proc/device-tree/model."""
     (folder / "proc" / "device-tree").mkdir(parents=True)
     (folder / "proc" / "device-tree" / "model").write_text(f"{model or 'an emulated board'}\0", encoding="utf-8")
     facts = {
@@ -128,7 +130,9 @@ _MACHINES = {
 
 @dataclass(frozen=True)
 class Image:
-    """A Debian release on one kind of ARM. suite: `bookworm` or `trixie`. machine: `aarch64` or `armv7l`."""
+    """A Debian release on one kind of ARM.
+    suite: `bookworm` or `trixie`.
+    machine: `aarch64` or `armv7l`."""
 
     suite: str
     machine: str

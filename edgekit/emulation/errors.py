@@ -15,7 +15,8 @@ class EmulationError(EdgekitError):
 
 
 class EmulatorMissingError(EmulationError):
-    """The emulator, or a tool beside it, is not installed; `do` has the command that installs it."""
+    """The emulator, or a tool beside it, is not installed.
+    `do` has the command that installs it."""
 
     code = "emulator-missing"
 

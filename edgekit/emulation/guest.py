@@ -90,7 +90,8 @@ def replay(bundle: str, recipe: str, engine: EngineName, key: list[str] | None =
 
 
 def count(model: str, format: str, engine: str, first_mark: int) -> dict[str, Any]:  # noqa: A002
-    """One inference between two marks, after one that packs weights and fills caches; seeded inputs."""
+    """One inference between two marks, after one that packs weights and fills caches.
+    Seeded inputs."""
     import numpy as np
 
     from edgekit_runtime.engines import EngineSetup, load_with

@@ -39,7 +39,8 @@ SITE = "opt/edgekit"
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """How a program ended. code: its exit status, negative for a signal; None where its time was over."""
+    """How a program ended.
+    code: its exit status, negative for a signal; None where its time was over."""
 
     code: int | None
     out: str

@@ -104,7 +104,8 @@ def _install(land: Userland, house: Wheelhouse, pip: Path, draft: Path) -> None:
 
 @dataclass(frozen=True)
 class Package:
-    """One installed distribution. source: `wheel`, from the wheelhouse, or `debian`, from the system's packages."""
+    """One installed distribution.
+    source: `wheel`, from the wheelhouse, or `debian`, from the system's packages."""
 
     name: str
     version: str
@@ -142,7 +143,9 @@ def ask(
     options: Sequence[str] = (),
     secret: Secret | None = None,
 ) -> GuestReport:
-    """options: QEMU's own. secret: of an encrypted bundle. Raises EmulationError where not even Python came up."""
+    """options: QEMU's own.
+    secret: of an encrypted bundle.
+    Raises EmulationError where not even Python came up."""
     given, results = machine.root / "tmp/tasks.json", machine.root / "tmp/results.jsonl"
     given.write_text(json.dumps(list(tasks)), encoding="utf-8")
     script = Path(__file__).with_name("guest.py")
@@ -187,8 +190,8 @@ class GoldenVerdict:
 
 @dataclass(frozen=True)
 class EmulatedReplay:
-    """runtime: engine and version, as it ran; empty where it never came to that. worst: the largest difference in
-    steps.
+    """runtime: engine and version, as it ran; empty where it never came to that.
+    worst: the largest difference in steps.
 
     cpu: what QEMU emulated. stands_for: the profile's own core. opened: `open_bundle` succeeded there. failure: a
     sentence, empty when ok. said: the last lines of the board's stderr, on a failure.
@@ -211,7 +214,8 @@ class EmulatedReplay:
 
     @property
     def as_on_x86(self) -> bool | None:
-        """Whether all that is comparable is as close to x86 as it was ever seen to be; None where nothing is."""
+        """Whether all that is comparable is as close to x86 as it was ever seen to be.
+        None where nothing is."""
         known = [one.as_on_x86 for one in self.goldens if one.as_on_x86 is not None]
         return all(known) if known else None
 

@@ -48,7 +48,8 @@ _DEBIAN = r"(?:bullseye|bookworm|trixie|forky|sid|stable|testing)"
 def fetch(
     image: Image, packages: Sequence[str], folder: Path, *, sleep: Callable[[float], None] = time.sleep
 ) -> list[Path]:
-    """Download the packages and all that they depend on, sorted by name. folder: new; apt's state stays in it.
+    """Download the packages and all that they depend on, sorted by name.
+    folder: new; apt's state stays in it.
 
     Raises EmulatorMissingError where there is no apt, UserlandError where the packages cannot be had, and its
     MirrorUpdatingError where the mirror stays inconsistent for a minute and a half.
@@ -228,7 +229,8 @@ _EXCLUDED = ("./usr/share/doc*", "./usr/share/man", "./usr/share/locale", "./usr
 
 @dataclass(frozen=True)
 class Deb:
-    """One unpacked package. sha256: of the .deb, which apt verified against Debian's signed lists."""
+    """One unpacked package.
+    sha256: of the .deb, which apt verified against Debian's signed lists."""
 
     package: str
     version: str

@@ -53,7 +53,9 @@ _MODES = ("etc/nvpmodel/nvp_status", "var/lib/nvpmodel/status")
 
 @dataclass(frozen=True)
 class MeasurePlan:
-    """threads: numbers of threads to time, each. profile: the board's name, empty if not known. root: for tests."""
+    """threads: numbers of threads to time, each.
+    profile: the board's name, empty if not known.
+    root: for tests."""
 
     threads: tuple[int, ...]
     profile: str = ""

@@ -127,7 +127,9 @@ def cautions(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 class Misfit(NamedTuple):
-    """why: a record is not one of what was asked for. do: what to do about it. apart: how far it is from a fit."""
+    """why: a record is not one of what was asked for.
+    do: what to do about it.
+    apart: how far it is from a fit."""
 
     apart: int
     why: str
@@ -221,7 +223,8 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class EstimateResult:
-    """estimate: None where there is none, and refused says why. layers: in the file's order, empty where unknown."""
+    """estimate: None where there is none, and refused says why.
+    layers: in the file's order, empty where unknown."""
 
     subject: str
     profile: str
@@ -255,9 +258,11 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """What the person gave. engine, threads: None for the board's. host: taken now, before what the bundle says.
-    records: of `edgekit bench`, with the files they are from. catalogue: of the profiles that a record's board may be;
-    None for those that come with edgekit."""
+    """What the person gave.
+    engine, threads: None for the board's.
+    host: taken now, before what the bundle says.
+    records: of `edgekit bench`, with the files they are from.
+    catalogue: of the profiles that a record's board may be; None for those that come with edgekit."""
 
     engine: str | None = None
     threads: int | None = None

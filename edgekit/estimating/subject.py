@@ -27,9 +27,12 @@ ESTIMATED = ("float32", "int8", "dynamic")
 
 @dataclass(frozen=True)
 class EstimateSubject:
-    """One artifact. name: its recipe in a bundle, its file name otherwise. precision: what it computes in. profile: the
-    bundle's board, empty for a file. host: times of the build's workstation, None where it took none. blob: what its
-    bundle calls it, empty for a file; of an encrypted one another name than the SHA-256 of its bytes."""
+    """One artifact.
+    name: its recipe in a bundle, its file name otherwise.
+    precision: what it computes in.
+    profile: the bundle's board, empty for a file.
+    host: times of the build's workstation, None where it took none.
+    blob: what its bundle calls it, empty for a file; of an encrypted one another name than the SHA-256 of its bytes."""
 
     name: str
     format: str

@@ -49,7 +49,9 @@ UNKNOWN = "; no answers come any more, so nothing says that it recovered"
 
 @dataclass(frozen=True)
 class Alert:
-    """key, text: of the finding. cleared_ms: 0 while it lasts. taken_by: who acknowledged it, or empty."""
+    """key, text: of the finding.
+    cleared_ms: 0 while it lasts.
+    taken_by: who acknowledged it, or empty."""
 
     id: int
     key: str
@@ -163,7 +165,8 @@ class AlertTables:
         return [sink for (sink,) in rows]
 
     def due(self, now_ms: int, sink: str | None = None, most: int = 20) -> builtins.list[Message]:
-        """What is to be sent now, to one receiver or to any; that an alert is over only when it took that it began."""
+        """What is to be sent now, to one receiver or to any.
+        That an alert is over only when it took that it began."""
         rows = self._store.select(
             "SELECT alert, event, sink, payload, tries FROM alert_message AS m WHERE due_ms <= ? AND "
             f"{'1 = 1' if sink is None else 'sink = ?'} AND NOT (event = 'cleared' AND EXISTS "
@@ -174,7 +177,8 @@ class AlertTables:
         return [Message(*row) for row in rows]
 
     def settle(self, results: Sequence[tuple[Message, bool]], now_ms: int) -> None:
-        """Forget each message that its receiver took; where it did not take one, all of its messages wait."""
+        """Forget each message that its receiver took.
+        Where it did not take one, all of its messages wait."""
         with self._store.writing() as batch:
             for message, taken in results:
                 if taken:

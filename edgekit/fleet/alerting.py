@@ -35,7 +35,8 @@ _HOT = 80.0
 
 
 class Publish(Protocol):
-    """Over MQTT: whether it was handed over. receipt: called once, with whether the broker took it."""
+    """Over MQTT: whether it was handed over.
+    receipt: called once, with whether the broker took it."""
 
     def __call__(self, topic: str, payload: bytes, *, receipt: Callable[[bool], object]) -> bool: ...
 
@@ -182,7 +183,8 @@ def _all(store: SharedStore, query: Query) -> Iterator[FleetDevice]:
 
 
 def _budgets(boards: Sequence[BuildBoards], rows: Sequence[Rollup]) -> dict[Build, float]:
-    """Of each build, as its boards say; of one that runs nowhere now, as another version of it on such boards does."""
+    """Of each build, as its boards say.
+    Of one that runs nowhere now, as another version of it on such boards does."""
     said = [one for one in boards if one.budget_ms is not None]
     others = {(one.model, one.profile): one.budget_ms for one in said}
     own = {(one.model, one.version, one.profile): one.budget_ms for one in said}

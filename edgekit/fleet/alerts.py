@@ -40,7 +40,9 @@ class Boards:
 
 @dataclass(frozen=True)
 class Rules:
-    """p99_over, p99_clear: times the budget. least: answers of a window. windows: running. *_over: shares, or the PSI.
+    """p99_over, p99_clear: times the budget.
+    least: answers of a window.
+    windows: running. *_over: shares, or the PSI.
 
     offline_s: how long a board is gone. lag_s: how old its oldest report. off: kinds that are not looked at.
     webhooks: URLs. topic: of MQTT, empty for none.
@@ -72,7 +74,8 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """rollups: of the fleet, 5 minutes each, whole ones, the oldest first. budgets: milliseconds.
+    """rollups: of the fleet, 5 minutes each, whole ones, the oldest first.
+    budgets: milliseconds.
 
     sites: how many boards each has. rollouts: (number, words) of those that stopped. drift: the PSI of each board that
     has one, ascending. boards: each board's own p99.
@@ -90,7 +93,9 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class AlertFinding:
-    """key: of what is wrong, the same as long as it lasts. text: a sentence for a person. facts: for a program."""
+    """key: of what is wrong, the same as long as it lasts.
+    text: a sentence for a person.
+    facts: for a program."""
 
     key: str
     kind: str
@@ -131,7 +136,9 @@ def _last(rules: Rules, rows: Iterable[Rollup], now_ms: int) -> list[Rollup]:
 
 @dataclass(frozen=True)
 class _Votes:
-    """Each board once, whatever its share of the answers. slow: by their own p99. of: boards that answered enough.
+    """Each board once, whatever its share of the answers.
+    slow: by their own p99.
+    of: boards that answered enough.
 
     heaviest, share: the board with the most answers, and its share of them.
     """

@@ -50,7 +50,8 @@ _ANSWERS = 24  # a window; more would measure the drawing of numbers
 
 @dataclass(frozen=True)
 class BoardLoadPlan:
-    """seconds: of the run, at most; with `backlog` it ends when all is drained. connect_s: over which boards come.
+    """seconds: of the run, at most; with `backlog` it ends when all is drained.
+    connect_s: over which boards come.
 
     backlog: windows that wait on each board at the start.
     """
@@ -68,8 +69,9 @@ class BoardLoadPlan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """windows: cut by all boards. sent: publications; different: how many windows those were. confirmed: windows up to
-    the boards' marks.
+    """windows: cut by all boards.
+    sent: publications; different: how many windows those were.
+    confirmed: windows up to the boards' marks.
 
     live_s: when the last board had heard from the fleet, from the first connection on; drained_s: when nothing waited
     any more. None: it did not come to that. losses: connections that ended.

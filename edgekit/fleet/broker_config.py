@@ -40,7 +40,9 @@ _ITERATIONS = 1000  # the passwords are 192 random bits: they cannot be guessed,
 
 @dataclass(frozen=True)
 class BrokerPlan:
-    """boards: their ids. servers: users that take everything in. certificate: None for an unencrypted listener."""
+    """boards: their ids.
+    servers: users that take everything in.
+    certificate: None for an unencrypted listener."""
 
     boards: Sequence[str] = ()
     servers: Sequence[str] = ("ingest",)

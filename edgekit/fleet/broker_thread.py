@@ -29,7 +29,8 @@ _CLOSE_S = 10.0
 
 
 class BrokerThread(ABC):
-    """`counts`: what went wrong, by word (`store`, `fault`), and what a subclass counts. Read from any thread."""
+    """`counts`: what went wrong, by word (`store`, `fault`), and what a subclass counts.
+    Read from any thread."""
 
     link: Link
 

@@ -32,7 +32,8 @@ _NAME = re.compile(r"([0-9a-f]{64})\.ekb\Z")
 
 
 def read_bundle_facts(path: Path) -> tuple[RolloutBundle, bytes]:
-    """What a roll-out needs to know, and the bytes. Raises BundleError; no signature is checked: boards do that."""
+    """What a roll-out needs to know, and the bytes.
+    Raises BundleError; no signature is checked: boards do that."""
     header = head_of(source_of(path))
     manifest = parse_manifest(header.manifest_bytes, str(path))
     data = path.read_bytes()

@@ -53,7 +53,8 @@ _MOST_PACKET_BYTES = 2 << 20
 
 @dataclass(frozen=True)
 class Pace:
-    """most, wait_s: how many messages, or how long, one transaction collects. chores_s: between looks for silence.
+    """most, wait_s: how many messages, or how long, one transaction collects.
+    chores_s: between looks for silence.
 
     wake_per_s: how many boards a second get word that the ingestor is there.
     """
@@ -137,8 +138,8 @@ class Credits:
 
 
 class Ingest(BrokerThread):
-    """`counts`: messages; new windows; events; repeated, messages that were stored before; commits. `refused`: payloads
-    by word. `intake`: of the last minute. Read from any thread.
+    """`counts`: messages; new windows; events; repeated, messages that were stored before.
+    Commits. `refused`: payloads by word. `intake`: of the last minute. Read from any thread.
 
     share: the group among whose ingestors the broker divides what boards send; each needs a name of its own.
     """
@@ -208,7 +209,8 @@ class Ingest(BrokerThread):
         self._arrivals, self._changes = [], []
 
     def _is_due(self, now: float) -> bool:
-        """Whether to commit. Boards that sent all they had credit for send nothing before the next acknowledgement."""
+        """Whether to commit.
+        Boards that sent all they had credit for send nothing before the next acknowledgement."""
         n = self._pending
         if not n or now - self._first_at >= self._pace.wait_s:
             return n > 0

@@ -55,7 +55,8 @@ class WindowIntake:
                 seconds.popleft()
 
     def figures(self) -> dict[str, float]:
-        """windows_per_s, repeated_per_s: new windows, and messages that were stored before. busy: share of a core.
+        """windows_per_s, repeated_per_s: new windows, and messages that were stored before.
+        busy: share of a core.
 
         commit_s: the longest time from a message to its commit.
         """

@@ -52,7 +52,8 @@ class _Table:
         self._open: dict[_Bounded, str] = {}
 
     def admit(self, one: _Bounded, peer: str) -> bool:
-        """Count it, in the place of another one where the bound is reached; False if there is no place."""
+        """Count it, in the place of another one where the bound is reached.
+        False if there is no place."""
         same = [other for other, address in self._open.items() if address == peer]
         full = peer not in self._exempt and len(same) >= self._most_a_peer
         if full or len(self._open) >= self._most:

@@ -66,7 +66,9 @@ class SharedStore(Store, Tables, Protocol):
 
 @dataclass(frozen=True)
 class RolloutBundle:
-    """A bundle file. profile: that it was built for; compatible: those that may run it. sha: as boards report it."""
+    """A bundle file.
+    profile: that it was built for; compatible: those that may run it.
+    sha: as boards report it."""
 
     name: str
     version: str
@@ -98,7 +100,8 @@ class Rollout:
 
 @dataclass(frozen=True)
 class BoardRow:
-    """want: "" not yet, "new", "former" (sent back) or "none" (its order was withdrawn). phase: "" before a report."""
+    """want: "" not yet, "new", "former" (sent back) or "none" (its order was withdrawn).
+    phase: "" before a report."""
 
     device: str
     wave: int
@@ -214,7 +217,8 @@ class RolloutTables:
     # What the server does.
 
     def step(self, rollout: Rollout, after: RolloutStanding, now_ms: int) -> bool:
-        """Take a step and give the orders that follow. False where the roll-out stands elsewhere by now."""
+        """Take a step and give the orders that follow.
+        False where the roll-out stands elsewhere by now."""
         before = rollout.standing
         with self._store.writing() as batch:
             changed = batch.execute(
@@ -253,7 +257,8 @@ class RolloutTables:
         )
 
     def report(self, reports: Sequence[tuple[str, OrderReport]], now_ms: int) -> None:
-        """What boards said. A withdrawn order that was carried out all the same is undone with the others.
+        """What boards said.
+        A withdrawn order that was carried out all the same is undone with the others.
 
         A report of another bundle under the same number counts for nothing: the order is repeated.
         """

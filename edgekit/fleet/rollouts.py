@@ -51,7 +51,8 @@ Word = Literal["pause", "resume", "abort", "undo"]
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """waves: shares of the boards, ascending. abort_over: share of a wave's boards that may fail.
+    """waves: shares of the boards, ascending.
+    abort_over: share of a wave's boards that may fail.
 
     settle_s: how long a wave is watched after its boards committed. figures_s: how much longer it may take until there
     are enough answers. deadline_s: after which boards that are not done hold a wave up no more. judged: whether figures
@@ -80,7 +81,9 @@ class RolloutPlan:
 
 @dataclass(frozen=True)
 class RolloutStanding:
-    """wave: the one in hand, from 0. since_ms: when it began. waived: the wave whose figures the operator waived.
+    """wave: the one in hand, from 0.
+    since_ms: when it began.
+    waived: the wave whose figures the operator waived.
 
     why: of the last change, a sentence. by_word: an operator made it.
     """
@@ -95,7 +98,9 @@ class RolloutStanding:
 
 @dataclass(frozen=True)
 class Tally:
-    """Boards of the wave in hand. last_ms: when the last of them came to an end. reasons: codes of failures, counted.
+    """Boards of the wave in hand.
+    last_ms: when the last of them came to an end.
+    reasons: codes of failures, counted.
 
     moving_back: boards of any wave that were sent back and have not arrived.
     """
@@ -111,7 +116,8 @@ class Tally:
 
 @dataclass(frozen=True)
 class Figures:
-    """latency: of answers by the device itself, milliseconds. psi: the largest, None where it is not known."""
+    """latency: of answers by the device itself, milliseconds.
+    psi: the largest, None where it is not known."""
 
     n: int = 0
     errors: int = 0
@@ -140,9 +146,8 @@ def parse_share(text: str) -> float:
 
 
 def waves_of(rev: int, devices: Iterable[str], waves: Sequence[float]) -> dict[str, int]:
-    """Device -> the number of its wave, from 0. Boards beyond the last share are in none. Each wave has a board, as
-    far as there are so many.
-    """
+    """Device -> the number of its wave, from 0.
+    Boards beyond the last share are in none. Each wave has a board, as far as there are so many."""
     order = sorted(devices, key=lambda name: hashlib.sha256(f"{rev}:{name}".encode()).digest())
     found: dict[str, int] = {}
     begin = 0
@@ -154,7 +159,8 @@ def waves_of(rev: int, devices: Iterable[str], waves: Sequence[float]) -> dict[s
 
 
 def figures_of(rows: Iterable[Rollup], psi: float | None = None) -> Figures:
-    """psi: the median of the boards'. The windows of a fleet keep the largest, which one board decides."""
+    """psi: the median of the boards'.
+    The windows of a fleet keep the largest, which one board decides."""
     n = errors = over = 0
     latency = Histogram()
     for row in rows:
@@ -209,7 +215,8 @@ def _least_ratio(bad: int, of: int, others: int, of_others: int, z: float) -> fl
 def decide(
     plan: RolloutPlan, standing: RolloutStanding, tally: Tally, verdict: Verdict, now_ms: int
 ) -> RolloutStanding:
-    """verdict: `early` while boards of the wave are pending. The same RolloutStanding where there is nothing to do."""
+    """verdict: `early` while boards of the wave are pending.
+    The same RolloutStanding where there is nothing to do."""
     if standing.state == "undoing":
         late = now_ms - standing.since_ms > 1000 * plan.deadline_s
         if tally.moving_back and not late:

@@ -44,7 +44,8 @@ def check_broker() -> None:
 
 
 class EmbeddedBroker:
-    """port: 0 for a free one. Raises FleetError when it is in use, MissingExtraError without amqtt."""
+    """port: 0 for a free one.
+    Raises FleetError when it is in use, MissingExtraError without amqtt."""
 
     def __init__(self, port: int = 1883) -> None:
         self.port = _free(port)
@@ -130,7 +131,8 @@ def _free(port: int) -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """broker: its URL, None for an embedded one on `broker_port` (0 for a free one). store: sqlite:///PATH or postgresql://.
+    """broker: its URL, None for an embedded one on `broker_port` (0 for a free one).
+    store: sqlite:///PATH or postgresql://.
 
     listen: host:port of the pages; port 0 for a free one. names: further ones that browsers may call the server by.
     bundles: where the bundles of roll-outs are; None for a folder beside the store. rules: of the alerts.
@@ -156,7 +158,9 @@ class Settings:
 
 
 class FleetServer:
-    """url: of the pages. broker_url: to report to, without a password. exposed: whether other machines reach them."""
+    """url: of the pages.
+    broker_url: to report to, without a password.
+    exposed: whether other machines reach them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -168,7 +172,8 @@ class FleetServer:
         self.store: SqlStore
 
     def start(self) -> None:
-        """Raises FleetError, StoreError, TelemetryError, MissingExtraError; and then nothing is left running."""
+        """Raises FleetError, StoreError, TelemetryError, MissingExtraError.
+        Then nothing is left running."""
         with contextlib.ExitStack() as ends:
             self._start(ends)
             self._ends = ends.pop_all()
@@ -293,7 +298,8 @@ def _is_loopback(bound: socket.socket) -> bool:
 
 
 def _listening(settings: Settings) -> socket.socket:
-    """Raises FleetError; also where it would show the fleet to a network without asking who looks."""
+    """Raises FleetError.
+    Also where it would show the fleet to a network without asking who looks."""
     listen = settings.listen
     host, found, port = listen.rpartition(":")
     if not found or not port.isdecimal() or int(port) > 65535:

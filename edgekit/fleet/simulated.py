@@ -27,7 +27,9 @@ _TICK_S = 0.1
 
 @dataclass(frozen=True)
 class Habits:
-    """What a board is like. median_ms, spread: of the device's latencies. cached, hosted: shares of the answers."""
+    """What a board is like.
+    median_ms, spread: of the device's latencies.
+    cached, hosted: shares of the answers."""
 
     profile: str = "raspberry-pi-4"
     median_ms: float = 20.0

@@ -102,7 +102,9 @@ _MOST_TEXT = 64
 
 @dataclass(frozen=True)
 class Birth:
-    """What runs there. budget_ms: None where the bundle promises nothing. window_s: how often it reports."""
+    """What runs there.
+    budget_ms: None where the bundle promises nothing.
+    window_s: how often it reports."""
 
     software: str
     model: str
@@ -206,7 +208,8 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Change:
-    """A birth or a death. retained: the broker kept it from before, so it says nothing about now."""
+    """A birth or a death.
+    retained: the broker kept it from before, so it says nothing about now."""
 
     device: str
     received_ms: int
@@ -290,7 +293,9 @@ class FleetDevice:
 
 @dataclass(frozen=True)
 class Query:
-    """A list of boards. text: part of id, model, version, profile, site or group. state: one of STATES, or "".
+    """A list of boards.
+    text: part of id, model, version, profile, site or group.
+    state: one of STATES, or "".
 
     site to profile: None for any. sort: one of SORTS. lag_s: how much waits on a board in state
     `lagging`.
@@ -320,9 +325,10 @@ class BoardLatency(NamedTuple):
 
 @dataclass(frozen=True)
 class BuildBoards:
-    """What the boards that run a build say of themselves. budget_ms: what most of them say, the larger of two that as
-    many do. psi: of each that has one, ascending. boards: each that answered lately.
-    """
+    """What the boards that run a build say of themselves.
+    budget_ms: what most of them say, the larger of two that as many do.
+    psi: of each that has one, ascending.
+    boards: each that answered lately."""
 
     model: str
     version: str
@@ -404,7 +410,9 @@ Quarter = Rollup
 
 @dataclass(frozen=True)
 class Totals:
-    """Of the whole fleet. changed: the latest of any board. waiting: windows that are on boards, as they said last.
+    """Of the whole fleet.
+    changed: the latest of any board.
+    waiting: windows that are on boards, as they said last.
 
     newest_ms: when the newest window ended, and no later than it came; 0 before the first.
     """
@@ -441,7 +449,8 @@ class Store(Protocol):
         ...
 
     def counts(self, group_by: GroupBy | None = None, query: Query | None = None) -> list[GroupCount]:
-        """Boards by state, of the fleet or of each group; the largest group first. `query` narrows them."""
+        """Boards by state, of the fleet or of each group; the largest group first.
+        `query` narrows them."""
         ...
 
     def builds(self, model: str | None = None) -> list[BuildBoards]:
@@ -465,7 +474,8 @@ class Store(Protocol):
     def history(
         self, model: str | None, version: str | None, profile: str | None, since_ms: int, resolution: Resolution
     ) -> list[Rollup]:
-        """Of all boards by (model, version, profile), the oldest first; None: any. 5m reaches back 2 days."""
+        """Of all boards by (model, version, profile), the oldest first.
+        None: any. 5m reaches back 2 days."""
         ...
 
     def quarters(self, name: str, since_ms: int) -> list[Rollup]:

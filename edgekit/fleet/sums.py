@@ -39,7 +39,8 @@ class Database(Protocol):
 
 
 def select_in(database: Database, statement: str, values: Sequence[Any], width: int = 1) -> list[Any]:
-    """Rows of a statement whose {} is a list of values, or of rows of `width` integers; in few, alike statements."""
+    """Rows of a statement whose {} is a list of values, or of rows of `width` integers.
+    In few, alike statements."""
     found: list[Any] = []
     for start in range(0, len(values), _CHUNK):
         some = list(values[start : start + _CHUNK])
@@ -160,7 +161,8 @@ def grow(database: Database, sizes: dict[str, tuple[int, int]]) -> None:
 
 
 def write_rollups(database: Database, rollups: dict[Key, tuple[Sums, int]]) -> dict[str, tuple[int, int]]:
-    """Write roll-ups, each with the bytes of the row that it replaces, or -1; what that adds to each size."""
+    """Write roll-ups, each with the bytes of the row that it replaces, or -1.
+    What that adds to each size."""
     rows: list[tuple[Any, ...]] = []
     sizes: dict[str, tuple[int, int]] = {}
     for key, (sums, before) in rollups.items():

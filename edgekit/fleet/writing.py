@@ -130,7 +130,8 @@ class _Epoch:
 
 class Batch:
     def __init__(self, database: Database, named: dict[str, int]) -> None:
-        """named: how many builds each board has brought. `brought` has those of this batch, once it is committed."""
+        """named: how many builds each board has brought.
+        `brought` has those of this batch, once it is committed."""
         self._db, self._named = database, named
         self.brought: Counter[str] = Counter()
         self._rows: dict[str, dict[str, Any]] = {}

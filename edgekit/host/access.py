@@ -105,7 +105,9 @@ class Tokens:
         return cls(clients)
 
     def admit(self, headers: Mapping[str, str], now: float, *, counts: bool = True) -> Client:
-        """The client that sends a request. counts: against its rate. Raises RequestError(401 or 429)."""
+        """The client that sends a request.
+        counts: against its rate.
+        Raises RequestError(401 or 429)."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else ""
         digest = hashlib.sha256(given[:_MOST_TOKEN].encode("latin-1")).digest()

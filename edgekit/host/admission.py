@@ -49,7 +49,9 @@ class Ticket:
 
 
 class Admission:
-    """One model's. max_batch: items that share an inference at most. clock: monotonic seconds. Not thread-safe.
+    """One model's.
+    max_batch: items that share an inference at most.
+    clock: monotonic seconds. Not thread-safe.
 
     engines: that run side by side. ahead: items that were let in and have not left.
     """

@@ -56,8 +56,9 @@ _LOG = logging.getLogger("edgekit.host")
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """arrived: when its first byte came, on the api's clock. reserve: memory for the answer, before it is worked out;
-    raises RequestError where there is none left. client: who sends it; None where no token is needed."""
+    """arrived: when its first byte came, on the api's clock.
+    reserve: memory for the answer, before it is worked out; raises RequestError where there is none left.
+    client: who sends it; None where no token is needed."""
 
     head: Head
     body: bytearray
@@ -67,8 +68,9 @@ class InferenceRequest:
 
 
 class Api:
-    """Belongs to one event loop. tokens: who may ask; None for everybody. counts: responses by status, since the
-    start."""
+    """Belongs to one event loop.
+    tokens: who may ask; None for everybody.
+    counts: responses by status, since the start."""
 
     def __init__(
         self, repository: Repository, clock: Callable[[], float] = time.monotonic, tokens: Tokens | None = None
@@ -92,7 +94,8 @@ class Api:
         return self.tokens.admit(head.headers, self._clock())
 
     def refuse_early(self, head: Head, text: bytearray, arrived: float) -> Response | None:
-        """503 by the JSON of an inference, before its tensors came; None to go on, also for what does not add up."""
+        """503 by the JSON of an inference, before its tensors came.
+        None to go on, also for what does not add up."""
         match head.segments:
             case ("v2", "models", name, "infer"):
                 version = None

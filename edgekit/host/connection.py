@@ -57,7 +57,8 @@ def overdue(state: State, age_s: float, patience: Patience) -> bool:
 
 
 class Keeper(Protocol):
-    """What a connection needs of the server that made it. draining: whether no further request is taken."""
+    """What a connection needs of the server that made it.
+    draining: whether no further request is taken."""
 
     api: Api
     limits: HttpLimits
@@ -71,7 +72,8 @@ class Keeper(Protocol):
 
     def goodbye(self, connection: Connection) -> None: ...
     def reserve(self, size: int) -> None:
-        """Memory for a body or an answer of so many bytes. Raises RequestError where there is none left."""
+        """Memory for a body or an answer of so many bytes.
+        Raises RequestError where there is none left."""
         ...
 
     def release(self, size: int) -> None: ...
@@ -246,7 +248,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._server.api.refuse_early(head, body[:at], self._first_byte)
 
     def _turn_away(self, head: Head, refused: Response, left: int) -> None:
-        """Refuse a request of whose body so much has not come yet; the connection stays where that costs little."""
+        """Refuse a request of whose body so much has not come yet.
+        The connection stays where that costs little."""
         self._skip = left
         if self._skip > _MOST_SKIPPED or not head.keep_alive or self._server.draining:
             self._say_last(refused)

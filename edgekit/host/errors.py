@@ -28,9 +28,12 @@ class ExportError(EdgekitError):
 
 
 class RequestError(EdgekitError):
-    """One request that gets no answer. status: of HTTP. close: nothing more can be read from this connection.
+    """One request that gets no answer.
+    status: of HTTP.
+    close: nothing more can be read from this connection.
 
-    headers: of the response."""
+    headers: of the response.
+    """
 
     code = "request"
 

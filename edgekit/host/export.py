@@ -45,7 +45,8 @@ _PRECISIONS = {"float16": "FP16", "int8": "INT8"}
 
 @dataclass(frozen=True)
 class Export:
-    """server: whose repository. recipe: of the artifact; None for the primary one, or the first in ONNX.
+    """server: whose repository.
+    recipe: of the artifact; None for the primary one, or the first in ONNX.
 
     gpu: whether instances run on a GPU; None where the bundle's profile has one.
     storage: where KServe finds the repository, `s3://...` or `pvc://...`; None for a claim named after the model.
@@ -77,7 +78,8 @@ class Exported:
 
 
 def export(bundle: Bundle, folder: Path, how: Export | None = None) -> Exported:
-    """Write the repository into a folder that is new or empty. Raises ExportError, and what reading the bundle raises.
+    """Write the repository into a folder that is new or empty.
+    Raises ExportError, and what reading the bundle raises.
 
     bundle: verified already.
     """

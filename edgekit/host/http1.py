@@ -54,7 +54,8 @@ class Head:
 
     @property
     def json_bytes(self) -> int | None:
-        """Bytes of JSON in front of the binary tensors; None where the header is missing or no number."""
+        """Bytes of JSON in front of the binary tensors.
+        None where the header is missing or no number."""
         text = self.headers.get(HEADER_LENGTH.lower(), "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
 
@@ -74,7 +75,8 @@ class Response:
 
 
 def parse_head(data: bytes, limits: HttpLimits) -> Head:
-    """data: the request line and the headers, without the empty line at their end. Raises RequestError."""
+    """data: the request line and the headers, without the empty line at their end.
+    Raises RequestError."""
     first, *lines = data.split(b"\r\n")
     matched = _REQUEST_LINE.fullmatch(first)
     if matched is None:

@@ -15,7 +15,8 @@ _STATUSES = (200, 400, 401, 404, 429, 500, 503)
 
 
 def host_metrics(responses: Mapping[int, int], served: Sequence[tuple[Served, Admission]]) -> str:
-    """responses: HTTP status -> how many. served: each model with what decides about its requests."""
+    """responses: HTTP status -> how many.
+    served: each model with what decides about its requests."""
     counted = {**dict.fromkeys(_STATUSES, 0), **responses}
     models = [({"model": one.manifest.name, "version": one.manifest.version}, admission) for one, admission in served]
     return "".join(

@@ -45,7 +45,8 @@ Item = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Served:
-    """One bundle, open. copies: of the model, each with an engine of its own that runs beside it."""
+    """One bundle, open.
+    copies: of the model, each with an engine of its own that runs beside it."""
 
     manifest: Manifest
     model: Model
@@ -114,7 +115,9 @@ class Served:
         return [{name: array[i] for name, array in ready.items()} for i in range(count)]
 
     def outputs(self, answers: Sequence[Answer], wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """The answers as tensors with a batch axis. wanted: names, all where empty. Raises RequestError(400)."""
+        """The answers as tensors with a batch axis.
+        wanted: names, all where empty.
+        Raises RequestError(400)."""
         names = [spec.name for spec in self.contract.outputs]
         odd = [name for name in wanted if name not in names]
         if odd:
@@ -140,7 +143,9 @@ class Served:
 
 
 class Repository:
-    """name -> version -> what is served. folder: of bundles that can be loaded later. opener: opens one of them."""
+    """name -> version -> what is served.
+    folder: of bundles that can be loaded later.
+    opener: opens one of them."""
 
     def __init__(
         self,
@@ -173,7 +178,8 @@ class Repository:
         instances: int = 1,
         opening: Callable[[str], None] = lambda _: None,
     ) -> Repository:
-        """Open every bundle, or none. secret: of encrypted ones, engine: "gpu" for no other; see `open_bundle`.
+        """Open every bundle, or none.
+        secret: of encrypted ones, engine: "gpu" for no other; see `open_bundle`.
 
         instances: engines of each bundle that run side by side, each with threads and a cache of its own.
         Raises what `open_bundle` raises, and ServeError.

@@ -25,7 +25,8 @@ def not_taken(
     installed: Callable[[], Mapping[str, str]] = available,
     no_gpu: Callable[[], str] = absent,
 ) -> tuple[tuple[str, str], ...]:
-    """(engine, reason), in the order in which engines are tried. described: what `Model.describe` says."""
+    """(engine, reason), in the order in which engines are tried.
+    described: what `Model.describe` says."""
     here = [name for name in installed() if on_gpu(name)]
     if not here and no_gpu():
         return ()

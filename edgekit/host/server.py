@@ -91,7 +91,8 @@ class Server:
         self._accepting, self._sweeper = loop.create_task(self._accept(sock)), loop.create_task(self._sweep())
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Take no new connection, answer what was asked, then close everything; after drain_s without waiting."""
+        """Take no new connection, answer what was asked, then close everything.
+        After drain_s without waiting."""
         self.draining = self.api.draining = True
         await _cancelled(self._accepting, *self._opening)
         if self._listening is not None:
@@ -130,7 +131,8 @@ class Server:
             self._gone.set()
 
     def reserve(self, size: int) -> None:
-        """Room for a body or an answer. Raises RequestError(503) when all of them together would be too much."""
+        """Room for a body or an answer.
+        Raises RequestError(503) when all of them together would be too much."""
         if self._reserved + size > self.limits.bodies_bytes:
             raise RequestError(503, "too many large requests at one time", close=True)
         self._reserved += size
@@ -160,7 +162,8 @@ class Server:
             connection.check(now)
 
     async def _accept(self, sock: socket.socket) -> None:
-        """Take connections. Those that have not spoken TLS yet count, too: a client needs no certificate for them."""
+        """Take connections.
+        Those that have not spoken TLS yet count, too: a client needs no certificate for them."""
         loop, silent = asyncio.get_running_loop(), True
         while True:
             try:
@@ -235,7 +238,9 @@ def _cannot_listen(where: str, error: OSError) -> ServeError:
 
 @dataclass(frozen=True)
 class Protection:
-    """How a server is protected; all None on loopback. certificate, key, client_ca: PEM. tokens: see `Tokens`."""
+    """How a server is protected; all None on loopback.
+    certificate, key, client_ca: PEM.
+    tokens: see `Tokens`."""
 
     certificate: Path | None = None
     key: Path | None = None
@@ -275,7 +280,8 @@ def serve(
 
 
 def protected(api: Api, protection: Protection) -> Server:
-    """A server of the api, protected so; its files are read again when they change. Raises ServeError."""
+    """A server of the api, protected so; its files are read again when they change.
+    Raises ServeError."""
     rereads, tls, path = [], None, protection.tokens
     if path is not None:
         api.tokens = Tokens.read(path)

@@ -20,7 +20,8 @@ __all__ = ["load_certificate", "tls_context"]
 
 
 def tls_context(certificate: Path, key: Path | None = None, client_ca: Path | None = None) -> ssl.SSLContext:
-    """certificate: PEM, the server's first, and its key where `key` is None. Raises ServeError (serve-certificate)."""
+    """certificate: PEM, the server's first, and its key where `key` is None.
+    Raises ServeError (serve-certificate)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     load_certificate(context, certificate, key)

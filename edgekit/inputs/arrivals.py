@@ -38,7 +38,8 @@ Sign = tuple[int, int, int]
 def settled_names(
     seen: Mapping[str, tuple[Sign, float]], reported: Mapping[str, Sign], now_s: float, settled_s: float = SETTLED_S
 ) -> list[str]:
-    """Names that are due, in the order in which they settled. seen: sign, and since when the file has had it."""
+    """Names that are due, in the order in which they settled.
+    seen: sign, and since when the file has had it."""
     due = [
         (since, name)
         for name, (sign, since) in seen.items()

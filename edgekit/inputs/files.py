@@ -105,8 +105,8 @@ _MOST_BYTES = 1 << 28
 
 
 def frames(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
-    """(name, frame) of each, None where the file is one frame or nothing that is known here. contract: the caller's
-    view.
+    """(name, frame) of each, None where the file is one frame or nothing that is known here.
+    contract: the caller's view.
 
     Raises InputsError, InputError or CalibrationError for a file that cannot be read, or does not fit the model.
     """

@@ -212,7 +212,8 @@ ENDING = ".secret"
 
 @dataclass(frozen=True)
 class SecretEntry:
-    """id: what names the key in bundles and messages; empty where the file holds none. trouble: why not."""
+    """id: what names the key in bundles and messages; empty where the file holds none.
+    trouble: why not."""
 
     name: str
     path: Path
@@ -221,7 +222,8 @@ class SecretEntry:
 
 
 def create_secret(folder: KeyFolder, name: str) -> SecretEntry:
-    """A new key. Raises KeysError where the name is taken, makes no file's name, or the folder is open to others."""
+    """A new key.
+    Raises KeysError where the name is taken, makes no file's name, or the folder is open to others."""
     secret = Secret([os.urandom(KEY_BYTES)])
     (key,) = secret.to_pipe()
     text = f"# edgekit: key {secret.id} of encrypted bundles. Who has it can read them.\n{key}\n"

@@ -44,7 +44,8 @@ _CURVES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
 
 @dataclass(frozen=True)
 class EllipticSigner:
-    """public_pem: SubjectPublicKeyInfo. sign: a message's ECDSA signature in DER; raises KeysError."""
+    """public_pem: SubjectPublicKeyInfo.
+    sign: a message's ECDSA signature in DER; raises KeysError."""
 
     public_pem: bytes
     sign: Callable[[bytes], bytes]
@@ -140,7 +141,9 @@ _PREDICATE_TYPE = "https://model_signing/signature/v1.0"
 
 
 def model_signature(name: str, data: bytes, signer: EllipticSigner) -> str:
-    """The signature file's text. name: the bundle's file name, without a folder. data: its bytes."""
+    """The signature file's text.
+    name: the bundle's file name, without a folder.
+    data: its bytes."""
     digest = hashlib.sha256(data)
     fields = {
         "_type": _STATEMENT_TYPE,

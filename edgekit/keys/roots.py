@@ -173,9 +173,9 @@ Signed = dict[str, Any]
 
 @dataclass(frozen=True)
 class Member:
-    """name: what people call the key. public: its raw 32 bytes. expires_s: seconds since 1970, None for as long as the
-    root.
-    """
+    """name: what people call the key.
+    public: its raw 32 bytes.
+    expires_s: seconds since 1970, None for as long as the root."""
 
     name: str
     public: bytes
@@ -197,7 +197,9 @@ class Dates:
 def first_root(
     root: Sequence[Member], bundle: Sequence[Member], dates: Dates, *, root_threshold: int = 1, threshold: int = 1
 ) -> Signed:
-    """Version 1. root: who signs the versions after it. bundle: who signs bundles; threshold: how many of them must."""
+    """Version 1.
+    root: who signs the versions after it.
+    bundle: who signs bundles; threshold: how many of them must."""
     signed: Signed = {
         "type": "edgekit-root",
         "format": 1,
@@ -214,7 +216,8 @@ def first_root(
 def with_keys(
     signed: Signed, members: Sequence[Member], role: RoleName, dates: Dates, threshold: int | None = None
 ) -> Signed:
-    """With more keys in a role. threshold: how many of that role must sign from now on, None for as many as before."""
+    """With more keys in a role.
+    threshold: how many of that role must sign from now on, None for as many as before."""
     new = _added(signed, members, role)
     if threshold is not None:
         new["roles"][role]["threshold"] = threshold
@@ -227,7 +230,8 @@ def renew(signed: Signed, dates: Dates) -> Signed:
 
 
 def rotate(signed: Signed, keyid: str, member: Member, dates: Dates, until_s: float) -> Signed:
-    """`member` wherever `keyid` was; what the old key signs is accepted until `until_s`, seconds since 1970."""
+    """`member` wherever `keyid` was.
+    What the old key signs is accepted until `until_s`, seconds since 1970."""
     old = _known(signed, keyid)
     new = copy.deepcopy(signed)
     roles: tuple[RoleName, ...] = ("root", "bundle")
@@ -243,9 +247,8 @@ def rotate(signed: Signed, keyid: str, member: Member, dates: Dates, until_s: fl
 
 
 def revoke(signed: Signed, keyid: str, why: str, dates: Dates, threshold: int | None = None) -> Signed:
-    """Without `keyid`, for good. threshold: of the role bundle from now on, where too few keys are left for the old
-    one.
-    """
+    """Without `keyid`, for good.
+    threshold: of the role bundle from now on, where too few keys are left for the old one."""
     old = _known(signed, keyid)
     new = copy.deepcopy(signed)
     del new["keys"][keyid]
@@ -319,8 +322,9 @@ class RootUpdate:
 def take_over(
     files: Sequence[Path], to: Path, *, expect: str | None = None, now: TrustTime | None = None
 ) -> RootUpdate:
-    """expect: the fingerprint that the first root must have. Raises TrustError, TrustError (root-rollback,
-    root-expired), KeysError, OutputError; what is in force stays as it is then."""
+    """expect: the fingerprint that the first root must have.
+    Raises TrustError, TrustError (root-rollback, root-expired), KeysError, OutputError; what is in force stays as it is
+    then."""
     candidates = sorted(
         ((parse_root(data, str(path)), data) for path, data in [(path, read_root(path)) for path in files]),
         key=lambda one: one[0].version or 0,

@@ -56,7 +56,9 @@ _HEX = re.compile(rb"(?:[0-9a-fA-F]{2})+")
 
 @dataclass(frozen=True)
 class ExternalSigner:
-    """command: a line. public: the raw 32 bytes of its key. timeout_s: a person may have to touch a token."""
+    """command: a line.
+    public: the raw 32 bytes of its key.
+    timeout_s: a person may have to touch a token."""
 
     command: str
     public: bytes
@@ -140,8 +142,10 @@ def not_by(command: str, key: str) -> KeysError:
 
 @dataclass(frozen=True)
 class SigningOptions:
-    """keys: names or PEM files. signer: a command for those of them that are public. passphrase: asked for a key that
-    is encrypted, given its file. warn: called with the file of a private key that other users could read or write."""
+    """keys: names or PEM files.
+    signer: a command for those of them that are public.
+    passphrase: asked for a key that is encrypted, given its file.
+    warn: called with the file of a private key that other users could read or write."""
 
     keys: tuple[str, ...] = ()
     signer: str | None = None
@@ -204,7 +208,8 @@ def is_public(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class SigningResult:
-    """added: keyids that signed now; signed_by: all that have. digest: of the manifest, the name of what was signed."""
+    """added: keyids that signed now; signed_by: all that have.
+    digest: of the manifest, the name of what was signed."""
 
     path: Path
     manifest: Manifest

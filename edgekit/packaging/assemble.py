@@ -197,9 +197,10 @@ Item = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class BundleArtifact:
-    """One artifact of a bundle. fidelity, estimate: reports as `--json` prints them. settings: the recipe as data, None
-    for the artifact's own. top_scores: as in `ArtifactEntry`.
-    """
+    """One artifact of a bundle.
+    fidelity, estimate: reports as `--json` prints them.
+    settings: the recipe as data, None for the artifact's own.
+    top_scores: as in `ArtifactEntry`."""
 
     artifact: Artifact
     fidelity: dict[str, Any] | None = None

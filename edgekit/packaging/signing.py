@@ -88,7 +88,8 @@ def signature_block(body: bytes, signers: Sequence[Signer], others: Iterable[Sig
 
 
 def load_signing_key(path: Path, passphrase: Callable[[Path], bytes | None] | None = None) -> SigningKey:
-    """An Ed25519 private key from a PEM file. passphrase: asked with the path where the file is encrypted.
+    """An Ed25519 private key from a PEM file.
+    passphrase: asked with the path where the file is encrypted.
 
     Raises PackagingError naming the file.
     """
@@ -102,7 +103,8 @@ def load_signing_key(path: Path, passphrase: Callable[[Path], bytes | None] | No
 
 
 def load_private_key(path: Path, passphrase: Callable[[Path], bytes | None] | None, make: str) -> PrivateKeyTypes:
-    """A private key of whatever kind from a PEM file. make: how to make one that would do, for the error.
+    """A private key of whatever kind from a PEM file.
+    make: how to make one that would do, for the error.
 
     Raises PackagingError naming the file.
     """

@@ -75,9 +75,8 @@ class Encryption:
 
 
 class BundleDraft:
-    """Collects blobs in the order they are first added. encryption: of every one of them, None to leave them as they
-    are.
-    """
+    """Collects blobs in the order they are first added.
+    encryption: of every one of them, None to leave them as they are."""
 
     def __init__(self, encryption: Encryption | None = None) -> None:
         self._encryption = encryption
@@ -85,7 +84,8 @@ class BundleDraft:
         self._ciphers: dict[str, Cipher] = {}
 
     def add(self, data: bytes, kind: Kind = "golden") -> str:
-        """Store a blob; returns the SHA-256, in hex, of what the file will hold. kind: `model` for a model file."""
+        """Store a blob; returns the SHA-256, in hex, of what the file will hold.
+        kind: `model` for a model file."""
         cipher = None
         if self._encryption is not None:
             data, cipher = self._encryption.encrypted(data, kind)

@@ -148,7 +148,8 @@ def _after(more: int, why: str, known: Evidence) -> Decision:
 
 
 def _more(known: Evidence) -> int | None:
-    """Items until the interval's upper end keeps the limit, or tells on which side the loss is; None for never."""
+    """Items until the interval's upper end keeps the limit, or tells on which side the loss is.
+    None for never."""
     assert known.interval is not None
     assert known.limit is not None
     room, reach = max(known.limit - known.loss, known.limit / 2), known.interval[1] - known.loss
@@ -163,7 +164,8 @@ def _unlabelled(known: Evidence) -> str:
 
 
 def evidence_of(report: Json, bundle: Json) -> Evidence:
-    """Of one of the build's boards. report: the object of `edgekit build --json`, bundle: one of its `bundles`."""
+    """Of one of the build's boards.
+    report: the object of `edgekit build --json`, bundle: one of its `bundles`."""
     found = bundle.get("fidelity") or {}
     void = next((str(one["what"]) for one in report.get("data") or () if one.get("code") in VOID), "")
     refused = bundle.get("refused") or ()

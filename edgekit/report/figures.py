@@ -65,9 +65,9 @@ class AxisMarks:
 
 @dataclass(frozen=True)
 class Axes:
-    """x: ends of the horizontal axis, in powers of ten. y: of the vertical one, the lower end first. width: of the
-    drawing, pixels.
-    """
+    """x: ends of the horizontal axis, in powers of ten.
+    y: of the vertical one, the lower end first.
+    width: of the drawing, pixels."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -262,7 +262,8 @@ def _points(title: str, colour: str, members: Sequence[CandidateView], estimates
 
 
 def error_by_layer(candidates: Sequence[CandidateView]) -> Figure | None:
-    """SQNR down the graph, one line an artifact: where it falls, the damage was done. None without layers."""
+    """SQNR down the graph, one line an artifact: where it falls, the damage was done.
+    None without layers."""
     traces = []
     for colour, candidate in zip(_LINES * 4, (c for c in candidates if c.layers), strict=False):
         rows = candidate.layers
@@ -294,7 +295,8 @@ def error_by_layer(candidates: Sequence[CandidateView]) -> Figure | None:
 
 
 def histogram(item: HistogramView) -> Figure:
-    """A layer's values in float and as the artifact holds them; on a logarithmic axis, because tails matter."""
+    """A layer's values in float and as the artifact holds them.
+    On a logarithmic axis, because tails matter."""
     edges = list(item.json["edges"])
     middles = [(a + b) / 2 for a, b in pairwise(edges)]
     traces = [

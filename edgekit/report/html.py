@@ -22,7 +22,8 @@ __all__ = ["html", "plotly_script"]
 
 
 def html(report: Mapping[str, Any]) -> str:
-    """report: the object of `edgekit build --json`. Raises MissingExtraError without jinja2 or plotly."""
+    """report: the object of `edgekit build --json`.
+    Raises MissingExtraError without jinja2 or plotly."""
     try:
         import jinja2
     except ModuleNotFoundError as error:

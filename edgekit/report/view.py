@@ -35,8 +35,9 @@ _SAME = 1e-12
 
 @dataclass(frozen=True)
 class VariantRow:
-    """noise_db: the best of the variants, None where there is none. drop: the least, as the limit counts it; None where
-    it was not compared, and then `why` says why not. kept: what the search ended with."""
+    """noise_db: the best of the variants, None where there is none.
+    drop: the least, as the limit counts it; None where it was not compared, and then `why` says why not.
+    kept: what the search ended with."""
 
     remedy: str
     recipe: str
@@ -106,7 +107,9 @@ class Damage:
 
 @dataclass(frozen=True)
 class CandidateView:
-    """One artifact. reference_bytes: of the largest float32 artifact. taken_by: profiles whose bundle has it."""
+    """One artifact.
+    reference_bytes: of the largest float32 artifact.
+    taken_by: profiles whose bundle has it."""
 
     json: Json
     reference_bytes: int | None
@@ -184,9 +187,8 @@ class CandidateView:
 
     @property
     def repair(self) -> Json | None:
-        """The story of the search that made it; on the artifact that missed the limit only where nothing better was
-        found.
-        """
+        """The story of the search that made it.
+        On the artifact that missed the limit only where nothing better was found."""
         story: Json | None = self.json.get("repair")
         return story if story is not None and story["recipe"] == self.recipe else None
 

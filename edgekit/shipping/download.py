@@ -90,7 +90,8 @@ def _download(wheel: RemoteWheel, part: Path, store: Path) -> None:
 
 @contextlib.contextmanager
 def _draft(part: Path) -> Iterator[Path]:
-    """`part`, locked, to resume; if another process writes it, a file of this process's own, removed at the end."""
+    """`part`, locked, to resume.
+    If another process writes it, a file of this process's own, removed at the end."""
     handle = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:  # still the file of that name: another process may have finished with it just now
@@ -135,7 +136,8 @@ def _append(wheel: RemoteWheel, part: Path) -> None:
 
 
 def _with_credentials(url: str) -> str:
-    """With user and password of a private index, if ~/.netrc has them; they are never printed and never stored."""
+    """With user and password of a private index, if ~/.netrc has them.
+    They are never printed and never stored."""
     parts = urllib.parse.urlsplit(url)
     found = None
     if parts.hostname:

@@ -40,6 +40,7 @@ class SshError(ShippingError):
 
 
 class BoardRefusedError(ShippingError):
-    """The machine at the other end is not the board that the package is for; said before anything is copied."""
+    """The machine at the other end is not the board that the package is for.
+    Said before anything is copied."""
 
     code = "board-refused"

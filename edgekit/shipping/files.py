@@ -42,7 +42,8 @@ _FLOAT_STEP = 1e-4  # a float output's step, as a share of the golden's largest 
 
 @dataclass(frozen=True)
 class FilesMade:
-    """recipe: of the artifact. packages: what `run.py` needs from the package index; empty where there is none."""
+    """recipe: of the artifact.
+    packages: what `run.py` needs from the package index; empty where there is none."""
 
     recipe: str
     files: tuple[Path, ...]

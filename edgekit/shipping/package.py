@@ -56,9 +56,9 @@ _UNSIGNED = (
 
 @dataclass(frozen=True)
 class Licence:
-    """name, version: of the distribution. says: the licence in its own words. texts: path in the wheel's dist-info ->
-    text.
-    """
+    """name, version: of the distribution.
+    says: the licence in its own words.
+    texts: path in the wheel's dist-info -> text."""
 
     name: str
     version: str
@@ -132,8 +132,10 @@ licences   licences/{list}
 
 @dataclass(frozen=True)
 class PackageRequest:
-    """bundle: an .ekb. output: the folder to make, or to fill. engine: None to choose. service: a command for a systemd
-    unit.
+    """bundle: an .ekb.
+    output: the folder to make, or to fill.
+    engine: None to choose.
+    service: a command for a systemd unit.
 
     wheel: edgekit's own, None to build it. extras: of edgekit, beside what the bundle needs (`telemetry`).
     anchors: whether the network of `edgekit profiles measure` comes along, 21 MB.
@@ -287,7 +289,8 @@ def _trust(request: PackageRequest, bundle: Bundle, folder: Path) -> tuple[str, 
 
 
 def _wheels(request: PackageRequest, plan: DeployPlan, folder: Path) -> tuple[Wheelhouse, list[str]]:
-    """With the engine's version that made the golden answers; where the board cannot have that one, the newest."""
+    """With the engine's version that made the golden answers.
+    Where the board cannot have that one, the newest."""
     profile = request.profile
     if plan.proven is None or plan.engine in profile.pins:
         return collect(profile, plan.engine, folder, wheel=request.wheel, extras=plan.extras), []

@@ -33,7 +33,9 @@ __all__ = ["DeployPlan", "package_name", "plan_deploy", "unit", "user_name"]
 
 @dataclass(frozen=True)
 class DeployPlan:
-    """name: of files and folders on the board. version: Debian's. extras: of edgekit, beside the engine's.
+    """name: of files and folders on the board.
+    version: Debian's.
+    extras: of edgekit, beside the engine's.
 
     proven: the engine's version that made the golden answers, None where another engine made them.
     notes: sentences that a person should read.

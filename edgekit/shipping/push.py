@@ -46,7 +46,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PushRequest:
-    """profile: None to look what board it is. prefix: where on the board, "" for the installer's own place.
+    """profile: None to look what board it is.
+    prefix: where on the board, "" for the installer's own place.
 
     bench: arguments for `edgekit bench` there, None for no timing. measure: whether `edgekit profiles measure` runs
     there. service, engine, wheel, extras, approve, trust, allow_unsigned: as for a package.
@@ -69,8 +70,9 @@ class PushRequest:
 
 @dataclass(frozen=True)
 class PushResult:
-    """prefix: where it is on the board. sent, kept: files. bench: the record of `edgekit bench`, anchors: what
-    an anchor file holds; None where not asked for."""
+    """prefix: where it is on the board.
+    sent, kept: files.
+    bench: the record of `edgekit bench`, anchors: what an anchor file holds; None where not asked for."""
 
     packed: PackageResult
     board: RemoteBoard
@@ -85,7 +87,8 @@ class PushResult:
 
 
 def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) -> PushResult:
-    """say: called with a sentence at each step. Raises SshError, BoardRefusedError, and what `pack` raises."""
+    """say: called with a sentence at each step.
+    Raises SshError, BoardRefusedError, and what `pack` raises."""
     from edgekit_runtime.bundle import read_bundle
 
     manifest = read_bundle(request.bundle).manifest
@@ -159,7 +162,8 @@ def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix:
 
 
 def _place(root: bool, home: str, name: str, prefix: str) -> str:
-    """prefix: of --prefix, "" for the usual place. Raises ShippingError for one that is no folder's absolute path."""
+    """prefix: of --prefix, "" for the usual place.
+    Raises ShippingError for one that is no folder's absolute path."""
     if prefix and not prefix.startswith("/"):
         raise ShippingError(f"{prefix!r:.80} is no absolute path", where="--prefix", do="Begin it with /")
     if prefix and not prefix.strip("/"):

@@ -44,7 +44,10 @@ _UV_GLIBC = (17, 28, *range(31, 41))  # the platforms that uv knows, by glibc's 
 
 @dataclass(frozen=True)
 class WheelTarget:
-    """profile: its name, for messages. arch: as `uname -m` prints it. python: "3.11". glibc: "2.36"."""
+    """profile: its name, for messages.
+    arch: as `uname -m` prints it.
+    python: "3.11".
+    glibc: "2.36"."""
 
     profile: str
     arch: str
@@ -129,7 +132,10 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @dataclass(frozen=True)
 class RemoteWheel:
-    """One file of an index. url: http(s) or file. sha256: lower-case hex. bytes: None where the index does not say."""
+    """One file of an index.
+    url: http(s) or file.
+    sha256: lower-case hex.
+    bytes: None where the index does not say."""
 
     name: str
     url: str
@@ -139,7 +145,8 @@ class RemoteWheel:
 
 @dataclass(frozen=True)
 class LockedDistribution:
-    """One distribution at one version. wheel: the best file for the board, None where no wheel fits it.
+    """One distribution at one version.
+    wheel: the best file for the board, None where no wheel fits it.
 
     pure: that file runs on any machine.
     """

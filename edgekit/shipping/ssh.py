@@ -74,7 +74,8 @@ _REASONS = (
 
 @dataclass(frozen=True)
 class Address:
-    """to: `user@host`, or a name of ~/.ssh/config. port, identity: None for what the configuration says."""
+    """to: `user@host`, or a name of ~/.ssh/config.
+    port, identity: None for what the configuration says."""
 
     to: str
     port: int | None = None
@@ -230,7 +231,9 @@ class SshConnection:
 
 @dataclass(frozen=True)
 class RemoteBoard:
-    """detected: as `edgekit profiles detect` would say there. pythons: every CPython, `3.11`. home: where data goes.
+    """detected: as `edgekit profiles detect` would say there.
+    pythons: every CPython, `3.11`.
+    home: where data goes.
 
     free_mb: where the package would be installed. root: whether the login is root's.
     """

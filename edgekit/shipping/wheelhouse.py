@@ -48,7 +48,8 @@ __all__ = ["DISTRIBUTION", "WheelFile", "Wheelhouse", "collect", "image_packages
 
 
 def image_packages(profile: Profile) -> dict[str, DebianPackage]:
-    """Distribution -> Debian's package for it on this image; empty for machines whose wheels exist. Pure."""
+    """Distribution -> Debian's package for it on this image.
+    Empty for machines whose wheels exist. Pure."""
     if profile.arch != "armv7l" or not profile.os.debian:
         return {}
     engines = [
@@ -130,7 +131,9 @@ _MAIN = {"extra": ""}
 
 @dataclass(frozen=True)
 class WheelFile:
-    """name, version: of the distribution. file: its name in the wheelhouse. sha256: lower-case hex."""
+    """name, version: of the distribution.
+    file: its name in the wheelhouse.
+    sha256: lower-case hex."""
 
     name: str
     version: str

@@ -46,9 +46,10 @@ _AS_ONE = 280.0
 
 @dataclass
 class ScenarioRow:
-    """One scenario. met, offloaded, wasted: policy -> share, the mean of the seeds; wasted of the device's time. bound:
-    the share that no policy exceeds. latest_ms: policy -> how long after its deadline the last caller had its answer.
-    """
+    """One scenario.
+    met, offloaded, wasted: policy -> share, the mean of the seeds; wasted of the device's time.
+    bound: the share that no policy exceeds.
+    latest_ms: policy -> how long after its deadline the last caller had its answer."""
 
     met: dict[str, float] = field(default_factory=dict)
     offloaded: dict[str, float] = field(default_factory=dict)

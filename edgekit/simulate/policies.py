@@ -26,9 +26,10 @@ Ask = Callable[[int, float, float], None]
 
 @dataclass
 class PolicyResult:
-    """requests: in all. met: had a full answer in time. offloaded: were sent to the host, hedges included. at_ms:
-    when each caller had its answer or error; `wasted_s` of the device's `busy_s` were in vain.
-    """
+    """requests: in all.
+    met: had a full answer in time.
+    offloaded: were sent to the host, hedges included.
+    at_ms: when each caller had its answer or error; `wasted_s` of the device's `busy_s` were in vain."""
 
     requests: int
     met: int = 0

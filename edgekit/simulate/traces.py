@@ -98,8 +98,11 @@ class Spells:
 
 @dataclass(frozen=True)
 class Trace:
-    """arrivals_s: ascending. device: which one of several. service_ms: on a cool device. out_ms, back_ms: of the good
-    network. dice: uniform, for a loss on the way."""
+    """arrivals_s: ascending.
+    device: which one of several.
+    service_ms: on a cool device.
+    out_ms, back_ms: of the good network.
+    dice: uniform, for a loss on the way."""
 
     scenario: Scenario
     arrivals_s: np.ndarray

@@ -80,7 +80,8 @@ class _DeviceRequest:
 
 
 class SimulatedDevice:
-    """One engine, first come first served. drop: leave out what cannot be met when its turn comes."""
+    """One engine, first come first served.
+    drop: leave out what cannot be met when its turn comes."""
 
     def __init__(self, world: World, *, drop: bool = True) -> None:
         self.world, self._drop = world, drop
@@ -165,7 +166,8 @@ class SimulatedHost:
         done: Done,
         answered: Callable[[float], object] = lambda _: None,
     ) -> None:
-        """One request over the network and back. answered: called with the seconds that the host says it took."""
+        """One request over the network and back.
+        answered: called with the seconds that the host says it took."""
         world, trace = self._world, self._world.trace
         self.exchanges += 1
         sent = world.now

@@ -98,9 +98,8 @@ def read_arrays(path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
 
 
 def refuse_irregular(path: Path, do: str = _AGAIN) -> None:
-    """Raises InputError, with what to do, for a pipe, a device, a socket or a folder; what does not exist is the
-    opener's business.
-    """
+    """Raises InputError, with what to do, for a pipe, a device, a socket or a folder.
+    What does not exist is the opener's business."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # ValueError: a path with a NUL in it

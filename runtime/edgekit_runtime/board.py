@@ -116,9 +116,8 @@ _NOWHERE = Path(os.devnull) / "edgekit"
 
 
 def _temporary_dir() -> Path:
-    """This user's own folder among the temporary ones; where another may write to what has that name, a path that
-    cannot be.
-    """
+    """This user's own folder among the temporary ones.
+    Where another may write to what has that name, a path that cannot be."""
     import tempfile
 
     folder = Path(tempfile.gettempdir()) / f"edgekit-{os.getuid() if hasattr(os, 'getuid') else 'state'}"
@@ -132,7 +131,8 @@ def _temporary_dir() -> Path:
 
 
 def resident_mb(pid: int | None = None) -> float | None:
-    """What a process, this one by default, has resident now, in MB (1e6 bytes); None where the system does not say."""
+    """What a process, this one by default, has resident now, in MB (1e6 bytes).
+    None where the system does not say."""
     try:
         pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
@@ -147,7 +147,8 @@ def private_mb() -> float | None:
 
 
 def peak_mb() -> float | None:
-    """The most that this process ever had resident, in MB (1e6 bytes); None where the system does not say.
+    """The most that this process ever had resident, in MB (1e6 bytes).
+    None where the system does not say.
 
     Not `ru_maxrss` where there is /proc: that begins with what the process that started this one had.
     """

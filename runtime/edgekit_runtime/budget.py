@@ -103,7 +103,8 @@ class DeviceOutlook:
         return self.queue_ms + rest[len(rest) // 2] + p90_ms
 
     def needs_ms(self, left_ms: float) -> float | None:
-        """The shortest time in which nine in ten inferences that fit were done; None where none fits."""
+        """The shortest time in which nine in ten inferences that fit were done.
+        None where none fits."""
         return _reached(self.services_ms[: bisect_right(self.services_ms, left_ms)])
 
     def chance(self, left_ms: float) -> float:
@@ -161,7 +162,8 @@ class HostOutlook:
         return met / total
 
     def needs_ms(self, left_ms: float) -> float | None:
-        """The shortest time in which nine in ten answers that were in time came; None where there is none of them."""
+        """The shortest time in which nine in ten answers that were in time came.
+        None where there is none of them."""
         return _reached(sorted(ms for ms in self.answers_ms if ms <= left_ms))
 
 
@@ -169,7 +171,7 @@ class HostOutlook:
 class OffloadDecision:
     """host: the likeliest ready one of those given, also where the device answers; None for none.
 
-    device_chance, host_chance: of being in time. predicted_ms: expected of the destination, of the device for `both`
+    device_chance: of being in time. predicted_ms: expected of the destination, of the device for `both`
     and of the best one for `neither`. fits: whether the destination is likely to be in time; None where there is no
     budget.
     """
@@ -179,7 +181,6 @@ class OffloadDecision:
     predicted_ms: float
     fits: bool | None
     device_chance: float = 1.0
-    host_chance: float = 0.0
 
 
 def decide(
@@ -190,9 +191,9 @@ def decide(
     token: bool = False,
     degraded: DeviceOutlook | None = None,
 ) -> OffloadDecision:
-    """left_ms: what is left of the caller's budget, None for none. token: whether both may be asked. degraded: of the
-    bundle's degraded artifact, where it is open.
-    """
+    """left_ms: what is left of the caller's budget, None for none.
+    token: whether both may be asked.
+    degraded: of the bundle's degraded artifact, where it is open."""
     if left_ms is None:
         return OffloadDecision("device", None, device.p90_ms, None)
     chance = device.chance(left_ms)
@@ -201,7 +202,7 @@ def decide(
         if host.ready and (best is None or host.chance(left_ms) > likely):
             best, likely = index, host.chance(left_ms)
     if chance >= SURE:
-        return OffloadDecision("device", best, device.p90_ms, True, chance, likely)
+        return OffloadDecision("device", best, device.p90_ms, True, chance)
     expected_ms = device.expected_ms
     if best is None:
         if expected_ms > left_ms and degraded is not None and degraded.chance(left_ms) >= SURE:
@@ -209,12 +210,12 @@ def decide(
         destination: Destination = "device" if expected_ms <= left_ms else "neither"
         return OffloadDecision(destination, None, expected_ms, False, chance)
     if token and 0 < chance < SHARED and 0 < likely < SHARED:
-        return OffloadDecision("both", best, expected_ms, False, chance, likely)
+        return OffloadDecision("both", best, expected_ms, False, chance)
     if chance >= likely and chance > 0:
-        return OffloadDecision("device", best, expected_ms, False, chance, likely)
+        return OffloadDecision("device", best, expected_ms, False, chance)
     needs_ms = hosts[best].needs_ms(math.inf)
     predicted_ms = math.inf if needs_ms is None else needs_ms
-    return OffloadDecision("host", best, predicted_ms, likely >= SHARED, chance, likely)
+    return OffloadDecision("host", best, predicted_ms, likely >= SHARED, chance)
 
 
 class HedgeTokens:

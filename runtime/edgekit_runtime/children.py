@@ -81,9 +81,8 @@ def python_module(name: str, *arguments: str) -> list[str]:
 
 
 def python_code(code: str, *arguments: str) -> list[str]:
-    """The command that runs these lines with the arguments in `sys.argv[1:]`; they import nothing from the current
-    folder.
-    """
+    """The command that runs these lines with the arguments in `sys.argv[1:]`.
+    They import nothing from the current folder."""
     if sys.version_info >= (3, 11):
         return [sys.executable, "-P", "-c", code, *arguments]
     return [sys.executable, "-c", f"import sys; del sys.path[0]\n{code}", *arguments]
@@ -188,7 +187,8 @@ def run(command: list[str], *, timeout: float, **options: Any) -> subprocess.Com
 
 
 def limit_this_process(model_bytes: int, threads: int = 1, *, gpu: bool = False) -> None:
-    """model_bytes: size of the file that will be loaded. Never raises: a limit is a second line of defence.
+    """model_bytes: size of the file that will be loaded.
+    Never raises: a limit is a second line of defence.
 
     gpu: CUDA's libraries and what they build are bounded by the machine's memory alone.
     """

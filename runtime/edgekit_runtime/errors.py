@@ -110,7 +110,8 @@ class EdgekitError(Exception):
 
 
 def errno_of(error: BaseException | None) -> int | None:
-    """The system's number of what went wrong, found along its causes; None where the system refused nothing."""
+    """The system's number of what went wrong, found along its causes.
+    None where the system refused nothing."""
     while error is not None:
         if isinstance(error, (OSError, EdgekitError)) and error.errno is not None:
             return error.errno

@@ -68,7 +68,8 @@ class Fallback:
         answered: Callable[[Items, Outputs], None],
         degraded: Device | None = None,
     ) -> None:
-        """late: called with an answer whose caller has gone, or had another. answered: with every host's answer."""
+        """late: called with an answer whose caller has gone, or had another.
+        answered: with every host's answer."""
         self._late = late
         self._alarms = Alarms("edgekit-deadlines")
         far = _Nowhere() if hosts is None else _Far(hosts, answered)

@@ -35,8 +35,9 @@ IdentifiedInput = Mapping[str, Any]
 
 
 class Intake:
-    """contract: of the inputs that a caller passes. tensors: those of the artifact. placed: whether it matters where a
-    picture lies, as for a detector. Thread-safe.
+    """contract: of the inputs that a caller passes.
+    tensors: those of the artifact.
+    placed: whether it matters where a picture lies, as for a detector. Thread-safe.
 
     only, only_shape: the one input, an array of which needs no `take`; None of several. only_as_it_is: dtypes of which
     it needs no `decode` either. only_geometry: where such a picture lies.

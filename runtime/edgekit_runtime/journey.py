@@ -260,8 +260,8 @@ class Journey:
     def _look_up(
         self, cache: Cache, request: Request, named: IdentifiedInput
     ) -> tuple[Answer | Future[_SharedResult] | None, IdentifiedInput]:
-        """The exact answer, or the flight of an identical request; None where this one has to be computed. The inputs,
-        which may have been read meanwhile."""
+        """The exact answer, or the flight of an identical request.
+        None where this one has to be computed. The inputs, which may have been read meanwhile."""
         hit = None
         try:
             if not cache.pays(request.start):

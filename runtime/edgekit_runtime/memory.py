@@ -384,5 +384,6 @@ def _refusal(name: str, need: Need, left_mb: float, held: Mapping[str, float]) -
 
 
 def megabytes(mb: float) -> str:
-    """Whole megabytes; of less than ten, two digits that count, so that nothing that is something reads as 0."""
+    """Whole megabytes.
+    Of less than ten, two digits that count, so that nothing that is something reads as 0."""
     return f"{mb:.0f}" if mb >= 9.95 or mb < 0.0005 else f"{mb:.2g}"

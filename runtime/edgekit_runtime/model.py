@@ -54,8 +54,9 @@ MOST_PRIORITY = 1000
 
 @dataclass(frozen=True)
 class Stats:
-    """meter: answers and latencies, since the model was opened. cache: None when it is off. queued: requests waiting
-    now.
+    """meter: answers and latencies, since the model was opened.
+    cache: None when it is off.
+    queued: requests waiting now.
 
     device_p90_ms: what the device is expected to need, learnt from its last inferences. predicted_late: requests that
     the device was given though its chance to be in time was below 0.9. telemetry: how reporting goes, None when the

@@ -390,7 +390,8 @@ class Offload:
         return latest
 
     def _sure(self, degraded: DeviceTarget, errand: Errand, left_ms: float) -> bool:
-        """Whether the degraded artifact would be in time; where not, it is watched, so that this can change."""
+        """Whether the degraded artifact would be in time.
+        Where not, it is watched, so that this can change."""
         if degraded.outlook(errand.priority).chance(left_ms) >= SURE:
             return True
         degraded.watch(errand)

@@ -144,7 +144,8 @@ def _open(path: str | os.PathLike[str], options: Options) -> OpenedBundle:
 
 
 def _is_root(path: str | os.PathLike[str]) -> bool:
-    """Whether it is an install root; what cannot be looked at is opened as a file, which says why it cannot."""
+    """Whether it is an install root.
+    What cannot be looked at is opened as a file, which says why it cannot."""
     try:
         folder = Path(path)
         return (folder / "slot.json").is_file() or (

@@ -31,7 +31,8 @@ Outputs = Mapping[str, NDArray[Any]]
 
 @dataclass(slots=True)
 class Request:
-    """budget_ms: what the caller can wait, None for as long as it takes. priority: higher ones go first.
+    """budget_ms: what the caller can wait, None for as long as it takes.
+    priority: higher ones go first.
 
     stale_ok: an answer past its time is better than none. key: of the exact cache, once it is known. stale_key: the
     same of a request that was not looked up, to find an answer past its time by. leads: whether
@@ -57,7 +58,8 @@ class Request:
 
     @property
     def due(self) -> float:
-        """When the answer must be there, on the clock of `time.perf_counter`; infinite without a budget."""
+        """When the answer must be there, on the clock of `time.perf_counter`.
+        Infinite without a budget."""
         return math.inf if self.budget_ms is None else self.start + self.budget_ms / 1e3
 
     def left_ms(self) -> float:

@@ -35,8 +35,8 @@ class Unsafe:
 
 
 def first_unsafe(path: Path, uid: int | None = None, above: Path | None = None) -> Unsafe | None:
-    """The first thing by which another user could replace `path`; None where there is none, and on systems without
-    modes.
+    """The first thing by which another user could replace `path`.
+    None where there is none, and on systems without modes.
 
     uid: of the user who relies on the file, None for this process's. above: the folder where looking ends, None for /.
     """

@@ -131,9 +131,8 @@ class FutureRelay(threading.local):
         finish: Callable[[Any], Result],
         failed: Callable[[BaseException, bool], object],
     ) -> None:
-        """finish: makes the caller's result, in the thread that ends `pending`. failed: takes an error, and whether it
-        counts: False where the caller had withdrawn the request.
-        """
+        """finish: makes the caller's result, in the thread that ends `pending`.
+        failed: takes an error, and whether it counts: False where the caller had withdrawn the request."""
 
         def settle(done: Future[Any]) -> None:
             wanted = answer.set_running_or_notify_cancel()

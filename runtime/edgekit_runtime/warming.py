@@ -89,7 +89,8 @@ def shares_one_engine(entry: ArtifactEntry) -> bool:
 def warm_up(
     bundle: Bundle, entry: ArtifactEntry, single: Engine, offer: Mapping[int, ArtifactEntry], load: Load
 ) -> Warm:
-    """offer: batch sizes to try, and what runs them. Raises SelfTestError, EngineError for the single item only.
+    """offer: batch sizes to try, and what runs them.
+    Raises SelfTestError, EngineError for the single item only.
 
     `single` belongs to the result; the variants that do not stay are closed.
     """

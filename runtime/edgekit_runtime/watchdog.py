@@ -43,7 +43,8 @@ def limit_s(slowest_s: float) -> float:
 
 @dataclass(frozen=True)
 class Health:
-    """state: `ready`, `dead` where the engine hung or died for good, or `closed`. reason: why it is not ready.
+    """state: `ready`, `dead` where the engine hung or died for good, or `closed`.
+    reason: why it is not ready.
 
     An engine in a process of its own that died is started again by the next request: only when that is given up is it
     dead.

@@ -245,7 +245,8 @@ def check_item(path: Path, arrays: dict[str, NDArray[Any]], labels: NDArray[Any]
 
 
 def _labels(path: Path, labels: NDArray[Any], count: int, contract: Contract) -> NDArray[Any]:
-    """[N] class indexes for a classifier, from names too; for others numbers [N, ...]: the right answers, or boxes."""
+    """[N] class indexes for a classifier, from names too.
+    For any other task numbers [N, ...]: the right answers, or boxes."""
     where, classes = f"{path}, y", Classes(contract)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]

@@ -86,9 +86,8 @@ class Dataset(Protocol):
     def __iter__(self) -> Iterator[Example]: ...
 
     def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
-        """The items at these indexes, which must ascend unless `any_order`; the others are not decoded where that can
-        be avoided.
-        """
+        """The items at these indexes, which must ascend unless `any_order`.
+        The others are not decoded where that can be avoided."""
         ...
 
 
@@ -118,7 +117,8 @@ class Subset:
 
 
 def digest(example: Example) -> str:
-    """xxh3-128 over names, dtypes, shapes and every byte of the inputs; the label is no part of it."""
+    """xxh3-128 over names, dtypes, shapes and every byte of the inputs.
+    The label is no part of it."""
     state = xxhash.xxh3_128()
     for name in sorted(example.inputs):
         array = example.inputs[name]
@@ -153,8 +153,8 @@ FEWEST_APART = 10
 
 
 def halves(kinds: Sequence[Hashable], digests: Sequence[str]) -> tuple[list[int], list[int]] | None:
-    """Indexes of two halves in which every kind is as frequent as in the other; None where one had fewer than
-    FEWEST_APART.
+    """Indexes of two halves in which every kind is as frequent as in the other.
+    None where one had fewer than FEWEST_APART.
 
     kinds: a label, or whatever an item should be balanced by. digests: equal ones stay in one half. Which half an item
     is in follows from the items alone, not from their order.
@@ -167,7 +167,8 @@ def halves(kinds: Sequence[Hashable], digests: Sequence[str]) -> tuple[list[int]
 
 
 def without(dataset: Dataset, digests: Collection[str]) -> Dataset:
-    """The items whose digest is not among `digests` (see `lint`, code `overlap`); reads the set once if there are any.
+    """The items whose digest is not among `digests` (see `lint`, code `overlap`).
+    Reads the set once if there are any.
 
     Raises CalibrationError when nothing is left.
     """
@@ -247,5 +248,6 @@ class RandomDataset:
 
 
 def random_dataset(contract: Contract, count: int, seed: int = 0) -> RandomDataset:
-    """Pictures are patches of random colours, of another size in each; floats are normal, whole numbers 0 or 1."""
+    """Pictures are patches of random colours, of another size in each.
+    Floats are normal, whole numbers 0 or 1."""
     return RandomDataset(contract, count, seed)

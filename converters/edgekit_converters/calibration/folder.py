@@ -193,7 +193,8 @@ def open_folder(root: Path, contract: Contract, *, labelled: bool = True) -> Ima
 
 
 def labels_of(root: Path, files: tuple[Path, ...], contract: Contract) -> tuple[int, ...] | None:
-    """The class of every file by its sub-folder; None where one lies beside them, or the model is no classifier."""
+    """The class of every file by its sub-folder.
+    None where one lies beside them, or the model is no classifier."""
     folders = [file.relative_to(root).parts[0] for file in files]
     in_root = any(len(file.relative_to(root).parts) == 1 for file in files)
     if in_root or contract.task != "classification":

@@ -155,7 +155,8 @@ def _resumed(graph: Graph, options: ObserveOptions) -> Statistics:
 
 
 class SourceSamples:
-    """Re-iterable, with a length; each item is one array a source input, in order, with a batch axis of 1.
+    """Re-iterable, with a length.
+    Each item is one array a source input, in order, with a batch axis of 1.
 
     shuffled: items come in a random order that is the same at every pass, wherever the set can be read so. Folders come
     sorted by class, and a run that stops early must have seen all of them.

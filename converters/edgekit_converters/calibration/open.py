@@ -72,7 +72,8 @@ class GeneratedDataset:
             yield Example(canonical(raw, origin), None if label is None else classes.of_value(label, origin), origin)
 
     def _values(self) -> Iterator[Any]:
-        """What the function yields; whatever it raises becomes one CalibrationError with the line that raised."""
+        """What the function yields.
+        Whatever it raises becomes one CalibrationError with the line that raised."""
         try:
             given, items = self._function(), None
             if not isinstance(given, (str, bytes, Mapping)):  # one example is no set of them

@@ -101,7 +101,8 @@ class ActivationHistogram:
         )
 
     def quantiles(self, shares: Sequence[float]) -> tuple[float, ...]:
-        """The values below which these shares (0..1) of all lie; values are taken to be even within a bin."""
+        """The values below which these shares (0..1) of all lie.
+        Values are taken to be even within a bin."""
         return self.bins().quantiles(shares)
 
     def _raise_top(self, octave: int) -> None:
@@ -185,7 +186,8 @@ def usable(low: float, high: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _Moments:
-    """Sums over bins of counts, counts * value and counts * value squared below each edge; zero values are exact."""
+    """Sums over bins of counts, counts * value and counts * value squared below each edge.
+    Zero values are exact."""
 
     edges: Float
     sums: Float  # [3, edges]

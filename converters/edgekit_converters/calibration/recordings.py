@@ -91,7 +91,8 @@ def read_wav(path: Path) -> tuple[NDArray[np.float32], int]:
 
 
 def loudest(samples: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """`count` samples: the part with the most energy, in steps of half its length; zeros behind a shorter recording."""
+    """`count` samples: the part with the most energy, in steps of half its length.
+    Zeros behind a shorter recording."""
     if len(samples) <= count:
         return np.pad(samples, (0, count - len(samples)))
     energy = np.concatenate([[0.0], np.cumsum(np.square(samples, dtype=np.float64))])

@@ -112,8 +112,8 @@ def random_sequences(
 
 
 def split_sequences(given: Sequences, progress: Progress = silent) -> tuple[Sequences, Sequences]:
-    """(calibration, held out): every fifth sequence, at most 64, spread over the set; of fewer than five sequences the
-    last fifth of each. Raises CalibrationError where there are not two frames."""
+    """(calibration, held out): every fifth sequence, at most 64, spread over the set.
+    Of fewer than five sequences the last fifth of each. Raises CalibrationError where there are not two frames."""
     if len(given) < 2:
         raise CalibrationError(
             "one frame cannot be both calibrated with and evaluated on", where=given.name, do="Give longer sequences"

@@ -202,7 +202,8 @@ def _normalisation(trial: _Trial, dataset: Dataset) -> Iterator[Finding]:
 
 
 def _better_by_labels(trial: _Trial, image: ImageSpec, longer: Callable[[], _Trial] | None) -> tuple[float, str] | None:
-    """(how much better, the evidence) or None. longer: the same on more items, where there are more."""
+    """(how much better, the evidence) or None.
+    longer: the same on more items, where there are more."""
     labels = trial.labels
     if labels is None:
         return None

@@ -152,7 +152,8 @@ def default_file(model: Path) -> Path:
 
 
 def find_contract_file(model: Path) -> Path | None:
-    """`model.contract.toml` beside `model.keras` (or `model.keras.contract.toml`), None where neither exists."""
+    """`model.contract.toml` beside `model.keras` (or `model.keras.contract.toml`).
+    None where neither exists."""
     names = [default_file(model).name, model.name + _SUFFIX]
     return next((model.parent / name for name in names if (model.parent / name).is_file()), None)
 

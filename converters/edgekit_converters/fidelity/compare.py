@@ -109,7 +109,8 @@ def size_breakdown(format: str, data: bytes) -> SizeBreakdown | None:  # noqa: A
 
 
 def growth(format: str, before: bytes, after: bytes) -> str:  # noqa: A002
-    """How much larger a file is than the float file it was made from, and which part grew; "" below 5 % or 10 kB."""
+    """How much larger a file is than the float file it was made from, and which part grew.
+    "" below 5 % or 10 kB."""
     if len(after) <= max(1.05 * len(before), len(before) + 10_000):
         return ""
     old, new = size_breakdown(format, before), size_breakdown(format, after)

@@ -66,7 +66,8 @@ class Boxes:
 
 @dataclass(frozen=True)
 class _ClassMatches:
-    """One class of one image. hits: bool [thresholds, detections], the surest first, as `scores` are."""
+    """One class of one image.
+    hits: bool [thresholds, detections], the surest first, as `scores` are."""
 
     scores: NDArray[np.float64]
     hits: NDArray[np.bool_]
@@ -75,7 +76,8 @@ class _ClassMatches:
 
 @dataclass(frozen=True)
 class MeanAveragePrecision:
-    """`map` or `map50` of a model that answers boxes; labels are [M, 5] rows x1 y1 x2 y2 class, class -1 for filling.
+    """`map` or `map50` of a model that answers boxes.
+    Labels are [M, 5] rows x1 y1 x2 y2 class, class -1 for filling.
 
     contract: of a detector that says where its boxes are; labels are then in pixels of the network's picture. Else
     outputs: one name for one output [M, 6] (x1, y1, x2, y2, score, class), or the names of (boxes [M, 4], scores [M],

@@ -211,8 +211,9 @@ def run_both(pairs: Mapping[str, Pair], original: WatchedGraph, answer: WatchedG
 
 @dataclass(frozen=True)
 class _Span:
-    """A layer with what quantizers fuse into it. measured: the tensor it is seen at. inputs: the tensors before it that
-    are seen."""
+    """A layer with what quantizers fuse into it.
+    measured: the tensor it is seen at.
+    inputs: the tensors before it that are seen."""
 
     layer: Layer
     measured: str
@@ -220,8 +221,9 @@ class _Span:
 
 
 def _spans(graph: Graph, seen: Collection[str]) -> list[_Span]:
-    """Layers whose output both graphs have; where a quantizer fused an activation into a layer with weights, only the
-    activation's output is left, and stands for both: the layer with weights is the one that answers for it."""
+    """Layers whose output both graphs have.
+    Where a quantizer fused an activation into a layer with weights, only the activation's output is left, and stands
+    for both: the layer with weights is the one that answers for it."""
     makers = {output: layer for layer in graph.layers for output in layer.outputs}
     readers: dict[str, list[Layer]] = {}
     for layer in graph.layers:
@@ -284,7 +286,8 @@ def _error(span: _Span, pairs: Mapping[str, Pair]) -> LayerError:
 
 
 def _own_noise(span: _Span, pairs: Mapping[str, Pair]) -> float | None:
-    """Noise power that came in is passed on as the layer passes on power; what is more is the layer's own.
+    """Noise power that came in is passed on as the layer passes on power.
+    What is more is the layer's own.
 
     A sum, a difference or a concatenation passes noise on as it is; anything else keeps the ratio of noise to signal,
     and with several inputs the ratios add up.
@@ -310,7 +313,8 @@ class LayerHistogram:
 
 
 def worst(errors: Sequence[LayerError], count: int = 5) -> list[LayerError]:
-    """The layers that add most noise for their signal, worst first; of layers alike, the one with more values."""
+    """The layers that add most noise for their signal, worst first.
+    Of layers alike, the one with more values."""
     damaged = [error for error in errors if error.own_sqnr_db is not None]
     return sorted(damaged, key=lambda error: (error.own_sqnr_db or 0.0, -error.values))[:count]
 

@@ -224,7 +224,8 @@ class TopK:
 
 @dataclass(frozen=True)
 class MacroF1:
-    """The mean over classes of F1 (see `macro_f1`), of the best class of `output`; its interval is a bootstrap's."""
+    """The mean over classes of F1 (see `macro_f1`), of the best class of `output`.
+    Its interval is a bootstrap's."""
 
     output: str
     name: str = "f1"

@@ -68,7 +68,8 @@ class ExampleIntake:
         return next(iter(self.batches([example])))[1]
 
     def batches(self, examples: Iterable[Example]) -> Iterator[tuple[list[Example], list[NDArray[Any]]]]:
-        """(examples, tensors) pairs; the tensors may hold more rows than there are examples, and these mean nothing."""
+        """(examples, tensors) pairs.
+        The tensors may hold more rows than there are examples, and these mean nothing."""
         remaining = iter(examples)
         while group := list(itertools.islice(remaining, self._size)):
             fill = [group[-1]] * (self._size - len(group)) if self._fixed else []

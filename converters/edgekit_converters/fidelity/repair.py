@@ -316,8 +316,9 @@ class _Search(Generic[T]):
     # --- measuring
 
     def _ranked(self, among: Sequence[Unit]) -> tuple[Unit, ...]:
-        """Stretches of the network in the order of their use; noisy ones are parted until single units are left, so
-        that a search that is cut short has measured all of it, and knows best where it is noisiest."""
+        """Stretches of the network in the order of their use.
+        Noisy ones are parted until single units are left, so that a search that is cut short has measured all of it,
+        and knows best where it is noisiest."""
         until = self._half_of_what_is_left()
         noise: dict[Unit, float] = {}
         parts = {merge_units(units): units for units in stretches(among, STRETCHES)}

@@ -150,7 +150,8 @@ class WorkspaceBench:
 
 
 def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> float:
-    """Noise power over signal power, the mean over samples and outputs; infinite where an answer is not finite.
+    """Noise power over signal power, the mean over samples and outputs.
+    Infinite where an answer is not finite.
 
     Each sample counts alike, so that the few of which a network is surest do not decide alone; one whose signal is
     small beside the others' counts as if it had a tenth of theirs. An output of three axes or more is a map or a list,

@@ -410,15 +410,15 @@ def kinds(contract: Contract, answers: Sequence[Mapping[str, NDArray[Any]]]) -> 
 
 
 def channel_axis(shape: Sequence[int]) -> int | None:
-    """The shortest of the sides that are longer than 1, counted among these; None where the output is one row."""
+    """The shortest of the sides that are longer than 1, counted among these.
+    None where the output is one row."""
     sides = [side for side in shape if side > 1]
     return int(np.argmin(sides)) if len(sides) > 1 else None
 
 
 def spread_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[items, values] -> the standard deviation of each value over the items; its root mean square where it is
-    constant.
-    """
+    """[items, values] -> the standard deviation of each value over the items.
+    Its root mean square where it is constant."""
     deviation, size = values.std(axis=0), np.sqrt(np.square(values).mean(axis=0))
     whole = float(size.max(initial=0)) or 1.0
     return np.where(deviation > _CONSTANT * size, deviation, np.where(size > 0, size, whole))
@@ -502,7 +502,8 @@ def part_of(values: NDArray[Any], axis: int, places: Sequence[int] | None) -> ND
 
 
 def _powers(answers: Sequence[NDArray[Any]]) -> tuple[float, float]:
-    """Mean square of an answer, summed over its values; and the part of it that varies from item to item."""
+    """Mean square of an answer, summed over its values.
+    The part of it that varies from item to item."""
     mean = np.zeros(answers[0].size)
     for answer in answers:
         mean += answer.reshape(-1)

@@ -46,7 +46,8 @@ class Unit:
 
 
 def island_units(layers: Sequence[Layer], weights: Mapping[str, int] | None = None) -> tuple[Unit, ...]:
-    """Every layer in one unit, in the order of execution; layers that only move values go with what made them.
+    """Every layer in one unit, in the order of execution.
+    Layers that only move values go with what made them.
 
     weights: number of elements by the constant's name.
     """

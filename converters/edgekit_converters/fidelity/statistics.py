@@ -95,7 +95,8 @@ def mean_interval(values: NDArray[np.float64] | Sequence[float]) -> Interval:
 
 
 def ratio_interval_db(signal: NDArray[np.float64], noise: NDArray[np.float64]) -> Interval:
-    """Interval of 10 log10(sum signal / sum noise) over items, by the delta method; both sums must be positive.
+    """Interval of 10 log10(sum signal / sum noise) over items, by the delta method.
+    Both sums must be positive.
 
     The logarithm of a ratio of two means m and k varies as the mean of x / m - y / k does; `mean_interval` has the
     rest.
@@ -188,7 +189,8 @@ class DriftMeter:
 
     @property
     def sqnr_db(self) -> float | None:
-        """10 log10(sum x^2 / sum (x - y)^2); None where nothing differs, -200 where the original is all zeros."""
+        """10 log10(sum x^2 / sum (x - y)^2).
+        None where nothing differs, -200 where the original is all zeros."""
         signal = sum(sum(output.signal) for output in self._outputs.values())
         return decibels(signal, sum(sum(output.noise) for output in self._outputs.values()))
 
@@ -198,9 +200,8 @@ class DriftMeter:
 
 @dataclass
 class _Output:
-    """One output: three numbers an item, and counts. errors: sums of squares over the items, as many as `kind.spread`
-    has.
-    """
+    """One output: three numbers an item, and counts.
+    errors: sums of squares over the items, as many as `kind.spread` has."""
 
     kind: Kind
     errors: NDArray[np.float64] | None = None
@@ -358,7 +359,8 @@ def cosine(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
 
 
 def decibels(signal: float, noise: float) -> float | None:
-    """10 log10(signal / noise); None where there is no noise, -200 where there is noise and no signal."""
+    """10 log10(signal / noise).
+    None where there is no noise, -200 where there is noise and no signal."""
     if noise == 0:
         return None
     return max(FLOOR_DB, 10 * math.log10(signal / noise)) if signal > 0 else FLOOR_DB

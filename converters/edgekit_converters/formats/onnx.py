@@ -197,7 +197,8 @@ def new_constant(name: str, values: NDArray[Any]) -> Any:
 
 
 def rename(model: Any, names: dict[str, str]) -> None:
-    """Rename values (old -> new) in place, everywhere; a value that already has a new name moves out of the way."""
+    """Rename values (old -> new) in place, everywhere.
+    A value that already has a new name moves out of the way."""
     names = {old: new for old, new in names.items() if old != new}
     taken = {name for node in nodes(model.graph) for name in (*node.input, *node.output)}
     taken |= {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.initializer)}

@@ -77,7 +77,8 @@ def name_of(tensor: Any) -> str:
 
 
 def layer_of(graph: Any, operator: Any) -> str:
-    """What the operator is called: the name of the first tensor that it makes; empty where it makes none."""
+    """What the operator is called: the name of the first tensor that it makes.
+    Empty where it makes none."""
     return name_of(graph.tensors[operator.outputs[0]]) if len(operator.outputs) else ""
 
 

@@ -156,7 +156,8 @@ def kinds(table: Mapping[Kind, str]) -> dict[str, Kind]:
 
 
 def macs_by_tensor(format: str, data: bytes) -> dict[str, int]:  # noqa: A002
-    """By the name of the first tensor that an operation makes; empty for a model whose shapes cannot be worked out."""
+    """By the name of the first tensor that an operation makes.
+    Empty for a model whose shapes cannot be worked out."""
     try:
         return {op.name: op.macs for op in read_workload(format, data, "float32").ops if op.macs}
     except ConversionError:

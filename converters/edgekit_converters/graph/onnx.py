@@ -264,7 +264,8 @@ _DTYPES: dict[str, Any] = {
 def _same(
     sides: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], *, upper: bool
 ) -> tuple[int, ...]:
-    """As many outputs as ceil(side / stride); an odd row or column goes to the end (upper) or the beginning."""
+    """As many outputs as ceil(side / stride).
+    An odd row or column goes to the end (upper) or the beginning."""
     small, large = [], []
     for side, width, stride, dilation in zip(sides, kernel, strides, dilations, strict=True):
         whole = max((-(-side // stride) - 1) * stride + (width - 1) * dilation + 1 - side, 0)

@@ -73,7 +73,8 @@ class OnnxNode:
 
 
 def missing(version: str, node: OnnxNode) -> str:
-    """Why that version of ONNX Runtime computes no such operator on a CPU; empty where it does or nothing is known."""
+    """Why that version of ONNX Runtime computes no such operator on a CPU.
+    Empty where it does or nothing is known."""
     versions = kernel_versions()
     known = [place for place, one in enumerate(versions) if parts(one) <= parts(version)]
     if not known or parts(version) > parts(versions[-1]) or node.op == "Constant":  # a constant is no computation
@@ -173,7 +174,8 @@ class OnnxLimits:
 
 
 def limits(engine: str, version: str) -> Mapping[str, int] | None:
-    """TFLite operator -> the highest version of it; operators that it has none of are not in there."""
+    """TFLite operator -> the highest version of it.
+    Operators that it has none of are not in there."""
     rows = _facts()["tflite"]["asked"]
     places = [place for place, (name, _) in enumerate(rows) if name == engine]
     known = [place for place in places if parts(rows[place][1]) <= parts(version)]
@@ -254,7 +256,8 @@ class Runtime:
         return f"{self.engine} {self.version}"
 
     def within(self, low: str, high: str) -> bool:
-        """Whether the version lies in low..high; the part of a version that a bound leaves out is any."""
+        """Whether the version lies in low..high.
+        The part of a version that a bound leaves out is any."""
         own, first, last = parts(self.version), parts(low), parts(high)
         return own[: len(first)] >= first and own[: len(last)] <= last
 
@@ -396,7 +399,8 @@ _BYTES = frozenset({"INT8", "UINT8", "INT4", "UINT4"})
 
 
 def read(data: bytes) -> Needs:
-    """What every subgraph of a .tflite file asks of its runtime. Raises ConversionError for other bytes.
+    """What every subgraph of a .tflite file asks of its runtime.
+    Raises ConversionError for other bytes.
 
     A dense layer's kernel counts as per channel where it has more than one scale, whatever version the operator claims;
     an axis is empty where something is computed into it, so that optional inputs without a tensor do not count.

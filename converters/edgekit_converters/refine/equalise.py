@@ -81,7 +81,8 @@ class _Tensors:
                 self._fixed.update((*layer.inputs, *layer.outputs))
 
     def groups(self) -> list[list[str]]:
-        """Tensors that can be scaled, those together that must share their factors; in the graph's order."""
+        """Tensors that can be scaled, those together that must share their factors.
+        In the graph's order."""
         fixed = {self._root(name) for name in self._fixed}
         groups: dict[str, list[str]] = {}
         for name in self.makers:

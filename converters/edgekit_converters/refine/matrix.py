@@ -49,7 +49,8 @@ class Matrix:
         return np.ascontiguousarray(weights.reshape(shape).transpose(np.argsort(self.axes)), np.float32)
 
     def patches(self, values: NDArray[Any], limit: int, random: np.random.Generator) -> NDArray[np.float32] | None:
-        """What the kernel sees at no more than `limit` places drawn at random; None for activations of another form."""
+        """What the kernel sees at no more than `limit` places drawn at random.
+        None for activations of another form."""
         window = self.layer.window
         if window is None:
             if values.ndim == 0 or values.shape[-1] != self.columns:

@@ -184,7 +184,8 @@ def expand(model: Any) -> None:
 
 
 def unknown(problem: str) -> str:
-    """The operator that ONNX Runtime does not know, out of its message; "" where the message is another."""
+    """The operator that ONNX Runtime does not know, out of its message.
+    "" where the message is another."""
     found = re.search(r"No Op registered for (?:TFL_)?(\w+)", problem)
     return found.group(1) if found else ""
 

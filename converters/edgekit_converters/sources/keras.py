@@ -399,7 +399,8 @@ def scope(name: str) -> str:
 
 
 def make_layers_scopes(model: Any) -> None:
-    """Rename a Keras 3 model's layers, at any depth, and their weights, in place; names stay unique."""
+    """Rename a Keras 3 model's layers, at any depth, and their weights, in place.
+    Names stay unique."""
     named = []
     for layer in model._flatten_layers(include_self=True, recursive=True):
         named += [layer, *getattr(layer, "operations", ())]  # the plain operations between layers

@@ -230,7 +230,8 @@ def _opened(path: Path, options: LoadOptions) -> SourceModel:
 
 
 def _content_key(path: Path) -> str | None:
-    """A digest of everything that the model is made of, None where that is unknown or opening it is quick."""
+    """A digest of everything that the model is made of.
+    None where that is unknown or opening it is quick."""
     try:
         if (path.is_file() and path.suffix.lower() in _WHOLE) or (path / "saved_model.pb").is_file():
             return content_sha256(path)

@@ -41,7 +41,8 @@ class OnnxSource(Description):
     engine: Engine = field(repr=False)
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """The original, in float, on a batch of any size; a file with a fixed batch of 1 is run once an item."""
+        """The original, in float, on a batch of any size.
+        A file with a fixed batch of 1 is run once an item."""
         return self.answered(inputs, self.engine.run, at_once=self.free_batch)
 
     def onnx(self) -> bytes:
@@ -113,7 +114,8 @@ def _branches(model: Any) -> bool:
 
 
 def _folded(model: Any, original: bytes, where: str) -> Any:
-    """The model without the branches that its constants and shapes decide; that must not change an answer.
+    """The model without the branches that its constants and shapes decide.
+    That must not change an answer.
 
     No quantizer sees into a branch, and ONNX Runtime 1.31 ends with a segmentation fault on some once shapes are
     pinned: `original` still has the file's.

@@ -43,9 +43,9 @@ _NAMES = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 
 @dataclass(frozen=True)
 class Scores:
-    """labels: of the classes, in index order; empty where the file has none, or counts from 0. removed: outputs that
-    are gone. zipped: outputs that were lists of dictionaries.
-    """
+    """labels: of the classes, in index order; empty where the file has none, or counts from 0.
+    removed: outputs that are gone.
+    zipped: outputs that were lists of dictionaries."""
 
     labels: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -111,7 +111,8 @@ def standardise(model: Any) -> None:
 
 
 def stated_classes(scores: Scores, outputs: Sequence[TensorSpec]) -> str:
-    """What the labels of a classifier say, as a contract file's text; "" where they do not fit its one output."""
+    """What the labels of a classifier say, as a contract file's text.
+    "" where they do not fit its one output."""
     classes = math.prod(outputs[0].shape[1:]) if len(outputs) == 1 else 0
     if classes < 2 or len(scores.labels) != classes or not all(map(is_label, scores.labels)):
         return ""

@@ -192,7 +192,8 @@ def _with_external_data(path: Path, model: Any) -> str:
 
 
 def _place(path: Path, folder: Path, tensor: Any) -> tuple[Path, int]:
-    """The file that a tensor's data stands in, and where in it they end. folder: the model's, without links."""
+    """The file that a tensor's data stands in, and where in it they end.
+    folder: the model's, without links."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if "\0" in location:
@@ -254,7 +255,8 @@ def widen(model: Any) -> bytes:
 
 
 def differs(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> str:
-    """What is wrong with the second answers, in words; "" where they are the first's within float16's precision.
+    """What is wrong with the second answers, in words.
+    "" where they are the first's within float16's precision.
 
     An answer that is too large for float16 says nothing, and neither does an integer one: a tie may fall otherwise.
     """

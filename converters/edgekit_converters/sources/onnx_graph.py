@@ -72,7 +72,8 @@ def unused_inputs(graph: Any) -> list[str]:
 
 
 def set_batch(model: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Order inputs and outputs as the source's, with its shapes; a free batch axis is named `batch`. In place."""
+    """Order inputs and outputs as the source's, with its shapes.
+    A free batch axis is named `batch`. In place."""
     for values, specs in ((model.graph.input, inputs), (model.graph.output, outputs)):
         by_name = {value.name: value for value in values}
         ordered = [by_name[spec.name] for spec in specs]
@@ -114,7 +115,8 @@ def tie_down(model: Any) -> Any:
 
 
 def slim(model: Any) -> Any:
-    """Constants folded and dead ends removed, by onnxslim; the model itself when onnxslim cannot, or drops an end."""
+    """Constants folded and dead ends removed, by onnxslim.
+    The model itself when onnxslim cannot, or drops an end."""
     import onnxslim
 
     try:
@@ -140,7 +142,8 @@ class GraphDifference:
 def disagreement(
     data: bytes, inputs: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]], names: Sequence[str]
 ) -> GraphDifference | None:
-    """Run the graph; None where every output is within 1e-3 (of its largest magnitude, at least 1) of `expected`.
+    """Run the graph.
+    None where every output is within 1e-3 (of its largest magnitude, at least 1) of `expected`.
 
     Raises EngineError when ONNX Runtime refuses the graph.
     """
@@ -159,7 +162,8 @@ def disagreement(
 
 
 def random_inputs(specs: Sequence[TensorSpec], items: int, seed: int = 0) -> list[NDArray[Any]]:
-    """Standard normal numbers for float inputs; 0 and 1 for integers, which are valid indexes of any table."""
+    """Standard normal numbers for float inputs.
+    0 and 1 for integers, which are valid indexes of any table."""
     rng = np.random.default_rng(seed)
     arrays: list[NDArray[Any]] = []
     for spec in specs:

@@ -39,9 +39,11 @@ _TASKS = ("detect", "classify", "segment", "pose", "obb")
 
 @dataclass(frozen=True)
 class Metadata:
-    """names: of the classes, in index order. picture: (height, width). task: as Ultralytics calls it. ultralytics:
-    whether its keys are there. why: what is wrong with a value that was not read.
-    """
+    """names: of the classes, in index order.
+    picture: (height, width).
+    task: as Ultralytics calls it.
+    ultralytics: whether its keys are there.
+    why: what is wrong with a value that was not read."""
 
     names: tuple[str, ...] = ()
     picture: tuple[int, int] | None = None

@@ -45,7 +45,9 @@ _DO_WITHOUT = (
 
 @dataclass(frozen=True)
 class _Program:
-    """A signature and the part of the graph that it runs. graph: protobuf. variables: names of their nodes."""
+    """A signature and the part of the graph that it runs.
+    graph: protobuf.
+    variables: names of their nodes."""
 
     graph: Any
     signature: Any

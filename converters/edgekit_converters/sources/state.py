@@ -79,9 +79,9 @@ def pairs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[
 
 
 def without_batch(model: Any) -> tuple[tuple[str, str], ...]:
-    """(input, output) of an ONNX graph's states whose first axis is not the batch; where there are any, the batch of
-    every input becomes 1, in place. A free axis of such a state is taken for its batch.
-    """
+    """(input, output) of an ONNX graph's states whose first axis is not the batch.
+    Where there are any, the batch of every input becomes 1, in place. A free axis of such a state is taken for its
+    batch."""
     weights = {tensor.name for tensor in model.graph.initializer}
     values = [value for value in model.graph.input if value.name not in weights]
     if len(values) < 2 or len(model.graph.output) < 2:

@@ -204,7 +204,8 @@ def _result(spec: str) -> Any:
 
 
 def flatten_outputs(outputs: Any, name: str = "") -> tuple[list[str], list[Any]]:
-    """Every tensor that a network returned, called after its key, its field or its place; one alone is `output`."""
+    """Every tensor that a network returned, called after its key, its field or its place.
+    One alone is `output`."""
     if isinstance(outputs, Mapping):
         items = [(str(key), value) for key, value in outputs.items()]
     elif hasattr(outputs, "_fields"):

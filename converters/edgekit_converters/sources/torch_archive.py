@@ -106,7 +106,8 @@ def _without_notes(data: bytes) -> bytes:
 
 
 def _code_in(value: Any, key: str) -> Iterator[str]:
-    """Strings of a program that are none of what their place allows. key: under which the value stands."""
+    """Strings of a program that are none of what their place allows.
+    key: under which the value stands."""
     if isinstance(value, dict):
         if value.get("use_pickle"):
             yield f"the pickle '{value.get('path_name', '')}'"
@@ -152,7 +153,8 @@ def _containers(tree: Any) -> Iterator[str]:
 
 
 def is_arithmetic(text: str) -> bool:
-    """True for symbols, numbers and arithmetic, as sympy writes them; what sympy would evaluate besides is none."""
+    """True for symbols, numbers and arithmetic, as sympy writes them.
+    What sympy would evaluate besides is none."""
     if len(text) > _LONGEST:
         return False
     try:

@@ -173,7 +173,8 @@ def with_islands(entry: Recipe) -> Recipe:
 
 
 def per_tensor(entry: Recipe) -> Recipe | None:
-    """The form of a recipe whose dense layers have one scale each; None where it has none, or is that already."""
+    """The form of a recipe whose dense layers have one scale each.
+    None where it has none, or is that already."""
     if entry.per_tensor:
         return None
     plain = entry.name.removesuffix("-mixed")

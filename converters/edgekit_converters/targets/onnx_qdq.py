@@ -251,7 +251,8 @@ class _QdqWriter:
         return _dequantized(name)
 
     def _constant(self, name: str, array: NDArray[Any]) -> str:
-        """A constant that an elementwise layer reads, rounded to its own range; a single number loses nothing."""
+        """A constant that an elementwise layer reads, rounded to its own range.
+        A single number loses nothing."""
         if f"{name}_quantized" not in self.constants:
             rounding = step(float(array.min(initial=0)), float(array.max(initial=0)), symmetric=self.symmetric)
             self._add(f"{name}_quantized", rounding.integers(array))

@@ -177,7 +177,8 @@ def _plain_names(graph: Any) -> None:
 def _output_axes(
     source: SourceModel, loaded: Any, transposed: frozenset[str], items: int
 ) -> list[tuple[int, ...] | None]:
-    """For each output the transposition that gives the source's values, None where there is none to do."""
+    """For each output the transposition that gives the source's values.
+    None where there is none to do."""
     from edgekit_runtime.errors import EngineError
 
     # Indexes are spread as widely as the model's tables allow: with 0 and 1 alone activations hardly vary, and a

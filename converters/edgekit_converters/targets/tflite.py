@@ -79,7 +79,8 @@ def float_model(source: SourceModel, progress: Progress = silent, batch: int = 1
 
 
 def _of_torch(source: TorchSource, batch: int) -> FloatModel | None:
-    """Through litert-torch; None where that cannot be, and onnx2tf may try it. Raises ConversionError."""
+    """Through litert-torch; None where that cannot be, and onnx2tf may try it.
+    Raises ConversionError."""
     from edgekit_converters.targets import onnx_to_tf, torch_to_tflite
 
     if not torch_to_tflite.available():
@@ -112,7 +113,8 @@ def _of_torch(source: TorchSource, batch: int) -> FloatModel | None:
 
 
 def _convert(tf: Any, source: SourceModel, network: TensorFlowNetwork, batch: int) -> bytes:
-    """Trace the network and convert it; an error names operators and where they stand, not the page of MLIR notes."""
+    """Trace the network and convert it.
+    An error names operators and where they stand, not the page of MLIR notes."""
     signature = []
     for spec, name in zip(source.inputs, graph_names(source.inputs), strict=True):
         shape = transposed_shape(spec) if spec.name in network.transposed else spec.shape

@@ -74,7 +74,8 @@ _SMALLEST = 1024
 
 @dataclass(frozen=True)
 class _Kernel:
-    """place: where the operator keeps its kernel. axis: of its output channels, None for one scale for all of it.
+    """place: where the operator keeps its kernel.
+    axis: of its output channels, None for one scale for all of it.
 
     version: of the operator with 8-bit weights and float activations.
     """
@@ -313,8 +314,8 @@ def _give_one_scale(model: Any, graph: Any, operator: Any, made: dict[tuple[int,
 
 
 def _again(model: Any, graph: Any, index: int, values: Any, scale: Any, made: dict[tuple[int, str], int]) -> int:
-    """Another tensor of the same name and type with these values; the old one is left to `compact`. Once for those that
-    several operators share, at the same scale."""
+    """Another tensor of the same name and type with these values.
+    The old one is left to `compact`. Once for those that several operators share, at the same scale."""
     place = (index, np.asarray(scale, np.float32).tobytes().hex())
     if place not in made:
         schema, old = tfl.schema(), graph.tensors[index]

@@ -110,7 +110,8 @@ class _Names:
                 tensor.name = f"s{s}t{t}e".encode()
 
     def restore(self, model: Any) -> None:
-        """The quantizer adds a number where it makes a second tensor of one; the first that it kept has the name."""
+        """The quantizer adds a number where it makes a second tensor of one.
+        The first that it kept has the name."""
         for graph in model.subgraphs:
             taken: set[bytes] = set()
             ours = [(tensor, self._OURS.fullmatch(tfl.name_of(tensor))) for tensor in graph.tensors]
@@ -165,7 +166,8 @@ def _write_ranges(model: Any, ranges: Ranges, kept: frozenset[str], *, wide: boo
 
 
 def _usable(name: str, low: float, high: float, *, wide: bool) -> tuple[float, float]:
-    """The range with 0 in it, and wide enough for a scale; a tensor that was always 0 gets (0, 1)."""
+    """The range with 0 in it, and wide enough for a scale.
+    A tensor that was always 0 gets (0, 1)."""
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ConversionError(
             f"'{name}' is not finite on the calibration data: {low} .. {high}",
@@ -312,7 +314,8 @@ def integer_ends(model: Any) -> None:
 
 
 def _integer_input(model: Any, graph: Any, index: int) -> int | None:
-    """The integer tensor that takes the place of a float input; its QUANTIZE operators are removed."""
+    """The integer tensor that takes the place of a float input.
+    Its QUANTIZE operators are removed."""
     if tfl.type_of(graph.tensors[index]) != "FLOAT32" or index in graph.outputs:
         return None
     readers = [op for op in graph.operators if index in op.inputs]

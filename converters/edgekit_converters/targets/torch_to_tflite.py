@@ -36,7 +36,9 @@ _INSTEAD = "Choose onnx-int8-qdq or onnx-f32, or replace the operator that it na
 
 @dataclass(frozen=True)
 class LitertNetwork:
-    """data: float .tflite. inputs, outputs: its name of each, in the source's order. transposed: inputs in NHWC."""
+    """data: float .tflite.
+    inputs, outputs: its name of each, in the source's order.
+    transposed: inputs in NHWC."""
 
     data: bytes
     inputs: tuple[str, ...]

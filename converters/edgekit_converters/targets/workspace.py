@@ -177,7 +177,8 @@ class Workspace:
         return artifact
 
     def learnt_plan(self, recipe: Recipe) -> QuantizationPlan | None:
-        """The plan that the model was trained for, by `edgekit compress`; None where it was trained for none."""
+        """The plan that the model was trained for, by `edgekit compress`.
+        None where it was trained for none."""
         from edgekit_converters.compress.record import learnt_plan, read_record
 
         if recipe.precision != "int8" or recipe.finished or read_record(self.source.path) is None:

@@ -184,7 +184,8 @@ class _OnnxCounter:
         self.counted.append(CountedOperation(op, _eight_bit(stored) and (node.op_type in INTEGER or dequantized)))
 
     def _folds(self, node: Any) -> bool:
-        """True when the output is known before anything runs; its storage type is then its first input's."""
+        """True when the output is known before anything runs.
+        Its storage type is then its first input's."""
         inputs = [name for name in node.input if name]
         if node.op_type == "Constant":
             # The forms that hold no tensor are small, and counted as int64.
@@ -265,7 +266,8 @@ def _work(node: Any, source: tuple[int, ...], kernel: tuple[int, ...], result: t
 
 
 def _compute_sizes(model: Any) -> bool:
-    """Carry out the arithmetic on sizes that shape inference leaves alone, such as Range's; whether any was left."""
+    """Carry out the arithmetic on sizes that shape inference leaves alone, such as Range's.
+    Whether any was left."""
     import onnx
 
     view = GraphView(model, infer=False)
@@ -308,7 +310,8 @@ def _compute_sizes(model: Any) -> bool:
 
 
 def _result_size(op: str, values: list[Any]) -> int:
-    """Elements that an operation makes whose numbers of elements are among its values; 0 for the others."""
+    """Elements that an operation makes whose numbers of elements are among its values.
+    0 for the others."""
     match op:
         case "Range":
             start, limit, delta = (int(value) for value in values)
@@ -321,7 +324,8 @@ def _result_size(op: str, values: list[Any]) -> int:
 
 
 def _fix_batch(graph: Any) -> tuple[int, list[str]]:
-    """Sets a free first axis of every input to 1; returns the batch and the inputs with other free axes.
+    """Sets a free first axis of every input to 1.
+    Returns the batch and the inputs with other free axes.
 
     Shapes noted in the file are dropped: they may hold names for axes that are now known.
     """

@@ -47,8 +47,9 @@ class CountedOperation:
 
 @dataclass(frozen=True)
 class UntimedOperation:
-    """Multiply-accumulates of an operation whose time is unknown, as a recurrent layer's; it is in
-    `WorkloadReading.unknown` too. eight_bit: whether they run in 8 bits."""
+    """Multiply-accumulates of an operation whose time is unknown, as a recurrent layer's.
+    It is in `WorkloadReading.unknown` too.
+    eight_bit: whether they run in 8 bits."""
 
     macs: int
     eight_bit: bool = False
@@ -87,7 +88,8 @@ def convolution_kind(kernel: Sequence[int], strides: Sequence[int], dilations: S
 
 
 def dense_kind(rows: int) -> OpKind:
-    """A matrix times one vector is a dense layer; times many it does what a 1x1 convolution does."""
+    """A matrix times one vector is a dense layer.
+    Times many it does what a 1x1 convolution does."""
     return "fc" if rows == 1 else "pw"
 
 

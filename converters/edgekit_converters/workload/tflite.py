@@ -46,7 +46,8 @@ WEIGHT_TYPES = EIGHT_BITS | {"FLOAT32", "FLOAT16", "BFLOAT16", "INT16"}
 
 @dataclass
 class _TFLiteCounter:
-    """What is known so far while the operators are walked in order. constants: index -> the type it is stored in."""
+    """What is known so far while the operators are walked in order.
+    constants: index -> the type it is stored in."""
 
     tensors: Sequence[Tensor]
     constants: dict[int, str]

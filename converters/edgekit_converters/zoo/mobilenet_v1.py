@@ -126,7 +126,8 @@ def anchor_model(format: str, precision: str) -> bytes:  # noqa: A002
 
 
 def anchor_files(folder: Path, formats: Sequence[str] = ("tflite",)) -> dict[str, Path]:
-    """The files of both precisions in `folder`, by name, written where they are not there yet; 21 MB a format.
+    """The files of both precisions in `folder`, by name, written where they are not there yet.
+    21 MB a format.
 
     Raises ConversionError where the folder cannot be written, and what `anchor_model` raises.
     """

@@ -22,7 +22,8 @@ __all__ = ["plain_int8"]
 
 
 def plain_int8(model: Path, samples: Iterable[NDArray[np.float32]]) -> bytes:
-    """model: a .keras file with one float32 input. samples: inputs with a batch of 1, for the ranges."""
+    """model: a .keras file with one float32 input.
+    samples: inputs with a batch of 1, for the ranges."""
     tf = import_tensorflow()
     with quiet(), contextlib.redirect_stdout(io.StringIO()):  # Keras prints what it exports
         network = tf.keras.models.load_model(model)

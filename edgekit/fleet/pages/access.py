@@ -48,7 +48,9 @@ class TooManyError(Exception):
 
 @dataclass(frozen=True)
 class Asking:
-    """What a request says about who sends it. cookie: the session's token. basic: of `Authorization: Basic`."""
+    """What a request says about who sends it.
+    cookie: the session's token.
+    basic: of `Authorization: Basic`."""
 
     peer: str
     cookie: str = ""
@@ -131,7 +133,8 @@ class Access:
         return self.needs_password or bool(self.header)
 
     def viewer(self, asking: Asking) -> Viewer | None:
-        """None where this one may not look. May hash a password, so not for the event loop with `basic`."""
+        """None where this one may not look.
+        May hash a password, so not for the event loop with `basic`."""
         if self.header:
             named = asking.peer in self.proxies and asking.user.strip()[:_MOST_NAME]
             return self._viewer(named, named) if named else None

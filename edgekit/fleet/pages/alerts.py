@@ -30,7 +30,8 @@ _SHOWN = 200
 
 
 class AlertPages:
-    """render: (request, template, **values) to a page. stream: (request, template, read) to a part that stays live."""
+    """render: (request, template, **values) to a page.
+    stream: (request, template, read) to a part that stays live."""
 
     def __init__(
         self, tables: AlertTables, access: Access, render: Callable[..., Response], stream: Callable[..., Response]

@@ -92,7 +92,8 @@ def make_app(
     more: Sequence[BaseRoute] = (), rollouts: RolloutTables | None = None,
     alerts: AlertTables | None = None,
 ) -> Starlette:  # fmt: skip
-    """access: None lets everybody in. more: routes of other rooms. `app.state.live.close()` ends the streams.
+    """access: None lets everybody in.
+    more: routes of other rooms. `app.state.live.close()` ends the streams.
 
     Raises MissingExtraError without plotly's script.
     """
@@ -394,7 +395,8 @@ class _Pages:
     def stream_part(
         self, request: Request, template: str, read: Callable[[], Mapping[str, Any]], of: str = ""
     ) -> Response:
-        """Stream a part of a page, drawn once for all who look at it. of: what it is of, where there are several."""
+        """Stream a part of a page, drawn once for all who look at it.
+        of: what it is of, where there are several."""
 
         def draw() -> str:
             return self._jinja.get_template(template).render(viewer=_NOBODY, **read())
@@ -407,7 +409,8 @@ class _Pages:
         who = asking(request, self._access)
 
         def allowed() -> bool:
-            """A session that ended, ends its streams. The password itself was checked when the stream began."""
+            """A session that ended, ends its streams.
+            The password itself was checked when the stream began."""
             return bool(who.basic) or self._access.viewer(who) is not None
 
         changes: AsyncIterator[str] = self.live.follow(of, after, allowed)

@@ -62,9 +62,9 @@ def _middle(rollup: Rollup) -> int:
 
 
 def _rolled(rollups: Sequence[Rollup]) -> dict[str, list[Any]]:
-    """psi: the largest of a window. cpu, mem: too, percent. clipped: of the input values, percent; differed: of the
-    host's answers that the device gave, too.
-    """
+    """psi: the largest of a window.
+    cpu, mem: too, percent.
+    clipped: of the input values, percent; differed: of the host's answers that the device gave, too."""
 
     def percent(part: int, whole: int) -> float | None:
         return 100.0 * part / whole if whole else None

@@ -48,7 +48,8 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Names:
-    """given: of --listen and --host. any_address: where it listens on every address, each of them is a name, too."""
+    """given: of --listen and --host.
+    any_address: where it listens on every address, each of them is a name, too."""
 
     given: Collection[str] = ()
     any_address: bool = False

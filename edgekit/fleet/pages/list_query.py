@@ -27,7 +27,8 @@ _ORDER = ("q", "state", *_EXACT, "by", "sort", "page")
 
 @dataclass(frozen=True)
 class ListQuery:
-    """given: the parts that make sense, by name. by: what boards are grouped by, or None for a list of boards."""
+    """given: the parts that make sense, by name.
+    by: what boards are grouped by, or None for a list of boards."""
 
     given: Mapping[str, str]
     page: int
@@ -68,7 +69,8 @@ class ListQuery:
         return {name: self.given[name] for name in _EXACT if name in self.given}
 
     def link(self, **changes: str | int | None) -> str:
-        """The address of this list with other parts; None leaves one out, and without a page it begins at the first."""
+        """The address of this list with other parts.
+        None leaves one out, and without a page it begins at the first."""
         parts: dict[str, str | int | None] = {**self.given, "by": self.by, **changes}
         if parts.get("page") == 1:
             parts["page"] = None

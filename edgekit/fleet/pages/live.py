@@ -47,7 +47,9 @@ class Drawn(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a page that is drawn as a whole. key: the same for all who look at the same. draw: its HTML.
+    """A part of a page that is drawn as a whole.
+    key: the same for all who look at the same.
+    draw: its HTML.
 
     It is sent to everybody, so it holds no viewer's token: the script puts that into its forms.
     """
@@ -86,7 +88,9 @@ class _View:
 
 
 class Live:
-    """every_s: between rounds. list_s: between looks for boards that enter or leave. part_s: between two of a part."""
+    """every_s: between rounds.
+    list_s: between looks for boards that enter or leave.
+    part_s: between two of a part."""
 
     def __init__(self, store: Store, drawn: Drawn, every_s: float, list_s: float = 10.0, part_s: float = 5.0) -> None:
         self._store, self._drawn = store, drawn

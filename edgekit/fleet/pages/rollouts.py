@@ -44,7 +44,8 @@ _MOST_BOARDS = 500
 
 
 class RolloutPages:
-    """render: (request, template, **values) to a page. stream: (request, template, read) to a part that stays live."""
+    """render: (request, template, **values) to a page.
+    stream: (request, template, read) to a part that stays live."""
 
     def __init__(
         self, tables: RolloutTables, access: Access, render: Callable[..., Response], stream: Callable[..., Response]

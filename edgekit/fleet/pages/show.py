@@ -42,7 +42,8 @@ class Line:
 
 
 def shown(value: Any) -> Any:
-    """Jinja's `finalize`: text with what cannot be seen escaped. HTML that a template made passes, having been here.
+    """Jinja's `finalize`: text with what cannot be seen escaped.
+    HTML that a template made passes, having been here.
 
     `visible` leaves the joiners alone, for the words and emoji that need them; beside plain letters they are escaped.
     """

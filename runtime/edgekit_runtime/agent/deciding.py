@@ -55,13 +55,13 @@ class AgentNote:
 
 @dataclass(frozen=True)
 class RootState:
-    """SHA-256 of the files that a root keeps, empty for none; and the generation to which it can go back."""
+    """SHA-256 of the files that a root keeps, empty for none.
+    The generation to which it can go back."""
 
     current: str = ""
     version: str = ""
     on_trial: str = ""
     previous: str = ""
-    previous_version: str = ""
     previous_number: int = 0
 
 
@@ -72,7 +72,6 @@ def standing_of(root: Root, journal: Journal) -> RootState:
         current.version if current else "",
         trial.object if trial else "",
         previous.object if previous else "",
-        previous.version if previous else "",
         previous.number if previous else 0,
     )
 

@@ -43,7 +43,10 @@ _THEN_S = 120.0
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """broker: its URL. device: this board's id, as in telemetry. root: the install root. asked: how it installs.
+    """broker: its URL.
+    device: this board's id, as in telemetry.
+    root: the install root.
+    asked: how it installs.
 
     then: a command after each switch, e.g. that restarts the application. spread_s: how long to wait before fetching,
     at most. look_s: between looks at a trial by the application.
@@ -267,7 +270,9 @@ class Agent:
 
 
 class _Work:
-    """One install in its thread. stage: fetch, verify, selftest, trial. error: None while and after all is well."""
+    """One install in its thread.
+    stage: fetch, verify, selftest, trial.
+    error: None while and after all is well."""
 
     def __init__(self, order: Order, options: AgentOptions) -> None:
         self.stage, self.over = "fetch", threading.Event()
@@ -304,7 +309,8 @@ class _Work:
 
 
 def _read_note(root: Path) -> AgentNote:
-    """What was written down; nothing where that cannot be read: the order is retained, and comes again."""
+    """What was written down.
+    Nothing where that cannot be read: the order is retained, and comes again."""
     try:
         text = read_text(root / "agent.json")
         return AgentNote() if text is None else read_json(AgentNote, text, "agent.json", format=1)

@@ -62,7 +62,10 @@ LAST_S = 2.0
 
 @dataclass(frozen=True)
 class BatchStats:
-    """batches: size -> how many ran. refused: QueueFull. expired: deadline lost. held_s: what holding took in all."""
+    """batches: size -> how many ran.
+    refused: QueueFull.
+    expired: deadline lost.
+    held_s: what holding took in all."""
 
     mode: Mode
     batches: dict[int, int]
@@ -76,7 +79,8 @@ class BatchStats:
 
 
 class Batcher(Generic[Item, Result]):
-    """run: takes 1..costs.limit items, returns as many results. It is never called by two threads at once.
+    """run: takes 1..costs.limit items, returns as many results.
+    It is never called by two threads at once.
 
     costs: what `learn` measured. queue_limit: requests that wait at most. clock: monotonic seconds. inline: False never
     runs in a caller's thread, so that `abandon` can answer every caller of an engine that hangs; a single caller then
@@ -118,7 +122,8 @@ class Batcher(Generic[Item, Result]):
     # What callers use.
 
     def call(self, item: Item, *, due: float = math.inf, priority: int = 0) -> BatchResult:
-        """Run one item and return its result; in this thread when the queue is empty, else in its turn.
+        """Run one item and return its result.
+        In this thread when the queue is empty, else in its turn.
 
         due: of the batcher's clock, when the result is no longer wanted. priority: higher first; a level is worth a
         second of waiting. Raises what the engine raised, BudgetExceeded, QueueFull, ClosedError.

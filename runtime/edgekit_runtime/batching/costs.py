@@ -47,7 +47,8 @@ _REFRESH, _REFRESH_S = 4, 0.02
 
 
 class Costs:
-    """seconds: batch size -> seconds, measured; must hold 1. fixed: only these sizes exist, others are padded up.
+    """seconds: batch size -> seconds, measured; must hold 1.
+    fixed: only these sizes exist, others are padded up.
 
     hand_off_s: what it costs to pass work to another thread and wake it. Reading is safe in any thread; `observe` is
     called by one thread at a time.
@@ -74,7 +75,9 @@ class Costs:
 
     @property
     def mode(self) -> Mode:
-        """batch: larger batches gain. turns: they do not, and a hand-off is cheap beside a run. barge: it is not."""
+        """batch: larger batches gain.
+        turns: they do not, and a hand-off is cheap beside a run.
+        barge: it is not."""
         if self.limit > 1:
             return "batch"
         return "turns" if self.hand_off_s <= HAND_OFF_SHARE * self._anchor[1] else "barge"
@@ -318,7 +321,8 @@ class Returns:
         return (count, wait_s) if count and wait_s > 0 else (0, 0.0)
 
     def next_s(self, now: float, count: int) -> float | None:
-        """Seconds in which `count` more arrive at the rate of the last arrivals; None when it is unknown."""
+        """Seconds in which `count` more arrive at the rate of the last arrivals.
+        None when it is unknown."""
         if len(self._arrivals) < 4 or all(self._lone):
             return None
         taken = self._arrivals[-1] - self._arrivals[0]

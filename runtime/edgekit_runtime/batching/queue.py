@@ -174,7 +174,8 @@ def would_hold(costs: Costs, returns: Returns, now: float) -> bool:
 
 
 class Queue:
-    """limit: requests that wait at most. begin: called with the first request, the mutex held: starts the worker.
+    """limit: requests that wait at most.
+    begin: called with the first request, the mutex held: starts the worker.
 
     mutex: guards all that is here. refusal: why nothing is taken any more. running: what the worker took. counts: what
     became of requests. held_s: what holding took.
@@ -266,8 +267,8 @@ class Queue:
             self._alarm.acquire()
 
     def hold(self, clock: Callable[[], float]) -> None:
-        """Wait while that pays: first for those that come back as soon as usual; then, if some of them are missing and
-        it still pays, for the late."""
+        """Wait while that pays: first for those that come back as soon as usual.
+        Then, if some of them are missing and it still pays, for the late."""
         if not self._batches:
             return
         for late in (False, True):

@@ -181,8 +181,8 @@ def _tools(check: _Checks, tools: Mapping[str, str]) -> None:
 
 
 def _blobs(check: _Checks, manifest: Manifest) -> None:
-    """One after another from 0, each aligned, each once; one key for all that is encrypted, in a form that a reader
-    can derive from."""
+    """One after another from 0, each aligned, each once.
+    One key for all that is encrypted, in a form that a reader can derive from."""
     count = len(manifest.blobs)
     check(count <= limits.MAX_BLOBS, f"{count:,} blobs are more than {limits.MAX_BLOBS:,}")
     cursor, seen = 0, set[str]()

@@ -59,7 +59,8 @@ MAX_HEADER_BYTES = align_up(len(MAGIC) + 2 * _LENGTH.size + MAX_MANIFEST_BYTES +
 
 @dataclass(frozen=True)
 class Header:
-    """manifest_bytes: as signed, not parsed. signatures: as they stand there, none of them checked.
+    """manifest_bytes: as signed, not parsed.
+    signatures: as they stand there, none of them checked.
 
     blobs_at: where the first blob begins; from `end` (after the digest) to there are zeros.
     """

@@ -79,7 +79,9 @@ class Cipher:
 
 @dataclass(frozen=True)
 class BlobEntry:
-    """sha256: lower-case hex. offset: bytes from the start of the blob area, a multiple of 64. size: bytes.
+    """sha256: lower-case hex.
+    offset: bytes from the start of the blob area, a multiple of 64.
+    size: bytes.
 
     sha256 and size are of the bytes as they lie in the file; cipher: None where these are the bytes that are used.
     """
@@ -189,7 +191,8 @@ class GoldenExample:
 
 @dataclass(frozen=True)
 class Manifest:
-    """model_id: SHA-256 of the source model's file. contract_digest: SHA-256 of the contract's canonical JSON.
+    """model_id: SHA-256 of the source model's file.
+    contract_digest: SHA-256 of the contract's canonical JSON.
 
     min_runtime: the first runtime that may open it. rollout_seq: of what is installed, only a higher one replaces it.
     not_before, expires: RFC 3339 UTC, "2027-01-31T00:00:00Z". compatible: the profiles it may be installed on; after

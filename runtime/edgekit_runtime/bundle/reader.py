@@ -155,7 +155,9 @@ def read_verified(
 
 @dataclass(frozen=True)
 class BundleCheck:
-    """name: what was looked at. ok: None where it was not, or where it is a remark. text: what was found."""
+    """name: what was looked at.
+    ok: None where it was not, or where it is a remark.
+    text: what was found."""
 
     name: str
     ok: bool | None
@@ -167,7 +169,8 @@ Step = Callable[[], tuple[bool | None, str]]
 
 
 def checks_of(steps: Iterable[tuple[str, Step]]) -> Iterator[BundleCheck]:
-    """Each check once it was made; of one that refuses the bundle that check as the last, and then its error.
+    """Each check once it was made.
+    Of one that refuses the bundle that check as the last, and then its error.
 
     What keeps a key from being had is raised alone: it says nothing against the bundle.
     """

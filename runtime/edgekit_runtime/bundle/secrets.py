@@ -77,7 +77,8 @@ class Secret:
     __slots__ = ("_keys", "where")
 
     def __init__(self, keys: Sequence[bytes], where: str = "the caller") -> None:
-        """keys: 32 bytes each; the first is the one to encrypt with. Raises SecretError (secret-format)."""
+        """keys: 32 bytes each; the first is the one to encrypt with.
+        Raises SecretError (secret-format)."""
         if not 1 <= len(keys) <= MOST_KEYS:
             raise SecretError(
                 f"{len(keys)} keys; 1 to {MOST_KEYS} are taken", where=where, do=MAKE_ONE, code="secret-format"
@@ -157,7 +158,8 @@ class SecretSource:
 
 
 def parse_source(text: str) -> SecretSource:
-    """`file:PATH`, `env:NAME`, `cmd:COMMAND`; what begins with none of them is the path of a file.
+    """`file:PATH`, `env:NAME`, `cmd:COMMAND`.
+    What begins with none of them is the path of a file.
 
     Raises SecretError (secret-format), without repeating the text, where it is a key itself: the whole machine would
     see it.
@@ -223,7 +225,8 @@ def find_secret(environ: Mapping[str, str] | None = None, *, system: Path = Path
 
 
 def opened_with(given: SecretArgument, wanted: str, where: str) -> Secret | None:
-    """The key with the id `wanted`, as a Secret of its own; None where the caller gave nothing at all.
+    """The key with the id `wanted`, as a Secret of its own.
+    None where the caller gave nothing at all.
 
     where: the bundle, for messages. Raises SecretError's kinds.
     """

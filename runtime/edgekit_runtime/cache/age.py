@@ -26,7 +26,9 @@ _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """wall_s: Unix time. up_s: `elapsed_s()`. boot: a number for this boot of this machine, 0 where it is not known."""
+    """wall_s: Unix time.
+    up_s: `elapsed_s()`.
+    boot: a number for this boot of this machine, 0 where it is not known."""
 
     wall_s: float
     up_s: float
@@ -34,7 +36,8 @@ class Moment:
 
 
 def elapsed_s() -> float:
-    """Seconds from a fixed point of this boot; unlike `time.monotonic`, Linux's counts the time asleep."""
+    """Seconds from a fixed point of this boot.
+    Unlike `time.monotonic`, Linux's counts the time asleep."""
     return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
 

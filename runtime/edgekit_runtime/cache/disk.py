@@ -67,10 +67,13 @@ class CachedAnswer:
 
 @dataclass(frozen=True)
 class DiskStats:
-    """bytes: of the file and its log. waiting: answers not written yet. lost: answers that never were. rebuilt: how
-    often the file was dropped. trouble: damaged, full, cannot-be-written, busy, or None. forgetting: a flush that has
-    not reached the file yet. limit: bytes that the file may take, fewer than were asked for once a disk was full.
-    """
+    """bytes: of the file and its log.
+    waiting: answers not written yet.
+    lost: answers that never were.
+    rebuilt: how often the file was dropped.
+    trouble: damaged, full, cannot-be-written, busy, or None.
+    forgetting: a flush that has not reached the file yet.
+    limit: bytes that the file may take, fewer than were asked for once a disk was full."""
 
     hits: int
     misses: int
@@ -99,9 +102,9 @@ class _Counts:
 
 @dataclass
 class _PendingWork:
-    """What the thread has to do. answers: key -> outputs and when they were made. clear: before anything else, until
-    done.
-    """
+    """What the thread has to do.
+    answers: key -> outputs and when they were made.
+    clear: before anything else, until done."""
 
     answers: dict[bytes, tuple[Any, Moment, int]] = field(default_factory=dict)
     used: dict[bytes, None] = field(default_factory=dict)
@@ -184,9 +187,8 @@ class DiskCache:
         return self._medium.max_bytes // 16
 
     def put(self, key: bytes, outputs: Any) -> bool:
-        """Store soon. False where it is not: the answer is above `largest_bytes`, or too much waits to be written
-        already.
-        """
+        """Store soon.
+        False where it is not: the answer is above `largest_bytes`, or too much waits to be written already."""
         if os.getpid() != self._owner:
             return False
         outputs = freeze(outputs)
@@ -347,7 +349,8 @@ class DiskCache:
         return waiting.now or waiting.clear or waiting.closing or len(waiting.answers) >= _BATCH
 
     def _forget(self) -> bool:
-        """Whether nothing is left to be forgotten; where something is, it is tried again, ever more rarely."""
+        """Whether nothing is left to be forgotten.
+        Where something is, it is tried again, ever more rarely."""
         with self._change:
             asked = self._waiting
         if not asked.clear:

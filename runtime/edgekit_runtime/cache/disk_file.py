@@ -87,7 +87,10 @@ _NO_SPACE = 28  # ENOSPC
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """key: 32 bytes. model: whose answer it is, a 63-bit number. born: when it was made. body: what `pack` gave."""
+    """key: 32 bytes.
+    model: whose answer it is, a 63-bit number.
+    born: when it was made.
+    body: what `pack` gave."""
 
     key: bytes
     model: int
@@ -362,7 +365,8 @@ class AnswerFile:
         return place
 
     def _make_room(self, need: int) -> int:
-        """Delete what was used longest ago until `need` pages are free below the bound; how many went."""
+        """Delete what was used longest ago until `need` pages are free below the bound.
+        How many went."""
         assert self._writer is not None
         evicted = 0
         while self._pragma("page_count") - self._pragma("freelist_count") + need > self._pages - self._pages // 20:

@@ -113,7 +113,8 @@ class MemoryCache:
         self._bytes = self._hits = self._misses = self._evicted = self._expired = 0
 
     def get(self, key: Hashable) -> Any | Miss:
-        """The outputs stored under `key`, now the most recently used; MISS when there are none or they expired."""
+        """The outputs stored under `key`, now the most recently used.
+        MISS when there are none or they expired."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:

@@ -51,8 +51,10 @@ _BORN = struct.Struct("<dd15s")
 
 @dataclass(frozen=True)
 class SharedStats:
-    """late: lookups that took longer than they may. failed: exchanges that broke. skipped: lookups that were not made,
-    because the server does not answer or READERS others were on their way. lost: answers that were not stored.
+    """late: lookups that took longer than they may.
+    failed: exchanges that broke.
+    skipped: lookups that were not made, because the server does not answer or READERS others were on their way.
+    lost: answers that were not stored.
 
     waiting: bytes not stored yet.
     """
@@ -128,7 +130,8 @@ class SharedCache:
         return self._read(data) if data is not None else MISS
 
     def put(self, key: bytes, outputs: Any) -> bool:
-        """Store soon. False where it is not: the answer is too large, too much waits, or the server is away."""
+        """Store soon.
+        False where it is not: the answer is too large, too much waits, or the server is away."""
         try:
             now = self._now()
             data = _BORN.pack(now.wall_s, now.up_s, b"%x" % now.boot) + pack(freeze(outputs))

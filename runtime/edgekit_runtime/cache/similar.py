@@ -43,7 +43,8 @@ Embedder = Callable[[Any], NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class SimilarHit:
-    """distance: how far the request is from the one that was answered. age_s: how long ago that was."""
+    """distance: how far the request is from the one that was answered.
+    age_s: how long ago that was."""
 
     outputs: Mapping[str, NDArray[Any]]
     distance: float

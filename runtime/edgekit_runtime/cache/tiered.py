@@ -54,7 +54,8 @@ _hit = tuple.__new__  # half of what the named tuple's own constructor takes
 
 
 class Hit(NamedTuple):
-    """outputs: the stored arrays, read-only, in a dict of the caller's own. tier: where they were found."""
+    """outputs: the stored arrays, read-only, in a dict of the caller's own.
+    tier: where they were found."""
 
     outputs: Any
     tier: Tier
@@ -85,10 +86,11 @@ class SimilarStats:
 
 @dataclass(frozen=True)
 class CacheStats:
-    """hits: exact ones, from any tier. misses: exact lookups that found nothing. skipped: requests that were not
-    looked up because it did not pay. entries, bytes, evicted: of the memory tier. expired: lookups that found only a
-    stale answer.
-    """
+    """hits: exact ones, from any tier.
+    misses: exact lookups that found nothing.
+    skipped: requests that were not looked up because it did not pay.
+    entries, bytes, evicted: of the memory tier.
+    expired: lookups that found only a stale answer."""
 
     hits: int
     misses: int
@@ -260,7 +262,8 @@ class Cache:
             self._disk.close(timeout_s)
 
     def _read(self, disk: DiskCache | SharedCache, key: bytes, left_s: float) -> Hit | None:
-        """The answer on the disk, unless reading it is expected to take too long; it is in memory from then on."""
+        """The answer on the disk, unless reading it is expected to take too long.
+        It is in memory from then on."""
         start = self._clock()
         if self._slowest_s > left_s:
             self._slowest_s *= _SLOWEST_FADES
@@ -320,7 +323,9 @@ class _Alike:
 
 @dataclass(frozen=True)
 class WorthStats:
-    """looking: whether lookups are made now. hit_rate: of the recent ones. lookup_us, saves_us: None until measured."""
+    """looking: whether lookups are made now.
+    hit_rate: of the recent ones.
+    lookup_us, saves_us: None until measured."""
 
     looking: bool
     hit_rate: float | None

@@ -128,7 +128,8 @@ class Decoder:
 
 
 def unwrap(value: Any, where: str) -> Any:
-    """The value, or the array or the bytes that it stands for; nothing is copied but what a `BytesIO` holds.
+    """The value, or the array or the bytes that it stands for.
+    Nothing is copied but what a `BytesIO` holds.
 
         unwrap("cat.jpg", where)                 # itself: a path is read later, once
         unwrap(io.BytesIO(png), where)           # the bytes in it

@@ -216,7 +216,8 @@ def suppress(
 
 
 def overlaps(a: NDArray[Any], b: NDArray[Any], iou_threshold: float) -> NDArray[np.bool_]:
-    """[A, B]: whether the IoU of corner boxes [A, 4] and [B, 4] is more than the threshold; never for empty boxes."""
+    """[A, B]: whether the IoU of corner boxes [A, 4] and [B, 4] is more than the threshold.
+    Never for empty boxes."""
     common = _sides(np.minimum(a[:, None, 2], b[None, :, 2]), np.maximum(a[:, None, 0], b[None, :, 0]))
     common *= _sides(np.minimum(a[:, None, 3], b[None, :, 3]), np.maximum(a[:, None, 1], b[None, :, 1]))
     union = _area(a)[:, None] + _area(b)[None, :] - common
@@ -277,7 +278,8 @@ def nonsense(contract: Contract) -> Nonsense | None:
 
 
 def class_count(contract: Contract) -> int | None:
-    """How many classes a detector distinguishes, without the background; None where its outputs do not say."""
+    """How many classes a detector distinguishes, without the background.
+    None where its outputs do not say."""
     spec = contract.detection
     if spec is None or spec.row == "box score class" or spec.classes is not None:
         return None

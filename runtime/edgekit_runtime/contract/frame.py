@@ -317,9 +317,8 @@ def _spread(term: NDArray[np.int16], shape: tuple[int, ...]) -> NDArray[np.int16
 
 
 def _scaled(plane: Pixels, placement: Placement, image: ImageSpec, shares: tuple[int, int]) -> Pixels:
-    """The part of a plane that is used, at the placement's inner size. shares: pixels of luma for one of its own, x and
-    y.
-    """
+    """The part of a plane that is used, at the placement's inner size.
+    shares: pixels of luma for one of its own, x and y."""
     (left, top, right, bottom), (x, y) = placement.crop, shares
     whole = (left // x, top // y, -(-right // x), -(-bottom // y))
     part = np.ascontiguousarray(plane[whole[1] : whole[3], whole[0] : whole[2]])
@@ -328,7 +327,8 @@ def _scaled(plane: Pixels, placement: Placement, image: ImageSpec, shares: tuple
 
 
 def _packed(frame: Frame, image: ImageSpec, placement: Placement) -> NDArray[np.uint8]:
-    """Resized in the camera's own order of colours; what is left of it is put into the contract's."""
+    """Resized in the camera's own order of colours.
+    What is left of it is put into the contract's."""
     pixels = frame.parts[0]
     order: ImageSpec = image
     if frame.format in ("bgr", "bgra"):

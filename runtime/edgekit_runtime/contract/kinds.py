@@ -90,7 +90,8 @@ class TensorKind:
         return np.asarray(value) if isinstance(value, memoryview) else value
 
     def open(self, value: Any, spec: InputContract) -> Placed | None:
-        """The item that something other than an array stands for; None for what may be made an array."""
+        """The item that something other than an array stands for.
+        None for what may be made an array."""
         if isinstance(value, (EncodedImage, Frame)):
             where = value.where if isinstance(value, EncodedImage) else f"input '{spec.name}'"
             raise InputError("this input is no image", where=where, do=self.advice(spec))
@@ -114,7 +115,8 @@ class TensorKind:
         return None
 
     def axes(self, spec: InputContract, tensor: TensorSpec, *, fits: bool) -> tuple[int, int, int] | None:
-        """The order of axes that an artifact takes, where it is another; only a shape that does not fit is turned."""
+        """The order of axes that an artifact takes, where it is another.
+        Only a shape that does not fit is turned."""
         if tensor.layout is None or len(spec.shape) != 3 or fits:
             return None
         return (2, 0, 1) if tensor.layout == "NCHW" else (1, 2, 0)
@@ -250,7 +252,8 @@ def pictures(inputs: Sequence[InputContract]) -> tuple[ImageSpec, ...]:
 
 
 def network_size(inputs: Sequence[InputContract]) -> tuple[int, int]:
-    """(width, height) of the picture that the network sees: the first input that is one. (1, 1) where there is none."""
+    """(width, height) of the picture that the network sees: the first input that is one.
+    (1, 1) where there is none."""
     return next(((image.width, image.height) for image in pictures(inputs)), (1, 1))
 
 

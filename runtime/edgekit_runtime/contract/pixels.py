@@ -155,5 +155,6 @@ def _block(size: tuple[int, int], channels: int) -> int:
 
 
 def _laid_out(values: NDArray[Any], block: int) -> NDArray[Any]:
-    """One value a channel -> the constants of a block; a single value where all channels have the same."""
+    """One value a channel -> the constants of a block.
+    A single value where all channels have the same."""
     return values[:1] if (values == values[0]).all() else np.tile(values, block // len(values))

@@ -90,7 +90,8 @@ class DetectionSpec:
 
 @dataclass(frozen=True)
 class EmbeddingSpec:
-    """output: the one that holds the vector. normalize: whether `answer.vector` is scaled to length 1."""
+    """output: the one that holds the vector.
+    normalize: whether `answer.vector` is scaled to length 1."""
 
     output: str
     normalize: bool = False
@@ -121,7 +122,8 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class InputContract:
-    """One input. shape: one item, no batch axis; for images the canonical [height, width, channels].
+    """One input.
+    shape: one item, no batch axis; for images the canonical [height, width, channels].
 
     dtype: what the *original* model takes (a NumPy name). A float array given by a caller is that: already normalised.
     """

@@ -56,7 +56,8 @@ _NON_BLOCKING = 1
 
 @dataclass(frozen=True)
 class Gpu:
-    """sm: its compute capability, (9, 0) for an H100 or H200. driver: the CUDA version that the driver speaks."""
+    """sm: its compute capability, (9, 0) for an H100 or H200.
+    driver: the CUDA version that the driver speaks."""
 
     name: str
     sm: tuple[int, int]
@@ -101,7 +102,8 @@ def absent() -> str:
 
 
 def identity() -> str:
-    """What a verdict or a built engine depends on: the GPU and its driver; empty where there is none."""
+    """What a verdict or a built engine depends on: the GPU and its driver.
+    Empty where there is none."""
     return "" if absent() else f"{gpu().label}, driver {gpu().driver}"
 
 

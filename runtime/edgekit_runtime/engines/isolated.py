@@ -244,7 +244,8 @@ class IsolatedEngine(Engine):
 
 
 class _EngineChild:
-    """The process and its pipes. lifeline: the child dies when our end of it is closed, by us or by our death."""
+    """The process and its pipes.
+    lifeline: the child dies when our end of it is closed, by us or by our death."""
 
     def __init__(self) -> None:
         self.arena = Arena.create()

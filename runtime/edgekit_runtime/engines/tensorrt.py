@@ -232,7 +232,8 @@ def _spec(engine: Any, name: str) -> TensorSpec:
 
 @functools.cache
 def _logger(module: Any) -> Any:
-    """One a process, because the library keeps using the first; it keeps errors and prints nothing."""
+    """One a process, because the library keeps using the first.
+    It keeps errors and prints nothing."""
 
     class Logger(module.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -166,8 +166,8 @@ def _closed(*_: Any) -> Any:
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """The C++ side writes notices ("Created TensorFlow Lite XNNPACK delegate") straight to fd 2; keep them off a
-    terminal.
+    """The C++ side writes notices ("Created TensorFlow Lite XNNPACK delegate") straight to fd 2.
+    Keep them off a terminal.
 
     EDGEKIT_ENGINE_LOG=1 lets them through.
     """
@@ -208,7 +208,8 @@ def split(delegate: str) -> tuple[str, dict[str, str]]:
 
 
 def load_delegate(module: ModuleType, delegate: str) -> Any:
-    """module: the interpreter's. Returns what its `Interpreter(experimental_delegates=[...])` takes.
+    """module: the interpreter's.
+    Returns what its `Interpreter(experimental_delegates=[...])` takes.
 
     Raises EngineError.
     """

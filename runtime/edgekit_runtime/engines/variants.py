@@ -28,7 +28,8 @@ Tensors = list[NDArray[Any]]
 
 
 class BatchEngine(Engine):
-    """engines: batch size -> what runs exactly that many; 1 is always there. One thread at a time.
+    """engines: batch size -> what runs exactly that many; 1 is always there.
+    One thread at a time.
 
     any_size: the engine for 1 takes every batch up to this many, because its file leaves the batch axis free; 1 for
     none.
@@ -78,7 +79,8 @@ class BatchEngine(Engine):
         return self._single.run(inputs)
 
     def run_batch(self, items: Sequence[Sequence[NDArray[Any]]]) -> list[Tensors]:
-        """items: a list of tensors each, every one with a batch axis of 1. Returns as many lists of outputs.
+        """items: a list of tensors each, every one with a batch axis of 1.
+        Returns as many lists of outputs.
 
         Raises EngineError; nothing is known of any item then.
         """

@@ -57,8 +57,10 @@ Judge = Callable[[Header], int]
 
 @dataclass(frozen=True)
 class BundleSource:
-    """display: its name for people, as they wrote it. canonical: for the root, the same from every folder. Neither
-    holds credentials. opens: from which byte, with which validator. here: whether it is a file of this machine."""
+    """display: its name for people, as they wrote it.
+    canonical: for the root, the same from every folder. Neither holds credentials.
+    opens: from which byte, with which validator.
+    here: whether it is a file of this machine."""
 
     display: str
     canonical: str
@@ -66,9 +68,8 @@ class BundleSource:
     here: bool = False
 
     def answers_for(self, error: EdgekitError, stored: Path) -> None:
-        """An error names the source as the owner wrote it; `stored`, which it became here, is gone when that is
-        read.
-        """
+        """An error names the source as the owner wrote it.
+        `stored`, which it became here, is gone when that is read."""
         if not isinstance(error, InstallError) or error.code == "trial-failed":
             error.where = error.where.replace(str(stored), self.display)
 
@@ -136,9 +137,8 @@ class FetchedFile:
 
 
 def fetch(source: BundleSource, path: Path, judge: Judge, how: FetchOptions | None = None) -> FetchedFile:
-    """path: the part; what is there is gone on with. Raises what `judge` raises, DownloadError, StorageError,
-    BundleError.
-    """
+    """path: the part; what is there is gone on with.
+    Raises what `judge` raises, DownloadError, StorageError, BundleError."""
     how = how or FetchOptions()
     with storage_errors(path):
         part = _Part(path, source.display, judge, how)
@@ -203,14 +203,18 @@ def _facts(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Facts:
-    """Of a part. validator: the server's word for the file. flushed: bytes that a power cut leaves as they are."""
+    """Of a part.
+    validator: the server's word for the file.
+    flushed: bytes that a power cut leaves as they are."""
 
     validator: str
     flushed: int
 
 
 class _Part:
-    """The file that grows. size: bytes that are here. wanted: of the whole file, None until its head is here."""
+    """The file that grows.
+    size: bytes that are here.
+    wanted: of the whole file, None until its head is here."""
 
     def __init__(self, path: Path, display: str, judge: Judge, how: FetchOptions) -> None:
         self._path, self._display, self._judge, self._how = path, display, judge, how

@@ -49,10 +49,12 @@ _AGAIN = "Try again later"
 
 @dataclass(frozen=True)
 class DownloadLimits:
-    """silence_s: the longest wait for a byte of the file. head_s: until the head of the answer is there. least_rate:
-    bytes a second, over slow_s seconds. total_s: all of it. redirects: followed. tries: connections without a new byte
-    before it is given up.
-    """
+    """silence_s: the longest wait for a byte of the file.
+    head_s: until the head of the answer is there.
+    least_rate: bytes a second, over slow_s seconds.
+    total_s: all of it.
+    redirects: followed.
+    tries: connections without a new byte before it is given up."""
 
     silence_s: float = 30.0
     head_s: float = 60.0
@@ -143,7 +145,8 @@ def _write(variable: str) -> str:
 
 @dataclass
 class HttpStream:
-    """start: which byte of the file comes first. total: of the whole file, None where the server does not say.
+    """start: which byte of the file comes first.
+    total: of the whole file, None where the server does not say.
 
     validator: a strong ETag, else the date of the last change, else empty.
     """

@@ -152,7 +152,8 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Journal:
-    """current: the committed generation; previous: the one before, to which a rollback leads. next: the next number.
+    """current: the committed generation; previous: the one before, to which a rollback leads.
+    next: the next number.
 
     burned: the rollout_seq that was accepted last. also_burned: those before it that other keys signed, or that
     were higher: they bind again once its keys are trusted no more, else who stole a key could wipe them out with it.

@@ -37,7 +37,8 @@ def alone(
     waiting: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
-    """path: the lock's file, made where there is none. waiting: called once where another is at work.
+    """path: the lock's file, made where there is none.
+    waiting: called once where another is at work.
 
     Raises InstallError (install-busy) after wait_s seconds, StorageError where the file cannot be made, and for
     whatever the system refuses inside.

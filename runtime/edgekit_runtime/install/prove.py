@@ -33,8 +33,8 @@ What = Literal["selftest", "trial"]
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """answers: inferences of a trial. most_s: seconds after which it ends with fewer, of a slow model; least: never
-    fewer.
+    """answers: inferences of a trial.
+    most_s: seconds after which it ends with fewer, of a slow model; least: never fewer.
 
     silence_s: how long loading, or one inference, may take before the child counts as hung. recipe, engine: what is to
     answer, None for whatever an application gets here. run: starts the child.

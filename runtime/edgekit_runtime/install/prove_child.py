@@ -47,9 +47,8 @@ def run_trial(job: dict[str, Any], say: Say) -> dict[str, Any]:
 
 
 def _opened(bundle: Bundle, recipe: str | None, engine: str | None) -> Model:
-    """As an application opens it, without a cache: every answer is the device's. recipe: that one alone, by the
-    defaults.
-    """
+    """As an application opens it, without a cache: every answer is the device's.
+    recipe: that one alone, by the defaults."""
     from edgekit_runtime.model import Model
     from edgekit_runtime.opened import OpenedBundle
     from edgekit_runtime.options import CacheOptions, Options

@@ -73,8 +73,9 @@ class BundleHead:
 
 @dataclass(frozen=True)
 class InstallRules:
-    """store: the keys that this root trusts, or None. binding: the rollout_seq that may not be gone below. where: the
-    source, in words."""
+    """store: the keys that this root trusts, or None.
+    binding: the rollout_seq that may not be gone below.
+    where: the source, in words."""
 
     store: TrustStore | None
     board: BoardIdentity

@@ -83,8 +83,10 @@ def apply(root: Root, before: Journal, step: Transition) -> Journal:
 
 @dataclass
 class CollectionResult:
-    """removed: names below the root. bytes: freed. in_use: what a model has open. unfinished: where the install comes
-    from that was cut off, and whose download or bundle stays for it."""
+    """removed: names below the root.
+    bytes: freed.
+    in_use: what a model has open.
+    unfinished: where the install comes from that was cut off, and whose download or bundle stays for it."""
 
     removed: list[str] = field(default_factory=list)
     bytes: int = 0

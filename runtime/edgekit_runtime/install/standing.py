@@ -146,7 +146,8 @@ def activate(
     wait_s: float = _WAIT_S,
     clock: Callable[[], float] = time.time,
 ) -> Generation:
-    """number: None for the one on trial. Raises InstallError (no-generation), and what reading it raises."""
+    """number: None for the one on trial.
+    Raises InstallError (no-generation), and what reading it raises."""
     root = Root.open(path)
     with alone(root.lock_file, wait_s=wait_s):
         journal = settle(root, clock)
@@ -262,7 +263,8 @@ def way_back(root: Root) -> int | None:
 def _refusal(
     root: Root, store: TrustStore | None, generation: Generation | None, back: int | None = None
 ) -> str | None:
-    """Why it would not be opened, by its head and whom this root trusts. back: where a rollback leads."""
+    """Why it would not be opened, by its head and whom this root trusts.
+    back: where a rollback leads."""
     if generation is None:
         return None
     try:

@@ -67,7 +67,8 @@ _NAME = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class TrialTerms:
-    """answers, seconds: how much must be seen. p99_ms, peak_mb: what was promised, None for nothing."""
+    """answers, seconds: how much must be seen.
+    p99_ms, peak_mb: what was promised, None for nothing."""
 
     answers: int = 200
     seconds: float = 60.0
@@ -77,8 +78,10 @@ class TrialTerms:
 
 @dataclass(frozen=True)
 class TrialCounts:
-    """answers: of the device. late: of those, longer than the promise. failures: of the engine. seconds: since it
-    began.
+    """answers: of the device.
+    late: of those, longer than the promise.
+    failures: of the engine.
+    seconds: since it began.
 
     p99_ms, peak_mb: for people; peak_mb is of a process that does nothing else, None where it does. dead: why the
     engine answers no more, empty where it does.
@@ -120,7 +123,8 @@ def terms_of(manifest: Manifest, answers: int = 200, seconds: float = 60.0) -> T
 
 
 def memory_promised(manifest: Manifest, recipe: str, engine: str) -> float | None:
-    """MB of the process that answers with this artifact on this engine, None where nothing was promised of it.
+    """MB of the process that answers with this artifact on this engine.
+    None where nothing was promised of it.
 
     A bundle that promises one figure for all artifacts is held to that one.
     """

@@ -57,9 +57,8 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True)
 class CacheFigures:
-    """One tier of the cache, counted since it was opened; bytes and entries are those it holds now, None where it is
-    not known: a server that several share.
-    """
+    """One tier of the cache, counted since it was opened.
+    Bytes and entries are those it holds now, None where it is not known: a server that several share."""
 
     hits: int
     misses: int

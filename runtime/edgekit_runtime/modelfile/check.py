@@ -36,7 +36,8 @@ DELEGATED = {"edgetpu-custom-op": "libedgetpu.so.1", "ethos-u": "libethosu_deleg
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """ops: the operators it uses, each once, sorted: "CONV_2D", or "ai.onnx:Conv". operators: how often it uses any.
+    """ops: the operators it uses, each once, sorted: "CONV_2D", or "ai.onnx:Conv".
+    operators: how often it uses any.
 
     tensors: of all graphs together, as far as the file names them. constant_bytes: what stands in the file.
     largest_tensor_bytes: of a computed tensor, as far as its shape is declared. version: "schema 3", "IR 8, opset 13".

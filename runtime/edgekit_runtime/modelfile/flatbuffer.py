@@ -53,9 +53,9 @@ class VectorSpan(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """kind: one of the numbers above. size: bytes of a scalar or of a vector's element. detail: its Struct, table or
-    union.
-    """
+    """kind: one of the numbers above.
+    size: bytes of a scalar or of a vector's element.
+    detail: its Struct, table or union."""
 
     slot: int
     name: str

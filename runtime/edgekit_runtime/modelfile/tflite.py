@@ -260,7 +260,8 @@ def _buffer(data: bytes, number: int, buffer: Table) -> VectorSpan | None:
 
 
 def _check_calls(calls: list[set[int]]) -> None:
-    """Graphs in an order in which each runs only earlier ones; what is left over runs in a circle."""
+    """Graphs in an order in which each runs only earlier ones.
+    What is left over runs in a circle."""
     left = {number: set(called) for number, called in enumerate(calls)}
     while ready := [number for number, called in left.items() if not called]:
         for number in ready:

@@ -79,9 +79,9 @@ def integers(data: bytes, span: VectorSpan | None) -> tuple[int, ...]:
 
 
 class CheckedTensor(NamedTuple):
-    """type: a name of `tflite_schema.TENSOR_TYPES`. data: where its constant stands, None for none. table: as it was
-    read.
-    """
+    """type: a name of `tflite_schema.TENSOR_TYPES`.
+    data: where its constant stands, None for none.
+    table: as it was read."""
 
     type: str
     shape: tuple[int, ...]

@@ -170,8 +170,9 @@ class HostClient:
         self._ids = itertools.count()
 
     def infer(self, tensors: Mapping[str, NDArray[Any]], timeout_s: float, *, late_s: float = 0.0) -> HostAnswer:
-        """tensors: input name -> array with its batch axis. timeout_s: for everything, seconds. late_s: how much longer
-        to wait, to learn how late the answer is; the host is not notified.
+        """tensors: input name -> array with its batch axis.
+        timeout_s: for everything, seconds.
+        late_s: how much longer to wait, to learn how late the answer is; the host is not notified.
 
         Raises HostError (host-unreachable, host-busy, host-refused, host-late, host-protocol).
         """
@@ -202,7 +203,8 @@ class HostClient:
         )
 
     def greet(self, timeout_s: float) -> HostMetadata | None:
-        """What the host says of its model, kept until the host is gone; None where nothing is expected of it.
+        """What the host says of its model, kept until the host is gone.
+        None where nothing is expected of it.
 
         Raises HostError.
         """

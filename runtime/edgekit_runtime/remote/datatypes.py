@@ -99,7 +99,8 @@ def to_json(array: NDArray[Any], where: str) -> list[Any]:
 
 
 def from_json(data: object, datatype: object, shape: tuple[int, ...], where: str) -> NDArray[Any]:
-    """data: a flat list, or lists nested as the shape says. Raises WireError when it is neither or does not fit."""
+    """data: a flat list, or lists nested as the shape says.
+    Raises WireError when it is neither or does not fit."""
     dtype = dtype_of(datatype, where)
     if datatype == "FP16":
         raise WireError("FP16 has no JSON form", where=where, do="Send it as binary, or as FP32")

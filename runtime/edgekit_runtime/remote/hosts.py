@@ -50,7 +50,8 @@ Clock = Callable[[], float]
 
 
 class _HostEntry:
-    """One host. artifact: digest of the model file that answered last, None before the first answer."""
+    """One host.
+    artifact: digest of the model file that answered last, None before the first answer."""
 
     def __init__(self, model: RemoteModel, clock: Clock) -> None:
         self.model = model
@@ -113,7 +114,8 @@ class Hosts:
             self._measure(host)
 
     def outlooks(self, size: int | None) -> tuple[HostOutlook, ...]:
-        """What is known of each host for a request of so many bytes; of none for one that must not travel."""
+        """What is known of each host for a request of so many bytes.
+        Of none for one that must not travel."""
         return () if size is None else tuple(host.outlook(size) for host in self._hosts)
 
     def matter(self) -> None:

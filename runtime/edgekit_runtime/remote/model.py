@@ -206,9 +206,8 @@ class RemoteModel:
         return item
 
     def _varied(self, item: NDArray[Any], free: Sequence[np.dtype[Any]]) -> NDArray[Any]:
-        """The item with the last bits of its first values drawn at random; integers that may be indexes stay as they
-        are.
-        """
+        """The item with the last bits of its first values drawn at random.
+        Integers that may be indexes stay as they are."""
         varied = np.array(item)
         first = varied.reshape(-1)[:32]
         if varied.dtype.kind == "f":

@@ -87,8 +87,10 @@ class Wire:
 
 @dataclass(frozen=True)
 class InferRequest:
-    """inputs: with their batch axis, read-only. outputs: the names asked for, () for all. timeout_us: what is left of
-    the caller's budget, None for no limit. parameters: the request's own, as sent."""
+    """inputs: with their batch axis, read-only.
+    outputs: the names asked for, () for all.
+    timeout_us: what is left of the caller's budget, None for no limit.
+    parameters: the request's own, as sent."""
 
     inputs: Mapping[str, NDArray[Any]]
     outputs: tuple[str, ...] = ()
@@ -104,7 +106,8 @@ class InferRequest:
 
 @dataclass(frozen=True)
 class InferResponse:
-    """outputs: with their batch axis, read-only. model_name, model_version: None where the server names none."""
+    """outputs: with their batch axis, read-only.
+    model_name, model_version: None where the server names none."""
 
     outputs: Mapping[str, NDArray[Any]]
     model_name: str | None = None
@@ -135,7 +138,8 @@ def encode_request(
 
 
 def encode_response(response: InferResponse, *, binary: Collection[str] = ()) -> Wire:
-    """binary: the outputs that go as raw bytes; the rest goes as JSON. Raises WireError for what cannot be carried."""
+    """binary: the outputs that go as raw bytes; the rest goes as JSON.
+    Raises WireError for what cannot be carried."""
     head: dict[str, Any] = {"model_name": response.model_name, "model_version": response.model_version}
     if response.id is not None:
         head["id"] = response.id
@@ -145,7 +149,8 @@ def encode_response(response: InferResponse, *, binary: Collection[str] = ()) ->
 
 
 def decode_request(body: bytes | bytearray | memoryview, header_length: str | None = None) -> InferRequest:
-    """header_length: the value of the header HEADER_LENGTH, None where it was not sent. Raises WireError."""
+    """header_length: the value of the header HEADER_LENGTH, None where it was not sent.
+    Raises WireError."""
     value, rest = _split(body, header_length)
     parameters = _optional(value, "parameters", dict, "the request") or {}
     asked = _optional(value, "outputs", list, "the request") or []

@@ -101,7 +101,8 @@ class Pool:
 
     @property
     def breaks(self) -> int:
-        """How often a kept connection turned out to have ended; those that are idle now are looked at."""
+        """How often a kept connection turned out to have ended.
+        Those that are idle now are looked at."""
         with self._lock:
             idle, self._idle = self._idle, []
             self._idle = [connection for connection in idle if self._lives(connection)]

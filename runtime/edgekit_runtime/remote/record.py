@@ -145,7 +145,8 @@ class HostRecord:
         self._mattered = self._clock()
 
     def probe(self, *, proven: bool = True) -> tuple[Step, ...]:
-        """What is to be sent now, one after the other while each comes back; nothing where it is not time to probe.
+        """What is to be sent now, one after the other while each comes back.
+        Nothing where it is not time to probe.
 
         In the open and half-open state the breaker must get its outcome. proven: False for one that is not
         relied on before a golden example came back.
@@ -189,7 +190,8 @@ class HostRecord:
         return max(self._windows, key=lambda key: len(self._windows[key]))
 
     def _with_pings(self, key: int) -> list[tuple[int, float]]:
-        """The answers of a window and, as answers of that size, the pings; in the order in which they were sent."""
+        """The answers of a window and, as answers of that size, the pings.
+        In the order in which they were sent."""
         answers = list(self._windows.get(key, ()))
         beyond = self._beyond.get(key)
         if not answers or not self._pings:

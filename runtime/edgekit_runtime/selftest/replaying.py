@@ -165,7 +165,8 @@ def compare_goldens(
 
 
 def check_same_bits(bundle: Bundle, entry: ArtifactEntry, engine: Engine, exact: Engine) -> None:
-    """Run every golden input on both; their answers must have the same bits, whatever the tolerances allow.
+    """Run every golden input on both.
+    Their answers must have the same bits, whatever the tolerances allow.
 
     Raises SelfTestError at the first that differs.
     """
@@ -226,7 +227,8 @@ class ReplayExample:
 
 
 def clearest_example(bundle: Bundle) -> ReplayExample:
-    """The golden example whose best class is the most distinct; the first one of a model that has no classes.
+    """The golden example whose best class is the most distinct.
+    The first one of a model that has no classes.
 
     Only for a model without state.
     """
@@ -249,7 +251,8 @@ def clearest_example(bundle: Bundle) -> ReplayExample:
 
 
 def differs(contract: Contract, got: Mapping[str, NDArray[Any]], wanted: Mapping[str, NDArray[Any]]) -> str:
-    """How one model's answer on two machines differs, for a message; empty where it is within tolerance.
+    """How one model's answer on two machines differs, for a message.
+    Empty where it is within tolerance.
 
     The best class of a classifier must be the same, and each output similar (cosine).
     """

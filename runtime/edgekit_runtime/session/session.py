@@ -473,7 +473,9 @@ class Turns:
 
 @dataclass(slots=True)
 class _Entry:
-    """Who waits for a turn. begin: called when it has come, with the turn taken. answer: what is failed on closing."""
+    """Who waits for a turn.
+    begin: called when it has come, with the turn taken.
+    answer: what is failed on closing."""
 
     begin: Callable[[], object]
     answer: Future[Any] | None = None

@@ -113,7 +113,8 @@ class Histogram:
         self.scale, self._per_octave, self.buckets = scale, 2.0**scale, joined
 
     def quantile(self, q: float) -> float | None:
-        """The value at rank ceil(q * count), within 1.1 % at scale 5; None when nothing was recorded.
+        """The value at rank ceil(q * count), within 1.1 % at scale 5.
+        None when nothing was recorded.
 
         A bucket answers with 2ab / (a + b) of its bounds a, b, which has the least worst-case relative error.
         """

@@ -200,8 +200,8 @@ class Link:
         retain: bool = False,
         receipt: Callable[[bool], object] | None = None,
     ) -> bool:
-        """Hand one message over. False when there is no connection, its buffers are full, or the broker takes none so
-        large.
+        """Hand one message over.
+        False when there is no connection, its buffers are full, or the broker takes none so large.
 
         receipt: of a message that was handed over, called once in the thread that steps: whether the broker took it.
         """
@@ -399,7 +399,8 @@ class Link:
 
 
 def new_client(broker: Broker, client_id: str, *, will: Will | None = None, v5: bool = True) -> Any:
-    """paho's, with this broker's user, certificates and bounds; it connects when its owner says so.
+    """paho's, with this broker's user, certificates and bounds.
+    It connects when its owner says so.
 
     A client id that another client connects with ends this connection, so where there is a password it ends with
     something of it: nobody else can know it, and two boards with the same name and password still meet.

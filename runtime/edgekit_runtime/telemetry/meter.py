@@ -187,7 +187,9 @@ class Meter:
         timings: Mapping[str, float] | None = None,
         clipped: tuple[int, int, float | None] | None = None,
     ) -> None:
-        """One answer. met_budget: None when the caller gave no budget. timings: what `Answer.timings` holds.
+        """One answer.
+        met_budget: None when the caller gave no budget.
+        timings: what `Answer.timings` holds.
 
         clipped: how many input values were at the limits of the artifact's 8 bits, of how many that were looked at, and
         a classifier's top score; None for an answer that was not looked at.
@@ -244,7 +246,8 @@ class Meter:
         return self.counted().stats()
 
     def _fold_in_passing(self) -> None:
-        """Fold when it is due, unless somebody is at it; wait for them only where too much lies there."""
+        """Fold when it is due, unless somebody is at it.
+        Wait for them only where too much lies there."""
         n = len(self._waiting)
         if n < FOLD_EVERY and not (self._watch is not None and self._watch.is_due()):
             return

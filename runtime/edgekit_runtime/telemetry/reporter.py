@@ -76,7 +76,8 @@ _BETWEEN_EVENTS_S = 600.0
 
 @dataclass(frozen=True)
 class TelemetryOptions:
-    """Where a model reports to. Raises TelemetryError, and OptionError for a spool that is no path.
+    """Where a model reports to.
+    Raises TelemetryError, and OptionError for a spool that is no path.
 
     broker: mqtt(s)://[user:password@]host[:port].
     device: this board's id, 3 to 63 of a-z, 0-9 and -; every board needs its own.
@@ -126,7 +127,8 @@ class TelemetryOptions:
 
 @dataclass(frozen=True)
 class TelemetryStats:
-    """connected: to the broker, now. trouble: the last thing that went wrong, one word, empty while all is well.
+    """connected: to the broker, now.
+    trouble: the last thing that went wrong, one word, empty while all is well.
 
     troubles: how often each. windows: cut so far. sent: handed to the broker, again and again where needed. waiting:
     not yet confirmed by the ingestor. dropped: given up since the spool was made. on_disk: False while memory stands
@@ -207,7 +209,8 @@ class Reporter:
         return ". ".join(part for part in (said, ADVICE.get(trouble, "")) if part)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Commit the last window and wait at most `timeout_s` for its confirmation. Idempotent, never raises."""
+        """Commit the last window and wait at most `timeout_s` for its confirmation.
+        Idempotent, never raises."""
         if not self._stopping.is_set():
             self._give_up_at = time.monotonic() + timeout_s
             self._stopping.set()
@@ -434,7 +437,8 @@ class Reporter:
         return state(spool.epoch, spool.boot, self._about if on else None, self._window_s)
 
     def _message(self, topic: str, payload: bytes, _retained: bool) -> None:
-        """An acknowledgement: everything up to hwm of this epoch is stored. Anything else is ignored.
+        """An acknowledgement: everything up to hwm of this epoch is stored.
+        Anything else is ignored.
 
         credit: how many windows of the backlog may follow. known: 0 where the fleet has no birth of this boot.
         """
@@ -458,7 +462,8 @@ class Reporter:
 
 
 class Ack(NamedTuple):
-    """credit: None where the fleet is of an earlier release. known: whether it has the birth of this boot."""
+    """credit: None where the fleet is of an earlier release.
+    known: whether it has the birth of this boot."""
 
     epoch: str
     hwm: int

@@ -53,7 +53,9 @@ _COLUMNS = {"meta": ["name", "value"], "win": ["seq", "body"]}
 
 
 class Spool:
-    """epoch: 16 hex digits. boot: how often this file was opened. dropped: windows given up since the file was made."""
+    """epoch: 16 hex digits.
+    boot: how often this file was opened.
+    dropped: windows given up since the file was made."""
 
     def __init__(self, connection: sqlite3.Connection, most_bytes: int, path: Path | None) -> None:
         self._db = connection

@@ -89,7 +89,10 @@ _MOST_PSI = 100.0
 
 @dataclass(frozen=True)
 class About:
-    """What is reported. device: its id. model, version: as in the manifest. sha: start of the bundle's SHA-256, hex.
+    """What is reported.
+    device: its id.
+    model, version: as in the manifest.
+    sha: start of the bundle's SHA-256, hex.
 
     profile: the bundle's target. budget_ms: what the bundle promises, None where it promises nothing. cache: whether
     there is one, so that misses mean something. site, group: the owner's labels. generation: of the install root, None
@@ -112,7 +115,9 @@ class About:
 
 @dataclass(frozen=True)
 class System:
-    """The board itself; None where unknown. cpu: busy share of all cores in the window, %. mem: memory in use, %.
+    """The board itself; None where unknown.
+    cpu: busy share of all cores in the window, %.
+    mem: memory in use, %.
 
     temp: degrees Celsius. thr: the firmware's throttling bits, 0 for none. disk: free MiB where the spool lies.
     """
@@ -126,7 +131,9 @@ class System:
 
 @dataclass(frozen=True)
 class Report:
-    """What a window says of itself. t0_ms: wall clock at its start, milliseconds since 1970. dur_ms: monotonic.
+    """What a window says of itself.
+    t0_ms: wall clock at its start, milliseconds since 1970.
+    dur_ms: monotonic.
 
     clock_ok: whether that wall clock is to be believed. latency: source of the answer -> milliseconds.
     compared, differed: hosts' answers that the device gave, too, and those of them that were not within tolerance.
@@ -155,7 +162,9 @@ class Report:
 
 @dataclass(frozen=True)
 class Seal:
-    """What a window gets when it is sent. floor: the oldest seq still spooled. dropped: windows given up so far.
+    """What a window gets when it is sent.
+    floor: the oldest seq still spooled.
+    dropped: windows given up so far.
 
     spooled, spooled_bytes: what waits on the board.
     """
@@ -170,7 +179,9 @@ class Seal:
 
 @dataclass(frozen=True)
 class Window:
-    """A window as the host reads it. n: answers. host, hits: of these, from the host, from the cache.
+    """A window as the host reads it.
+    n: answers.
+    host, hits: of these, from the host, from the cache.
 
     misses: None where the board has no cache. compared, differed: 0 from boards that do not compare. stages: of STAGES,
     those that answers went through. Version 1 has none of what follows `differed`: it is empty then. The rest as in
@@ -209,7 +220,8 @@ class Window:
 
 @dataclass(frozen=True)
 class BoardEvent:
-    """Something that happened on a board, as the host reads it. kind: one of EVENT_KINDS. The rest as in a window."""
+    """Something that happened on a board, as the host reads it.
+    kind: one of EVENT_KINDS. The rest as in a window."""
 
     device: str
     seal: Seal
@@ -222,7 +234,8 @@ class BoardEvent:
 
 
 def device_id(text: str) -> str:
-    """`text` when it may name a device: 3 to 63 of a-z, 0-9 and -, not starting with -. Raises WindowError."""
+    """`text` when it may name a device: 3 to 63 of a-z, 0-9 and -, not starting with -.
+    Raises WindowError."""
     if not isinstance(text, str) or not DEVICE_ID.match(text):
         raise WindowError(
             "device", f"{text!r} is no device id: use 3 to 63 of a-z, 0-9 and '-', a letter or digit first"
@@ -433,7 +446,8 @@ def _seal(value: Mapping[str, Any]) -> Seal:
 
 
 def read_object(payload: bytes, most: int = MOST_RECEIVED_BYTES) -> dict[str, Any]:
-    """What a message says, at most that many bytes of JSON. Raises WindowError: size, json or shape."""
+    """What a message says, at most that many bytes of JSON.
+    Raises WindowError: size, json or shape."""
     if len(payload) > most:
         raise WindowError("size", f"{len(payload):,} bytes are more than {most:,}")
     try:

@@ -100,8 +100,8 @@ def parse_root(data: bytes, where: str) -> TrustStore:
 
 
 def follow(old: TrustStore, data: bytes, where: str) -> TrustStore:
-    """The root.json `data` as the successor of `old`; `old` itself when it is the very same version of the same
-    content.
+    """The root.json `data` as the successor of `old`.
+    `old` itself when it is the very same version of the same content.
 
     Raises TrustError (root-rollback) for one that is older, leaves a version out or claims the version in force with
     other content; TrustError for one that the old one's keys did not sign, that drops a revocation, or that is

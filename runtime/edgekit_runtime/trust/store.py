@@ -57,7 +57,8 @@ _SIGN = "Ask its sender to sign it: edgekit keys sign BUNDLE --sign KEY"
 
 @dataclass(frozen=True)
 class TrustTime:
-    """at_s: seconds since 1970, UTC, to judge by. text: the words for a refusal, which name the clock it rests on."""
+    """at_s: seconds since 1970, UTC, to judge by.
+    text: the words for a refusal, which name the clock it rests on."""
 
     at_s: float
     text: str
@@ -96,7 +97,8 @@ def seen_after(system_s: float, seen_s: float | None, plausible_until_s: float |
 
 
 def seconds_of(moment: str) -> int | None:
-    """Seconds since 1970, without leap seconds; None for what is not written so, or is no day and time."""
+    """Seconds since 1970, without leap seconds.
+    None for what is not written so, or is no day and time."""
     if not _MOMENT.fullmatch(moment):
         return None
     try:
@@ -130,9 +132,9 @@ def tell_time(at_s: float) -> str:
 
 @dataclass(frozen=True)
 class TrustedKey:
-    """name: a person's word for it. public: the raw 32 bytes. expires_s: seconds since 1970, None for as long as the
-    root.
-    """
+    """name: a person's word for it.
+    public: the raw 32 bytes.
+    expires_s: seconds since 1970, None for as long as the root."""
 
     keyid: str
     name: str
@@ -157,9 +159,13 @@ class RevokedKey:
 
 @dataclass(frozen=True)
 class TrustStore:
-    """where: the file, for messages. keys: keyid -> key. bundle: who signs bundles. root: who signs the next root.json,
-    None where a person only named keys. version, issued_s, expires_s: of the root.json, None without one. fingerprint:
-    SHA-256 in hex of what its signatures are over, by which people compare two root.json; empty without one.
+    """where: the file, for messages.
+    keys: keyid -> key.
+    bundle: who signs bundles.
+    root: who signs the next root.json, None where a person only named keys.
+    version, issued_s, expires_s: of the root.json, None without one.
+    fingerprint: SHA-256 in hex of what its signatures are over, by which people compare two root.json; empty without
+        one.
     by_the_root: an install root says so, not this machine or the caller."""
 
     where: str
@@ -224,7 +230,9 @@ class TrustStore:
     def _refusal(
         self, named: Sequence[str], good: Sequence[str], counted: Sequence[str], now: TrustTime, where: str
     ) -> SignatureError:
-        """named: every keyid in the block. good: whose signature holds. counted: those of them that are in time."""
+        """named: every keyid in the block.
+        good: whose signature holds.
+        counted: those of them that are in time."""
         role, needed = set(self.bundle.keyids), f"{self.bundle.threshold} of {len(self.bundle.keyids)} trusted keys"
         revoked = [name for name in dict.fromkeys(named) if name in self.revoked]
         late = [name for name in good if name not in counted]

@@ -210,7 +210,8 @@ class CandidateTrial:
 
 @dataclass(frozen=True)
 class TuningVerdict:
-    """how: measured now, stored from an earlier opening, or the bundle's default. tried: in the order of trial.
+    """how: measured now, stored from an earlier opening, or the bundle's default.
+    tried: in the order of trial.
 
     seconds: what measuring took, then. kept: whether it is on disk, so that it will not be measured again.
     """
@@ -311,7 +312,8 @@ def store(file: Path, verdict: TuningVerdict) -> TuningVerdict:
 
 
 def read(file: Path, offered: Sequence[TuningCandidate], memory_mb: float | None) -> TuningVerdict | None:
-    """The stored verdict; None where there is none, it cannot be read, or it speaks of other candidates."""
+    """The stored verdict.
+    None where there is none, it cannot be read, or it speaks of other candidates."""
     try:
         record = read_json(_VerdictRecord, file.read_bytes(), "the verdict", format=FORMAT)
         passed = {one.candidate for one in record.tried if one.p50_ms is not None}

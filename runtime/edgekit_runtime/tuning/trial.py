@@ -192,7 +192,9 @@ class _Runner:
 
 
 class Trial:
-    """bundle: what is to run. candidates: most promising first. say: gets every fact as it becomes known.
+    """bundle: what is to run.
+    candidates: most promising first.
+    say: gets every fact as it becomes known.
 
     clock: seconds, for the bound on all of it; how long an inference takes is always read from the real one.
     """

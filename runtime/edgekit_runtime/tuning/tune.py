@@ -75,7 +75,8 @@ _MOST_CHILDREN = 8
 
 @dataclass(frozen=True)
 class Tuner:
-    """bound_s: seconds for measuring; 0 takes the default. folder: where verdicts lie, None for the state folder.
+    """bound_s: seconds for measuring; 0 takes the default.
+    folder: where verdicts lie, None for the state folder.
 
     memory_mb: what the model may take, None for no limit. run: starts the child, as `subprocess.run` does.
     """
@@ -268,9 +269,8 @@ _ELSE = "Do not use this bundle here: another engine or version may run it"
 
 
 def _nothing_passed(bundle: Bundle, tried: Sequence[CandidateTrial], memory_mb: float | None) -> EdgekitError:
-    """Too large, or the reason against the bundle's own choice; a delegate's trouble is none, without it others may
-    run.
-    """
+    """Too large, or the reason against the bundle's own choice.
+    A delegate's trouble is none, without it others may run."""
     passed = [one.memory_mb or 0.0 for one in tried if one.p50_ms is not None]
     if passed and memory_mb is not None:
         return MemoryExceeded(

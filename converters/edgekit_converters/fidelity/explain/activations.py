@@ -231,7 +231,8 @@ def concat_of_unlike_ranges(case: Case) -> Iterator[Cause]:
 
 
 def gate(case: Case) -> Iterator[Cause]:
-    """Squeeze-and-excite, SiLU: a product with a gate between 0 and 1; an error of the gate scales whole channels."""
+    """Squeeze-and-excite, SiLU: a product with a gate between 0 and 1.
+    An error of the gate scales whole channels."""
     for layer, error in case.damaged:
         makers = [case.producers[name] for name in layer.inputs if name in case.producers]
         if layer.op.upper() != "MUL" or len(makers) != 2:

@@ -109,8 +109,9 @@ def examine(
     progress: Progress = silent,
     calibrated: Mapping[str, tuple[float, float]] | None = None,
 ) -> Case:
-    """The case of `quantized` against `float_graph`; feeds as `layer_errors` takes them, and its errors. calibrated:
-    the ranges that calibration saw, by tensor, where the feeds are others than it had."""
+    """The case of `quantized` against `float_graph`.
+    Feeds as `layer_errors` takes them, and its errors.
+    calibrated: the ranges that calibration saw, by tensor, where the feeds are others than it had."""
     ranges: dict[str, tuple[float, float]] = {}
 
     def watched() -> Iterator[Feed]:
@@ -307,7 +308,8 @@ RULES: tuple[Rule, ...] = (
 
 
 def explain(case: Case, most: int = 12) -> tuple[Cause, ...]:
-    """At most `most` causes, at most one a layer, the greatest loss first; causes of the whole file always."""
+    """At most `most` causes, at most one a layer, the greatest loss first.
+    Causes of the whole file always."""
     found: dict[str, Cause] = {}
     whole: list[Cause] = []
     for cause in (cause for rule in RULES for cause in rule(case)):

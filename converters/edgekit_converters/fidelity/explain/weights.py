@@ -140,7 +140,8 @@ def amplification(case: Case) -> Iterator[Cause]:
 def _weights(
     float_graph: Graph, quantized: Graph, layer: Layer
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """(float, as the quantized file has it), None where there are none or they are not quantized."""
+    """(float, as the quantized file has it).
+    None where there are none or they are not quantized."""
     if layer.weight is None:
         return None
     other = _same_layer(quantized, layer)
