@@ -60,7 +60,7 @@ _ORDER = {"measured": 0, "published": 1, "derived": 2}
 
 @dataclass(frozen=True)
 class HostTimes:
-    """Milliseconds on one core of the workstation, the least of many runs, one thread, both taken in one run.
+    """Milliseconds on one core of the workstation, the least of many runs, in one run.
 
     ms: of the artifact. reference_ms: of MobileNetV1 1.0 224 in the same precision. engine: what ran both (`litert`).
     """
@@ -82,7 +82,7 @@ def anchored_ms(
     anchor_ms: float,
     fitted: Mapping[str, Any] | None = None,
 ) -> float:
-    """Milliseconds of the network with these terms of the roofline, where the anchor's terms took anchor_ms instead.
+    """Milliseconds of a network with these terms, scaled by the anchor's measured time.
 
     Every kind of work is corrected by the same factor to a power: 1 for what the anchor spends most time on, down to
     `carried_at_least` for what it does not do. The factor is the one that gives the anchor its own time.
@@ -118,8 +118,9 @@ def blend(carried_ms: float, by_host_ms: float, fitted: Mapping[str, Any] | None
 def choose_anchor(
     profile: Profile, given: Sequence[Anchor], engine: str, kernels: str, precision: str, threads: int
 ) -> Anchor | None:
-    """The anchor to go by: one measured with this engine first, then a published one, then a derived, the nearest clock
-    first. given: of anchor files, besides the profile's."""
+    """The anchor to use: measured with this engine, else published, else derived.
+    Among equals the one with the nearest clock.
+    given: of anchor files, besides the profile's."""
     found = [
         anchor
         for anchor in (*given, *profile.anchors)

@@ -305,7 +305,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Profile:
-    """The profile of that name among those that come with edgekit, or of that file when the name ends with `.toml`.
+    """Load a profile that comes with edgekit by name, or a file that ends with `.toml`.
 
     Raises UnknownProfileError (with the near misses) and ProfileError (naming file and key). `open_catalogue` knows
     the user's own folders besides.

@@ -151,7 +151,8 @@ def detect(facts: BoardFacts, catalogue: Catalogue) -> DetectedBoard:
 
 
 def stands_for(profile: Profile, facts: BoardFacts, catalogue: Catalogue) -> bool:
-    """Whether the machine is the profile's board, in its mode and with an image of its architecture. Pure.
+    """Whether the machine is the profile's board, in its mode and architecture.
+    Pure.
 
     A profile that the catalogue does not list, a file named by its path, goes before those that it does.
     """

@@ -36,6 +36,6 @@ class CannotEstimateError(EdgekitError):
 
 
 class AnchorError(EdgekitError):
-    """An anchor file that cannot be read, is not one, or does not belong to the board that it is given for."""
+    """An anchor file that cannot be read, is not one, or is of another board."""
 
     code = "anchor"

@@ -116,7 +116,7 @@ def milliseconds(value: float) -> str:
 
 
 def measured_estimate(p50_ms: float, p95_ms: float, *, min_ms: float | None = None, source: str = "") -> Estimate:
-    """A time taken on the board: low is the minimum (or p50 where it is not given), mid p50, high p95."""
+    """A time taken on the board: low is the minimum (or p50), mid p50, high p95."""
     low = p50_ms if min_ms is None else min_ms
     if not 0 <= low <= p50_ms <= p95_ms:
         raise ValueError(f"not in order: min {low}, p50 {p50_ms}, p95 {p95_ms}")
@@ -131,8 +131,8 @@ def estimate(
     threads: int | None = None,
     known: EstimateEvidence | None = None,
 ) -> Estimate:
-    """The range for one inference of `workload` on `profile` by an engine of the runtime (`litert`, `onnxruntime`,
-    ...).
+    """The range of one inference of `workload` on `profile`.
+    runtime: its engine (`litert`, `onnxruntime`, ...).
 
     threads: default the profile's. Raises CannotEstimateError.
     """
@@ -142,15 +142,15 @@ def estimate(
 
 
 def has_rates(profile: Profile) -> bool:
-    """Whether anything can be estimated for its cores: the others are measured, by a build on such a machine or by
-    `bench`.
-    """
+    """Whether its cores have known rates.
+    Others are measured, by a build on such a machine or by `bench`."""
     return profile.core.type in constants()["cores"]
 
 
 def has_anchor(profile: Profile, workload: Workload, framework: str, given: tuple[Anchor, ...] = ()) -> bool:
-    """Whether the board's MobileNetV1 is known for this engine, precision and the profile's threads: whether a ratio to
-    it would be of use. Raises CannotEstimateError."""
+    """Whether the board's MobileNetV1 is known for this engine, precision and threads.
+    Then a ratio to it would be of use.
+    Raises CannotEstimateError."""
     case = _case(profile, workload, framework, None)
     return workload.precision != "dynamic" and _own_anchor(case, given) is not None
 
@@ -316,7 +316,7 @@ def caution(profile: Profile) -> str:
 
 
 def _untested(workload: Workload, band: Band) -> tuple[Band, list[str]]:
-    """What was tested says little of networks that are far from all of its sizes, and of attention."""
+    """The band, wider, and notes for a network far from all tested sizes, or with attention."""
     notes = []
     if workload.computed_macs:
         share = 100 * workload.computed_macs / workload.macs

@@ -86,7 +86,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class OsImage:
-    """The operating system image that the profile stands for: its name, CPython (`3.11`) and glibc (`2.36`).
+    """The operating system image: its name, CPython (`3.11`) and glibc (`2.36`).
 
     debian: the Debian release whose packages it installs (`bookworm`), empty where it is none. python and glibc are
     empty where there is none, as on Android: no wheel installs there.
@@ -128,7 +128,8 @@ class Power:
 
 @dataclass(frozen=True)
 class Mode:
-    """A setting of the board that changes how many cores run and how fast: a Jetson's power mode, a firmware's clock.
+    """A setting that changes the number of cores and their clock.
+    For example a Jetson's power mode, or a firmware's clock.
 
     watts: what the mode is called after, None where it is not a matter of watts. cores: of the kind in `Profile.core`.
     """

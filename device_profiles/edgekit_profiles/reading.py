@@ -349,7 +349,8 @@ def _part(table: Table, make: Callable[[Table], T]) -> T:
 
 
 def _variants(profile: Profile, anchors: list[tuple[Anchor, str]], images: list[_Image]) -> tuple[Profile, ...]:
-    """An anchor holds for the images of its architecture: 32-bit kernels are others than 64-bit ones."""
+    """A profile for each image, with the anchors timed on its architecture.
+    32-bit and 64-bit kernels differ."""
 
     def timed(arch: str) -> tuple[Anchor, ...]:
         return tuple(anchor for anchor, on in anchors if on == arch)
@@ -380,7 +381,7 @@ def _os(table: Table) -> OsImage:
 
 
 def _anchor(table: Table, arch: str) -> tuple[Anchor, str]:
-    """The anchor and the architecture of the image that it was timed on, the board's first image's where unsaid."""
+    """The anchor and the architecture it was timed on, by default that of the first image."""
     found = {precision: table.optional_number(f"{precision}_ms") for precision in ("float32", "int8")}
     ms = {precision: value for precision, value in found.items() if value is not None}
     if not ms:

@@ -148,7 +148,7 @@ class Table:
         return {name: item for name, item in value.items() if isinstance(item, str)}
 
     def table(self, key: str, default: dict[str, Any] | None = None) -> Table:
-        """Where the key is missing and must not be, that is one mistake: its own keys are not complained of."""
+        """The table of a key. A required one that is missing is one mistake, without its keys."""
         return self._table(self._take(key, (dict,), "a table", default, {}), self._dotted(key))
 
     def optional_table(self, key: str) -> Table | None:
@@ -233,7 +233,7 @@ class Table:
 
 
 def refuse(mistakes: Sequence[EdgekitError]) -> None:
-    """Raises nothing for none, the one there is, or one error of the first one's class that names them all."""
+    """Raise the one mistake there is, or one error that names them all; nothing for none."""
     if len(mistakes) == 1:
         raise mistakes[0]
     if mistakes:
@@ -267,7 +267,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """Raises OSError, with a sentence as its strerror, for what is no regular file and for more than `most` bytes."""
+    """Read a regular file of at most `most` bytes. Raises OSError, with a sentence."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:

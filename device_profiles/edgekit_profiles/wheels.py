@@ -24,7 +24,7 @@ __all__ = ["DebianPackage", "RuntimeSupport", "Wheel", "debian_packages", "insta
 
 @dataclass(frozen=True)
 class Wheel:
-    """One published wheel line: CPython from python[0] to python[1], glibc at least that, on these machines.
+    """One published wheel line: its machines, its range of CPython, its least glibc.
 
     package, debian: the package and the Debian release that has it, where it is no wheel.
     """
@@ -41,7 +41,7 @@ class Wheel:
 
 @dataclass(frozen=True)
 class DebianPackage:
-    """What Debian calls a distribution of the package index, and which version the image's release has."""
+    """Debian's name of a distribution on the package index, and the release's version."""
 
     distribution: str
     package: str
@@ -132,7 +132,7 @@ def _support(profile: Profile, engine: str, form: str, lines: list[Wheel]) -> Ru
 
 
 def _newest(profile: Profile, what: str, lines: list[Wheel]) -> tuple[Wheel | None, str]:
-    """The first line that fits, or why none does: the first of machine, Python, glibc that empties the list."""
+    """The first line that fits, or the first reason: machine, Python, or glibc."""
     if not profile.os.glibc:
         return None, f"{profile.os.name} has no glibc, which every wheel for Linux needs"
     lines = [wheel for wheel in lines if wheel.debian in ("", profile.os.debian)]

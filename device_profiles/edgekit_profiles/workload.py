@@ -86,7 +86,7 @@ class Workload:
 
 
 def mobilenet_v1(precision: Precision) -> Workload:
-    """MobileNetV1 1.0 at 224x224 (569 million multiply-accumulates), the model that anchors are measured with."""
+    """MobileNetV1 1.0 at 224x224 (569 million multiply-accumulates), the anchors' model."""
     side, channels = 112, 32
     ops = [Op("cx", side * side * 3 * 32 * 9, 224 * 224 * 3 + side * side * 32, 3 * 32 * 9, "stem")]
     plan = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1)]
@@ -126,7 +126,7 @@ def constants() -> dict[str, Any]:
 def predict(
     machine: CoreModel, workload: Workload, precision: str, framework: str, fitted: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
-    """Milliseconds by term: each kind of operation's arithmetic, `memory` for traffic, `overhead` for dispatch.
+    """Milliseconds by term: arithmetic of each kind, `memory` traffic, `overhead` of dispatch.
 
     precision: of the arithmetic (`float32`, `float16`, `int8`), whatever the workload says. fitted: constants other
     than `roofline.toml`'s, in its shape. Raises CannotEstimateError.
@@ -147,7 +147,7 @@ def op_terms(machine: CoreModel, workload: Workload, precision: str, framework: 
 
 @dataclass(frozen=True)
 class _Pace:
-    """Milliseconds of one multiply-accumulate of each kind, of one element moved, and of one operation begun."""
+    """Milliseconds of one multiply-accumulate of each kind, one element moved, one operation."""
 
     mac_ms: Mapping[str, float]
     element_ms: float

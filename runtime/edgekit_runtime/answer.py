@@ -24,7 +24,8 @@ Source = Literal["cache", "similar", "device", "host", "stale", "degraded"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """outputs: contract name -> read-only array without a batch axis, in the original model's dtypes.
+    """Outputs, and how they were computed.
+    outputs: contract name -> read-only array without a batch axis, in the original model's dtypes.
 
     source: where it came from. timings: stage -> milliseconds, with `total` from call to answer. met_budget: None when
     no budget was given. distance: of a `similar` answer, between its request and this one; None otherwise. geometry:
@@ -62,7 +63,7 @@ class Answer:
 
     @property
     def degraded(self) -> bool:
-        """Whether it is less than was asked for: past its time, or of the bundle's degraded artifact."""
+        """Whether it came after its deadline, or from the bundle's degraded artifact."""
         return self.source in ("stale", "degraded")
 
     def top(self, k: int = 5) -> list[Prediction]:

@@ -88,7 +88,8 @@ def cores() -> int:
 
 
 def state_dir() -> Path:
-    """Where verdicts are kept: $EDGEKIT_STATE_DIR, else the user's cache folder, else see `homeless`."""
+    """The folder for verdicts: $EDGEKIT_STATE_DIR, or the user's cache folder.
+    Else see `homeless`."""
     if configured := os.environ.get("EDGEKIT_STATE_DIR"):
         return Path(configured)
     if base := os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA"):
@@ -141,7 +142,7 @@ def resident_mb(pid: int | None = None) -> float | None:
 
 
 def private_mb() -> float | None:
-    """What this process has resident of its own, in MB (1e6 bytes): libraries and other files that it maps left out."""
+    """Resident memory of this process in MB (1e6 bytes), without the files that it maps."""
     own = _status_mb("RssAnon")
     return resident_mb() if own is None else own
 
@@ -165,7 +166,7 @@ def _status_mb(name: str) -> float | None:
 
 
 def _resident_elsewhere() -> float | None:
-    """The high-water mark: on systems without /proc there is nothing finer in the standard library."""
+    """The high-water mark, where there is no /proc."""
     if sys.platform == "win32":
         return None
     import resource

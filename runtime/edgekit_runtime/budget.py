@@ -89,7 +89,7 @@ class DeviceOutlook:
 
     @property
     def expected_ms(self) -> float:
-        """The queue, and the smaller of the median and the last inference: noise never makes one faster."""
+        """The queue, plus the median or the last inference, whichever is smaller."""
         median_ms = self.services_ms[len(self.services_ms) // 2]
         rest = self._rests_ms()
         own_ms = median_ms if self.latest_ms is None else min(median_ms, self.latest_ms)
@@ -108,9 +108,8 @@ class DeviceOutlook:
         return _reached(self.services_ms[: bisect_right(self.services_ms, left_ms)])
 
     def chance(self, left_ms: float) -> float:
-        """That a request that came now would be done in time: the share of pairs of a rest of the present inference and
-        an own inference that fit.
-        """
+        """Probability that a request that came now is done in time.
+        It is the share of pairs (rest of the present inference, own inference) that fit."""
         services, own_ms = self.services_ms, left_ms - self.queue_ms
         if self.elapsed_ms is None:
             return bisect_right(services, own_ms) / len(services)
@@ -169,7 +168,8 @@ class HostOutlook:
 
 @dataclass(frozen=True, slots=True)
 class OffloadDecision:
-    """host: the likeliest ready one of those given, also where the device answers; None for none.
+    """Where a request goes, and why.
+    host: the likeliest ready one of those given, also where the device answers; None for none.
 
     device_chance: of being in time. predicted_ms: expected of the destination, of the device for `both`
     and of the best one for `neither`. fits: whether the destination is likely to be in time; None where there is no

@@ -89,7 +89,8 @@ def python_code(code: str, *arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """This process's own, with its import path: an application may have changed `sys.path` since it started.
+    """This process's environment, with its import path.
+    An application may have changed `sys.path` since it started.
 
     Without what `withhold` named, and with who starts it: see `die_with_parent`.
     """
@@ -99,8 +100,8 @@ def environment() -> dict[str, str]:
 
 
 def die_with_parent() -> None:
-    """In a child, before anything else: the kernel ends it when the thread that started it is gone, even inside an
-    engine.
+    """Let the kernel end this child when the thread that started it is gone.
+    Called before anything else; it works inside an engine too.
 
     Only for children that their parent waits for in the thread that started them. Where the system cannot do that, the
     limit of processor time is what ends an abandoned child.
@@ -117,7 +118,8 @@ def die_with_parent() -> None:
 
 
 def leave_no_core() -> None:
-    """A crash must not write the key and the model to a disk, nor may others of this user look into this process."""
+    """Write no core dump, and let no other process look into this one.
+    A crash must not write the key and the model to a disk."""
     if sys.platform == "win32":
         return
     import contextlib
@@ -143,9 +145,8 @@ def crash_signal(code: int) -> str:
 
 
 def interrupt_signal(code: int) -> str:
-    """The signal that came from outside: from a terminal, a supervisor, the kernel short of memory. Empty for any other
-    end.
-    """
+    """The signal that came from outside: a terminal, a supervisor, or a lack of memory.
+    Empty for any other end."""
     return "" if crash_signal(code) else _signal(code)
 
 
@@ -159,9 +160,8 @@ def _signal(code: int) -> str:
 
 
 def run(command: list[str], *, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run` with `capture_output` and `text`, but timeout is the longest that stdout may be silent,
-    seconds.
-    """
+    """Run a child as `subprocess.run` does, with a limit on its silence.
+    timeout: the longest that stdout may be silent, seconds."""
     import subprocess
 
     given = options.pop("input", None)

@@ -62,7 +62,7 @@ class Deadline:
 
 
 class TimedSocket:
-    """A connected socket whose every operation ends by `deadline`, which the owner sets for each exchange.
+    """A connected socket with a deadline, which the owner sets for each exchange.
 
     received: bytes so far. most: how many `received` may become; the owner may raise it.
     """
@@ -111,7 +111,8 @@ class TimedSocket:
 
 
 class _Reads(io.RawIOBase):
-    """Closing it leaves the socket open: http.client closes the file of a response that it has read to its end."""
+    """A reader whose `close` leaves the socket open.
+    http.client closes the file of a response that it has read to its end."""
 
     def __init__(self, owner: TimedSocket) -> None:
         self._owner = owner

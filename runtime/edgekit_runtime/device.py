@@ -101,7 +101,7 @@ class Device:
         return {name: adapter.way for name, adapter in self._adapters}
 
     def outlook(self, priority: int = 0, came: float | None = None) -> DeviceOutlook:
-        """What a request that came now, or then, would meet: the queue before it, and the last inferences."""
+        """Expected latency of a request that arrives now or then: the queue and an inference."""
         queue_s, elapsed_s = self.batcher.ahead(priority, came)
         learned = self._learned
         elapsed_ms = None if elapsed_s is None else elapsed_s * 1e3
@@ -146,7 +146,7 @@ class Device:
         return self._finisher(served.result)
 
     def watch(self, items: Items) -> None:
-        """Run a copy of a request that the device does not answer, where nothing was learnt of it lately."""
+        """Run a copy of a request that a host answers, to keep the device's times current."""
         with self._watching:
             if self._learned.age_s < WATCH_EVERY_S or (self._watch is not None and not self._watch.done()):
                 return
@@ -181,7 +181,7 @@ class Device:
             self.batcher.run_one = self._run_one
 
     def close(self, timeout_s: float) -> None:
-        """Drain for at most timeout_s, fail the rest, and free the engine where nothing uses it any more."""
+        """Drain for at most timeout_s, fail the rest, and free the engine once it is unused."""
         idle = self.batcher.close(timeout_s)
         if self._watched is not None:
             self._watched.end()
@@ -198,7 +198,8 @@ class Device:
         return [self.engine.run(batch[0])] if len(batch) == 1 else self.engine.run_batch(batch)
 
     def _run_one(self, tensors: Tensors) -> Tensors:
-        """The first item that runs alone, and each throttled one: the engine's own `run` takes the others."""
+        """Run the first item alone, or each throttled one.
+        The engine's own `run` takes the others."""
         self._before_run()
         with self._watching:
             if not self._throttle_s:

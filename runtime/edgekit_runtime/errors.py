@@ -214,7 +214,7 @@ class SecretError(BundleError):
 
 
 class ModelFileError(BundleError):
-    """A model file that no engine may read: it points outside itself, or asks for what is not allowed."""
+    """A model file that points outside itself or asks for what is not allowed."""
 
     code = "model-file"
 
@@ -285,7 +285,7 @@ class BudgetExceeded(EdgekitError):  # noqa: N818 - what happened, as the field 
 
 
 class QueueFull(EdgekitError):  # noqa: N818 - what happened, as the field says it
-    """More requests wait than the queue holds: ask less often, or say how many may wait when the bundle is opened."""
+    """The queue is full: ask less often, or open the bundle with a longer queue."""
 
     code = "queue-full"
 
@@ -297,13 +297,15 @@ class MemoryExceeded(EdgekitError):  # noqa: N818 - what happened, as the field 
 
 
 class ForkedError(EdgekitError):
-    """The process was forked after the model was opened: engines and threads do not survive that."""
+    """The process was forked after the model was opened.
+    Engines and threads do not survive that."""
 
     code = "forked"
 
 
 class SessionError(EdgekitError):
-    """A model that keeps a state was asked as if it kept none, or the other way round; or its sessions cannot go on."""
+    """A stateful model was asked without a session, or a stateless one with it.
+    Or the session ended."""
 
     code = "session"
 
@@ -380,7 +382,7 @@ class DownloadError(InstallError):
 
 
 class WireError(EdgekitError):
-    """Bytes or tensors that the Open Inference Protocol does not allow, or that this codec does not carry."""
+    """Bytes or tensors that the Open Inference Protocol or its codec does not allow."""
 
     code = "wire"
 
@@ -433,7 +435,7 @@ def install_command(extra: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Text from elsewhere as a person may be shown it: nothing unseen, and nothing that turns the direction of writing.
+    """Text from elsewhere, safe to show: unseen and direction-changing letters are escaped.
 
     Controls, line ends, what orders or joins words without being seen (zero-width spaces, marks and overrides of
     direction, soft hyphens, tags) and halves of pairs become the escape that Python writes for them. All writing stays

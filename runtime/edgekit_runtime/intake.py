@@ -82,7 +82,7 @@ class Intake:
         return items, first if self.placed else None
 
     def locate(self, named: IdentifiedInput) -> Geometry | None:
-        """The geometry that `decode` gives, without decoding: of an encoded picture the head is read."""
+        """The geometry that `decode` gives, read from the picture's head without decoding."""
         found = (self._decoders[name].locate(value) for name, value in named.items())
         return next((geometry for geometry in found if geometry is not None), None)
 

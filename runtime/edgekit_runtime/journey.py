@@ -189,7 +189,7 @@ class Journey:
         self.close(timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Refuse what comes, drain what is there for at most timeout_s, fail the rest, free the engine."""
+        """Refuse new requests, drain for at most timeout_s, fail the rest, free the engine."""
         self._closed = True
         if self.opened.hosts is not None:
             self.opened.hosts.close()
@@ -205,8 +205,8 @@ class Journey:
             self.opened.held.close()
 
     def _arrive(self, request: Request, inputs: Any, *, keep: bool) -> Answer | Future[_SharedResult] | Away | Tensors:
-        """identify, look up, join, decode, compare, decide, adapt: an answer, a flight to follow, or the tensors to
-        run.
+        """Identify, look up, join, decode, compare, decide and adapt a request.
+        Returns an answer, a flight to follow, or the tensors to run.
 
         keep: the caller may reuse its arrays before the engine has read them.
         """

@@ -104,9 +104,8 @@ def degrade(need: Need, left_mb: float) -> Grant | None:
 
 
 def fair_shares(wanted_mb: Sequence[float], pool_mb: float) -> list[float]:
-    """The pool shared by those who want of it: in equal parts, but none gets more than it wants, or a cache too small
-    to use.
-    """
+    """Divide the pool equally among caches.
+    None gets more than it wants, or a share too small to use."""
     shares = [0.0] * len(wanted_mb)
     left = pool_mb
     for place, number in enumerate(sorted(range(len(wanted_mb)), key=lambda one: wanted_mb[one])):
@@ -123,7 +122,8 @@ def _lost_cache(cache_mb: float, wanted_mb: float) -> tuple[str, ...]:
 
 
 class MemoryBudget:
-    """total_mb: what all models opened with it may take together, caches included, in MB (1e6 bytes). Thread-safe.
+    """Memory that several models share.
+    total_mb: of all models opened with it, caches included, in MB (1e6 bytes). Thread-safe.
 
     It bounds what models take, not the process: Python, NumPy, the engines' libraries and the application are not in
     it.
@@ -293,9 +293,8 @@ def room_here(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
 
 @contextmanager
 def scarce(where: object) -> Iterator[None]:
-    """Tell whatever the lack of memory broke as MemoryExceeded: an allocation, a library that cannot be mapped, a
-    thread.
-    """
+    """Raise MemoryExceeded for whatever the lack of memory broke.
+    That may be an allocation, a library that cannot be mapped, or a thread."""
     try:
         yield
     except (MemoryError, OSError, ImportError, RuntimeError, EngineError) as error:

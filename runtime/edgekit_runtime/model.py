@@ -133,7 +133,7 @@ class Model:
 
     @property
     def namespace(self) -> bytes:
-        """What keeps the answers of this model, by this artifact, apart from all others' in a cache that they share."""
+        """Prefix of this model's keys in a cache that several models share."""
         return self._journey.opened.namespace
 
     def predict(
@@ -229,7 +229,7 @@ class Model:
             self.report(self._telemetry)
 
     def session(self) -> Session:
-        """A session in its first state, for a model that keeps one from frame to frame: see `session.Session`.
+        """Start a session of a model that keeps a state: see `session.Session`.
 
         Raises SessionError for a model that keeps none, ClosedError.
         """
@@ -267,8 +267,7 @@ class Model:
         return Health("ready") if reason is None else Health("dead", reason)
 
     def describe(self) -> dict[str, Any]:
-        """What answers here: bundle, artifact, engine, the way inputs travel, what the self-test found; and, where the
-        model reports, how that goes."""
+        """Describe the open model: bundle, artifact, engine, inputs, self-test, telemetry."""
         from edgekit_runtime.figures import describe_model
 
         reporter = self._reporter
@@ -292,9 +291,8 @@ class Model:
         return model_metrics(self._journey, healthy=self.health().ok)
 
     def throttle(self, delay_ms: float) -> None:
-        """A drill: make every inference on this device `delay_ms` slower, as heat does, to see what becomes of the
-        budget and whether a host takes over. 0 ends it.
-        """
+        """Make every inference on this device `delay_ms` slower; 0 ends it.
+        A drill: it shows what becomes of the budget, and whether a host takes over."""
         self._journey.device.throttle(delay_ms)
 
     def flush_cache(self) -> None:
@@ -334,7 +332,7 @@ class Model:
         self._reporter, self._telemetry = reporter, options
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Answer what is running and what can be drained in timeout_s, fail the rest with ClosedError, free the engine.
+        """Drain for at most timeout_s, fail the rest with ClosedError, free the engine.
 
         A model that reports spools its last window, and waits up to two seconds for the fleet to confirm it. In a
         forked child nothing is done: what there is to free, end or send is the parent's.

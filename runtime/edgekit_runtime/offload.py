@@ -154,7 +154,8 @@ class Errand:
         return "host" in self.asked
 
     def withdraw(self, error: BaseException | None = None) -> None:
-        """Its deadline came, or its caller went: end it with the degraded answer or none, and leave the queues."""
+        """End it with the degraded answer or none, and leave the queues.
+        Its deadline came, or its caller left."""
         spare = self.spare if error is None else None
         source = "neither" if spare is None else "degraded"
         if self.end(source, spare, None if spare is not None else error or self.error):
@@ -381,7 +382,7 @@ class Offload:
         self._at(max(now, begins), answer_at_least)
 
     def _reserve_start(self, latest: float, own_s: float) -> float:
-        """The last moment to begin at, before the starts of others that are due at about the same time."""
+        """The last moment to start at, before others that are due at about the same time."""
         with self._lock:
             for other in reversed(self._starts):
                 if other - own_s < latest < other + own_s:

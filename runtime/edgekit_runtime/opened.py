@@ -63,7 +63,7 @@ class OpenedBundle:
         )
 
     def another(self) -> Engine:
-        """One more engine that runs as the proved one does, for a session that keeps its state inside."""
+        """One more engine, opened as the tested one, for a session that keeps its state inside."""
         entry, info = self.prepared.entry, self.prepared.engine.info
         keep = self.bundle.secret is None
         setup = EngineSetup(threads=info.threads, kernels=info.kernels, delegate=info.delegate, keep=keep)

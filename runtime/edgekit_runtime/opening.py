@@ -111,7 +111,7 @@ def open_bundle(
 
 
 def _check_spool(telemetry: TelemetryOptions, disk_cache: str | os.PathLike[str] | None) -> None:
-    """Raises TelemetryError (telemetry-spool) for a file of something else, before anything is loaded."""
+    """Raises TelemetryError (telemetry-spool) for a foreign file, before anything loads."""
     from edgekit_runtime.errors import OptionError
     from edgekit_runtime.telemetry import TelemetryOptions
     from edgekit_runtime.telemetry.spool import refuse_foreign

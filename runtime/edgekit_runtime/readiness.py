@@ -286,7 +286,8 @@ def _claim(
 
 
 def _tuning(bundle: Bundle, how: Preparation) -> Tuner:
-    """A budget's rest limits the choice too: a slower candidate that fits beats a faster one that does not.
+    """The tuner, within what is left of the memory budget.
+    A slower candidate that fits beats a faster one that does not.
 
     Raises MemoryExceeded where not even a process of its own would fit.
     """

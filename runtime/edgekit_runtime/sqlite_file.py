@@ -24,8 +24,9 @@ _HEADER = 100
 
 
 def owner(path: Path, mark: int) -> Literal["empty", "ours", "unmarked", "other"]:
-    """unmarked: SQLite's, without an application id: being made at this moment, an older file of ours, or somebody
-    else's.
+    """Whose file it is.
+    unmarked: SQLite's, without an application id: being made at this moment, an older file of ours, or another
+        program's.
 
     Raises OSError.
     """

@@ -41,7 +41,7 @@ class Stepper:
 
     @property
     def state(self) -> dict[str, NDArray[Any]]:
-        """What the next frame is given besides the caller's inputs: contract name -> tensor with its batch axis."""
+        """The state tensors of the next frame by contract name, with their batch axis."""
         return dict(zip(self._carry.names, self._state, strict=True))
 
     def raw(self, items: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:

@@ -95,7 +95,7 @@ _of_process: dict[int, Supervisor] = {}
 
 
 def notify_open(model: _WatchedModel) -> None:
-    """Tell systemd of this model, where the unit asks for it (EDGEKIT_NOTIFY and NOTIFY_SOCKET are set)."""
+    """Tell systemd that the model is open, where the unit sets EDGEKIT_NOTIFY."""
     with _lock:
         supervisor = _of_process.setdefault(os.getpid(), Supervisor(os.environ))
     supervisor.opened(model)

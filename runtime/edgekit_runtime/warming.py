@@ -81,7 +81,7 @@ def batches_offered(bundle: Bundle, entry: ArtifactEntry) -> dict[int, ArtifactE
 
 
 def shares_one_engine(entry: ArtifactEntry) -> bool:
-    """Whether its batches run on the engine for single items: no variant takes memory of its own."""
+    """Whether batches run on the single-item engine, so that no variant takes memory."""
     free = all(tensor.free_batch for tensor in (*entry.inputs, *entry.outputs))
     return free and (entry.format == "onnx" or entry.bytes > OWN_BELOW_BYTES)
 

@@ -178,7 +178,8 @@ class Batcher(Generic[Item, Result]):
         return request.future
 
     def ahead(self, priority: int = 0, came: float | None = None) -> tuple[float, float | None]:
-        """(seconds that the requests before it take lately, seconds that the present run lasts; None where none does).
+        """(seconds of the requests queued before it, seconds of the present run).
+        None for the second where none runs.
 
         Of a request that comes now, or of one that came at that time of the clock.
         """
@@ -222,7 +223,8 @@ class Batcher(Generic[Item, Result]):
             )
 
     def abandon(self, error: EdgekitError) -> None:
-        """The engine hangs: fail the running batch and all that wait, and refuse what comes, with this error.
+        """Fail the running batch and all that wait with this error, and refuse new requests.
+        For an engine that hangs.
 
         The thread in the engine is left alone; what it brings home late is dropped. A caller whose own thread is in the
         engine cannot be freed: it gets the error when the engine lets it go. See `inline`.

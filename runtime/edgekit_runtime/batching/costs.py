@@ -93,7 +93,8 @@ class Costs:
         return whole * totals[self.limit] + totals[rest]
 
     def first(self, n: int) -> int:
-        """How many of n waiting items to run now: the part of the cheapest split that serves most items a second."""
+        """How many of n waiting items to run now.
+        It is the part of the cheapest split that serves most items a second."""
         return self._tables[2][n] if n <= self.limit else self.limit
 
     def room(self, n: int) -> int:
@@ -155,7 +156,7 @@ class Costs:
         return table[lower] + share * (table[upper] - table[lower])
 
     def _rebuild(self) -> None:
-        """Tables for every n up to the limit: one batch, the cheapest split, and what to run first of it."""
+        """Build the tables up to the limit: one batch, the cheapest split, its first part."""
         self._built, self._spent_s = self._runs, 0.0
         drift = median(self._all) if self._all else 1.0
         lately = {}
@@ -185,7 +186,8 @@ def learn(
     fixed: bool = False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Costs:
-    """Time `run(n)` for the sizes in order (1 is always timed) and return what was learnt, within about `within_s`.
+    """Time `run(n)` for the sizes in order, within about `within_s`, and return the costs.
+    Size 1 is always timed.
 
     Each size runs once to warm up and then up to five times; the fastest counts. It stops after two sizes in a row that
     serve no more items a second than a smaller one did, unless some size gained already: then that is noise, or a step.
@@ -263,7 +265,7 @@ _FORGOTTEN_S = 0.05
 
 
 class Returns:
-    """Who is expected: callers that were just answered and come back, and the rate at which requests arrive.
+    """Expected callers: those just answered, who come back, and the arrival rate.
 
         returns.left(31, now)          # a batch of 31 got its results
         returns.came(now)              # a request arrived

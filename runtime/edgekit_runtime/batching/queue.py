@@ -97,7 +97,7 @@ class Lanes:
         self._soonest = min(self._soonest, request.due)
 
     def dropped(self) -> None:
-        """One that waited here was cancelled or answered: its state says so, its place becomes a gap."""
+        """Turn the place of a request that was cancelled or answered into a gap."""
         self.live -= 1
         self._gaps += 1
         if self._gaps > 32 and self._gaps > self.live:
@@ -118,7 +118,7 @@ class Lanes:
         return self._take_if(lambda request: True)
 
     def ahead(self, priority: int, now: float, came: float | None = None) -> int:
-        """How many would go before a request of this priority that came now, or before one that came then."""
+        """How many would run before a request of this priority that arrived now or then."""
         total = 0
         for lane_priority, lane in self._lanes.items():
             if lane_priority >= priority and came is None:

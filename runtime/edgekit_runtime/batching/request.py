@@ -34,7 +34,7 @@ __all__ = [
 
 
 class BatchResult(NamedTuple):
-    """A result, how long it queued and how long its batch ran (seconds), and with how many others."""
+    """A result with its times in seconds: queued, in its batch; and the size of the batch."""
 
     result: Any
     queued_s: float
@@ -204,7 +204,8 @@ class _Future(Future[BatchResult]):
 
 
 def for_member(error: BaseException, member: int) -> BaseException:
-    """The error for one of several that share it: threads that raise one object would mix their tracebacks.
+    """A copy of the error for each request of a batch.
+    Threads that raise one object would mix their tracebacks.
 
     The first gets the error itself; others get a copy with the first as its cause, or, where it cannot be copied, an
     EngineError that says the same.

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> Any:
-    """The JSON value of a dataclass tree: absent options (None) are left out, tuples become lists."""
+    """The JSON value of a dataclass tree, without absent options (None), tuples as lists."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         pairs = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
         return {name: to_json(item) for name, item in pairs if item is not None}

@@ -77,7 +77,8 @@ class Header:
 
 
 def header_needs(data: bytes, where: str) -> int:
-    """How many bytes of the file `read_header` needs at least, as far as `data` says; at most MAX_HEADER_BYTES.
+    """How many bytes `read_header` needs at least, as far as `data` says.
+    At most MAX_HEADER_BYTES.
 
     More than `len(data)`: read up to there and ask again. Raises BundleError as soon as `data` shows that this is no
     bundle, or claims more than a bundle may have.

@@ -245,7 +245,8 @@ def release(version: str) -> tuple[int, int, int] | None:
 
 
 def check_reader(min_runtime: str, requires: Collection[str], where: str, *, version: str = RUNTIME_VERSION) -> None:
-    """Raises BundleError (bundle-newer) where a reader of `version` must not open a bundle that asks for these."""
+    """Check that a reader of `version` may open a bundle that asks for these.
+    Raises BundleError (bundle-newer)."""
     needed, own = release(min_runtime), release(version)
     if needed is None:
         raise BundleError(f"min_runtime {min_runtime!r:.40} is no version", where=where, do="Build the bundle again")
@@ -269,8 +270,10 @@ def check_reader(min_runtime: str, requires: Collection[str], where: str, *, ver
 
 
 def check_words(value: object, where: str) -> None:
-    """`check_reader` of a manifest whose fields were not looked at yet: a newer bundle is called newer, whatever else
-    is new in it. Where these three are no words of the format, the types of the fields say so. Raises BundleError."""
+    """`check_reader` before a manifest's fields are parsed.
+    A newer bundle is called newer, whatever else is new in it. Where these three are no words of the format, the types
+    of the fields say so.
+    Raises BundleError."""
     if not isinstance(value, dict):
         raise BundleError("the manifest is no object", where=where, do="Build the bundle again")
     version, needed, features = value.get("format"), value.get("min_runtime", FIRST_RELEASE), value.get("requires", [])

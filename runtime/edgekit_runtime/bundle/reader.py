@@ -91,7 +91,8 @@ class Bundle:
 
     @property
     def locked(self) -> bool:
-        """Its blobs are encrypted, and it was read without the key: all digests are checked, and no blob can be had."""
+        """Whether it is encrypted and was read without its key.
+        All digests are checked, and no blob can be read."""
         return self.manifest.encrypted_with is not None and self.secret is None
 
     def blob(self, sha256: str) -> bytes:
@@ -104,7 +105,8 @@ class Bundle:
         return self._blobs[sha256] if found is None else found
 
     def golden_items(self, golden: GoldenExample) -> dict[str, NDArray[Any]]:
-        """The canonical inputs of a golden example, by contract name, read-only and without a batch axis.
+        """The canonical inputs of a golden example by contract name.
+        They are read-only and have no batch axis.
 
         Of a sequence: all frames, [steps, ...].
         """
@@ -142,7 +144,8 @@ def read_bundle(path: str | os.PathLike[str], *, trust: Trust = (), secret: Secr
 def read_verified(
     path: str | os.PathLike[str], trust: Trust = (), *, secret: SecretArgument = None, allow_unsigned: bool = False
 ) -> Bundle:
-    """The bundle in a file, to be used now: by what `trust` names, else by what this machine trusts, else unchecked.
+    """Read a bundle that is used now, checked by `trust` or else by this machine's keys.
+    Without any it is unchecked.
 
     Dates are not checked: they decide what is installed. `Bundle.trust_decision` says who signed it, or that nothing
     was checked. Raises as `read_bundle` does.

@@ -210,10 +210,9 @@ def load_secret(source: str | SecretSource, *, limit_s: float = COMMAND_LIMIT_S)
 
 
 def find_secret(environ: Mapping[str, str] | None = None, *, system: Path = Path("/etc/edgekit")) -> Secret | None:
-    """Of who was given none: what EDGEKIT_SECRET names, else the file `edgekit/secret` in the user's configuration
-    folder, else /etc/edgekit/secret; None where there is none. Raises SecretError where there is one that cannot be
-    used.
-    """
+    """Find the secret of this machine: EDGEKIT_SECRET, else the user's, else /etc/edgekit's.
+    The files are `edgekit/secret` in the user's configuration folder and /etc/edgekit/secret; None where there is none.
+    Raises SecretError where there is one that cannot be used."""
     variables = os.environ if environ is None else environ
     if named := variables.get(VARIABLE):
         return load_secret(named)
@@ -440,7 +439,8 @@ SecretArgument = Secret | str | os.PathLike[str] | bytes | Callable[[], Secret |
 
 
 def _looks_like_key(text: str) -> bool:
-    """64 hex digits, or base64 of 32 bytes with its mix of letters and digits, that is no file's name."""
+    """Whether a text that names no file has the form of a key.
+    That is 64 hex digits, or base64 of 32 bytes with letters and digits."""
     name = re.sub(r"^(?:file|env|cmd):", "", text.strip())
     base64 = re.fullmatch(r"[A-Za-z0-9+/_-]{43}=?", name) and all(
         re.search(kind, name) for kind in ("[a-z]", "[A-Z]", "[0-9]")

@@ -457,7 +457,8 @@ def _hash(key: bytes) -> int:
 
 
 def _log_pages(pages: int) -> int:
-    """The log is folded in when it is this long; with one more batch it takes a quarter of the bound at most."""
+    """Pages of the log at which it is folded in.
+    With one more batch it takes a quarter of the bound at most."""
     return max(8, min(_MOST_LOG_PAGES, pages // 8))
 
 

@@ -43,7 +43,8 @@ def namespace(*digests: str) -> bytes:
 
 
 def identify(inputs: Mapping[str, Any], namespace: bytes) -> tuple[Identity | None, Mapping[str, Any]]:
-    """The key of a request, or None where it has none, and the inputs with paths replaced by their bytes.
+    """The key of a request, and its inputs with paths replaced by their bytes.
+    None for a request without a key.
 
     namespace: digests of the model and of its contract. Raises InputError when a path cannot be read.
     """
@@ -131,7 +132,7 @@ class Flights(Generic[Result]):
         self._own: Future[Result] = Future()  # what a leader is handed; no caller waits on it
 
     def join(self, key: Hashable) -> tuple[Future[Result], bool]:
-        """The flight for `key`, and whether the caller leads it (it did not exist before) and need not look at it."""
+        """The flight for `key`, and whether the caller leads it and so computes the answer."""
         with self._lock:
             if key not in self._flights:
                 self._flights[key] = None

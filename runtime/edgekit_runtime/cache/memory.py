@@ -65,7 +65,7 @@ class MemoryStats:
 
 
 def freeze(outputs: Any) -> Any:
-    """The same outputs in a form that may be kept: read-only, and pinning no memory but their own."""
+    """The same outputs, read-only and in memory of their own, so that they can be cached."""
     same = type(outputs) is MappingProxyType
     if not same and not isinstance(outputs, (dict, Mapping)):
         return outputs

@@ -102,7 +102,8 @@ class Similar:
         return len(self._answers)
 
     def mark(self, items: Mapping[str, NDArray[Any]]) -> PictureMark | None:
-        """items: the decoded inputs; pictures are [H, W, C] with up to four channels, uint8, int8 or float."""
+        """Fingerprint the decoded inputs.
+        items: pictures are [H, W, C] with up to four channels, uint8, int8 or float."""
         kind: list[Hashable] = []
         means = []
         for name, item in items.items():
@@ -139,7 +140,8 @@ class Similar:
             self._answers.clear()
 
     def _block_means(self, item: NDArray[Any]) -> NDArray[np.float32]:
-        """Rows are summed in blocks in the narrowest integers that hold it, columns by one small matrix product."""
+        """The mean of each block.
+        Rows are summed in the narrowest integers that hold it, columns by one small matrix product."""
         height, width, channels = item.shape
         rows = max(1, height // self._grid)
         blocks = height // rows

@@ -75,7 +75,8 @@ class Adapter:
 
     @property
     def way(self) -> str:
-        """How pixels travel, for `describe()` and the benchmarks: same, xor, affine, table, float, or cast."""
+        """How pixels are converted: same, xor, affine, table, float, or cast.
+        For `describe()` and the benchmarks."""
         return self._way
 
     def __call__(self, item: NDArray[Any]) -> NDArray[Any]:
@@ -101,7 +102,7 @@ class Adapter:
         return self._layout(self._from_original(item))[None]
 
     def clipped(self, tensor: NDArray[Any], sample: int) -> tuple[int, int]:
-        """(values at the limits of the artifact's 8 bits, values looked at), of what `__call__` gave.
+        """(values at the limits of the artifact's 8 bits, all values) of a converted tensor.
 
         sample: number of this sample. About CLIP_SAMPLE values are looked at, from another first one for each number,
         so that every value is as likely to be seen as any other. (0, 0) for an artifact that takes no 8-bit numbers.

@@ -65,15 +65,17 @@ class Decoder:
         return self.place(value)[0]
 
     def admit(self, value: Any) -> Any:
-        """The value, or the array or bytes that it stands for (see `unwrap`), where it can fit as far as kind, dtype,
-        shape and size tell; no byte of it is read. Raises InputError."""
+        """The value, or what it stands for (see `unwrap`), if its kind, dtype, shape and size fit.
+        No byte of it is read.
+        Raises InputError."""
         value = self._kind.admit(unwrap(value, f"input '{self._contract.name}'"))
         if isinstance(value, np.ndarray):
             self._fitting(value)
         return value
 
     def place(self, value: Any) -> tuple[NDArray[Any], Geometry | None]:
-        """The canonical item, and where in the caller's picture it lies: None for an input that is no image.
+        """The canonical item, and its place in the caller's picture.
+        None for an input that is no image.
 
         An array that is taken as it is, is the network's own picture.
         """
@@ -160,7 +162,7 @@ def unwrap(value: Any, where: str) -> Any:
 
 
 def copy_in(value: Any) -> Any:
-    """What `unwrap` gave, in memory of its own: the caller may write over its arrays and buffers from now on."""
+    """Copy what `unwrap` gave, so that the caller may write over its arrays and buffers."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, Frame):

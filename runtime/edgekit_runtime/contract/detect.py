@@ -121,7 +121,7 @@ def candidates(outputs: Outputs, contract: Contract, score_threshold: float | No
 
 
 def _rows(value: NDArray[Any], spec: DetectionSpec) -> NDArray[Any]:
-    """[N, values of one candidate], whatever stands around them: [1, N, D], a grid [h, w, D], or [D, N]."""
+    """Candidates as [N, values], from [1, N, D], a grid [h, w, D], or [D, N]."""
     if spec.candidates == "first":
         return value.reshape(-1, value.shape[-1])
     while value.ndim > 2 and value.shape[0] == 1:
@@ -132,7 +132,7 @@ def _rows(value: NDArray[Any], spec: DetectionSpec) -> NDArray[Any]:
 def _scores(
     rows: NDArray[Any], outputs: Outputs, spec: DetectionSpec
 ) -> tuple[NDArray[Any], Callable[[NDArray[np.intp]], NDArray[np.int64]]]:
-    """Probabilities [N], and what gives the class indexes of some candidates, -1 for the background."""
+    """Probabilities [N], and a function that gives class indexes, -1 for the background."""
     shift = int(spec.background == "first")
     if spec.row == "box score class":
         return _activated(rows[:, 4], spec), lambda at: _as_integers(rows[at, 5], shift)
@@ -195,8 +195,9 @@ def _corners(rows: NDArray[np.float64], spec: DetectionSpec, size: tuple[int, in
 def suppress(
     boxes: NDArray[Any], scores: NDArray[Any], classes: NDArray[Any] | None, iou_threshold: float, most: int
 ) -> NDArray[np.intp]:
-    """boxes: [N, 4] corners left, top, right, bottom; scores: [N]; classes: [N], None where any box may suppress any
-    other.
+    """Remove boxes that overlap a better one.
+    boxes: [N, 4] corners left, top, right, bottom; scores: [N]; classes: [N], None where any box may suppress any
+        other.
 
     The indexes of at most `most` boxes, the surest first. Greedy: in order of score, ties to the lower index, a box
     stays unless one that stayed before (of its own class, with `classes`) overlaps it by more than the threshold.

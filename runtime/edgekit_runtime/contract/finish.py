@@ -37,7 +37,7 @@ class Prediction:
 
 
 class Finisher:
-    """Callable: the engine's outputs (batch axis of any length) in, one dict of item arrays by contract name out."""
+    """Callable: the engine's outputs in, one dict of item arrays by contract name out."""
 
     def __init__(self, contract: Contract, tensors: Sequence[TensorSpec]) -> None:
         names = [tensor.name for tensor in tensors]
@@ -54,7 +54,8 @@ class Finisher:
         ]
 
     def __call__(self, raw: Sequence[NDArray[Any]], item: int = 0) -> Mapping[str, NDArray[Any]]:
-        """Item `item` of the batch: dequantized to the original model's dtypes, no batch axis, read-only."""
+        """Item `item` of the batch, dequantized to the original dtypes, read-only.
+        It has no batch axis."""
         outputs = {}
         for name, position, way in self._plan:
             value = way(raw[position][item])
@@ -64,7 +65,8 @@ class Finisher:
 
 
 def _reader(tensor: TensorSpec, dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """`dequantize` for one tensor: for 8 bits the 256 possible values are worked out once, and then only looked up."""
+    """`dequantize` for one tensor.
+    For 8 bits the 256 possible values are computed once and looked up."""
     if tensor.quantization is None:
         return partial(np.array, dtype=dtype)
     if np.dtype(tensor.dtype).itemsize != 1:

@@ -248,7 +248,7 @@ def render_frame(frame: Frame, image: ImageSpec) -> tuple[NDArray[np.uint8], Pla
 
 
 def to_rgb(luma: Pixels, u: Pixels, v: Pixels, matrix: Matrix, full_range: bool) -> Pixels:
-    """[H, W, 3] RGB of luma [H, W] and colours of the same shape, or of half of it along one axis or both."""
+    """[H, W, 3] RGB of luma [H, W] and colours of its shape, or half of it along an axis."""
     k = _coefficients(matrix, full_range)
     y = luma.astype(np.int16) if full_range else _luma(luma)
     wide_u, wide_v = u.astype(np.int32), v.astype(np.int32)

@@ -52,7 +52,8 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """crop: (left, top, right, bottom), the part of the upright picture that is used, in whole pixels.
+    """How a picture was placed in the tensor.
+    crop: (left, top, right, bottom), the part of the upright picture that is used, in whole pixels.
 
     inner: (width, height) that it is scaled to. offset: (x, y) of its corner on the canvas of the network's own size;
     (0, 0) and the whole canvas, but for a letterbox.

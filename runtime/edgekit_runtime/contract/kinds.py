@@ -57,7 +57,7 @@ class TensorKind:
     any_size = False
 
     def free_dtypes(self, spec: InputContract) -> tuple[np.dtype[Any], ...]:
-        """Dtypes of which every value means something, so that none needs a check and none is an index."""
+        """Dtypes of which every value is valid: they need no check, and none is an index."""
         return ()
 
     def dtypes(self, spec: InputContract) -> tuple[np.dtype[Any], ...]:

@@ -164,7 +164,8 @@ def upright_size(picture: Image.Image, data: bytes = b"") -> tuple[int, int]:
 def render(
     picture: Image.Image, image: ImageSpec, where: str = "the image", *, ours: bool = False
 ) -> tuple[NDArray[np.uint8], Placement]:
-    """Orientation, mode, crop, size, colour order: a uint8 [height, width, channels] array, and how it was placed.
+    """A picture as a uint8 [height, width, channels] array, and how it was placed.
+    Orientation, mode, crop, size and colour order are applied.
 
     ours: no one else holds the picture, so that a JPEG that is not loaded yet may be decoded smaller than it is.
     """
@@ -205,7 +206,8 @@ def render(
 
 
 def on_canvas(pixels: NDArray[np.uint8], placement: Placement, image: ImageSpec) -> NDArray[np.uint8]:
-    """[h, w] grey or [h, w, 3] RGB pixels of the inner size -> the canonical tensor, in the contract's colour order."""
+    """Pixels [h, w] or [h, w, 3] of the inner size as the canonical tensor.
+    The colour order is the contract's."""
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     if image.color == "bgr":
@@ -310,7 +312,7 @@ def _orientation(picture: Image.Image) -> int:
 
 
 def check_bytes(size: int, where: str) -> None:
-    """Raises InputError for more than MAX_BYTES: so many are not read, hashed or copied for one picture."""
+    """Raises InputError for more than MAX_BYTES, before they are read, hashed or copied."""
     if size > MAX_BYTES:
         raise InputError(f"{size:,} bytes are more than {MAX_BYTES:,}", where=where, do="Make the picture smaller")
 

@@ -44,7 +44,8 @@ def quantize(real: NDArray[Any], quantization: Quantization, dtype: np.dtype[Any
 
 
 def pixel_step(image: ImageSpec, tensor: TensorSpec) -> tuple[str, Step]:
-    """(the way's name, uint8 [H, W, C] -> the artifact's numbers [H, W, C], or [C, H, W] where that is its layout).
+    """(name of the conversion, function uint8 [H, W, C] -> the artifact's numbers).
+    The result is [C, H, W] where that is the artifact's layout.
 
     Numbers of 8 bits may come as uint8: view them as the artifact's dtype.
     """
@@ -107,7 +108,8 @@ def _affine_step(table: NDArray[Any], slopes: NDArray[np.float64], size: tuple[i
 
 
 def _exact(values: NDArray[np.int64], factor: int, shift: int, dtype: np.dtype[Any]) -> tuple[int, int] | None:
-    """(m, c) with (p * m + c) >> shift == values[p] for every pixel p, or beyond the same limit of dtype.
+    """(m, c) with (p * m + c) >> shift == values[p] for every pixel p.
+    For a value at a limit of dtype the left side may lie beyond that limit.
 
     values[p] << shift <= p * m + c < (values[p] + 1) << shift is an interval of c for each p, without an end on the
     side of a limit: c is the middle of what they have in common.

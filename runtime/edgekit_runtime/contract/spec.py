@@ -99,7 +99,7 @@ class EmbeddingSpec:
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """How a picture becomes the canonical uint8 tensor, and how that becomes what the original network took.
+    """How a picture becomes the canonical uint8 tensor and the original network's input.
 
     height, width: pixels. crop: with `center-crop`, the side of the centre square kept, as a fraction of the shorter
     side, before resizing. The network's input is `(pixel - mean) / std` with pixels from 0 to 255, one value a channel

@@ -58,7 +58,8 @@ def load_or_build(folder: Path | None, key: str, build: Callable[[], bytes]) -> 
 
 
 def load_cached(file: Path) -> bytes | None:
-    """None where there is no such file, its bytes are not what was written, or another user could replace it."""
+    """Load a built engine from the cache.
+    None where there is no such file, its bytes changed, or another user could replace it."""
     if first_unsafe(file) is not None:
         return None
     try:

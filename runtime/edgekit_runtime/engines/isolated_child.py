@@ -83,7 +83,7 @@ def _load(job: dict[str, Any], arena: Arena, engines: list[_ServedEngine]) -> di
 
 
 def _die_with(lifeline: int) -> None:
-    """SIGIO ends this process, at once and without Python's help, when the other end of the lifeline is closed."""
+    """Let SIGIO end this process at once when the other end of the lifeline is closed."""
     import fcntl
 
     flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)

@@ -131,7 +131,7 @@ def _read(module: Any, form: str, data: bytes) -> Any:
 
 
 def _quantizations(data: bytes) -> list[list[Quantization | None]]:
-    """Of the inputs and of the outputs of a .tflite file: OpenVINO keeps the dtypes and drops the scales."""
+    """Scales of a .tflite file's inputs and outputs, which OpenVINO drops."""
     tensors, *edges = read(data, b"TFL3", "Model", _SCHEMA, {})[2][0]
     return [[_quantization(data, tensors[index][4]) for index in _values(data, edge, "i")] for edge in edges]
 

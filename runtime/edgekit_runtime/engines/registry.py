@@ -78,7 +78,7 @@ class EngineSetup:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What is running: the engine's name and version, its threads, its kernels and its delegate, if any."""
+    """The running engine: name, version, threads, kernels, and delegate if any."""
 
     name: str
     version: str
@@ -281,7 +281,7 @@ def available() -> dict[str, str]:
 
 
 def pick(format: str, installed: dict[str, str] | None = None) -> str:  # noqa: A002
-    """The engine for a format: `ai-edge-litert` where it is installed, `tflite-runtime` where it is not; ONNX Runtime.
+    """The engine for a format: `ai-edge-litert`, else `tflite-runtime`; ONNX Runtime.
 
     Never one of a GPU: their answers differ from one GPU to the next.
 
@@ -299,7 +299,7 @@ def pick(format: str, installed: dict[str, str] | None = None) -> str:  # noqa: 
 
 
 def expected_info(name: str, setup: EngineSetup) -> EngineInfo:
-    """What an engine will say of itself once it is loaded, from package metadata: nothing is imported."""
+    """The `EngineInfo` expected after loading, from package metadata, without an import."""
     kind = ENGINES[name]
     kernels = setup.kernels if setup.kernels in kind.kernels else "default"
     delegate = setup.delegate if kind.delegates else None
@@ -343,7 +343,7 @@ def load_engine(
 
 
 def delegate_for(format: str, data: bytes) -> str | None:  # noqa: A002
-    """The delegate that EDGEKIT_DELEGATE names, for a file with an operator that only a delegate runs."""
+    """The delegate that EDGEKIT_DELEGATE names, if an operator of the file needs one."""
     needed = format == "tflite" and any(name.encode() in data for name in DELEGATED)
     return os.environ.get("EDGEKIT_DELEGATE") or None if needed else None
 
@@ -378,7 +378,8 @@ def load_with(name: str, format: str, data: bytes, setup: EngineSetup) -> Engine
 
 
 def check_inputs(engine: Engine, inputs: Sequence[NDArray[Any]]) -> None:
-    """For an engine whose library takes any memory: raises EngineError for what is not what it declares."""
+    """Raises EngineError for inputs that differ from what the engine declares.
+    For an engine whose library checks nothing."""
     if len(inputs) != len(engine.inputs):
         raise EngineError(f"{len(inputs)} inputs were given, it has {len(engine.inputs)}", where=engine.info.name)
     for spec, array in zip(engine.inputs, inputs, strict=True):

@@ -203,7 +203,7 @@ def build(module: Any, label: str, data: bytes) -> bytes:
 
 
 def _check_axes(label: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Raises EngineError for a free axis that is not the batch, or not the batch of every tensor."""
+    """Raises EngineError for a free axis that is not the batch of every tensor."""
     shapes = {one.name: tuple(one.shape) for one in (*inputs, *outputs)}
     odd = [name for name, shape in shapes.items() if -1 in shape[1:]]
     if odd or len({shape[:1] == (-1,) for shape in shapes.values()}) > 1:

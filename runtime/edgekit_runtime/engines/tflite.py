@@ -93,7 +93,8 @@ class TFLiteEngine(Engine):
         self._free_batch = False
 
     def _resize(self, batch: int) -> None:
-        """Room for `batch` items: microseconds, as long as no packed weights depend on it (dense nets: 2 us)."""
+        """Make room for `batch` items.
+        It takes microseconds where no packed weights depend on it (dense nets: 2 us)."""
         try:
             for index, tensor in zip(self._input_indexes, self.inputs, strict=True):
                 shape = [1 if n == -1 else n for n in tensor.shape[1:]]

@@ -48,7 +48,8 @@ def load_torch_cuda(form: str, data: bytes, setup: EngineSetup) -> TorchEngine:
 
 
 class TorchEngine(Engine):
-    """device: "cuda"; on "cpu" the same graph runs without capture, for those who look for a difference."""
+    """A PyTorch graph on a GPU.
+    device: "cuda"; on "cpu" the same graph runs without capture, to find a difference."""
 
     def __init__(self, torch: Any, info: EngineInfo, data: bytes, device: str = "cuda") -> None:
         self._torch, self._device, self.info = torch, device, info

@@ -130,7 +130,7 @@ class BatchEngine(Engine):
         return [[output[row : row + 1] for output in outputs] for row in range(len(items))]
 
     def _joined(self, items: Sequence[Sequence[NDArray[Any]]], size: int) -> list[NDArray[Any]]:
-        """Side by side, in memory that is kept for this size: an engine has read its inputs when `run` returns."""
+        """Join items in memory kept for this size: an engine has read its inputs after `run`."""
         padded = [*items, *([items[0]] * (size - len(items)))]
         columns = list(zip(*padded, strict=True))
         if not self._joinable or size not in self._engines:
@@ -144,7 +144,7 @@ class BatchEngine(Engine):
 
 
 def least_time(count: int, seconds: Mapping[int, float]) -> tuple[int, ...]:
-    """How to serve `count` items with runs of the given sizes in the least time, largest runs first.
+    """Serve `count` items with runs of these sizes in the least time, largest runs first.
 
     best(n) = min over sizes s of seconds(s) + best(n - s), and best(n) = 0 from 0 down: a run may be larger than what
     is left. Of equals the one with fewer runs.

@@ -425,7 +425,7 @@ def remove(path: Path) -> None:
 
 
 def drop_twin(name: Path, other: Path) -> None:
-    """Where a power cut came amid a rename from one folder to another, a file may have both names: the old one goes."""
+    """Remove the old name of a file that a power cut left under both names of a rename."""
     with storage_errors(name), contextlib.suppress(FileNotFoundError):
         if os.path.samestat(name.lstat(), other.lstat()):
             remove(name)

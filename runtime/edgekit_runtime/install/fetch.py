@@ -149,7 +149,8 @@ def fetch(source: BundleSource, path: Path, judge: Judge, how: FetchOptions | No
 
 
 class Stream(Protocol):
-    """start: the place of the first byte; total: of the whole file, where it is known; validator: see `http`."""
+    """An open download.
+    start: the place of the first byte; total: of the whole file, where it is known; validator: see `http`."""
 
     @property
     def start(self) -> int: ...

@@ -276,7 +276,8 @@ class _InstallRun:
         return StepPassed()
 
     def _fetch(self) -> Event:
-        """All of it, whatever its head says: a copy of the active bundle may be damaged behind its head."""
+        """Fetch the whole file, whatever its head says.
+        A copy of the active bundle may be damaged behind its head."""
         fetched = fetch(self._source, self._root.part(self._source.canonical), self._judge, self._options.fetching)
         if self._options.sha256 not in (None, fetched.sha256):
             raise IntegrityError(

@@ -308,7 +308,7 @@ class AttemptRestarted:
 
 @dataclass(frozen=True)
 class AttemptInterrupted:
-    """The owner ended the command by hand: what was begun is begun again, and nothing of it counts."""
+    """The owner interrupted the command: the attempt does not count and begins again."""
 
 
 @dataclass(frozen=True)

@@ -336,8 +336,9 @@ class Root:
 
 @dataclass(frozen=True)
 class Slot:
-    """trust: the keys (copies in the root) or the root.json (its path) that bundles must be signed by.
-    Empty: what this machine trusts.
+    """What a root is for.
+    trust: the keys (copies in the root) or the root.json (its path) that bundles must be signed by. Empty: what this
+        machine trusts.
 
     profile: what this board is; None: what is found of it at each install.
     """
@@ -375,9 +376,8 @@ class Generation:
 
     @property
     def signature_text(self) -> str:
-        """For every report, in the words of the day it was installed: whom this machine trusts now is asked at each
-        opening.
-        """
+        """Who signed it, as found on the day of the install.
+        Each opening checks the current trusted keys."""
         if self.unsigned:
             return f"UNSIGNED: taken because of --allow-unsigned; what was found then: {self.told}"
         return f"{self.told}, trusted when it was installed"

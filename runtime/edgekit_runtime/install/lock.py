@@ -99,7 +99,8 @@ class Lease:
 
 
 def hold(path: Path) -> Lease:
-    """Raises OSError where there is no such file (any more), PlantedError for what is no file of ours."""
+    """Hold a file, so that no clean-up removes it.
+    Raises OSError where there is none, PlantedError for a file that is not edgekit's."""
     descriptor = open_regular(path)
     try:
         _take(descriptor, shared=True, wait=True)

@@ -107,7 +107,7 @@ def _tried(root: Root, how: _How) -> OpenedBundle:
 
 
 def of_the_machine(error: BaseException) -> bool:
-    """Whether it says nothing against the bundle: no more open files, a disk that does not give its bytes."""
+    """Whether the machine failed, not the bundle: no more open files, or a disk error."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, StorageError) or errno_of(found) in _MACHINES:

@@ -85,7 +85,8 @@ class InstallRules:
     allow_unsigned: bool = False
 
     def head(self, header: Header) -> BundleHead:
-        """Raises SignatureError, BundleError, what `rules.admit` raises, and DownloadError (download-size)."""
+        """Check a head.
+        Raises SignatureError, BundleError, what `rules.admit` raises, and DownloadError (download-size)."""
         opening = Opening(self.where, TrustPolicy(self.store, self.allow_unsigned, now=self.moment))
         manifest = opening.judge(header)
         self.admit(manifest, header.digest)

@@ -69,7 +69,9 @@ _WAIT_S = 600.0
 
 @dataclass(frozen=True)
 class Status:
-    """current: what answers, None where nothing was installed or it was lost, which refusal then says. state: of it.
+    """The state of an install root.
+    current: the active generation; None where nothing was installed or it was lost, which refusal then says.
+    state: of it.
     previous: where a rollback leads.
 
     unfinished: an install that was cut off, or that works now (busy). failure: why the last one did not come to

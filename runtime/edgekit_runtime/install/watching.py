@@ -185,7 +185,8 @@ class TrialWatch:
         return TrialVerdict("back")
 
     def leave(self) -> None:
-        """The model answers with another bundle, or not at all: what was seen counts for the next start."""
+        """Stop watching: the model uses another bundle or none.
+        The answers so far count for the next start."""
         if self._over.is_set():
             return
         self._over.set()

@@ -270,10 +270,11 @@ class MetricsSource(Protocol):
 
 
 def serve_metrics(of: MetricsSource | Callable[[], str], port: int = 0) -> MetricsServer:
-    """Serve the page on http://127.0.0.1:PORT/metrics until `close`, or until the model is closed; port 0 takes any
-    that is free. of: a model, or a function that makes the page. Raises MetricsError, and ClosedError for a closed
-    model; ValueError for a port that is no number, or for something else than a model.
-    """
+    """Serve the page on http://127.0.0.1:PORT/metrics until `close` or the model's end.
+    port: 0 for any that is free.
+    of: a model, or a function that makes the page.
+    Raises MetricsError, and ClosedError for a closed model; ValueError for a port that is no number, or for something
+    else than a model."""
     if not isinstance(port, int) or isinstance(port, bool):
         raise ValueError(f"port must be a whole number, not {port!r:.40}")  # noqa: TRY004 - as all options
     if not callable(of) and not hasattr(of, "metrics_text"):

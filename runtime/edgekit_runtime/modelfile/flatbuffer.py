@@ -118,7 +118,7 @@ class _TableReader:
         return values
 
     def _form(self, vtable: int, name: str) -> tuple[int, int, list[tuple[_Field, int]]]:
-        """Of a vtable as this table's: how many slots there are, the table's size, and the fields that are there."""
+        """A vtable as this table's: number of slots, size of the table, present fields."""
         fields = self._fields.get(name)
         if fields is None:
             fields = self._fields[name] = _fields(self._schema[name])

@@ -252,7 +252,7 @@ class HostClient:
         self.close()
 
     def _greet(self, deadline: Deadline) -> _HostFacts:
-        """Learn what the first inference needs: whether binary is taken, and that the host serves what it should."""
+        """Learn whether the host takes binary data, and check that it serves this model."""
         if self._expects is None:
             try:
                 extensions = _extensions(self._get("/v2", deadline))
@@ -452,7 +452,8 @@ def _extensions(server: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _infos(listed: object) -> tuple[TensorInfo, ...]:
-    """What is not as the protocol says is left out: an odd description must not stop an inference that would work."""
+    """Tensors that a server declares, without those that break the protocol.
+    An odd description must not stop an inference that would work."""
     found = []
     for entry in listed if isinstance(listed, list) else ():
         if not isinstance(entry, dict):

@@ -30,7 +30,8 @@ Address = tuple[int, Any]  # family, what socket.connect takes
 
 
 class Endpoint:
-    """url: http://name:port or https://name, with a path in front of /v2 where a proxy wants one."""
+    """The address of a host.
+    url: http://name:port or https://name, with a path in front of /v2 where a proxy needs one."""
 
     def __init__(self, url: str, *, connect_timeout_s: float, tls: ssl.SSLContext | None = None) -> None:
         self.url = url.rstrip("/")

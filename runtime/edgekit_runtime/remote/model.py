@@ -292,5 +292,5 @@ def _tensor(spec: InputContract, info: TensorInfo | None) -> TensorSpec | None:
 
 
 def _converts(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether a server's numbers may stand for the contract's: floats of any width, or the very integers."""
+    """Whether a server's dtype can stand for the contract's: any float, or the same integer."""
     return given == wanted or given.kind == wanted.kind == "f"

@@ -167,7 +167,8 @@ class HostRecord:
 
     @property
     def probe_s(self) -> float:
-        """How long to wait for a probe: one that was lost in an outage must not stand before the next for long."""
+        """How long to wait for a probe.
+        One that was lost in an outage must not delay the next for long."""
         p90_ms = self.p90_ms
         if p90_ms is None and self.healthy:  # never measured: its first answer may have to load much
             return PROBE_LONGEST_S

@@ -118,8 +118,8 @@ def compare_goldens(
     *,
     exact: bool = True,
 ) -> Iterator[OutputComparison]:
-    """Every output of every golden example that this artifact answers, as the engine gives it now. enough: see
-    `replay`.
+    """Compare every output of the golden examples with what the engine gives now.
+    enough: see `replay`.
 
     exact: whether the engine and version that made the golden outputs are held to steps; False where its kernels here
     are others than those that made them.

@@ -190,7 +190,7 @@ class Session:
             self._turns.give()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Fail what waits with ClosedError, wait at most timeout_s for the running frame, free the session's engine.
+        """Fail what waits with ClosedError, wait for the running frame, free the engine.
 
         In a forked child it does nothing: the engine and the frames are the parent's.
         """
@@ -249,7 +249,8 @@ class Session:
         return Answer(outputs, "device", timings, met, self.contract, artifact=parts.entry.recipe, engine=parts.engine)
 
     def _run(self, tensors: Tensors) -> tuple[Tensors, float, float]:
-        """(outputs, seconds in the engine's queue, seconds of the inference), and the state moved on."""
+        """Run a frame and move the state on.
+        Returns (outputs, seconds in the engine's queue, seconds of the inference)."""
         if self._torn:
             raise SessionError(
                 "the state is not known since an inference failed",

@@ -23,11 +23,12 @@ _THROTTLED = "/sys/devices/platform/soc/soc:firmware/get_throttled"
 
 
 class Board:
-    """The board itself, as the kernel shows it: busy cores, memory, temperature, throttling, free disk.
+    """The board as the kernel reports it: cores, memory, temperature, throttling, disk.
 
     Every figure is a small read of /proc or /sys and is None where there is none (another system, a container, no
     sensor).
-    folder: whose file system's free space is reported. root: where /proc and /sys are."""
+    folder: whose file system's free space is reported. root: where /proc and /sys are.
+    """
 
     def __init__(self, folder: Path | None, root: Path = Path("/")) -> None:
         self._folder, self._root = folder, root

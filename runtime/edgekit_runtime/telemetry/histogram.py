@@ -153,7 +153,8 @@ class Histogram:
         return [*value, self.zeros] if self.zeros else value
 
     def at_most(self, octave: int) -> int:
-        """How many of the values were at most 2^octave: exact, because every power of two is a bucket's bound."""
+        """How many values were at most 2^octave.
+        It is exact, because every power of two is a bucket's bound."""
         end = octave << self.scale
         return self.zeros + sum(n for index, n in self.buckets.items() if index < end)
 

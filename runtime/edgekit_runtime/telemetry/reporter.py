@@ -350,7 +350,7 @@ class Reporter:
         self._happened(kind, f"runs {name} instead of {other}")
 
     def _read_reference(self) -> None:
-        """The scores that drift is measured against: the bundle's, or those of its first answers on this board."""
+        """The scores that drift is compared with: the bundle's, or this board's first ones."""
         if self._drift.bundled:
             return
         kept = json.loads(self._spooled.note("scores") or "{}")

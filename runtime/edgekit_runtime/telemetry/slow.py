@@ -124,7 +124,8 @@ def _figure(stage: str, slow: Slow) -> str:
 
 
 class SlowWatch:
-    """Gets answers from a meter that holds its lock (`observe`), and asked to write once it has let go (`write_log`).
+    """Writes down late answers.
+    The meter calls `observe` under its lock, and `write_log` after it.
 
     name: of the model. budget_ms: what its owner promised, the bundle's or the caller's.
     """
@@ -144,7 +145,7 @@ class SlowWatch:
         return SLOW_TIMES * self._budget_ms
 
     def is_due(self) -> bool:
-        """Whether the last look is a second ago: late answers are looked at that often, however few there are."""
+        """Whether the last look is a second ago."""
         return self._clock() - self._seen_s >= 1.0
 
     def observe(self, spell: LatencyCounts) -> bool:

@@ -273,9 +273,8 @@ def is_event(body: bytes) -> bool:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raises TelemetryError (telemetry-spool) for a file that is none of ours, before anything is opened; one that
-    cannot be looked at may be.
-    """
+    """Raises TelemetryError (telemetry-spool) for a foreign file, before it is opened.
+    One that cannot be looked at may pass."""
     import sqlite3
 
     with contextlib.suppress(OSError, sqlite3.Error):
@@ -313,7 +312,7 @@ def _may_be_ours(connection: sqlite3.Connection) -> bool:
 
 @contextmanager
 def _disk(path: Path | None) -> Iterator[None]:
-    """SQLite's and the operating system's errors become TelemetryError (telemetry-spool), with the cause kept."""
+    """Turn SQLite's and the system's errors into TelemetryError (telemetry-spool)."""
     import sqlite3
 
     try:

@@ -481,8 +481,8 @@ def _text(value: Mapping[str, Any], name: str) -> str:
 
 
 def is_text(value: object, most: int) -> bool:
-    """Whether it is a text of at most so many characters that every store and every page can hold: no control
-    characters, and no half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
+    """Whether it is a text of at most so many letters that every store can hold.
+    Control characters and halves of surrogate pairs, which JSON can spell and UTF-8 cannot, are refused."""
     return isinstance(value, str) and len(value) <= most and _NO_TEXT.search(value) is None
 
 

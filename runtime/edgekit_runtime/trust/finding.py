@@ -173,7 +173,8 @@ def read_trusted(path: Path) -> bytes:
 
 
 def refuse_unsafe(path: Path, uid: int | None = None, above: Path | None = None) -> None:
-    """Raises TrustError (unsafe-path) where another user could replace a file of keys (see `first_unsafe`)."""
+    """Raises TrustError (unsafe-path) where another user could replace a file of keys.
+    See `first_unsafe`."""
     if found := first_unsafe(path, uid, above):
         do = f"{found.do}. Then check that it still holds your keys: edgekit keys list"
         raise TrustError(found.what, where=str(found.where), do=do, code="unsafe-path")

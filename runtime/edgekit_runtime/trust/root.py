@@ -58,7 +58,8 @@ class _MalformedError(ValueError):
 
 
 def load_root(path: str | Path) -> TrustStore:
-    """Raises TrustError for what cannot be read, is no root.json, or lacks signatures of its own. Dates are asked about
+    """Load a root.json.
+    Raises TrustError for what cannot be read, is no root.json, or lacks signatures of its own. Dates are asked about
     when something is checked by it."""
     return parse_root(read_root(Path(path)), str(path))
 

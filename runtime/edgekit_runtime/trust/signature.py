@@ -171,8 +171,8 @@ def parse_public_key(data: bytes, where: str) -> Ed25519PublicKey:
 def verify(
     body: bytes, signatures: Sequence[Signature], keys: Mapping[str, bytes], payload_type: str = PAYLOAD_TYPE
 ) -> tuple[str, ...]:
-    """The keyids among `keys` (keyid -> raw public key) whose signature over `body` holds, each once, in the order of
-    the signatures; empty when none does."""
+    """The keyids whose signature over `body` is valid, in the order of the signatures.
+    keys: keyid -> raw public key. Each keyid is there once; the result is empty when none is valid."""
     known = [(name, signature) for name, signature in signatures if name in keys]
     if not known:
         return ()

@@ -85,8 +85,8 @@ def judge(system_s: float | None = None, *, seen_s: float | None = None, issued_
 
 
 def seen_after(system_s: float, seen_s: float | None, plausible_until_s: float | None = None) -> float:
-    """The last time seen, once `system_s` was: never earlier than before, and unmoved by a time beyond what is
-    plausible.
+    """The last time seen, after `system_s` was.
+    It never goes back, and implausible times do not move it.
 
     plausible_until_s: when the root in force expires. After it nothing is accepted anyhow, so nothing is lost by not
     believing such a clock, and a board whose clock said 2100 for a day works again once it is set.

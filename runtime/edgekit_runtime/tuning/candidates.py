@@ -171,7 +171,7 @@ def candidates(
 
 
 def untried_candidates(offer: Sequence[TuningCandidate]) -> tuple[TuningCandidate, ...]:
-    """Those that may answer without having been measured: none of a GPU, unless only such were asked for."""
+    """Candidates that may run unmeasured: none of a GPU, unless only such were asked for."""
     return tuple(one for one in offer if not one.on_gpu) or tuple(offer)
 
 
@@ -262,7 +262,7 @@ class TuningVerdict:
 def choose_verdict(
     tried: Sequence[CandidateTrial], champion: TuningCandidate | None, memory_mb: float | None
 ) -> TuningVerdict | None:
-    """The verdict over what was tried: the champion, or where it takes more than memory_mb the fastest that does not.
+    """The verdict over the tried candidates: the fastest one within memory_mb.
 
     None when nothing passed.
     """

@@ -87,13 +87,15 @@ Step = Enter | Duel | Leave
 
 
 class Race:
-    """Which candidate is the fastest: the order of trials and when to stop, without a clock or an engine in it.
+    """Which candidate is the fastest: the order of trials and when to stop.
+    It has no clock and no engine.
 
         while (step := race.next(elapsed_s)) is not None:
             ...                                   # Enter: load and try it; Duel: run both in turn; Leave: free it
         race.champion
 
-    candidates: how many there are, 0 being the most promising. bound_s: how long all of it may take."""
+    candidates: how many there are, 0 being the most promising. bound_s: how long all of it may take.
+    """
 
     def __init__(self, candidates: int, bound_s: float) -> None:
         self._waiting = deque(range(candidates))
@@ -325,7 +327,7 @@ class TooSlow(EdgekitError):  # noqa: N818 - what it is, not that something went
 
 
 class _EarlyStopEngine(RecordingEngine):
-    """Gives up when the second and the third run both take HOPELESS times what the best one does.
+    """Stops when the second and third run take HOPELESS times as long as the best one.
 
     on_run: called after a run, now and then.
     """
@@ -351,9 +353,8 @@ class _EarlyStopEngine(RecordingEngine):
 
 
 def _give_back() -> None:
-    """What earlier candidates left free goes back to the system, so that the next one is not measured as taking
-    nothing.
-    """
+    """Give the memory of earlier candidates back to the system.
+    Otherwise the next one would be measured as taking nothing."""
     import ctypes
     import gc
 
