@@ -314,7 +314,7 @@ def _equals(acceptable: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _runners_up(acceptable: Sequence[Candidate], chosen: Candidate, most: int) -> tuple[Candidate, ...]:
-    """The next ones by the same rules, of those that the board may yet find faster than the chosen one."""
+    """The next candidates by the same rules that the board may find faster than the chosen one."""
     bound = chosen.estimate
     left = [
         other

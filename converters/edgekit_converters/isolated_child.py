@@ -66,7 +66,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _listen(asked: IO[bytes], waiting: Waiting) -> None:
-    """In a thread of its own, so that this process ends with the other one also while it computes."""
+    """Read in a thread, so that this process ends with its parent even while it computes."""
     from edgekit_converters.sources.isolated import read_frame
 
     while True:

@@ -19,7 +19,8 @@ __all__ = ["Progress", "TimeIsOverError", "silent", "tick", "time_limit"]
 
 
 class Progress(Protocol):
-    """Called often with the stage's name, what is done and the whole (None where it is not known). Must be cheap."""
+    """Called often with the stage's name, the work done, and the whole (None if unknown).
+    Must be cheap."""
 
     def __call__(self, stage: str, done: int, total: int | None) -> None: ...
 

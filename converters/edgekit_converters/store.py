@@ -134,7 +134,7 @@ class DiskStore:
         return self._folder / f"{key}{_SUFFIX}"
 
     def _bound(self, added: int) -> None:
-        """Forget the least recently used down to nine tenths of the bound, so that this is not done at every put."""
+        """Evict the least recently used down to nine tenths of the bound."""
         with self._lock:
             if self._bytes is not None:
                 self._bytes += added
@@ -211,16 +211,15 @@ def unfinished_folder(folder: Path, key: str) -> Path:
 
 
 def default_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """`edgekit/build` in $XDG_CACHE_HOME, or in ~/.cache where that is not set to an absolute path."""
+    """`edgekit/build` in $XDG_CACHE_HOME, or in ~/.cache where that is not an absolute path."""
     environment = os.environ if environment is None else environment
     base = Path(environment.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".cache") / "edgekit" / "build"
 
 
 def key(*parts: Any) -> str:
-    """A digest of the parts (bytes, or what JSON can say, where a tuple is a list), of edgekit's code and of the tools'
-    versions.
-    """
+    """A digest of the parts, of edgekit's code and of the tools' versions.
+    Parts are bytes, or what JSON can hold, where a tuple is a list."""
     state = hashlib.sha256(_made_by().encode())
     for part in parts:
         binary = isinstance(part, (bytes, bytearray, memoryview))

@@ -75,8 +75,9 @@ _FCNTL, _SET_OWNER = (72, 25), (8, 15)  # F_SETOWN, F_SETOWN_EX: the kernel woul
 
 @dataclass(frozen=True)
 class Wall:
-    """readable, writable: files and folders that may be read, or written too, beside the system's own. What is missing
-    is left out."""
+    """What a walled process may reach.
+    readable, writable: files and folders that may be read, or written too, beside the system's own. What is missing is
+        left out."""
 
     readable: Sequence[Path] = ()
     writable: Sequence[Path] = ()

@@ -89,7 +89,8 @@ def map_npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def _stored(path: Path, member: zipfile.ZipInfo) -> NDArray[Any] | None:
-    """A member mapped in place, or None where that cannot be done and reading it decides what it is."""
+    """Map a member in place.
+    None where that cannot be done, and reading it decides what it is."""
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
         return None
     with path.open("rb") as file:

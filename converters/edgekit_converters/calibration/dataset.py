@@ -132,7 +132,7 @@ HELD_OUT = 64
 
 
 def split(dataset: Dataset) -> tuple[Subset, Subset]:
-    """(calibration, held out): every fifth item is held out, at most 64, spread over the whole set.
+    """Split into (calibration, held out): every fifth item is held out, at most 64.
 
     Spread, because folders come sorted by class: the first 64 would be of few classes. Both keep the set's order and
     together are the set. Raises CalibrationError for a single item.

@@ -32,7 +32,8 @@ class Canonical:
         self._decoders = {spec.name: Decoder(spec) for spec in contract.inputs}
 
     def __call__(self, values: Mapping[str, Any], origin: str) -> dict[str, NDArray[Any]]:
-        """Raises CalibrationError for a missing input, a wrong shape or dtype, NaN, infinity or a broken image."""
+        """The canonical arrays of one item.
+        Raises CalibrationError for a missing input, a wrong shape or dtype, NaN, infinity or a broken image."""
         arrays = {}
         for spec in self._inputs:
             if spec.name not in values:
@@ -54,7 +55,7 @@ class Canonical:
 
 
 def check_kind(spec: InputContract, dtype: np.dtype[Any], where: str) -> None:
-    """Raises CalibrationError where values of this dtype cannot stand for the input without guessing."""
+    """Raises CalibrationError for a dtype that cannot stand for the input without guessing."""
     try:
         kind_of(spec).check_dtype(dtype, spec)
     except InputError as error:
@@ -112,7 +113,8 @@ class ImageSets(TensorSets):
         return np.dtype(np.uint8), 0.0, 255.0
 
     def normalised(self, spec: InputContract) -> tuple[float, float] | None:
-        """What mean and std make of pixels 0 and 255: 0..255 given to a network that wants -1..1 shows here."""
+        """What mean and std make of pixels 0 and 255.
+        It shows 0..255 given to a network that takes -1..1."""
         [image] = pictures([spec])
         ends = [(pixel - m) / s for m, s in zip(image.mean, image.std, strict=True) for pixel in (0.0, 255.0)]
         return min(ends), max(ends)

@@ -173,7 +173,8 @@ class ImageFolder:
 
 
 def open_folder(root: Path, contract: Contract, *, labelled: bool = True) -> ImageFolder:
-    """Raises CalibrationError when the model takes no single image, there are none, or a sub-folder is no class
+    """Open a folder of pictures.
+    Raises CalibrationError when the model takes no single image, there are none, or a sub-folder is no class
     (UnlabelledError when none of them is)."""
     if len(contract.inputs) != 1 or not pictures(contract.inputs):
         raise CalibrationError(

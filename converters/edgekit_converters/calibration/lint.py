@@ -148,7 +148,8 @@ def lint(
 
 
 def findings(first: Survey, second: Survey | None, contract: Contract, *, one_set: bool = False) -> tuple[Finding, ...]:
-    """What `lint` says of two surveys: of the calibration set, and of the evaluation set if there is one. Pure.
+    """Findings of `lint` on the survey of the calibration set and of the evaluation set.
+    Pure.
 
     one_set: the two are parts of one set that was given. What is wrong with it is then reported once, and counted over
     all of it; and items that are all the same are an error, because nothing is left to calibrate with.

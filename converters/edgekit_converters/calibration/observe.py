@@ -52,10 +52,11 @@ Ends = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ObserveOptions:
-    """shuffled: the feeds come in random order, so that reading may stop once ranges have settled. resume: a file to
-    save statistics in; removed at the end. digest: of model and samples; a file with another one is not used.
-    save_every: seconds.
-    """
+    """How feeds are read.
+    shuffled: the feeds come in random order, so that reading may stop once ranges have settled.
+    resume: a file to save statistics in; removed at the end.
+    digest: of model and samples; a file with another one is not used.
+    save_every: seconds."""
 
     shuffled: bool = False
     resume: Path | None = None
@@ -76,7 +77,8 @@ def observe(
     progress: Progress = silent,
     options: ObserveOptions | None = None,
 ) -> Statistics:
-    """feeds: arrays in the order of the graph's inputs, batch of 1; at most `total` of them are read.
+    """Run the graph on feeds and record its ranges.
+    feeds: arrays in the order of the graph's inputs, batch of 1; at most `total` of them are read.
 
     Raises CalibrationError for a graph that gives NaN, naming the layer, and for no feeds at all.
     """

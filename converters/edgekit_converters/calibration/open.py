@@ -177,8 +177,8 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: bool = True) -> Dataset:
-    """An image folder (sub-folders are labels), a folder of `.wav` recordings, a `.npy` or `.npz` (`x`
-    or input names; `y`), or `module:function`.
+    """Open a folder of images or `.wav` files, a `.npy`, a `.npz`, or `module:function`.
+    Sub-folders of images are labels; in a `.npz` `x` or the inputs' names hold the items, `y` the labels.
 
     labelled=False: a folder's sub-folders are only folders, which is all that calibration needs.
     Raises CalibrationError: what is wrong, where, what to do. A fault of a single item shows when it is read.

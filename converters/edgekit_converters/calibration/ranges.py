@@ -235,7 +235,7 @@ def _least_error(low: float, high: float, bins: Bins) -> tuple[float, float]:
 
 
 def _entropy_reach(largest: float, bins: Bins, *, one_sided: bool) -> float:
-    """The magnitude at which clipping loses the least information, by Kullback-Leibler divergence.
+    """The magnitude whose clipping loses the least information, by Kullback-Leibler divergence.
 
     The magnitudes without zeros are laid on 2,048 even bins. For each candidate end, P is what lies before it, with all
     that lies beyond added to its last bin, and Q is P without that, put into as many levels as the integers have and

@@ -228,7 +228,7 @@ def _better_by_labels(trial: _Trial, image: ImageSpec, longer: Callable[[], _Tri
 
 
 def _layout(examples: Sequence[Example], contract: Contract, name: str) -> Iterator[Finding]:
-    """[3, H, W] bytes taken for [H, W, 3] ones, as `reshape` makes them where `transpose` was meant."""
+    """The layout finding: [3, H, W] bytes taken for [H, W, 3], a `reshape` for a `transpose`."""
     arrays = [example.inputs[contract.inputs[0].name] for example in examples]
     if arrays[0].shape[-1] != 3 or min(arrays[0].shape[:2]) < 8:
         return

@@ -159,7 +159,7 @@ def find_contract_file(model: Path) -> Path | None:
 
 
 def stated_keys(file: Path | None, source: SourceModel | None = None) -> frozenset[str]:
-    """The keys at the top of the file, or of what the model says without one: nothing of these needs to be guessed."""
+    """The keys that the file, or the model itself, states, so that they need no guess."""
     if file is not None:
         return frozenset(read_document(file).data)
     return frozenset(read_stated(source.stated, source.path).data) if source is not None else frozenset()
@@ -215,7 +215,7 @@ def _of_caller(outputs: tuple[OutputContract, ...], kept: StateKeys) -> tuple[Ou
 def _scores_first(
     document: Table, outputs: tuple[OutputContract, ...], returned: tuple[OutputContract, ...]
 ) -> tuple[OutputContract, ...]:
-    """The outputs with the one in front that [classification] names: a classifier's first output has its scores."""
+    """The outputs with the one of [classification] first, as a classifier's scores are."""
     table = document.optional_table("classification")
     if table is None:
         return outputs
@@ -382,7 +382,8 @@ def detect_scores(rows: ArrayLike) -> Literal["probabilities", "logits"]:
 def settle(
     contract: Contract, answers: Sequence[Mapping[str, NDArray[Any]]], stated: Collection[str] = ()
 ) -> tuple[Contract, tuple[Finding, ...]]:
-    """What a person left out, filled in from the original's answers (`Reference.outputs`), and a note on each guess.
+    """Fill in what a person left out, with a note on each guess.
+    It follows from the original's answers (`Reference.outputs`).
 
     What a person stated stays, with a warning (`scores-normalised`) where the answers say otherwise: scores that
     softmax would be taken of twice, or never.

@@ -164,7 +164,7 @@ def _task(source: SourceModel, like: Family | None) -> tuple[str, dict[str, tupl
 
 
 def _yolo(outputs: Sequence[TensorSpec]) -> Mapping[str, Any] | None:
-    """The head by its shape alone: of two axes the shorter one holds 4 numbers of a box and the classes."""
+    """A YOLO head by its shape: the shorter of two axes holds the box and the classes."""
     if len(outputs) != 1 or len(outputs[0].shape) != 3:
         return None
     classes = min(outputs[0].shape[1:]) - 4
@@ -172,7 +172,8 @@ def _yolo(outputs: Sequence[TensorSpec]) -> Mapping[str, Any] | None:
 
 
 def _ssd(outputs: Sequence[TensorSpec]) -> Mapping[str, Any] | None:
-    """Boxes [N, 4], and [N] of scores and of classes: by name, or in the order of TFLite_Detection_PostProcess."""
+    """An SSD head: boxes [N, 4], scores and classes [N], by their names.
+    Else in the order of TFLite_Detection_PostProcess."""
     boxes = [spec for spec in outputs if len(spec.shape) == 3 and spec.shape[2] == 4]
     if len(boxes) != 1:
         return None

@@ -76,7 +76,8 @@ EMBEDDING_KEYS = ("output", "normalize")
 
 
 def detection_spec(document: Table, outputs: tuple[OutputContract, ...], size: tuple[int, int]) -> DetectionSpec:
-    """size: (width, height) of the picture that the boxes are of; a model without one is refused by `check_tasks`."""
+    """The `[detection]` table.
+    size: (width, height) of the picture that the boxes are of; a model without one is refused by `check_tasks`."""
     table = document.optional_table("detection")
     if table is None:
         document.stop("detection", "is missing: nothing says where the boxes are", "Write [detection]")

@@ -153,7 +153,7 @@ def compare(
     progress: Progress = silent,
     seen: Callable[[int, Mapping[str, NDArray[Any]]], None] | None = None,
 ) -> Fidelity:
-    """Run the artifact over the set that `reference` was made from, item by item as a board would.
+    """Run the artifact over the set of `reference`, item by item as a board would.
 
     One item at a time (or the batch that the file fixes), because a dynamically quantized model answers differently in
     a larger batch. seen: is shown every item's index and answer. Answers that are not finite are counted, not raised:
@@ -306,7 +306,8 @@ def measure_ms(
 
 
 def time_runs(run: Callable[[], object], clock: Callable[[], float]) -> list[float]:
-    """Seconds of each run: at least 20 and a quarter of a second of them, but no more than a second beyond 3 runs."""
+    """Seconds of each run, of at least 20 runs and a quarter of a second.
+    Beyond 3 runs it takes no more than a second."""
     for _ in range(_WARM_UP):
         run()
     seconds: list[float] = []

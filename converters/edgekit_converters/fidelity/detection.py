@@ -188,7 +188,8 @@ class DecisionCount:
 def decision_noise(
     contract: Contract, originals: Sequence[Mapping[str, NDArray[Any]]], answers: Sequence[Mapping[str, NDArray[Any]]]
 ) -> float | None:
-    """Noise power over signal power where a detector decides: in the scores of boxes, lost and false boxes whole.
+    """Noise over signal power in the scores of a detector's boxes.
+    Lost and false boxes count whole.
 
     A box in another place counts by the part that does not overlap. Values far below the threshold decide nothing,
     however much they vary. None where the originals give too few boxes.
@@ -246,7 +247,7 @@ def iou(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _match(found: Boxes, truth: NDArray[np.float64], thresholds: Sequence[float]) -> dict[int, _ClassMatches]:
-    """class -> which of its detections hit, for the classes that are found or true in this image."""
+    """class -> which of its detections hit, for classes found or labelled in this image."""
     truth = truth[truth[:, 4] >= 0]
     matched = {}
     for kind in sorted({*truth[:, 4].astype(int), *np.asarray(found.classes).astype(int)}):

@@ -95,7 +95,7 @@ class LayerError:
 
     @property
     def harm_db(self) -> float:
-        """The part of the fall that matters: above 40 dB all is well, and below 0 dB there is nothing left to lose."""
+        """The part of a fall in dB that matters, between 40 dB (unharmed) and 0 dB (lost)."""
         return 0.0 if self.sqnr_db is None else min(40.0, self.fall_db + self.sqnr_db) - max(0.0, self.sqnr_db)
 
     @property
@@ -178,7 +178,7 @@ class Pair:
 def layer_errors(
     float_graph: Graph, quantized: Graph, feeds: Iterable[Feed], limit: int = 16, progress: Progress = silent
 ) -> tuple[LayerError, ...]:
-    """Errors of every layer of `float_graph` that `quantized` also has, in the order of execution.
+    """Errors of each layer that both graphs have, in the order of execution.
 
     feeds: as the float file takes them; the first `limit` are run. Raises CalibrationError where there is none,
     ConversionError where an engine fails on one.
@@ -304,7 +304,8 @@ def _own_noise(span: _Span, pairs: Mapping[str, Pair]) -> float | None:
 
 @dataclass(frozen=True)
 class LayerHistogram:
-    """edges: bins + 1 ascending values; original, quantized: counts of each bin over all samples."""
+    """Values of a layer before and after.
+    edges: bins + 1 ascending values; original, quantized: counts of each bin over all samples."""
 
     layer: str
     edges: tuple[float, ...]

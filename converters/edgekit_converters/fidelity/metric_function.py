@@ -50,7 +50,7 @@ class FunctionMetric:
         return answer, label
 
     def rehearse(self, answers: Sequence[Outputs], labels: Sequence[Label]) -> None:
-        """Call the function on the original's answers, so that what is wrong with it is said before the work is done.
+        """Call the function on the original's answers, to find its mistakes before the work.
 
         Raises MetricError, which also says what the first item looks like.
         """

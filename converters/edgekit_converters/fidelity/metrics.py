@@ -65,9 +65,8 @@ def is_map(output: OutputContract) -> bool:
 
 
 def channel_axis(shape: Sequence[int], mask: Sequence[int] | None = None) -> int | None:
-    """Which axis holds the classes: the one without which the shape is the mask's, or the shorter end. None for
-    neither.
-    """
+    """The axis of the classes: without it the shape is the mask's; else the shorter end.
+    None for neither."""
     ends = [axis for axis in (len(shape) - 1, 0 if len(shape) == 3 else 1) if shape[axis] > 1]
     if mask is None:
         return min(ends, key=lambda axis: shape[axis], default=None)
@@ -147,7 +146,7 @@ class _PixelMetric:
 
 @dataclass(frozen=True)
 class MeanIoU(_PixelMetric):
-    """The mean over the classes that are labelled or answered of right / (labelled + answered - right)."""
+    """The mean over classes of right / (labelled + answered - right)."""
 
     @property
     def name(self) -> str:
@@ -257,7 +256,8 @@ class MeanAbsoluteError:
     name: str = "mae"
 
     def keep(self, answer: Outputs | None, label: Label) -> tuple[float, float, float]:
-        """(the item's error, NaN where the answer is not finite; the least and the greatest value of its label)."""
+        """(the item's error, the least and the greatest value of its label).
+        The error is NaN where the answer is not finite."""
         truth = np.asarray(label, np.float64).reshape(-1)
         if answer is None:
             return math.nan, float(truth.min()), float(truth.max())
@@ -325,7 +325,7 @@ def named_metric(name: str, contract: Contract) -> Metric:
 
 
 def task_metrics(contract: Contract, labels: Sequence[Label] | None, wanted: Metric | None) -> tuple[Metric, ...]:
-    """What is measured, the deciding one first: `wanted`, or what the task and the kind of its labels suggest.
+    """The metrics, the deciding one first: `wanted`, or what task and labels suggest.
 
     A classifier's labels give top1, top5 (of more than five classes) and f1; rows of five of a detector whose contract
     says where its boxes are give map. Labels that are floats of the first output's size give mae, and whole numbers,
@@ -358,7 +358,7 @@ def task_metrics(contract: Contract, labels: Sequence[Label] | None, wanted: Met
 
 
 def rehearse(metrics: Sequence[Metric], answers: Sequence[Outputs], labels: Sequence[Label], where: str) -> None:
-    """Score the original with each, so that labels that do not fit are refused before anything is converted.
+    """Score the original with each metric, to refuse labels that do not fit early.
 
     where: the evaluation set's name. Raises MetricError.
     """

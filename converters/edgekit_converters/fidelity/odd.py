@@ -69,7 +69,7 @@ def odd_inputs(
     engine: str | None = None,
     run: Run = run_child,
 ) -> tuple[OddInput, ...]:
-    """Every odd sample through the artifact, one child process for all and another after each crash.
+    """Run every odd sample through the artifact in a child, and a new one after a crash.
 
     Samples: zeros, ones, the least and the greatest value the input can carry, a single bright value, alternating
     extremes, noise. Never raises for what the engine does; raises OSError where no process can be started.

@@ -119,8 +119,9 @@ def ask(
 
 
 def check_answerable(source: SourceModel, contract: Contract, dataset: Dataset, progress: Progress = silent) -> None:
-    """Ask the original for every item where an input is whole numbers: ids that it has no row for stop it, and every
-    conversion of it, in the middle. Raises CalibrationError."""
+    """Ask the original for every item where an input is whole numbers.
+    Ids that it has no row for stop it, and every conversion of it, in the middle.
+    Raises CalibrationError."""
     if not any(sets_of(spec).holds_ids(spec) for spec in contract.inputs):
         return
     intake, done = ExampleIntake(contract, source.inputs, AT_ONCE), 0
@@ -236,7 +237,7 @@ def reference(source: SourceModel, contract: Contract, dataset: Dataset, progres
 
 
 class _InOrder(ExampleIntake):
-    """Frames one after another, for an original that keeps its state inside: it forgets before each sequence."""
+    """Frames in order, for an original that keeps its state: it is reset before each sequence."""
 
     def __init__(self, contract: Contract, source: SourceModel) -> None:
         super().__init__(contract, source.inputs, 1)
@@ -250,7 +251,7 @@ class _InOrder(ExampleIntake):
 
 
 def _check_alone(source: SourceModel, item: Sequence[NDArray[Any]], batch: Sequence[NDArray[Any]]) -> None:
-    """The batch's first item by itself: a board asks one at a time, and must get what the original answers."""
+    """Check that the batch's first item alone gets the same answer, as on a board."""
     for spec, alone, together in zip(source.outputs, source.predict(item), batch, strict=True):
         one, same = np.asarray(alone[0], np.float64), np.asarray(together[0], np.float64)
         largest = float(np.abs(together).max(initial=0))
@@ -266,7 +267,8 @@ def _check_alone(source: SourceModel, item: Sequence[NDArray[Any]], batch: Seque
 
 
 def _labels(labels: Sequence[Label | None], where: str) -> tuple[Label, ...] | None:
-    """All or none: an accuracy over the labelled part would not be of the set that the distances are of."""
+    """The labels of all items, or none.
+    An accuracy over a labelled part would be of another set than the distances."""
     known = tuple(label for label in labels if label is not None)
     if known and len(known) < len(labels):
         raise CalibrationError(
@@ -311,8 +313,7 @@ def pick_golden(reference: Reference, count: int = 4) -> list[int]:
 def golden_sequences(
     dataset: Dataset, contract: Contract, reference: Reference, count: int = 4
 ) -> list[dict[str, NDArray[Any]]]:
-    """`count` sequences (fewer where there are not so many), [frames, ...] of what a caller passes, for a stateful
-    model.
+    """`count` sequences at most, [frames, ...] as a caller passes them, for a stateful model.
 
     Each is up to 32 frames in a row of one sequence; begun afresh wherever it lies. Those where the original's answers
     move most come first, at most one from any place: a sequence of silence proves little.

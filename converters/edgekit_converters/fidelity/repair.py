@@ -93,7 +93,7 @@ class RepairBench(Protocol[T]):
     def units(self) -> Sequence[Unit]: ...
 
     def noise(self, recipe: str, plan: QuantizationPlan) -> float:
-        """Noise power at the outputs relative to the signal's, on calibration samples, against the float model."""
+        """Noise over signal power at the outputs, on calibration samples, against the float model."""
         ...
 
     def noise_alone(self, recipe: str, plan: QuantizationPlan, unit: Unit) -> float:
@@ -294,7 +294,8 @@ class _Search(Generic[T]):
                 self._check_islands(kept)
 
     def _products_alone(self, others: Sequence[Unit]) -> bool:
-        """All work in int8 and all else in float: what many small layers lose together, no single island shows."""
+        """Products in int8 and all else in float.
+        It shows what many small layers lose together, which no single island does."""
         if not others or len(others) == len(self.bench.units):
             return False
         remedy = "products alone in int8"

@@ -117,9 +117,7 @@ class WorkspaceBench:
 
     @cached_property
     def _inputs(self) -> list[Sequence[NDArray[Any]]]:
-        """SAMPLES of the calibration samples, drawn from all of them and in no order, so that any first few stand for
-        it.
-        """
+        """SAMPLES calibration samples, drawn at random from all of them."""
         count = self._workspace.statistics(self._format).samples
         total = min(SAMPLES, count)
         chosen = {(2 * place + 1) * count // (2 * total) for place in range(total)}
@@ -184,8 +182,8 @@ def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> fl
 
 
 def _spread(answers: Outputs) -> NDArray[np.float64] | None:
-    """Mean power of what differs from sample to sample, [1, 1], of one number or beside a large common offset; None
-    where the signal itself will do."""
+    """Mean power of what differs between samples, for a single number or a large offset.
+    Its shape is [1, 1]; None where the signal itself will do."""
     if len(answers) < 2 or len({values.shape for values in answers}) > 1:
         return None
     rows = np.stack([values.astype(np.float64).reshape(-1) for values in answers])
@@ -211,9 +209,9 @@ _MARGINS: tuple[tuple[RangeMethod, float], ...] = (("mse", 1.0), ("percentile", 
 
 
 def first_plan(bench: RepairBench[T], recipe: Recipe) -> QuantizationPlan:
-    """The plan of the least noise, with these margins: every range method with the weights rounded by their error, and
-    the best of them also with the weights as they are. Recipes without calibration have an empty one.
-    """
+    """The plan of the least noise with these margins.
+    Tried are every range method with the weights rounded by their error, and the best of them with the weights as they
+    are. Recipes without calibration have an empty one."""
     if not recipe.needs_calibration:
         return QuantizationPlan()
     best, least = STATIC, _noise(bench, recipe, STATIC)

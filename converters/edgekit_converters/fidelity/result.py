@@ -70,7 +70,7 @@ class Share:
 
 @dataclass(frozen=True)
 class FewLevels:
-    """Channels of which `levels` distinct values are left, `FEW_LEVELS` at most, where the original uses many.
+    """Channels with at most `FEW_LEVELS` distinct values where the original has many.
 
     channels: first and last of them, None for the whole output. low, high: the original's range there.
     """
@@ -89,7 +89,7 @@ class FewLevels:
 
 @dataclass(frozen=True)
 class Decisions:
-    """The boxes that an application gets: after the contract's decoding, score threshold and suppression.
+    """The boxes that an application gets: decoded, over the threshold, suppressed.
 
     original, artifact: how many each gives. kept: pairs of one class with an IoU of 0.5 or more. agreement: kept / the
     larger count, so that neither a lost box nor a new one is free. ci95: of the agreement.
@@ -204,8 +204,8 @@ class Score:
 
 @dataclass(frozen=True)
 class SizeBreakdown:
-    """Where an artifact's bytes are: weights and biases in 8 bits or fewer, those in more, and all the rest (operators,
-    names, quantization parameters, metadata). The three add up to the file."""
+    """An artifact's bytes: weights in 8 bits or fewer, in more, and all the rest.
+    The rest is operators, names, quantization parameters and metadata. The three add up to the file."""
 
     int8_weights: int
     other_weights: int
@@ -218,9 +218,10 @@ class SizeBreakdown:
 
 @dataclass(frozen=True)
 class StepSpan:
-    """Some steps of all sequences, first and last: how far a stateful artifact has drifted by then. frames: that many
-    sequences' frames fall into it. sqnr_db: None where nothing differs. worst: the largest absolute error of any value.
-    """
+    """Some steps of all sequences: how far a stateful artifact has drifted by then.
+    frames: that many sequences' frames fall into it.
+    sqnr_db: None where nothing differs.
+    worst: the largest absolute error of any value."""
 
     first: int
     last: int
@@ -231,7 +232,7 @@ class StepSpan:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How far an artifact drifted from the original on `items` examples, run by the engine named in `engine`.
+    """How far an artifact drifted from the original on `items` examples, run by `engine`.
 
     metric: `top1`, `top5`, `f1`, `map`, `map50`, `mae` or a function's name when there are labels, else None, and then
     original, artifact, drop and ci95 are None. original, artifact: the metric of each. drop: positive when the artifact
@@ -279,14 +280,16 @@ class Fidelity:
 
     @property
     def is_error(self) -> bool:
-        """Whether the metric counts errors, as `mae` does: it has the target's unit, and less is better."""
+        """Whether the metric counts errors, as `mae` does.
+        It has the target's unit, and less is better."""
         return any(score.metric == self.metric and not score.higher_is_better for score in self.scores)
 
     @property
     def loss(self) -> float:
-        """What a limit on the drop is held against: the metric's drop, for an error in shares of the original's;
-        without labels 1 - the agreement of a detector's decisions, but 1 where an output has few levels left; else the
-        loss of the output that lost most, `decisive`: see `OutputDrift.losses`."""
+        """The loss that a limit on the drop applies to.
+        It is the metric's drop, for an error in shares of the original's; without labels 1 - the agreement of a
+        detector's decisions, but 1 where an output has few levels left; else the loss of the output that lost most,
+        `decisive`: see `OutputDrift.losses`."""
         if self.metric is not None and self.drop is not None:
             return self._relative(self.drop)
         if self.decisions is not None and not self.coarse_outputs:
@@ -332,7 +335,7 @@ class Fidelity:
 
 
 def _short_of_one(ratio: float) -> float:
-    """How far the cosine with a signal beside which there is `ratio` of its power in noise is from 1."""
+    """How far a cosine is from 1, where the noise has `ratio` of the signal's power."""
     return 1.0 - 1.0 / math.sqrt(1.0 + ratio)
 
 
@@ -470,9 +473,8 @@ def _grouped(contract: Contract, name: str, answers: Sequence[NDArray[Any]]) -> 
 
 
 def apart(peaks: NDArray[Any]) -> list[list[int]]:
-    """Places of the largest values, cut where the next smaller is `APART` times smaller; without those that are
-    nothing.
-    """
+    """Places of the largest values, down to one that is `APART` times smaller than the last.
+    Zeros are left out."""
     order = [int(place) for place in np.argsort(-peaks, kind="stable") if peaks[place] > NOTHING * peaks.max()]
     groups: list[list[int]] = []
     for place in order:
@@ -516,12 +518,12 @@ def _powers(answers: Sequence[NDArray[Any]]) -> tuple[float, float]:
 
 
 def _pooled(power: float, varies: float) -> NDArray[np.float64]:
-    """One spread for all values, which have one unit: the root of the sum of their variances, [1]."""
+    """One standard deviation for values of one unit: the root of the sum of variances, [1]."""
     return np.array([(varies if varies > _CONSTANT**2 * power else power) ** 0.5 or 1.0])
 
 
 def _ranked(shape: tuple[int, ...], values: NDArray[np.float64]) -> bool:
-    """Whether a row of numbers may be scores of classes: which is the greatest says something of the item."""
+    """Whether a row of numbers may be class scores, whose greatest one says something."""
     count = values.shape[1]
     if max(shape, default=1) != count or not 3 <= count <= MOST_CLASSES:
         return False

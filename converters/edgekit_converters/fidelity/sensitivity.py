@@ -93,7 +93,7 @@ def by_benefit(units: Sequence[Unit], noise: Mapping[str, float]) -> tuple[Unit,
 
 
 def stretches(units: Sequence[Unit], count: int) -> tuple[Sequence[Unit], ...]:
-    """The units in their order, cut into `count` stretches of about as many, or into single ones."""
+    """The units in order, cut into `count` stretches of about equal length."""
     count = min(count, len(units))
     ends = [len(units) * place // count for place in range(count + 1)] if count else [0]
     return tuple(units[low:high] for low, high in pairwise(ends))

@@ -66,8 +66,9 @@ def paired_interval(lost: int, gained: int, items: int, z: float = Z95) -> Inter
 
 
 def share_interval(hits: int, items: int, z: float = Z95) -> Interval:
-    """Interval of hits / items, within [0, 1]: the score interval of E. B. Wilson, "Probable inference, the law of
-    succession, and statistical inference", JASA 22 (1927), 209-212. With p = hits / items,
+    """The score interval of hits / items, within [0, 1].
+    By E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927), 209-212.
+    With p = hits / items,
 
         (p + z^2 / 2n  +-  z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
 
@@ -82,7 +83,8 @@ def share_interval(hits: int, items: int, z: float = Z95) -> Interval:
 
 
 def mean_interval(values: NDArray[np.float64] | Sequence[float]) -> Interval:
-    """mean +- t s / sqrt(n), s the sample's standard deviation, t Student's 97.5 % point for n - 1 degrees of freedom.
+    """mean +- t s / sqrt(n).
+    Here s is the sample's standard deviation, t Student's 97.5 % point for n - 1 degrees of freedom.
 
     One value says nothing of its spread: its interval is the value itself.
     """
@@ -110,7 +112,7 @@ def ratio_interval_db(signal: NDArray[np.float64], noise: NDArray[np.float64]) -
 def resampled_interval(
     statistic: Callable[[NDArray[np.int64]], float], items: int, resamples: int = 1000, seed: int = 0
 ) -> Interval:
-    """The percentile bootstrap: the 2.5 % and 97.5 % points of statistic(indexes drawn with replacement).
+    """The percentile bootstrap: 2.5 % and 97.5 % points of the resampled statistic.
 
     The same indexes go to both models inside `statistic`, which makes the interval of a drop a paired one. Resamples
     that the statistic is not defined on (NaN) are left out. B. Efron, "Bootstrap methods", Annals of Statistics 7
@@ -159,7 +161,7 @@ group, whose peaks may be rare: a score is 0 nearly everywhere and decides every
 
 
 class DriftMeter:
-    """Distance of an artifact's outputs from the original's, over all items, for each output and for all together.
+    """Distance of an artifact's outputs from the original's, of each and of all together.
 
     kinds: what each output is, by name; one that is not in it is a vector.
     An item with an answer that is not finite counts as cosine 0, as disagreement, for the noise as an answer of zeros,
@@ -372,7 +374,8 @@ def best_class(scores: NDArray[Any]) -> int:
 
 
 def best_classes(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """The indexes of the `count` greatest scores, best first, ties to the lower index: `top(k)` of the runtime."""
+    """Indexes of the `count` greatest scores, best first.
+    Ties go to the lower index, as in the runtime's `top(k)`."""
     return np.argsort(-np.asarray(scores, np.float32).reshape(-1), kind="stable")[:count]
 
 

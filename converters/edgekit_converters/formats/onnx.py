@@ -82,7 +82,7 @@ def subgraphs(graph: Any) -> Iterator[Any]:
 
 
 def nodes(graph: Any) -> Iterator[Any]:
-    """The nodes of a graph or function in their order, each followed by those of the graphs inside it."""
+    """The nodes of a graph or function in order, each followed by those of its inner graphs."""
     for node in graph.node:
         yield node
         for inner in _bodies(node):
@@ -107,7 +107,7 @@ def reads(node: Any) -> Iterator[str]:
 
 
 def tensors(model: Any) -> Iterator[Any]:
-    """Every tensor in the file: weights, sparse weights, and constants in nodes, those of functions too."""
+    """Every tensor in the file: weights, sparse weights, constants in nodes and functions."""
     for graph in subgraphs(model.graph):
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
@@ -122,7 +122,7 @@ def tensors(model: Any) -> Iterator[Any]:
 
 
 def constants(graph: Any) -> Iterator[tuple[str, Any]]:
-    """The weights of one graph and the tensors of its Constant nodes, by the name of the value that each is."""
+    """The weights and constants of one graph, by the name of the value."""
     yield from ((tensor.name, tensor) for tensor in graph.initializer)
     for node in graph.node:
         if node.op_type == "Constant":
@@ -335,7 +335,8 @@ class Constant:
 
 
 class FoldedView(GraphView):
-    """A view in which all that is known before anything runs is a constant, integers behind DequantizeLinear too.
+    """A view in which all that is known before a run is a constant.
+    Integers behind DequantizeLinear are, too.
 
     constants: by the name of each value that one is. layers: the nodes that compute, in the file's order.
     """

@@ -121,7 +121,8 @@ def code(model: Any, op: str, version: int) -> int:
 
 
 def swap(graph: Any, tensors: Mapping[int, int]) -> None:
-    """Let every operator, end and signature-less list of a subgraph name other tensors (old index -> new), in place."""
+    """Replace tensors of a subgraph in place, old index -> new.
+    Operators, ends and signature-less lists all name the new ones."""
     for operator in graph.operators:
         for field in ("inputs", "outputs", "intermediates"):
             indexes = getattr(operator, field)

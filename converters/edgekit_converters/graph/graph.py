@@ -191,7 +191,7 @@ def head(graph: Graph) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Join:
-    """Parts of unlike ranges that become one output of the graph, as boxes in pixels and scores do.
+    """Parts of unlike ranges joined to one output, such as boxes in pixels and scores.
 
     layers: all that copies the parts into the output: where these are in float, each part keeps a scale of its own.
     part: the tensor with the smallest range. least, most: the largest magnitude of the smallest and of the largest

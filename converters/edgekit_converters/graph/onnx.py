@@ -103,7 +103,7 @@ class OnnxGraph:
 
     @cached_property
     def grids(self) -> Mapping[str, Grid]:
-        """A tensor is read after it went through integers, so it has their grid, whatever computed it."""
+        """The grid of each tensor: one that went through integers has theirs."""
         import onnx
 
         file = self._file
@@ -295,7 +295,8 @@ def session(data: bytes, *, plain: bool) -> Any:
 
 
 def unsigned_products(data: bytes) -> bytes:
-    """The model with int8 weights of integer products as uint8: the same sums, and exact on every processor.
+    """The model with int8 weights of integer products as uint8: exact on every processor.
+    The sums are the same.
 
     ONNX Runtime does so itself for exact arithmetic (`engines.onnx`), but only where it may rewrite the graph.
     """

@@ -166,7 +166,8 @@ class Needs:
 
 @dataclass(frozen=True)
 class OnnxLimits:
-    """The highest IR version and opset that load, and the highest opset of which QuantizeLinear has a kernel."""
+    """The highest IR version and opset that load.
+    Also the highest opset of which QuantizeLinear has a kernel."""
 
     ir: int
     opset: int

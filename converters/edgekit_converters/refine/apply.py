@@ -174,7 +174,8 @@ Array = NDArray[np.float64]
 
 
 def steps_of(weights: Array) -> Array:
-    """The quantizer's step of each channel: [groups, outputs, 1] for weights [groups, outputs, n]; 1 where all is 0."""
+    """The quantizer's step of each channel.
+    It is [groups, outputs, 1] for weights [groups, outputs, n], and 1 where all is 0."""
     largest = np.abs(weights).max(axis=-1, keepdims=True)
     return np.where(largest > 0, largest, LEVELS) / LEVELS
 
@@ -285,7 +286,8 @@ def apply(
 def round_weights(
     graph: Graph, moments: Mapping[str, Moments], *, compensate: bool, progress: Progress = silent
 ) -> Graph:
-    """Weights rounded with compensation and biases corrected, or only biases, for weights rounded to the nearest."""
+    """Round weights with compensation and correct biases; or correct biases alone.
+    The latter is for weights rounded to the nearest."""
     # Constants that more than one layer reads
     uses = Counter(name for layer in graph.layers for name in (layer.weight, layer.bias) if name is not None)
     shared = frozenset(name for name, count in uses.items() if count > 1)

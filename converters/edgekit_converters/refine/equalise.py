@@ -38,7 +38,8 @@ _LINEAR = (None, "relu")
 
 
 def equalise_channels(graph: Graph, peaks: Mapping[str, NDArray[Any]]) -> Graph:
-    """peaks: the largest absolute value of each channel, by tensor; one that is not in it stays as it is."""
+    """Equalise channels of neighbouring layers.
+    peaks: the largest absolute value of each channel, by tensor; one that is not in it stays as it is."""
     found = _Tensors(graph)
     values: dict[str, NDArray[Any]] = {}
     for group in found.groups():

@@ -52,7 +52,8 @@ def adopt(model: Any, source: SourceModel, names: Mapping[str, str], batch: int)
 
 
 def prove_export(model: Any, source: SourceModel, batch: int) -> tuple[bytes | None, str]:
-    """The graph's bytes, folded where that is right; or None and the reason why it disagrees with the original."""
+    """The graph's bytes, folded where that is right.
+    None, with the reason, where it disagrees with the original."""
     inputs = onnx_graph.random_inputs(source.inputs, 3 if batch == -1 else 1)
     expected = source.predict(inputs)
     fed: list[NDArray[Any]] = [
@@ -76,7 +77,8 @@ def prove_export(model: Any, source: SourceModel, batch: int) -> tuple[bytes | N
 
 
 def export_error(source: SourceModel, problem: str) -> ConversionError:
-    """problem: of the export or of ONNX Runtime; an operator that neither knows is named instead of either's words."""
+    """The error of an export.
+    problem: of the export or of ONNX Runtime; an operator that neither knows is named instead of either's words."""
     operator = unknown(problem)
     return ConversionError(
         f"{operator} has no form in ONNX that edgekit knows" if operator else f"the ONNX export failed: {problem}",

@@ -254,7 +254,8 @@ def write_frame(pipe: IO[bytes], head: dict[str, Any], *parts: bytes) -> None:
 
 
 def read_frame(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes]:
-    """Raises EOFError where the other side is gone, ValueError for what is no frame, MemoryError for too much."""
+    """Read one frame.
+    Raises EOFError where the other side is gone, ValueError for what is no frame, MemoryError for too much."""
     size = int.from_bytes(_exactly(pipe, 8), "little")
     if size > _LARGEST_HEAD:
         raise ValueError(f"a head of {size} bytes")

@@ -359,7 +359,7 @@ def _inputs(keras: Any, model: Any, options: LoadOptions, where: str) -> tuple[T
 
 
 def _output_names(keras: Any, model: Any) -> Sequence[str]:
-    """A dict's keys where the author returned a dict, else the name of the layer that makes each output."""
+    """The keys of the dict that the author returned, or the names of the last layers."""
     structure = getattr(model, "output", None)  # a sequential model that was never called has none
     if isinstance(structure, dict):
         tree = getattr(keras, "tree", None)

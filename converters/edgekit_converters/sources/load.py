@@ -95,7 +95,7 @@ _LFS = b"version https://git-lfs.github.com/spec/"
 
 
 def load(path: Path | str, options: LoadOptions | None = None) -> SourceModel:
-    """Open a trained model: a file, a SavedModel folder, or `module:function` that returns a torch.nn.Module.
+    """Open a trained model: a file, a SavedModel folder, or `module:function` (PyTorch).
 
     Raises SourceError when it is missing, empty, damaged, not a model, changes meanwhile, holds something edgekit does
     not take, or does not fit the options; and MissingExtraError when the tools that read it are not installed.
@@ -225,7 +225,7 @@ def open_source(path: Path, options: LoadOptions, store: StageStore) -> SourceMo
 
 
 def _opened(path: Path, options: LoadOptions) -> SourceModel:
-    """In a process of its own: what is remembered here is what frameworks open, and theirs are programs."""
+    """Open it in a process of its own, since frameworks' files are programs."""
     return isolated.open_isolated(path, options) if isolated.is_on() else load(path, options)
 
 
@@ -255,7 +255,8 @@ def check_unpacked(path: Path, unpacked: int, stored: int, what: str) -> None:
 
 
 def check_archive(path: Path, archive: zipfile.ZipFile) -> None:
-    """Raises SourceError for a ZIP archive that declares too much, or whose members are not what they seem."""
+    """Check a ZIP archive.
+    Raises SourceError for one that declares too much, or whose members are not what they seem."""
     members = archive.infolist()
     if len(members) > _MOST_PARTS:
         _refuse_size(path, f"it has {len(members)} members")

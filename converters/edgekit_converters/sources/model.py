@@ -55,11 +55,13 @@ _NOTHING: Mapping[str, int | float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """shapes: input -> all its sizes, (1, 3, 48, 192); the first is the batch and must be 1, which leaves a free batch
-    free. constants: input -> the number that it always has; the input is then gone. signature: which function of a
-    SavedModel. trust_model: code that the file holds (Lambda layers, classes of its author's, pickles) may run. as_is:
-    the file is not read as an original, but as what boards run already.
-    """
+    """How to read a model.
+    shapes: input -> all its sizes, (1, 3, 48, 192); the first is the batch and must be 1, which leaves a free batch
+        free.
+    constants: input -> the number that it always has; the input is then gone.
+    signature: which function of a SavedModel.
+    trust_model: code that the file holds (Lambda layers, classes of its author's, pickles) may run.
+    as_is: the file is not read as an original, but as what boards run already."""
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     constants: Mapping[str, int | float] = field(default_factory=lambda: _NOTHING)
@@ -184,7 +186,8 @@ class SourceModel(Protocol):
     def stated(self) -> str: ...
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """The original, in float, on a batch: arrays in the order of `inputs`, results in the order of `outputs`."""
+        """Run the original in float on a batch.
+        Arrays are in the order of `inputs`, results in the order of `outputs`."""
         ...
 
     def reset(self) -> None:
@@ -192,7 +195,8 @@ class SourceModel(Protocol):
         ...
 
     def onnx(self) -> bytes:
-        """The float model as ONNX (opset 17, IR 10, batch axis free where the source's is), made once and kept.
+        """The float model as ONNX, made once and kept.
+        It has opset 17, IR 10, and a free batch axis where the source has one.
 
         Raises ConversionError where ONNX cannot express it.
         """
@@ -314,7 +318,7 @@ class Description:
         *,
         at_once: bool,
     ) -> list[NDArray[Any]]:
-        """What `run` answers to a batch of any size, in the inputs' dtypes: all items at once, or one after the other.
+        """Outputs of `run` for a batch of any size, all items at once or one by one.
         An empty batch is not run."""
         arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
         count = len(arrays[0])

@@ -46,7 +46,7 @@ class OnnxSource(Description):
         return self.answered(inputs, self.engine.run, at_once=self.free_batch)
 
     def onnx(self) -> bytes:
-        """The same graph at opset 17 (21 at most where the source is newer), IR 10 at most, constants folded."""
+        """The same graph at opset 17 to 21, IR 10 at most, constants folded."""
         return self._onnx
 
     @cached_property

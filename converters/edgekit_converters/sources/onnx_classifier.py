@@ -53,7 +53,8 @@ class Scores:
 
 
 def merge_opsets(model: Any) -> None:
-    """One version a domain, the newest, in place: skl2onnx may name one twice, and converters go by the first.
+    """Keep one version a domain, the newest, in place.
+    skl2onnx may name one twice, and converters read the first.
 
     Where only operators of other domains are used, as in onnxmltools' XGBoost models, the standard ones get OPSET.
     """

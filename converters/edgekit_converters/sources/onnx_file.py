@@ -108,7 +108,8 @@ def read(path: Path) -> OnnxFile:
 
 
 def check_graph(where: str, model: Any) -> None:
-    """Raises SourceError for foreign operators, a quantized model, a broken graph, or damaged weights."""
+    """Check a graph.
+    Raises SourceError for foreign operators, a quantized model, a broken graph, or damaged weights."""
     import onnx
 
     _check_operators(where, model)
@@ -230,7 +231,8 @@ _PRECISION = 2e-2
 
 
 def widen(model: Any) -> bytes:
-    """In place; what the model was before, in bytes, and nothing where there was no float16 to widen."""
+    """Widen float16 to float32 in place.
+    Returns the model's bytes before, and nothing where it has no float16."""
     from onnx import TensorProto
 
     half, graphs = TensorProto.FLOAT16, list(subgraphs(model.graph))
@@ -335,7 +337,7 @@ def _inputs(model: Any) -> dict[str, Any]:
 
 
 def fixed_batches(model: Any, options: LoadOptions) -> dict[str, int]:
-    """Inputs whose batch is fixed above 1 in the file and that --shape pins to 1: name -> the file's batch."""
+    """name -> batch of each input with a fixed batch above 1 that --shape pins to 1."""
     found = {}
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim

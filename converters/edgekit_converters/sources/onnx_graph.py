@@ -57,7 +57,8 @@ def nchw_inputs(model: Any) -> frozenset[str]:
 
 
 def unused_inputs(graph: Any) -> list[str]:
-    """Inputs that no output depends on: what optimizes a graph drops them, and a contract would ask for nothing."""
+    """Inputs that no output depends on.
+    Optimizing a graph drops them, and a contract must not ask for them."""
     weights = {tensor.name for tensor in graph.initializer}
     makers = {name: node for node in graph.node for name in node.output if name}
     pending, needed = [value.name for value in graph.output], set[str]()

@@ -136,7 +136,8 @@ def _image(said: Metadata, inputs: Sequence[TensorSpec]) -> dict[str, Any] | Non
 
 
 def detection_head(task: str, classes: int, outputs: Sequence[TensorSpec]) -> Mapping[str, Any] | None:
-    """The one output [4 + C, N] (YOLOv8 and later), [N, 5 + C] (YOLOv5) or [N, 6] after a suppression of its own."""
+    """The detection head: one output of a YOLO model.
+    [4 + C, N] (YOLOv8 and later), [N, 5 + C] (YOLOv5) or [N, 6] after a suppression of its own."""
     if len(outputs) != 1 or len(outputs[0].shape) != 3 or not classes:
         return None
     rows, columns = outputs[0].shape[1:]

@@ -68,7 +68,8 @@ class _Program:
 
 
 def load(path: Path, options: LoadOptions) -> TracedSource:
-    """Raises SourceError for a damaged folder, an unclear choice of signature, or what edgekit does not run."""
+    """Load a SavedModel.
+    Raises SourceError for a damaged folder, an unclear choice of signature, or what edgekit does not run."""
     # The metagraph for serving, as it stands in the file
     import_tensorflow()
     from tensorflow.core.protobuf import saved_model_pb2
@@ -174,7 +175,7 @@ def _function(path: Path, program: _Program) -> tuple[Any, Iterator[tuple[str, N
 
 
 def _name_by_content(graph: Any) -> None:
-    """Add a digest of the whole graph to the name of each of its functions, wherever it is called.
+    """Add a digest of the whole graph to each function's name, wherever it is called.
 
     TensorFlow keeps one list of functions a process, and refuses a second one of a name: another model's, or the very
     model that this process has just saved.

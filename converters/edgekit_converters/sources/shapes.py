@@ -96,7 +96,8 @@ def check_shape(
     axis_names: Sequence[str | None] = (),
     picture: tuple[int, int] | None = None,
 ) -> None:
-    """Raises SourceError unless axis 0 is a batch of -1 or 1 and every other axis is fixed and positive.
+    """Check a shape.
+    Raises SourceError unless axis 0 is a batch of -1 or 1 and every other axis is fixed and positive.
 
     picture: the height and width that the file names, for the option that the error shows.
     """
@@ -140,9 +141,8 @@ def check_inputs(
     axes: Mapping[str, Sequence[str | None]] = MappingProxyType({}),
     picture: tuple[int, int] | None = None,
 ) -> None:
-    """`check_shape` for all inputs: where several do not fit, one error shows every option to give. axes: names of
-    theirs.
-    """
+    """`check_shape` for all inputs; where several fail, one error names every option.
+    axes: names of theirs."""
     errors: list[tuple[TensorSpec, SourceError]] = []
     for spec in specs:
         try:
@@ -170,8 +170,8 @@ def check_inputs(
 def measured_outputs(
     names: Sequence[tuple[str, str]], run: Run, inputs: Sequence[TensorSpec], *, where: str
 ) -> tuple[TensorSpec, ...]:
-    """Output specs from a run with one item of zeros, and one with two that shows whether an output grows with the
-    batch.
+    """Output specs from a run with one item of zeros, and one with two.
+    The second shows whether an output grows with the batch.
 
     names: (contract's, file's). Many files leave output shapes open. `run` may raise SourceError; with two items that
     means that a batch said to be free is not.
@@ -265,7 +265,8 @@ def check_finite(
     where: str,
     may_be_infinite: Callable[[str], bool] = lambda name: False,
 ) -> None:
-    """Raises SourceError for the first tensor with a NaN, or with an infinity where that is not allowed by its name.
+    """Raises SourceError for the first tensor with a NaN or a forbidden infinity.
+    Some names may hold infinities.
 
     A constant that is not a weight may be infinite: the -inf of an attention mask is.
     """

@@ -74,8 +74,9 @@ class FloatTflite:
 
 
 def read(path: Path, *, as_is: bool = False) -> FloatTflite:
-    """as_is: quantized files and those with a state inside are read too, and nothing in them is changed. Raises
-    SourceError with the reason for whatever is refused."""
+    """Read a .tflite file.
+    as_is: quantized files and those with a state inside are read too, and nothing in them is changed.
+    Raises SourceError with the reason for whatever is refused."""
     data = path.read_bytes()
     try:
         file = tflite.read(data)
@@ -186,7 +187,7 @@ def _widened(data: bytes, file: tflite.TfliteFile) -> tuple[bytes, int]:
 
 
 def _check_weights(path: Path, data: bytes, file: tflite.TfliteFile) -> None:
-    """Raises SourceError for a NaN in a constant, or an infinity in one that a layer reads as its weights."""
+    """Raises SourceError for a NaN in a constant, or an infinity in a layer's weights."""
     weights = {
         graph.tensors[index].label
         for graph in file.subgraphs
@@ -330,7 +331,8 @@ class FinishedTflite(Description):
         return self.data
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Real numbers in and out, one item after the other: where the state is inside, each follows the one before."""
+        """Run items one after the other, in and out as real numbers.
+        Where the state is inside, each follows the one before."""
         took, gave = self.tensors
 
         def run(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:

@@ -123,7 +123,8 @@ class NetworkCall:
 
 
 def call_network(spec: str, options: LoadOptions) -> NetworkCall:
-    """`module:function` -> the network that it returns, alone or with example inputs: a tensor, a sequence or a dict.
+    """Call `module:function`, which returns the network, alone or with example inputs.
+    These are a tensor, a sequence or a dict.
 
     Raises SourceError where the function is missing, fails, or returns something else; and where inputs have no shapes.
     """

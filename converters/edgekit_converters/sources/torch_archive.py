@@ -82,7 +82,7 @@ def code(torch: Any, path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def checked_copy(path: Path) -> Iterator[Path]:
-    """The archive rewritten as it was checked: one reader's view of it, without guards and metadata."""
+    """Rewrite the archive as it was checked, without guards and metadata."""
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(path) as old:
         copy = Path(folder) / "model.pt2"
         with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as new:

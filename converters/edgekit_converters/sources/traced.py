@@ -93,7 +93,8 @@ _WRITES = (
 
 
 def reachable_nodes(graph_def: Any, values: Iterable[str]) -> list[Any]:
-    """Nodes that compute the named values or nodes, control inputs and called functions included."""
+    """Nodes that compute the given names or nodes.
+    Control inputs and called functions are included."""
     functions = {function.signature.name: function for function in graph_def.library.function}
     top = {node.name: node for node in graph_def.node}
     nodes = _behind(top, values)

@@ -34,7 +34,8 @@ _TOOLS = ("onnx", "onnxruntime", "onnxslim", "tf2onnx", "tensorflow-cpu", "tenso
 
 
 def float_model(source: SourceModel, progress: Progress) -> FloatModel:
-    """The source as float ONNX in the forms that have 8-bit kernels: opset 17 to 21, IR 10 at most, pictures NCHW.
+    """The source as float ONNX in forms that have 8-bit kernels.
+    It has opset 17 to 21, IR 10 at most, and pictures are NCHW.
 
     Raises ConversionError when the model cannot be written as ONNX.
     """
@@ -142,7 +143,8 @@ def _no_division(node: Any, edit: _Edit) -> None:
 
 
 def _hard_swish_spelt_out(node: Any, edit: _Edit) -> None:
-    """Add 3 -> Clip 0..6 -> Mul by x, Mul by 1/6 in either order -> HardSigmoid -> Mul by x; without x, HardSigmoid."""
+    """Fuse hard swish where it is spelt out.
+    Add 3 -> Clip 0..6 -> Mul by x, Mul by 1/6 in either order -> HardSigmoid -> Mul by x; without x, HardSigmoid."""
     view = edit.view
     if node.op_type != "Clip":
         return

@@ -442,9 +442,8 @@ class _Choice:
         return maker is not None and bool(maker.output) and maker.output[0] in self.int8
 
     def _pays(self, node: Any) -> bool:
-        """Whether a layer beside the products saves conversions: it needs 8-bit readers, and makers or only such
-        readers.
-        """
+        """Whether quantizing a layer beside the products saves conversions.
+        It needs 8-bit readers, and makers or only such readers."""
         ends = [self._end(name) for name in node.output if name]
         readers = [user.output[0] in self.int8 for end in ends for user in self.view.users(end)]
         if not any(readers):

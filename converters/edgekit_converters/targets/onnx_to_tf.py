@@ -140,7 +140,7 @@ def _run_worker(source: SourceModel, folder: Path, batch: int, items: int) -> No
 
 
 def _drop_whole_slices(graph: Any) -> None:
-    """Slices that take everything: onnx2tf slices another axis where it has turned the layout before."""
+    """Remove slices that take everything: onnx2tf confuses their axes after a transpose."""
     ends = {value.name for value in graph.output}
     sizes = {name: value.shape or () for name, value in values(graph).items() if name not in ends}
     constants = {tensor.name: array(tensor) for tensor in graph.initializer}
@@ -166,7 +166,8 @@ def _drop_whole_slices(graph: Any) -> None:
 
 
 def _plain_names(graph: Any) -> None:
-    """Names of operators that TensorFlow takes for its own: letters, digits and a few signs, a letter first, unique."""
+    """Give operators names that TensorFlow accepts.
+    Those are letters, digits and a few signs, a letter first, unique."""
     taken: set[str] = set()
     for node in graph.node:
         plain = re.sub(r"[^A-Za-z0-9_./-]", "_", node.name or node.op_type).lstrip("_/-.") or node.op_type
@@ -225,8 +226,9 @@ def agrees(got: NDArray[Any], want: NDArray[Any]) -> bool:
 
 
 def _complaint(text: str) -> str:
-    """onnx2tf's own words: what Python raised, else the line it marks as an error, else the last line that is no frame
-    of a native stack."""
+    """The cause in onnx2tf's words.
+    It is what Python raised, else the line marked as an error, else the last line that is no frame of a native stack.
+    """
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
     lines = [line for line in lines if not re.match(r"@\s+0x|\*\*\* |#\d+ +0x", line)]
     marked = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]

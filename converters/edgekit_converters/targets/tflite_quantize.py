@@ -173,7 +173,8 @@ class _KernelWriter:
 
 
 def symmetric(values: NDArray[Any], axis: int | None) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """int8 of -127..127 and the scale of each index of `axis`, or the one scale of all: the largest magnitude / 127."""
+    """int8 of -127..127, and its scale for each index of `axis` or for all.
+    The scale is the largest magnitude / 127."""
     others = tuple(i for i in range(values.ndim) if i != axis)
     largest = np.abs(values).max(axis=others if axis is not None else None, keepdims=True)
     scales = np.where(largest > 0, largest / 127.0, 1.0).astype(np.float32)

@@ -139,7 +139,8 @@ def _layers(model: Any) -> list[tuple[str, str]]:
 
 
 def _write_ranges(model: Any, ranges: Ranges, kept: frozenset[str], *, wide: bool) -> None:
-    """Give every float value its range, but for the parts of a tensor to which the quantizer will give one."""
+    """Write the range of every float value.
+    Parts of a tensor to which the quantizer gives one are left out."""
     for graph in model.subgraphs:
         for tensor in graph.tensors:
             name = tfl.name_of(tensor)
@@ -211,7 +212,7 @@ def _quantized(data: bytes, recipe: Recipe, kept: frozenset[str], names: _Names)
 
 
 def _unlike_ends(data: bytes, recipe: Recipe, kept: frozenset[str], ranges: Ranges) -> frozenset[str]:
-    """Layers that join parts of unlike ranges to an output: in 8 bits all parts would have one scale."""
+    """Layers that join parts of unlike ranges to an output, which would share one scale."""
     found = [join for join in joins(open_graph("tflite", data), ranges) if not join.layers <= kept]
     if recipe.mixed:
         return frozenset().union(*(join.layers for join in found))
@@ -227,8 +228,8 @@ def _unlike_ends(data: bytes, recipe: Recipe, kept: frozenset[str], ranges: Rang
 
 
 def _guards(model: Any, kept: frozenset[str]) -> frozenset[str]:
-    """Layers that make what the float layers `kept` divide by or take the logarithm of: in 8 bits an epsilon that one
-    of them adds is nothing, and the result infinite."""
+    """Layers before those of `kept` that divide or take a logarithm.
+    In 8 bits an epsilon that one of them adds is nothing, and the result infinite."""
     graph = model.subgraphs[0]
     made = {int(index): operator for operator in graph.operators for index in operator.outputs}
     guards = set()

@@ -52,7 +52,8 @@ def available() -> bool:
 
 
 def network(source: TorchSource, batch: int = 1) -> LitertNetwork:
-    """Raises ConversionError where litert-torch cannot express the model, or its answers differ from the original's."""
+    """Convert with litert-torch.
+    Raises ConversionError where it cannot express the model, or its answers differ from the original's."""
     where = source.path.name
     if batch != 1 and not source.free_batch:
         raise ConversionError(

@@ -86,10 +86,11 @@ class QuantizerInput:
 
 
 class Workspace:
-    """samples: calibration examples, needed by the recipes that calibrate; where they say that they are `shuffled`,
-    they are read until ranges have settled. samples_digest: of the samples in their order, for the store's keys.
-    scratch: a folder where an interrupted calibration leaves what it has. May be used by several threads.
-    """
+    """A model's artifacts, made of one source.
+    samples: calibration examples, needed by the recipes that calibrate; where they say that they are `shuffled`, they
+        are read until ranges have settled.
+    samples_digest: of the samples in their order, for the store's keys.
+    scratch: a folder where an interrupted calibration leaves what it has. May be used by several threads."""
 
     def __init__(
         self,
@@ -158,7 +159,8 @@ class Workspace:
             return found
 
     def make(self, recipe: Recipe, plan: QuantizationPlan | None = None) -> Artifact:
-        """Raises ConversionError where the recipe cannot be carried out for this model, or its result does not load."""
+        """Make an artifact.
+        Raises ConversionError where the recipe cannot be carried out for this model, or its result does not load."""
         if recipe.finished:
             return pack_artifact(actual(self.source), recipe)
         plan = plan or self.learnt_plan(recipe) or (STATIC if recipe.needs_calibration else QuantizationPlan())
@@ -186,10 +188,9 @@ class Workspace:
         return learnt_plan(self.source.path, self.graph(recipe.format))
 
     def make_batch(self, recipe: Recipe, plan: QuantizationPlan, batch: int) -> Artifact:
-        """The artifact of that plan that takes `batch` items at once, for a format whose files have a fixed batch: the
-        same weights and ranges. Raises ConversionError where the source has a fixed batch itself, or gives another
-        graph.
-        """
+        """Make the artifact of that plan for `batch` items, with the same weights and ranges.
+        For a format whose files have a fixed batch.
+        Raises ConversionError where the source has a fixed batch itself, or gives another graph."""
         if recipe.format != "tflite":
             raise ConversionError("it takes any batch as it is", where=recipe.name, do="Leave --batch out")
         name = key("artifact", recipe.name, to_json(plan), *self._keys, batch)
@@ -218,7 +219,7 @@ class Workspace:
         return artifact
 
     def trial(self, recipe: Recipe, plan: QuantizationPlan) -> bytes:
-        """The artifact's bytes and no more, past the store: for a search that makes many and keeps one."""
+        """Make an artifact's bytes without storing them, for a search that keeps one of many."""
         maker = _resolved(MAKERS[recipe.format])
         if not recipe.needs_calibration:
             return cast(bytes, maker(self.float_model(recipe.format), recipe, plan, None))
@@ -226,7 +227,8 @@ class Workspace:
         return cast(bytes, maker(ground.model, recipe, plan, ground.statistics))
 
     def _with_islands(self, format: str, plan: QuantizationPlan) -> QuantizerInput:  # noqa: A002
-        """The refined ground, but layers that stay in float have their own weights: those were changed for 8 bits."""
+        """The refined weights, but layers that stay in float keep their own.
+        The refined ones were changed for 8 bits."""
         from edgekit_converters.refine import restore_layers
 
         ground = self.ground(format, plan.steps)

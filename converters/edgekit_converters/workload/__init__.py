@@ -35,7 +35,7 @@ def read_workload(format: str, data: bytes, precision: Precision) -> Workload:  
 
 
 def quantized_fraction(format: str, data: bytes) -> tuple[float, float]:  # noqa: A002
-    """The fractions (0..1) of multiply-accumulates that run in 8 bits and of weight elements stored in 8 bits or fewer.
+    """Fractions (0..1) of multiply-accumulates and of weights in 8 bits or fewer.
 
     Work that cannot be counted is in neither part of the first: `uncounted_operations` names it. A model without
     such work or weights has 0.0. Raises ConversionError as `read_workload` does.
@@ -51,7 +51,8 @@ def quantized_fraction(format: str, data: bytes) -> tuple[float, float]:  # noqa
 
 
 def uncounted_operations(format: str, data: bytes) -> tuple[str, ...]:  # noqa: A002
-    """Operations that multiply, and of which the file does not say how often: loops, custom ones, shapes that are free.
+    """Operations that multiply, how often the file does not say.
+    These are loops, custom ones, and shapes that are free.
 
     Raises ConversionError as `read_workload` does.
     """
@@ -69,7 +70,7 @@ def _read(format: str, data: bytes) -> WorkloadReading:  # noqa: A002
 
 
 def precision_of(format: str, data: bytes) -> str:  # noqa: A002
-    """`float32`, `int8`, `dynamic` or `int16x8`: what most of the work is done in, whatever made the file.
+    """`float32`, `int8`, `dynamic` or `int16x8`: the precision of most of the work.
 
     8-bit weights times activations of the same kind are `int8`; times floats, which the engine quantizes on the way,
     `dynamic`; times 16 bits `int16x8`. Weights that are stored in 16-bit floats are multiplied in 32 (XNNPACK and ONNX

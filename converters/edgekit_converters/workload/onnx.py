@@ -69,7 +69,8 @@ RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 
 
 def read(data: bytes) -> WorkloadReading:
-    """Raises ConversionError when the bytes are not an ONNX model whose shapes can be worked out."""
+    """Count an ONNX model.
+    Raises ConversionError when the bytes are none, or its shapes cannot be worked out."""
     import onnx
 
     model = parse(data)
@@ -201,7 +202,8 @@ class _OnnxCounter:
         return True
 
     def _fuses(self, node: Any) -> bool:
-        """An activation, normalisation, scale or bias that only follows a product, or one already fused behind it."""
+        """Whether an operation fuses into the product before it.
+        An activation, normalisation, scale or bias does, also behind one that is fused."""
         computed = [name for name in node.input if name and name not in self.constants and not self._single(name)]
         if len(computed) != 1:
             return False
@@ -227,7 +229,8 @@ class _OnnxCounter:
         return False
 
     def _between(self, node: Any) -> bool:
-        """Takes dequantized tensors only and gives only to quantization: what an 8-bit kernel replaces."""
+        """Whether an operation stands between dequantization and quantization only.
+        An 8-bit kernel replaces it."""
         computed = [name for name in node.input if name and name not in self.constants]
         return all(self.view.made_by(name, "DequantizeLinear") for name in computed) and all(
             self._feeds_quantize(name) for name in node.output

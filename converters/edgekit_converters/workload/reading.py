@@ -38,7 +38,7 @@ _HOLD_GRAPHS = ("WHILE", "IF", "LOOP", "SCAN", "CALL", "CALL_ONCE", "STABLEHLO_W
 
 @dataclass(frozen=True)
 class CountedOperation:
-    """An operation, whether its multiply-accumulates run in 8 bits, and the type of what it multiplies, where known."""
+    """An operation, its precision, and the type of what it multiplies where known."""
 
     op: Op
     eight_bit: bool = False
@@ -94,7 +94,7 @@ def dense_kind(rows: int) -> OpKind:
 
 
 def multiplies(name: str) -> bool:
-    """Whether an operation that could not be counted may hold products: by its name, as `unknown` has it."""
+    """Whether an uncounted operation may hold products, by its name as in `unknown`."""
     op = name.split(" of ")[0]
     foreign = op.startswith("custom ") or "." in op
     return foreign or op.upper() in _HOLD_GRAPHS or any(part in op.upper() for part in _MULTIPLY)

@@ -53,8 +53,9 @@ def cancellation(case: Case) -> Iterator[Cause]:
 
 
 def steep_function(case: Case) -> Iterator[Cause]:
-    """A power, a quotient, an exponential or a product of computed values: a step of its input is many of its output,
-    or its values span so many orders of magnitude that most of them fall into the first step."""
+    """A function that amplifies steps: a power, quotient, exponential or product.
+    A step of its input is many of its output, or its values span so many orders of magnitude that most of them fall
+    into the first step."""
     for layer, error in case.damaged:
         if layer.op.upper() not in _STEEP or layer.weight is not None:
             continue
@@ -120,9 +121,7 @@ def outlier(case: Case) -> Iterator[Cause]:
 
 
 def clipped_range(case: Case) -> Iterator[Cause]:
-    """Values beyond the range that the quantizer gave the tensor: cutting them off, and nothing else, makes half of the
-    noise.
-    """
+    """A range of the quantizer that clips values: the clipping makes half of the noise."""
     for layer, error in case.damaged:
         low, high, cut = error.grid_low, error.grid_high, error.cut_sqnr_db
         if low is None or high is None or cut is None or error.sqnr_db is None or cut > error.sqnr_db + HALF_DB:
@@ -146,7 +145,7 @@ def clipped_range(case: Case) -> Iterator[Cause]:
 
 
 def outside_calibration(case: Case) -> Iterator[Cause]:
-    """What is evaluated leaves the range that calibration saw, and is cut off there: the first tensor where it does."""
+    """The first tensor whose values on evaluation exceed the calibrated range."""
     seen = {name: (*case.input_ranges[name], cut) for name, cut in case.input_cuts.items()}
     for error in case.errors:
         cut = error.cut_sqnr_db
@@ -262,7 +261,8 @@ def gate(case: Case) -> Iterator[Cause]:
 
 
 def softmax_head(case: Case) -> Iterator[Cause]:
-    """Probabilities in steps of 1/256: what is less likely than 0.2 % becomes zero, and near ties become ties."""
+    """Probabilities in steps of 1/256.
+    What is less likely than 0.2 % becomes zero, and near ties become ties."""
     for layer, error in case.damaged:
         if layer.op.upper() != "SOFTMAX" or error.scale is None or error.scale < 1 / 300 or error.harm_db < _NEAR_DB:
             continue

@@ -46,9 +46,9 @@ class Cause:
 
 @dataclass(frozen=True)
 class IsolatedLayer:
-    """What is left, dB, on the same items: kernel_db with the layer's own kernel rounded and all else in float,
-    artifact_db in the quantized file. where: at its output, or at the model's, wherever the kernel has the greater part
-    in the noise."""
+    """Signal to noise of one layer on the same items, dB.
+    kernel_db: with its own kernel rounded and all else in float; artifact_db: in the quantized file.
+    where: at its output, or at the model's, wherever the kernel has the greater part in the noise."""
 
     kernel_db: float
     artifact_db: float
@@ -116,7 +116,8 @@ class Case:
         return [self.by_layer[maker.name] for maker in makers if maker.name in self.by_layer]
 
     def upstream(self, layer: Layer, steps: int = 6) -> tuple[str, ...]:
-        """The layer and those it is computed from, back to the last that multiplies with weights (not among them)."""
+        """The layer and those before it, back to the last that multiplies with weights.
+        That one is not among them."""
         found: dict[str, None] = {layer.name: None}
         edge = [layer]
         for _ in range(steps):

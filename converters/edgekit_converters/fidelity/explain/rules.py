@@ -56,7 +56,7 @@ _DELEGATE = "DELEGATE"
 
 
 def fast_path(format: str, data: bytes) -> tuple[int | None, tuple[str, ...]]:  # noqa: A002
-    """(parts that XNNPACK runs as one, operators that it left to the plain kernels, one entry each).
+    """(parts that XNNPACK runs as one, operators left to plain kernels, an entry each).
 
     (None, ()) for ONNX, whose runtime does not say, and where the engine cannot be asked.
     """
@@ -80,7 +80,8 @@ def fast_path(format: str, data: bytes) -> tuple[int | None, tuple[str, ...]]:  
 
 
 def _inside(piece: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> set[int]:
-    """The nodes between a piece's inputs and its outputs: the engine keeps those that it replaced in its list."""
+    """The nodes between a piece's inputs and outputs.
+    The engine keeps those that it replaced in its list."""
     makers = {int(tensor): node for node in nodes if node["op_name"] != _DELEGATE for tensor in node["outputs"]}
     known = {int(tensor) for tensor in piece["inputs"]}
     left, found = [int(tensor) for tensor in piece["outputs"]], set()
@@ -137,7 +138,7 @@ def examine(
 
 
 def _kernels(case: Case, feeds: Sequence[Feed]) -> dict[str, IsolatedLayer]:
-    """What is left where damaged layers have their own kernel alone rounded: an experiment a layer."""
+    """Signal left when each damaged layer's kernel alone is rounded, an experiment a layer."""
     damaged = [(layer, error.tensor) for layer, error in case.damaged if layer.weight is not None][:_TRIED]
     if not damaged:
         return {}
@@ -182,7 +183,8 @@ _LARGE_INPUT = 60.0
 
 
 def nothing_quantized(case: Case) -> Iterator[Cause]:
-    """A recipe that is carried out and changes nothing is the commonest silent failure of quantizers."""
+    """A recipe that was carried out and changed nothing.
+    That is the commonest silent failure of quantizers."""
     macs, weights = quantized_fraction(case.quantized.format, case.quantized.data)
     if weights >= _LITTLE or macs >= _LITTLE:
         return
@@ -257,7 +259,8 @@ def accumulated_noise(case: Case) -> Iterator[Cause]:
 
 
 def splits_graph(case: Case) -> Iterator[Cause]:
-    """Every change between quantized and float costs a pass over the tensor, and ends the fast path."""
+    """Changes between quantized and float parts.
+    Each costs a pass over the tensor, and ends the fast path."""
     if case.pieces is not None and case.pieces > 1 and case.outside:
         named = ", ".join(f"{count} {op}" for op, count in Counter(case.outside).most_common(3))
         yield Cause(

@@ -33,7 +33,7 @@ def rounded_weights(float_graph: Graph, quantized: Graph) -> Graph | None:
 
 
 def with_its_kernel(float_graph: Graph, quantized: Graph, layer: Layer) -> Graph | None:
-    """The float graph with that layer's kernel as the quantized file has it, and the bias that was corrected for it;
+    """The float graph with one layer's quantized kernel and its corrected bias.
     None where nothing differs."""
     pair = _weights(float_graph, quantized, layer)
     if pair is None or layer.weight is None:
@@ -48,7 +48,7 @@ def with_its_kernel(float_graph: Graph, quantized: Graph, layer: Layer) -> Graph
 
 
 def channel_spread(case: Case) -> Iterator[Cause]:
-    """One scale for all output channels, and channels of very different size: the small ones vanish."""
+    """One scale for output channels of very different size: the small ones vanish."""
     for layer, error in case.damaged:
         pair = _weights(case.float_graph, case.quantized, layer)
         if pair is None or layer.weight_axis is None:
@@ -116,7 +116,7 @@ def weight_resolution(case: Case) -> Iterator[Cause]:
 
 
 def amplification(case: Case) -> Iterator[Cause]:
-    """Neither its own step nor its weights: the rounding of its inputs comes out larger, because its sums cancel."""
+    """A layer that amplifies the rounding of its inputs, because its sums cancel."""
     for layer, error in case.damaged:
         grid = error.grid_sqnr_db
         if layer.weight is None or error.inputs_sqnr_db is None or error.sqnr_db is None:
@@ -158,9 +158,8 @@ def _weights(
 
 
 def _same_layer(quantized: Graph, layer: Layer) -> Layer | None:
-    """By what it makes; or, where an activation was fused into it, by its weights, which are called after layer and
-    kernel.
-    """
+    """The same layer in the quantized graph, found by its output.
+    Where an activation was fused into it, by its weights, which are called after layer and kernel."""
     names = (layer.weight, f"{layer.name}/{layer.weight}")
     made = (found for found in quantized.layers if layer.outputs[0] in found.outputs)
     alike = (found for found in quantized.layers if found.weight is not None and found.weight in names)
