@@ -69,7 +69,8 @@ def build(
     progress: Progress = silent,
     say: Callable[[str], None] = print,
 ) -> BuildReport:
-    """Convert, compare and pack `model` for each board: what `edgekit build --help` says, by the same names.
+    """Convert, compare and pack `model` for each board.
+    Arguments have the names of the options of `edgekit build --help`.
 
     model: a path, or `module:function` for PyTorch. calibration, evaluation: arrays have one item a row; an image input
     takes uint8 [N, H, W, C] or what the original model took. max_drop: points of the metric, 0.01 for 1 %; None is 5 %,
@@ -162,7 +163,8 @@ def compress(
     progress: Progress = silent,
     say: Callable[[str], None] = print,
 ) -> CompressReport:
-    """Train `model` a little more, narrower or for 8 bits: what `edgekit compress --help` says, by the same names.
+    """Train `model` a little more, narrower or for 8 bits.
+    Arguments have the names of the options of `edgekit compress --help`.
 
     train, evaluation: as for `build`, with labels. Raises EdgekitError; limits that are not kept are no error:
     `result.kept`.

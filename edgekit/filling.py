@@ -160,11 +160,11 @@ class _FillRun:
         return sum(map(self._disk.has, self._put))
 
     def shrunk(self) -> bool:
-        """Whether the disk was full: what was written is gone then, and the file may grow half as large."""
+        """Whether the disk was full, so that the file was emptied and may grow half as large."""
         return self._disk.stats().limit < self._limit
 
     def _pushed_out(self) -> bool:
-        """Whether the first answer of this run is gone already: the rest would only take each other's place."""
+        """Whether the first answer of this run is evicted, so that more would replace the rest."""
         self._disk.sync()
         if self._first is not None and self._disk.stats().evicted and not self._disk.has(self._first):
             self.full = True

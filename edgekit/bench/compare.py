@@ -172,7 +172,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> BenchComparison:
 
 
 def _moving(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[RecordDifference]:
-    """What may change while something is timed: throttling, the clock, what other processes took."""
+    """What may vary during a run: throttling, the clock, the load of other processes."""
     then, now = old.get("during") or {}, new.get("during") or {}
     found = []
     if then.get("throttled") or now.get("throttled"):

@@ -52,7 +52,7 @@ _BITS = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "soft tem
 
 
 def conditions(root: Path = Path("/")) -> dict[str, Any]:
-    """What a reader must know to compare two runs: the processor, its load and clock, the versions."""
+    """The conditions of a run, to compare it: processor, load, clock, versions."""
     now, kinds = read(root), ("model name", "Model")
     lines = (_text(root / "proc/cpuinfo") or "").splitlines()
     named = [line.split(":", 1)[1].strip() for line in lines if line.split("\t")[0].strip() in kinds]
@@ -72,7 +72,7 @@ def conditions(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def board(root: Path = Path("/")) -> dict[str, Any]:
-    """What the board says of itself, as far as it identifies the board: device tree, user land, cores."""
+    """The identity of the board as it reports it: device tree, user land, cores."""
     from edgekit_profiles.facts import read_facts
 
     facts = read_facts(None if root == Path("/") else root)

@@ -84,7 +84,8 @@ class Load:
 
 @dataclass
 class LoadOutcome:
-    """latencies_ms, ended_s: of every answer, in the order in which they came; ended_s counts from the first request.
+    """The answers of a run.
+    latencies_ms, ended_s: of every answer, in the order in which they came; ended_s counts from the first request.
 
     sources, met, missed: of the answers. refused, errors: of those that got none. timings: of some answers, as
     `Answer.timings` has them. late_ms: open loop: by how much the requests themselves were made too late.
@@ -328,7 +329,7 @@ class _Flight:
 
 
 def arrivals(load: Load) -> Iterator[float]:
-    """Seconds from the start at which requests are to be made: evenly, or with exponential gaps of the same mean."""
+    """Start times of requests, in seconds: evenly spaced, or with exponential gaps."""
     assert load.rate is not None
     draw: Callable[[], float] = random.Random(load.seed).random
     at = 0.0

@@ -114,7 +114,7 @@ def measure(
 
 
 def golden_inputs(bundle: Bundle) -> list[dict[str, NDArray[Any]]]:
-    """The canonical inputs that travel in the bundle, of a model that keeps a state its frames, in order.
+    """The golden inputs of the bundle; of a stateful model its frames, in order.
 
     Raises BundleError when there are none.
     """

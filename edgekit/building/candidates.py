@@ -107,7 +107,8 @@ class Clocks:
 def candidates(
     profile: Profile, support: Sequence[RuntimeSupport], made: Sequence[RecipeResult], clocks: Clocks
 ) -> list[Candidate]:
-    """The same artifacts as this board sees them: with its estimate, or this machine's time where it *is* the board."""
+    """The artifacts for one board, with its estimate.
+    Where this machine *is* the board, with its measured time."""
     variants = {one.variant_of: one.recipe.name for one in made if one.variant_of and one.artifact is not None}
     seen = [_candidate(profile, support, m, clocks) for m in made]
     return [replace(one, variant=variants.get(one.recipe, "")) for one in seen]
@@ -133,8 +134,9 @@ def runtime_of(profile: Profile, support: Sequence[RuntimeSupport], format: str)
 def lasting_estimate(
     profile: Profile, support: Sequence[RuntimeSupport], made: RecipeResult, anchors: Sequence[AnchorFile]
 ) -> Estimate | None:
-    """What a bundle may say: of the file, the profile and what was measured on boards alone, so that another day's
-    build says the same. No time of this machine is in it; None where nothing is left then."""
+    """The estimate that a bundle may hold.
+    It rests on the file, the profile and times of boards alone, so that another day's build writes the same. No time of
+    this machine is in it; None where nothing is left then."""
     try:
         return _estimate(profile, support, made, anchors)
     except CannotEstimateError:
@@ -172,15 +174,15 @@ def _candidate(profile: Profile, support: Sequence[RuntimeSupport], made: Recipe
 
 
 def is_here(profile: Profile, machine: str | None = None) -> bool:
-    """Whether a time taken on this machine is a time on the board: only for a profile that says `measured_here`."""
+    """Whether this machine's times are the board's: only if its profile is `measured_here`."""
     machine = (machine or platform.machine()).lower()
     return profile.measured_here and {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine) == profile.arch
 
 
 def timer(subject: BuildSubject, store: StageStore, made: Sequence[RecipeResult]) -> Callable[[RecipeResult], Estimate]:
-    """Times all artifacts on this machine one after the other, when the first is asked for: times of another day, when
-    the machine did other work, are not compared with today's. Kept for a build of the very same artifacts.
-    """
+    """A clock that times all artifacts one after the other on this machine, at first use.
+    Times of another day, under another load, are not compared with today's. Kept for a build of the very same
+    artifacts."""
     existing = [one for one in made if one.artifact is not None]
 
     def taken() -> dict[str, tuple[float, float]]:
@@ -204,8 +206,8 @@ def timer(subject: BuildSubject, store: StageStore, made: Sequence[RecipeResult]
 
 
 def workstation(store: StageStore, made: Sequence[RecipeResult]) -> Callable[[RecipeResult], HostTimes | None]:
-    """Times what can be timed for boards and MobileNetV1 in one run, when the first is asked for. Kept for a build of
-    the very same artifacts on this machine."""
+    """A clock that times artifacts and MobileNetV1 in one run, at first use.
+    Kept for a build of the very same artifacts on this machine."""
     fit = [one for one in made if one.artifact and not can_time_here(one.recipe.format, one.recipe.precision)]
 
     def taken() -> dict[str, HostTimes]:
@@ -300,9 +302,8 @@ def with_memory(
     store: StageStore,
     secret: Secret | None = None,
 ) -> Manifest:
-    """The manifest with what each artifact that may answer takes on each engine that boards install. estimated: recipe
-    -> bytes, from its file.
-    """
+    """Add the memory of each artifact that may answer, on each engine of boards.
+    estimated: recipe -> bytes, from its file."""
     ask = _InstallMeasurement(draft, manifest, store, secret)
     on_boards = {wheel.engine for wheel in wheels()}
     entries = []
@@ -340,7 +341,7 @@ class _Peak:
 
 @dataclass(frozen=True)
 class _InstallMeasurement:
-    """The trial of an install, of one artifact and engine after the other, remembered by what they are."""
+    """The trial of an install for each artifact and engine, cached by what they are."""
 
     draft: BundleDraft
     manifest: Manifest
@@ -431,10 +432,9 @@ def _layers(made: RecipeResult, subject: BuildSubject, workspace: Workspace, pro
 
 
 def _items(subject: BuildSubject, workspace: Workspace, form: str) -> tuple[str, list[list[NDArray[Any]]]]:
-    """Which set layers are compared on, and its items as the float file takes them: some from all over the evaluation
-    set, because damage that only its items suffer does not show on those that ranges were made from. A model that keeps
-    a state is run on calibration samples, whose states are known.
-    """
+    """The set that layers are compared on, and its items as the float file takes them.
+    They come from all over the evaluation set, because damage that only its items suffer does not show on those that
+    ranges were made from. A model that keeps a state is run on calibration samples, whose states are known."""
     if subject.contract.state != "none":
         return "calibration", list(islice(workspace.feeds(form), _SAMPLES))
     evaluation = subject.sets.evaluation

@@ -52,7 +52,8 @@ class ComparedFile:
 
 
 def read_compared(paths: Sequence[Path]) -> tuple[ComparedFile, ...]:
-    """Raises ComparedFileError for what cannot be read or is no model file, and for the same bytes twice."""
+    """Read the files of --compare.
+    Raises ComparedFileError for what cannot be read or is no model file, and for the same bytes twice."""
     shared = Counter(path.name for path in paths)
     found: dict[str, ComparedFile] = {}
     for path in paths:

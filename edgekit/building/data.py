@@ -134,7 +134,7 @@ def _random(opener: Opener, evaluation: Dataset) -> Sets:
 
 
 def _labelled_where_it_is(path: str, opener: Opener) -> tuple[Dataset, tuple[Finding, ...]]:
-    """Calibration data needs no labels, but the part that is held out measures accuracy where there are some.
+    """Require labels of the held-out part alone, where there are any.
 
     Sub-folders of which none names a class are only folders, and it is said; one among others that do is misspelt.
     """
@@ -213,7 +213,8 @@ def _refuse_errors(findings: Sequence[Finding]) -> None:
 
 
 def key(*parts: Any) -> str:
-    """As `edgekit_converters.store.key`, and of this package's own code: it decides what a stage's JSON looks like."""
+    """`edgekit_converters.store.key`, with a digest of this package's code.
+    That code decides what a stage's JSON looks like."""
     return stored_by.key(_own_code(), *parts)
 
 

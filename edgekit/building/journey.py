@@ -216,7 +216,7 @@ def _written(report: BuildReport) -> BuildReport:
 
 
 def _notes(maker: Maker, results: Sequence[RecipeResult]) -> list[Finding]:
-    """Where calibration stopped before the last sample, layouts are transposed, or a file grew by quantization."""
+    """Notes on early ends of calibration, transposed layouts, and files that grew."""
     existing = [(one.recipe, one.artifact) for one in results if one.artifact is not None]
     notes = []
     given = len(maker.subject.sets.calibration or ())

@@ -98,9 +98,7 @@ class Watcher:
         return sorted(self._found, key=lambda item: (-item["original"]["score"], item["index"]))[:MOST]
 
     def _best(self, values: NDArray[Any]) -> dict[str, Any]:
-        """As `Answer.top` gives it to an application, so that logits are shown as the probabilities that they stand
-        for.
-        """
+        """The best class as `Answer.top` gives it, so that logits become probabilities."""
         best = top({self._contract.outputs[0].name: values}, self._contract, 1)[0]
         return {
             "index": best.index,
@@ -110,7 +108,8 @@ class Watcher:
 
 
 def shown(differing: Sequence[Mapping[str, Any]], dataset: Dataset, contract: Contract) -> list[dict[str, Any]]:
-    """As the report has them: `item` says where it came from, `image` is a data URI of a small PNG, or None."""
+    """The differing items for the report.
+    `item` says where it came from, `image` is a data URI of a small PNG, or None."""
     by_index = {int(entry["index"]): entry for entry in differing}
     entries = []
     with contextlib.suppress(CalibrationError):  # a set that has changed since: the report does without
@@ -246,7 +245,7 @@ class Maker:
         return converted if artifact is None else _attempt(converted.recipe, lambda: self._measured(artifact, judge))[0]
 
     def batched(self, made: RecipeResult, batch: int) -> RecipeResult:
-        """The same artifact for `batch` items at once, compared with the original in batches of that size."""
+        """The same artifact for `batch` items at once, compared with the original."""
         assert made.artifact is not None
         try:
             self.workers.progress(f"{made.recipe.name} for a batch of {batch}", 0, None)

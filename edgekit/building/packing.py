@@ -168,7 +168,8 @@ def pack(
 
 
 def too_large_together(profile: Profile, chosen: Candidate, degraded: Artifact) -> tuple[str, ...]:
-    """A note where the board's memory may not hold the chosen artifact and the degraded one at once."""
+    """A note where the board's memory may not hold both artifacts at once.
+    These are the chosen and the degraded one."""
     beside = workload.memory_bytes(degraded.recipe.format, degraded.data)
     if chosen.memory_bytes is None or beside is None:
         return ()

@@ -69,7 +69,7 @@ class Search:
 def repair(
     maker: Maker, compared: Sequence[RecipeResult], boards: Sequence[Board], search: Search, say: Callable[[str], None]
 ) -> list[RecipeResult]:
-    """`compared`, and beside what a board or the limit refuses the form that they take, as far as there is one."""
+    """`compared`, with a repaired form beside each that a board or the limit refuses."""
     results = with_variants(maker, with_islands_beside(maker, compared), boards)
     missing = search.misses(results)
     each_s = search.share_s(len(missing))
@@ -80,7 +80,7 @@ def repair(
 
 
 def with_islands_beside(maker: Maker, compared: Sequence[RecipeResult]) -> list[RecipeResult]:
-    """Where the model does not allow all of it in int8, the form with layers in float follows the failed recipe."""
+    """Where a recipe fails in int8, the form with layers in float follows it."""
     failed = [
         one
         for one in compared
@@ -127,7 +127,7 @@ def failed_repairs(made: Sequence[RecipeResult], limits: ChoiceLimits) -> list[d
 
 
 def _misses(made: RecipeResult, limits: ChoiceLimits) -> bool:
-    """Whether it is an INT8 artifact that the limit refuses, and there is a recipe to repair it with."""
+    """Whether the limit refuses it, it is INT8, and a recipe can repair it."""
     if limits.max_drop is None or made.fidelity is None or made.recipe.precision != "int8":
         return False
     return not limits.allow(made.fidelity.loss)

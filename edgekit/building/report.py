@@ -108,7 +108,7 @@ class BundleReport:
         }
 
     def _seen(self, candidate: Candidate) -> dict[str, Any]:
-        """A candidate on this board: how fast it may be, what memory it needs, and what became of it."""
+        """A candidate on this board: its latency, its memory, and the decision."""
         refusal = next((r for r in self.choice.refused if r.recipe == candidate.recipe), None)
         chosen = self.choice.chosen is not None and self.choice.chosen.recipe == candidate.recipe
         return {
@@ -126,7 +126,8 @@ def _refusal_json(refusal: Refusal) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """candidates: every artifact that was made, with its size, fidelity and evidence, whether a board took it or not.
+    """What a build made.
+    candidates: every artifact that was made, with its size, fidelity and evidence, whether a board took it or not.
 
     command: how this build was asked for. random_data: made-up examples had a part in it. not_repaired: what came of
     repairs, where no INT8 artifact keeps the limit. cache_failure: why nothing was kept for the next build, "" where it
@@ -235,7 +236,7 @@ def _lists(value: Any) -> Any:
 
 
 def summary(report: BuildReport, *, warned: bool = False) -> Iterator[str]:
-    """A few lines: what the data is like, what each artifact is like, what each board got and why.
+    """A few lines on the data, each artifact, and what each board got and why.
 
     warned: the build has said the warnings about the data already.
     """

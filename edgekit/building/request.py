@@ -75,7 +75,7 @@ class BuildRequest:
 
     @property
     def bundle_name(self) -> str:
-        """What the bundles' and the report's file names begin with: `name`, or the model's name made fit for that.
+        """Prefix of the bundles' and the report's file names: `name`, or the model's.
 
         Raises OutputError for a name that is no plain file name: it must never lead out of the output folder.
         """

@@ -59,7 +59,8 @@ class BuildSubject:
 
     @cached_property
     def halves(self) -> tuple[BuildSubject, BuildSubject] | None:
-        """(to choose a repair by, to judge it by): the subject with one half of the evaluation set, and with the other.
+        """The subject with each half of the evaluation set.
+        By the first a repair is chosen, by the other it is judged.
 
         None where the set is too small to be divided. A sequence is never divided.
         """
@@ -111,7 +112,8 @@ class BuildSubject:
 
 
 def open_subject(request: BuildRequest, store: StageStore, progress: Progress) -> BuildSubject:
-    """Raises SourceError, ContractFileError, CalibrationError or MetricError for what no artifact could get past."""
+    """Open the model and its data.
+    Raises SourceError, ContractFileError, CalibrationError or MetricError for what no artifact could get past."""
     source = open_source(request.model, request.options, store)
     file = request.contract or contract_file.find_contract_file(request.model)
     contract = contract_file.describe(source, file)
@@ -159,7 +161,7 @@ def _describe_contract(contract: Contract) -> str:
 
 
 def _check_same(sets: Sets, reference: Reference) -> None:
-    """Items that are others at the second look, as a function's may be, can be compared with nothing."""
+    """Refuse a data set whose items change between two readings, as a function's may."""
     pairs = zip(sets.evaluation_items, reference.digests, strict=False)
     changed = next((index for index, (first, second) in enumerate(pairs) if first != second), None)
     if changed is None:
@@ -212,7 +214,7 @@ def too_few_for(max_drop: float | None, items: int, where: str) -> tuple[Finding
 
 
 def never_changes(reference: Reference, where: str) -> tuple[Finding, ...]:
-    """A warning where the original answers every item alike: whatever is compared with it agrees."""
+    """A warning where the original answers every item alike, so that all agrees with it."""
     first = reference.outputs[0]
     if len(set(reference.digests)) < 2 or any(
         not np.allclose(answer[name], value, rtol=_SAME, atol=_SAME * float(np.abs(value).max(initial=0)))
@@ -229,7 +231,7 @@ def never_changes(reference: Reference, where: str) -> tuple[Finding, ...]:
 
 
 def few_boxes(contract: Contract, reference: Reference, where: str) -> tuple[Finding, ...]:
-    """A warning where a detector without labels decides too little on the set for its decisions to be compared."""
+    """A warning where an unlabelled detector finds too little on the set to be compared."""
     if contract.detection is None or reference.labels is not None:
         return ()
     count = sum(len(candidates(answer, contract).scores) for answer in reference.outputs)
@@ -243,7 +245,8 @@ def few_boxes(contract: Contract, reference: Reference, where: str) -> tuple[Fin
 
 
 def labels_at_chance(reference: Reference, where: str) -> tuple[Finding, ...]:
-    """A warning where the original itself is right no more often than guessing: labels and classes do not fit together.
+    """A warning where the original is no better than guessing.
+    Then labels and classes do not fit together.
 
     Guessing: answers and labels as often as they are, and nothing to do with each other; or, where that is less, one
     class of those in the labels after another. At most two standard errors above it; 20 items of 2 classes at least.

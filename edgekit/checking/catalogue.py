@@ -46,9 +46,12 @@ class UnexplainedError(EdgekitError):
 
 @dataclass(frozen=True)
 class Entry:
-    """kind: `check` is found by `edgekit check` (and refuses in a build), `refusal` is the build's, `error` ends a
-    command or is raised to an application, `data` is said of data and models, `damage` is what a build's page blames,
-    `message` is other software's. messages: regular expressions. sources: where the facts are from."""
+    """A code and what it means.
+    kind: `check` is found by `edgekit check` (and refuses in a build), `refusal` is the build's, `error` ends a command
+        or is raised to an application, `data` is said of data and models, `damage` is what a build's page blames,
+        `message` is other software's.
+    messages: regular expressions.
+    sources: where the facts are from."""
 
     code: str
     kind: Kind
@@ -86,7 +89,8 @@ def entry(code: str) -> Entry:
 
 
 def find_entries(text: str) -> list[Entry]:
-    """The entries of which a message is in `text`: codes of edgekit's own first, then by how much of it they match."""
+    """The entries with a message that is in `text`.
+    Codes of edgekit's own come first, then those that match most of it."""
     lengths = []
     for found in entries().values():
         hits = [match for pattern in found.messages if (match := re.search(pattern, text, re.IGNORECASE))]

@@ -142,7 +142,7 @@ def _artifact(
 def _no_runtime(
     one: Checkable, subject: CheckSubject, profile: Profile, runtimes: Sequence[RuntimeChoice]
 ) -> CheckFinding:
-    """A warning where another artifact of the bundle answers there in its place, as the runtime lets it."""
+    """A warning where an artifact cannot run on the board and another one runs instead."""
     reasons = dict.fromkeys(verdict.reason for verdict in installable(profile) if verdict.format == one.format)
     what = f"no {one.format} runtime installs on {profile.name}: {'; '.join(reasons)}"
     formats = {chosen.format for chosen in runtimes}
@@ -231,7 +231,8 @@ class CheckReport:
 
 
 def check(request: CheckRequest, progress: Progress = silent) -> CheckReport:
-    """Raises BundleError for what is neither a bundle nor a model, IntegrityError for a damaged bundle, SecretError."""
+    """Check a bundle or a model file for a board.
+    Raises BundleError for other files, IntegrityError for a damaged bundle, SecretError."""
     profile = request.profile
     runtimes = chosen_runtimes(profile, request.runtimes)
     with open_subject(request.path, request.secret) as subject:
@@ -291,7 +292,8 @@ def _replayed(
 
 
 def demote(one: CheckFinding, emulated: ReplayResult) -> CheckFinding:
-    """What a runtime did here counts for less than what the same one does on the board's processor."""
+    """Lower the level of findings by a runtime on this machine's processor.
+    On the board's processor the same one counts for more."""
     if one.runtime != emulated.runtime or one.code not in _ANSWERED:
         return one
     what = f"{one.what}; under QEMU, with the board's own kernels, it answers as it should"

@@ -140,7 +140,8 @@ def _messages_in(tree: ast.Module, where: str, classes: Mapping[str, _ErrorClass
 
 
 def _scopes(scope: ast.AST, owner: str) -> Iterator[tuple[list[ast.AST], str]]:
-    """Of the module and of each function in it: the nodes outside inner functions, and the class around it."""
+    """The nodes of the module and of each function, with the class around it.
+    Those of inner functions are not among them."""
     nodes: list[ast.AST] = list(ast.iter_child_nodes(scope))
     inner: list[tuple[ast.AST, str]] = []
     for node in nodes:  # which grows meanwhile

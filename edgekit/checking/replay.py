@@ -51,7 +51,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 class NoEnvironmentError(EdgekitError):
-    """No environment with that engine can be made here: no wheel for this Python and machine, or no network."""
+    """No environment with that engine can be made: no wheel for this machine, or no network."""
 
     code = "replay-unavailable"
 
@@ -250,7 +250,7 @@ def _asked(python: Path, job: dict[str, Any], recipe: str, name: str) -> tuple[R
 def under_emulation(
     bundle: Path, profile: Profile, secret: Secret | None = None
 ) -> tuple[list[ReplayResult], list[CheckFinding]]:
-    """One for each artifact that the board's engine runs, on its processor, the primary one first.
+    """Replay each artifact of the board's engine on its processor, the primary one first.
 
     A missing tool is an error with the command that installs it: emulation was asked for.
     """
@@ -290,7 +290,7 @@ def under_emulation(
 
 @contextmanager
 def _only_the_runtime() -> Iterator[Path]:
-    """A folder with `edgekit_runtime` alone: what is installed beside it here is for another Python."""
+    """A folder with `edgekit_runtime` alone, for another Python than this one."""
     import edgekit_runtime
 
     with tempfile.TemporaryDirectory(prefix="edgekit-replay-") as folder:

@@ -136,7 +136,7 @@ def _fallback(folder: Path, as_json: bool) -> int:
 
 
 def _figures(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
-    """(exit code, what `--json` prints) of a command in a process of its own, as a person would start it.
+    """(exit code, the object that `--json` prints) of a command in its own process.
 
     Of its progress the last line is shown, and only on a terminal; of a command that fails everything is.
     """

@@ -239,7 +239,7 @@ def _pushed_lines(done: PushResult, address: Address) -> Iterator[str]:
 
 
 class CheckFailedError(EdgekitError):
-    """The check found that the bundle will not load on the board, or not answer there as it did here."""
+    """The check found that the bundle will not load on the board, or answers differently."""
 
     code = "check-failed"
 

@@ -186,7 +186,7 @@ def _range(found: Mapping[str, Any]) -> str:
 
 
 def closeness(found: dict[str, Any]) -> str:
-    """How far answers are from the original's: the cosine, which of single numbers says nothing, or their error."""
+    """How close answers are to the original's, as a cosine; for single numbers their error."""
     errors = [o["spread_error"] for o in found.get("outputs") or () if o.get("kind") in ("numbers", "probabilities")]
     if errors and len(errors) == len(found["outputs"]):
         return f"error {100 * max(errors):.1f} % of what the answers vary by"

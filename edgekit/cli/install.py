@@ -151,7 +151,7 @@ def board_of(profile: str | None, *, quiet: bool = False) -> BoardIdentity:
 
 
 def with_profile_hint(error: EdgekitError, profile: str | None) -> EdgekitError:
-    """The error; if it refuses the board by a profile name that edgekit does not know, with the nearest names."""
+    """The error, with the nearest names where it refuses an unknown profile name."""
     from edgekit_profiles import UnknownProfileError, open_catalogue
 
     if profile is not None and error.code == "incompatible":

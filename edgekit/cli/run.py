@@ -175,7 +175,7 @@ def _until_signalled() -> Iterator[threading.Event]:
 
 
 class _AnswerPrinter:
-    """Asks, and prints each answer: for a person at once, as JSON at the end or, where it streams, one a line.
+    """Asks and prints each answer: as text at once, as JSON at the end or line by line.
 
     A model that keeps a state is asked in one session: a sequence begins afresh, and so does what comes after it.
     """
@@ -328,7 +328,8 @@ def _few(array: NDArray[Any]) -> str:
 def fill_cache(
     bundle: Path, inputs: Sequence[str], file: Path, max_mb: float, opened: dict[str, Any], *, as_json: bool
 ) -> int:
-    """Fill, report, and return the exit code: 1 if a file could not be read or an answer is not on disk."""
+    """Fill the cache and report it.
+    Returns the exit code: 1 if a file could not be read or an answer is not on disk."""
     from edgekit.filling import fill
 
     refuse_unwritable(file, "--fill-cache")

@@ -101,7 +101,7 @@ def make_assets(folder: Path, progress: Callable[[str, int, int | None], None]) 
 
 
 def _plain_samples(photos: Path) -> list[NDArray[np.float32]]:
-    """The same calibration photos, as the contract has them: of 256 x 256 pixels the 224 x 224 in the middle."""
+    """The calibration photos as the contract has them: the middle 224 x 224 of 256 x 256."""
     from PIL import Image
 
     samples = []

@@ -159,7 +159,7 @@ WINDOW_S = 2.0
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of the demo: how long, and how much slower the device is made, milliseconds an inference."""
+    """A stretch of the demo: its length, and the delay of each inference in ms."""
 
     name: str
     seconds: float

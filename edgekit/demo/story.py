@@ -56,7 +56,7 @@ class Story:
         yield from self._wave()
 
     def _alert(self) -> Iterator[Check]:
-        """Boards come back with a backlog: ten minutes of version 6, then version 7, whose inference takes longer."""
+        """Boards report ten minutes of version 6, then a slower version 7, and an alert opens."""
         with contextlib.ExitStack() as ends:
             for name in RETURNING:
                 reporter = _returning(name, self.server.broker_url, self.folder)
@@ -74,7 +74,7 @@ class Story:
             yield check
 
     def _wave(self) -> Iterator[Check]:
-        """Version 2 passes its trial on the first board and is slow at work: the board goes back to version 1."""
+        """Version 2 passes its trial and is slow at work: the board rolls back to version 1."""
         key, public = _key(self.folder)
         first, second = (_version(self.bundle, self.folder, number, key) for number in (1, 2))
         with contextlib.ExitStack() as ends:
@@ -165,7 +165,7 @@ def _version(bundle: Path, folder: Path, number: int, key: SigningKey) -> Path:
 
 
 class _Kiosk:
-    """A board: an agent, and an application that opens what is active, as a service that `--then` restarts."""
+    """A board: an agent, and an application as a service that `--then` restarts."""
 
     def __init__(self, name: str, story: Story, first: Path, public: Path) -> None:
         self.name, self._root = name, story.folder / name

@@ -28,7 +28,8 @@ class NotEmulatedError(EmulationError):
 
 
 class UserlandError(EmulationError):
-    """Debian's packages for a board could not be fetched or unpacked: no network, a mirror in mid-sync, a full disk."""
+    """Debian's packages could not be fetched or unpacked.
+    The network, the mirror or the disk failed."""
 
     code = "emulation-userland"
 

@@ -33,7 +33,8 @@ LATE = {"click": "click", "xxhash": "xxhash", "pillow": "PIL.Image",
 
 
 def system() -> dict[str, Any]:
-    """Python, libc, machine, and the packages: `wheel` from the virtual environment, `debian` from the system's own.
+    """Python, libc, machine, and packages.
+    `wheel` are those of the virtual environment, `debian` the system's own.
 
     broken: why an installed package cannot be imported, by its name.
     """
@@ -59,7 +60,7 @@ def system() -> dict[str, Any]:
 
 
 def replay(bundle: str, recipe: str, engine: EngineName, key: list[str] | None = None) -> dict[str, Any]:
-    """Every golden output beside what this board answers, and then the bundle opened as an application opens it.
+    """Compare every golden output with this board's, then open the bundle.
 
     key: of an encrypted bundle.
     """

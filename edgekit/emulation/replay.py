@@ -61,7 +61,8 @@ class EmulatedInstallError(EmulationError):
 
 
 def install_emulated(land: Userland, house: Wheelhouse, *, cache_dir: Path | None = None) -> Path:
-    """The folder that holds what emulated pip installed: from the cache where the same files were installed before.
+    """The folder of what emulated pip installed.
+    It is cached for the same files.
 
     Raises InstallError with pip's words.
     """
@@ -343,7 +344,7 @@ def _failure(tasks: list[dict[str, Any]], report: GuestReport, goldens: tuple[Go
 
 
 def engine_for(bundle: Bundle, profile: Profile) -> str:
-    """The board's engine for the first artifact that it has one for: the primary one, or what answers in its place."""
+    """The board's engine for the primary artifact, or for the first one that it can run."""
     formats: list[str] = [entry.format for entry in bundle.manifest.artifacts]  # the primary one stands first
     verdicts = sorted(
         (one for one in installable(profile) if one.format in formats), key=lambda one: formats.index(one.format)

@@ -259,7 +259,7 @@ class Userland:
 
 
 def userland(image: Image, packages: Sequence[str] = (), *, cache_dir: Path | None = None) -> Userland:
-    """The user land of an image with these Debian packages beside Python, from the cache or made now.
+    """The user land of an image with these Debian packages, cached or made.
 
     packages: as Debian names them, e.g. `python3-numpy`. Raises UserlandError, EmulatorMissingError.
     """

@@ -171,7 +171,7 @@ def refuse_unused(
     asked: Sequence[tuple[EstimateSubject, EstimateResult, Profile]],
     catalogue: Catalogue | None = None,
 ) -> None:
-    """Raises RecordError, with the reason that is nearest to a fit, for a record that none of the answers is from."""
+    """Raises RecordError, with the nearest reason, for a record that no answer used."""
     for path, record in records:
         misfits = [unfit(record, subject, result, profile, catalogue) for subject, result, profile in asked]
         found = [misfit for misfit in misfits if misfit is not None]
@@ -183,8 +183,8 @@ def refuse_unused(
 def refuse_unused_anchors(
     files: Sequence[AnchorFile], asked: Sequence[tuple[EstimateSubject, EstimateResult, Profile]]
 ) -> None:
-    """Raises AnchorError for a file without a time of any engine and precision that was asked for. Other threads are a
-    note of the answer."""
+    """Raises AnchorError for a file without a time of any requested engine and precision.
+    Other threads are a note of the answer."""
     wanted = list(dict.fromkeys((result.engine, subject.precision) for subject, result, _ in asked))
     for file in files:
         held = list(dict.fromkeys((one.engine, one.precision) for one in file.times))
@@ -195,7 +195,7 @@ def refuse_unused_anchors(
 
 
 def unused_threads(files: Sequence[AnchorFile], profile: Profile, run: tuple[str, str, int]) -> Iterator[str]:
-    """A note for each file of the board that has this engine and precision with other threads alone."""
+    """A note for each file of the board with this engine and precision at other threads."""
     engine, precision, threads = run
     for file in files:
         if not anchors_for(profile, [file]):
@@ -311,7 +311,8 @@ def answer(subject: EstimateSubject, profile: Profile, given: EstimateOptions) -
 
 
 def measured_by(record: Mapping[str, Any], source: str) -> Estimate:
-    """Of one record of `edgekit bench`: the whole request as an application sees it, never less than the engine."""
+    """The latency of a record of `edgekit bench`.
+    It is that of the whole request as an application sees it, never less than the engine's."""
     stage = (record.get("stages_ms") or {}).get("engine")
     of_it = f"; the engine alone {stage:.3g} ms" if isinstance(stage, (int, float)) else ""
     least, middle, high = (float(record[name]) for name in ("min_ms", "p50_ms", "p95_ms"))

@@ -42,7 +42,8 @@ class Publish(Protocol):
 
 
 class Alerting:
-    """Webhooks are called in threads of their own, one a receiver: one that hangs holds up nothing but itself.
+    """Opens, clears and sends alerts.
+    Webhooks are called in threads of their own, one a receiver: one that hangs holds up nothing but itself.
 
     What became of a message is only noted where it is heard, and written by the next step.
     """
@@ -201,7 +202,8 @@ def _is_complete(row: Rollup, now_ms: int) -> bool:
 
 
 def replay(store: SharedStore, rules: Rules, since_ms: int, now_ms: int) -> Iterator[tuple[int, str, AlertFinding]]:
-    """What would have opened and cleared, by windows of 5 minutes and the boards' events; at most the last two days.
+    """What would have opened and cleared in at most the last two days.
+    It follows from windows of 5 minutes and the boards' events.
 
     Lag, throttling and each board's own p99 are not in stored data, and are left out. Of drift it has the largest PSI,
     as if of one board.

@@ -123,7 +123,7 @@ def evaluate(rules: Rules, snapshot: Snapshot, active: Collection[str] = ()) -> 
 
 
 def silent(rules: Rules, snapshot: Snapshot, active: Collection[str]) -> set[str]:
-    """Of these keys, the ones about builds that gave no answer lately: whether they recovered is not known."""
+    """The keys about builds that gave no answer lately, so that recovery is unknown."""
     rows = [row for row in _last(rules, snapshot.rollups, snapshot.now_ms) if row.n]
     heard = {f"{kind}:{row.model}:{row.version}:{row.profile}" for row in rows for kind in ("p99", "fallback")}
     heard |= {":".join(("drift", *build)) for build, psi in snapshot.drift.items() if psi}
@@ -218,7 +218,7 @@ def _slow(
 def _before(
     rules: Rules, build: Build, from_ms: int, builds: Mapping[Build, Sequence[Rollup]], budget: float
 ) -> tuple[str, list[Rollup]]:
-    """Since when it is so, in words, and the windows before that were well: of this version, else of the last other."""
+    """When it began, in words, and the good windows before: of this version, else the last."""
     model, version, profile = build
 
     def well(rows: Iterable[Rollup]) -> list[Rollup]:

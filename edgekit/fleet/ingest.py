@@ -68,7 +68,8 @@ class Pace:
 
 
 def collect_rarely() -> None:
-    """For a process that does nothing but take in: what a window is made of holds no cycles, and lives for a commit.
+    """Collect garbage rarely, in a process that only ingests.
+    What a window is made of holds no cycles, and lives for a commit.
 
     Python's collector looks through all of it every 700 objects otherwise, a fifth of the ingestor's time.
     """
@@ -77,8 +78,9 @@ def collect_rarely() -> None:
 
 
 class Credits:
-    """How many windows of its backlog a board may send next: all together at most `most`, so that what the broker keeps
-    for the ingestor, 500 on their way and 1,000 queued, never overflows. What is unused after `lasts_s` is taken back.
+    """How many windows of its backlog each board may send next.
+    All together send at most `most`, so that what the broker keeps for the ingestor, 500 on their way and 1,000 queued,
+    never overflows. What is unused after `lasts_s` is taken back.
 
         credits.grant(mark, waiting=40, now=now)            # 20
         credits.arrived("porch-1", 20)

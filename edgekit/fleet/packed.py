@@ -108,7 +108,7 @@ def _runs(indexes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _planes(counts: list[int]) -> bytes:
-    """How many planes follow the lowest, the low bytes, then each further plane's start, length and bytes."""
+    """Count of planes above the low bytes, then each plane's start, length and bytes."""
     top = max(counts)
     if top < 256:
         return b"\0" + bytes(counts)

@@ -103,7 +103,8 @@ class Rolling(BrokerThread):
         return self.link.publish(topic, payload, receipt=receipt)
 
     def _verdict(self, rollout: Rollout, tally: Tally, now_ms: int) -> Verdict:
-        """The new version against the others of its model and profile: since it is here, or the hour before."""
+        """Compare the new version with the others of its model and profile.
+        The time is since it is here, or the hour before."""
         if not rollout.plan.judged or rollout.standing.state not in ("running", "paused"):
             return Verdict("unknown")
         rows = self._store.history(rollout.name, None, rollout.profile, rollout.made_ms - _BEFORE_MS, "5m")

@@ -57,7 +57,7 @@ def quoted(names: tuple[str, ...], before: str = "") -> str:
 
 
 def ddl() -> tuple[str, ...]:
-    """Statements with the words {int}, {real}, {text}, {blob}, {id} and {clustered} of each database."""
+    """The statements, with {int}, {real}, {text}, {blob}, {id} and {clustered} filled in."""
     sums = ", ".join(f'"{name}" {{int}}' for name in SUMS)
     kinds = {field.name: str(field.type) for field in fields(FleetDevice)}
     kinds |= {"num": "int", "born_epoch": "str", "born_boot": "int", "latest_ms": "int", "figures_ms": "int"}

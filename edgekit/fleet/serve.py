@@ -275,7 +275,8 @@ class _PagesServer:
 
 
 def open_store(url: str, *, make: bool = True) -> SqlStore:
-    """sqlite:///relative.db, sqlite:////absolute.db or postgresql://.... make: also where there is no such file.
+    """Open sqlite:///relative.db, sqlite:////absolute.db or postgresql://....
+    make: also where there is no such file.
 
     Raises FleetError, StoreError.
     """

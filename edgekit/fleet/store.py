@@ -84,7 +84,8 @@ def quantiles(latency: Mapping[str, Histogram], wanted: Sequence[float]) -> list
 
 
 def moment_of(window: Window | BoardEvent, received_ms: int) -> int:
-    """When the window ended, milliseconds since 1970: by the board's clock where that is to be believed, else now."""
+    """The end of the window in milliseconds since 1970.
+    It is by the board's clock where that is plausible, else by this machine's."""
     ended = window.t0_ms + window.dur_ms
     if window.clock_ok and received_ms - _MOST_AGE_MS <= ended <= received_ms + _MOST_AHEAD_MS:
         return ended
@@ -176,9 +177,11 @@ def _number(value: Mapping[str, Any], name: str) -> float:
 
 @dataclass(frozen=True)
 class Event:
-    """kind: online, offline, model, boot, epoch, lost, refused, or one of a board's own: install, rollback, trial,
-    throttling, spool. text: one short sentence. id: grows with time; 0 before it is stored.
-    """
+    """An event of a board.
+    kind: online, offline, model, boot, epoch, lost, refused, or one of a board's own: install, rollback, trial,
+        throttling, spool.
+    text: one short sentence.
+    id: grows with time; 0 before it is stored."""
 
     at_ms: int
     device: str
@@ -189,7 +192,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A payload as it came in: a window, an event of the board's, or one that was refused, with the word in `refused`.
+    """A payload: a window, an event, or a refused one with the word in `refused`.
 
     dropped: windows that the board gave up since its epoch began, as it says.
     """
@@ -349,7 +352,7 @@ class GroupCount:
 
 @dataclass(frozen=True)
 class Rollup:
-    """What a model did on a board, or on all boards of a profile, in 5 or 15 minutes or an hour from start_ms.
+    """A model's figures on a board or all boards of a profile, in 5 or 15 minutes or an hour.
 
     boards: how many reported, on average. rate: answers a second and board. temp, cpu, mem, psi: the largest of a
     window. p50 to p99 are over all sources.

@@ -310,7 +310,7 @@ class Batch:
         grow(self._db, self._sizes)
 
     def _roll_up(self) -> None:
-        """Merge the new windows into the roll-ups that are there, and renew the figures of their boards."""
+        """Merge the new windows into the roll-ups, and renew the figures of their boards."""
         if not self._fresh:
             return
         timed = {

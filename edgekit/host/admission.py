@@ -86,7 +86,7 @@ class Admission:
         return (self.expected_ms(self.ahead, items) + self.margin_ms) / (1 - _WAY_BACK)
 
     def expected_ms(self, ahead: int, items: int) -> float:
-        """Milliseconds from now until `items` are answered with so many before them, of which each engine runs some."""
+        """Expected ms until `items` are answered behind so many others, several to an engine run."""
         if self._typical_ms is None:
             return 0.0
         together = self._max_batch * self._engines

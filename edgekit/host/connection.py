@@ -299,7 +299,8 @@ class Connection(asyncio.BufferedProtocol):
             self._wire.resume_reading()
 
     def _refuse(self, error: RequestError) -> None:
-        """Refuse, and let the client read it: a socket closed over unread bytes may take the response with it."""
+        """Refuse, and drain what the client sends.
+        A socket closed over unread bytes may take the response with it."""
         self._forget_body()
         response = refusal(error)
         self._server.api.counts[response.status] += 1

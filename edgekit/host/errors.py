@@ -22,7 +22,7 @@ class ServeError(EdgekitError):
 
 
 class ExportError(EdgekitError):
-    """A bundle that another server cannot have: no fitting artifact, a state, or a folder that is taken."""
+    """A bundle that cannot be exported: no fitting artifact, a state, or an existing folder."""
 
     code = "export"
 

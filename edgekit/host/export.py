@@ -197,7 +197,8 @@ def _warmup_lines(bundle: Bundle, entry: ArtifactEntry) -> list[str]:
 
 
 def _warmups(bundle: Bundle, entry: ArtifactEntry) -> dict[str, bytes]:
-    """The golden examples as this artifact takes them, one file an input, as many items as a fixed batch axis has.
+    """The golden examples as this artifact takes them, one file an input.
+    Each has as many items as a fixed batch axis.
 
     Raises ExportError for another free axis.
     """

@@ -112,7 +112,7 @@ class Server:
     # What connections call.
 
     def welcome(self, connection: Connection) -> bool:
-        """Whether there is room for one more: where it is full, the one that was idle the longest makes room.
+        """Whether one more fits; if full, the connection that is idle longest is closed.
 
         It is counted either way, until its goodbye.
         """

@@ -42,7 +42,7 @@ class InputsError(EdgekitError):
 
 
 def is_input(name: str) -> bool:
-    """Whether a file of a folder is something to ask about: a picture or an array, by its ending."""
+    """Whether a file of a folder is an input, a picture or an array, by its ending."""
     from edgekit_converters.calibration.folder import EXTENSIONS
 
     suffix = Path(name).suffix.lower()
@@ -50,7 +50,7 @@ def is_input(name: str) -> bool:
 
 
 def list_files(given: Sequence[str]) -> Iterator[str | InputsError]:
-    """Each folder replaced by its files, and by an error for each folder in it that has none or cannot be read."""
+    """Replace each folder by its files, or by an error if it has none or is unreadable."""
     for one in given:
         if Path(one).is_dir():
             yield from _in_folder(Path(one))

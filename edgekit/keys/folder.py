@@ -194,7 +194,7 @@ def _check_name(name: str) -> None:
 
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:
-    """Created with `mode`, never opened where something of that name is there, on the disk when this returns."""
+    """Create a file with `mode`, never over an existing one, durably."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
         with os.fdopen(handle, "wb") as file:

@@ -188,7 +188,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Dates:
-    """Seconds since 1970 of a version of the root: when it was made, and after which nothing new is accepted by it."""
+    """A version of the root in seconds since 1970: its making, and its expiry."""
 
     issued_s: float
     expires_s: float

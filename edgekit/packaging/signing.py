@@ -72,7 +72,7 @@ def signed_by(signer: Signer, body: bytes, payload_type: str = PAYLOAD_TYPE) -> 
 
 
 def merge_signatures(signatures: Iterable[Signature]) -> list[dict[str, str]]:
-    """Entries of a signature block: each key once, the last that is given, in the order of the keyids.
+    """Entries of a signature block: the last of each key, in the order of the keyids.
 
     So the order in which keys signed does not show.
     """

@@ -138,8 +138,8 @@ class BundleDraft:
 
 
 def check_tools(extra: str = "convert") -> None:
-    """Raises MissingExtraError where a bundle could not be written in the end: to be asked before the long work. extra:
-    the one that a person would install for what they have."""
+    """Raises MissingExtraError early where a bundle could not be written in the end.
+    extra: the one that a person would install for what they have."""
     try:
         import rfc8785  # noqa: F401
     except ImportError as error:
@@ -155,7 +155,8 @@ def canonical_json(value: object) -> bytes:
 
 
 def write_bundle(path: Path, draft: BundleDraft, manifest: Manifest, keys: Sequence[Signer] = ()) -> int:
-    """Write the bundle beside its final name and move it there, so that no reader ever sees half of one. Returns bytes.
+    """Write the bundle beside its final name and move it there, so that it is always whole.
+    Returns bytes.
 
     Raises OutputError when the folder cannot be written.
     """

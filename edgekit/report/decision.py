@@ -195,7 +195,8 @@ def evidence_of(report: Json, bundle: Json) -> Evidence:
 
 
 def _interval(found: Json, metric: bool) -> tuple[float, float] | None:
-    """Of the loss: the metric's or the boxes', else that of the output which decides, where its measure has one."""
+    """The interval of the loss, where its measure has one.
+    The loss is the metric's or the boxes', else that of the output which decides."""
     own = found.get("loss_ci95") or (found.get("ci95") if metric else None)
     if own is not None or metric:
         return None if own is None else (float(own[0]), float(own[1]))
@@ -209,7 +210,7 @@ def _interval(found: Json, metric: bool) -> tuple[float, float] | None:
 
 
 def sentences_of(report: Json) -> Iterator[tuple[Decision, str]]:
-    """(decision, the sentence), one where all boards are alike, else one for each group of boards that are."""
+    """(decision, sentence), one for each group of boards that are alike."""
     groups: dict[Decision, list[str]] = {}
     for bundle in report["bundles"]:
         groups.setdefault(decide(evidence_of(report, bundle)), []).append(str(bundle["profile"]))

@@ -70,7 +70,7 @@ def _json(figure: Mapping[str, Any] | None) -> str | None:
 
 
 def plotly_script() -> str:
-    """Found, not imported: the package takes a second to import, and the page needs its script alone."""
+    """The script of plotly, which is found without the import that takes a second."""
     spec = importlib.util.find_spec("plotly")
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError("convert", "writing the HTML report")

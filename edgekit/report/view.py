@@ -138,8 +138,7 @@ class CandidateView:
 
     @property
     def quality(self) -> float | None:
-        """0..1, what the trade-off plots: the artifact's metric where there are labels, else what is left of 1 by the
-        measure that the limit is held against."""
+        """0..1, what the trade-off plots: the metric, or what is left of 1 by the limit's measure."""
         found = self.fidelity
         if found.get("metric") is not None:
             return found.get("artifact")

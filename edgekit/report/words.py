@@ -87,8 +87,9 @@ def cause(code: str) -> str:
 
 
 def layer(name: str) -> str:
-    """A layer's name that a person can read: TensorFlow joins the names of all that it fused with `;`, and each is a
-    path that begins with the network's own name."""
+    """A layer's name shortened for a person.
+    TensorFlow joins the names of all that it fused with `;`, and each is a path that begins with the network's own
+    name."""
     if _CALL.fullmatch(name):  # what TensorFlow calls the tensor that a SavedModel's function returns
         return "the output"
     parts = [part for part in name.split(";")[0].split("/") if part]
@@ -96,9 +97,9 @@ def layer(name: str) -> str:
 
 
 def brief(text: str) -> str:
-    """A reason with its long names shortened: of TensorFlow's, joined by `;`, the first stands for all, and a path
-    of scopes is cut at its beginning. The JSON has them in full. Advice is no part of a reason, so that it is never
-    cut."""
+    """A reason with its long names shortened.
+    Of TensorFlow's, joined by `;`, the first stands for all, and a path of scopes is cut at its beginning. The JSON has
+    them in full. Advice is no part of a reason, so that it is never cut."""
     text = _JOINED.sub(lambda found: f"{found[0].split(';')[0][-_NAME:]} and {found[0].count(';')} more", text)
     text = _QUOTED.sub(lambda found: f"'...{found[1][-_NAME:]}'", text)
     return shorten(text, _REASON)
@@ -173,8 +174,8 @@ def format_score(value: float | None, metric: str | None) -> str:
 
 
 def lost(found: Mapping[str, Any], drop: float | None = None) -> str:
-    """A drop in points, or in the metric's unit, and of an error also the share by which it grows. drop: None for that
-    of `found`, a fidelity or a score; else one end of its interval."""
+    """A drop in points or in the metric's unit; of an error also its relative growth.
+    drop: None for that of `found`, a fidelity or a score; else one end of its interval."""
     loss = found.get("drop") if drop is None else drop
     if loss is None:
         return DASH

@@ -158,7 +158,8 @@ def _control(tree: Path, packed: PackageResult, target: WheelTarget) -> None:
 
 
 def _built(tool: str, tree: Path, path: Path) -> Path:
-    """Pack by zstd, which every release with a Python for edgekit unpacks, or by xz if this dpkg-deb has no zstd.
+    """Pack with zstd, or with xz where this dpkg-deb has no zstd.
+    Every release with a Python for edgekit unpacks zstd.
 
     One thread: how many there are would show in the bytes.
     """

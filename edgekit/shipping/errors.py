@@ -14,9 +14,8 @@ class ShippingError(EdgekitError):
 
 
 class NoWheelError(ShippingError):
-    """Something that the bundle needs has neither a wheel for the board's Python, glibc and machine nor a Debian
-    package.
-    """
+    """A requirement has neither a wheel for the board nor a Debian package.
+    The board's Python, glibc and machine decide."""
 
     code = "no-wheel"
 

@@ -240,7 +240,7 @@ def _free_batch(entry: ArtifactEntry) -> str:
 
 
 def _prepare(name: str, contract: InputContract, tensor: TensorSpec) -> list[str]:
-    """The canonical item -> the tensor that this artifact takes: what `contract.adapt` does, by its definition."""
+    """The canonical item as the tensor of this artifact: `contract.adapt` by its definition."""
     lines, dtype = [], np.dtype(tensor.dtype)
     for image in pictures([contract]):
         mean, std = (", ".join(repr(float(value)) for value in one) for one in (image.mean, image.std))

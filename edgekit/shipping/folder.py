@@ -130,7 +130,8 @@ def _passed_over(name: str) -> bool:
 
 
 def _lock(folder: Path, *, wait: bool) -> int | None:
-    """None where another process has it, or where nothing can be locked (Windows, some network shares)."""
+    """Lock the folder.
+    None where another process has it, or where nothing can be locked (Windows, some network shares)."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

@@ -68,7 +68,8 @@ class Licence:
 
 
 def of_wheel(wheel: Path) -> Licence:
-    """Read from its METADATA (PEP 639's License-Expression, else License, else classifiers) and its dist-info."""
+    """Read a wheel's licence from its METADATA and its dist-info.
+    PEP 639's License-Expression comes first, then License, then classifiers."""
     import email.parser
 
     with zipfile.ZipFile(wheel) as archive:

@@ -76,7 +76,8 @@ def plan_deploy(bundle: Bundle, profile: Profile, engine: str | None, extras: tu
 
 
 def package_name(name: str) -> str:
-    """Lower case, and of a-z, 0-9, '.' and '-' only, beginning with a letter or digit: what Debian and systemd take."""
+    """A name that Debian and systemd accept.
+    It is lower case, of a-z, 0-9, '.' and '-' only, and begins with a letter or digit."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "model"
 
 
@@ -155,7 +156,7 @@ _LONGEST_USER = 31
 
 
 def user_name(name: str) -> str:
-    """The system user of a package's service: at most 31 of a-z, 0-9 and '-', which useradd takes."""
+    """The system user of a package's service: at most 31 of a-z, 0-9 and '-'."""
     plain = f"edgekit-{name.replace('.', '-')}"
     if len(plain) <= _LONGEST_USER:
         return plain

@@ -225,7 +225,8 @@ def _send_files(connection: SshConnection, prefix: str, places: dict[str, Path],
 
 
 def _install(connection: SshConnection, packed: PackageResult, prefix: str, key: str | None) -> tuple[str, ...]:
-    """key: the id of the key that its blobs are encrypted with, which is never sent; None where they are not."""
+    """Run the installer on the board.
+    key: the id of the key that its blobs are encrypted with, which is never sent; None where they are not."""
     installer = f"{prefix}/pushed/{packed.release}/install.sh"
     done = connection.run('sh "$@" 2>&1', installer, "--prefix", prefix, timeout_s=_INSTALL_S)
     lines = tuple(line for line in done.out.splitlines() if line.strip())

@@ -290,7 +290,7 @@ def probe(connection: SshConnection, catalogue: Catalogue, folder: str = "") -> 
 
 
 def profile_for(board: RemoteBoard, asked: Profile | None, where: str) -> Profile:
-    """The profile to pack for: the named one if the board is one, else the detected, with its real user land.
+    """The profile to pack for: the named or the detected one, with the real user land.
     Raises BoardRefusedError: no profile stands for it, another machine, no Python that edgekit runs on, an older glibc.
     """
     facts = board.facts

@@ -226,7 +226,7 @@ def _ours(dest: Path, wheel: Path | None) -> Path:
 
 
 def _wanted(ours: Path, target: WheelTarget, engine: str, extras: Sequence[str], pin: str | None) -> list[str]:
-    """What edgekit itself and these of its extras require on the board, the engine's pin, and pip."""
+    """What edgekit and these extras require on the board, the engine's pin, and pip."""
     from packaging.requirements import Requirement
 
     environments = [target.markers() | {"extra": extra} for extra in ("", *extras)]

@@ -68,7 +68,8 @@ class ScenarioRow:
 
 
 def sweep_scenarios(scenario: Scenario, name: str) -> dict[str, Scenario]:
-    """The scenario with one of its values changed, by name: raises KeyError for an unknown sweep."""
+    """The scenario with one value changed, by name.
+    Raises KeyError for an unknown sweep."""
     of, values = SWEEPS[name]
     return {f"{of} {value:g}": replace(scenario, **{of: value}) for value in values}  # type: ignore[arg-type]
 

@@ -220,9 +220,9 @@ def _edgekit(world: World, devices: Sequence[SimulatedDevice], host: SimulatedHo
 
 
 def bound(trace: Trace) -> float:
-    """The share that no policy exceeds: every request whose host would answer in time is met, and of the others as many
-    as one device can serve, each started at the best moment. With several devices the host's capacity is a bound,
-    too."""
+    """The share that no policy exceeds.
+    Every request whose host would answer in time is met, and of the others as many as one device can serve, each
+    started at the best moment. With several devices the host's capacity is a bound, too."""
     scenario, n = trace.scenario, len(trace.arrivals_s)
     away = np.array([_host_in_time(trace, index) for index in range(n)])
     devices = range(scenario.devices)
@@ -253,8 +253,9 @@ def _host_in_time(trace: Trace, index: int) -> bool:
 
 
 def _most_in_time(trace: Trace, indexes: np.ndarray) -> int:
-    """How many of these one device can serve, each at its best speed: with one budget for all the order of arrival is
-    the order of deadlines, and then the earliest end for every number of requests is found step by step."""
+    """How many of these one device can serve, each at its best speed.
+    With one budget for all the order of arrival is the order of deadlines, and then the earliest end for every number
+    of requests is found step by step."""
     ends = np.array([-np.inf])
     budget_s = trace.scenario.budget_ms / 1e3
     for index in indexes:

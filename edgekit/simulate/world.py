@@ -210,7 +210,8 @@ class SimulatedHost:
 
 
 class SimulatedHosts:
-    """One host, with the record that the runtime keeps of it. index of a probe: drawn from the trace's own requests."""
+    """One host, with the record that the runtime keeps of it.
+    index of a probe: drawn from the trace's own requests."""
 
     def __init__(self, world: World, host: SimulatedHost, seed: int = 0) -> None:
         self._world, self._host = world, host

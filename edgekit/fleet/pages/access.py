@@ -170,7 +170,8 @@ class Access:
         return Viewer(name, self.form_token(subject))
 
     def _right(self, peer: str, password: str) -> bool:
-        """Raises TooManyError before anything is compared: a right guess among too many wrong ones is refused, too."""
+        """Whether the password is right.
+        Raises TooManyError before anything is compared: a right guess among too many wrong ones is refused, too."""
         peer = _network(peer)
         with self._hashing:
             now = self._clock()

@@ -80,7 +80,8 @@ class ListQuery:
         return "?" + urlencode(kept)
 
     def sorted_by(self, column: str) -> str:
-        """The address of the same list in this column's order: figures begin with the largest, and turn round."""
+        """The address of the same list, sorted by this column.
+        Figures begin with the largest; a second click reverses the order."""
         now = self.given.get("sort", "id")
         first, second = (column, f"-{column}") if column in _WORDS else (f"-{column}", column)
         return self.link(sort=second if now == first else first)

@@ -102,7 +102,7 @@ class Live:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def follow(self, of: Query | Part | str, after: int, allowed: Callable[[], bool]) -> AsyncIterator[str]:
-        """Events for one viewer of a list, a part, or the device of that id, from the change `after` on."""
+        """Events for one viewer of a list, a part, or a device, from the change `after` on."""
         viewer, self._loop = _Viewer(), asyncio.get_running_loop()
         view = self._views.get(of)
         if view is None:
