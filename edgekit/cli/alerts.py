@@ -52,7 +52,7 @@ def alerts(everything: bool, store: str, as_json: bool) -> int:
 @STORE
 @as_json
 def acknowledge(number: int, by: str | None, store: str, as_json: bool) -> int:
-    """Say that you look after alert NUMBER.
+    """Acknowledge alert NUMBER: you look after it.
 
     \b
     edgekit fleet acknowledge 12
@@ -78,7 +78,9 @@ def acknowledge(number: int, by: str | None, store: str, as_json: bool) -> int:
 @STORE
 @as_json
 def silence(what: str, hours: float, store: str, as_json: bool) -> int:
-    """Send no message about a kind of alert, or about the one alert with that key. What outlasts it is sent then.
+    """Send no messages about an alert, or a kind of alert.
+
+    WHAT is the alert's key or the kind. An alert that is still open at the end is sent then.
 
     \b
     edgekit fleet silence offline --hours 8
@@ -106,7 +108,9 @@ def silence(what: str, hours: float, store: str, as_json: bool) -> int:
 @STORE
 @as_json
 def check(rules: Path | None, hours: float, store: str, as_json: bool) -> int:
-    """Print which alerts RULES would have raised on the stored data; without RULES, the usual bounds.
+    """Try alert RULES on the stored data.
+
+    Prints the alerts that they would have raised; without RULES, those of the default bounds.
 
     \b
     edgekit fleet check alerts.toml --hours 24

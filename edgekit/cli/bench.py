@@ -102,8 +102,9 @@ def bench(
     output: Path | None,
     **asked: Any,
 ) -> int:
-    """Open BUNDLE, or the active one of an install ROOT, ask for its golden inputs, and print latencies by stage, cold
-    start, memory and conditions.
+    """Measure BUNDLE, or the active one of an install ROOT, on this machine.
+
+    It asks for the golden inputs, and prints latencies by stage, cold start, memory and conditions.
 
     \b
     edgekit bench net.ekb                                 # one caller, 200 requests, cache off

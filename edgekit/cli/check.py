@@ -64,8 +64,9 @@ def check(
     secret: str | None,
     as_json: bool,
 ) -> int:
-    """Say before a board is at hand whether a bundle (or the active one of an install ROOT, a .tflite or .onnx file)
-    will load and agree there.
+    """Predict whether a bundle loads on a board, and agrees there.
+
+    The argument is a bundle, an install ROOT, a .tflite or an .onnx file.
 
     What the file alone shows comes first: operator versions, NumPy, wheels for the board's Python, memory.
     Then the golden examples are replayed with that very version of the runtime, which is installed beside this

@@ -71,7 +71,7 @@ __all__ = ["compress"]
 @click.option("--no-cache", is_flag=True, help="Use nothing of earlier runs, and keep nothing for later ones.")
 @as_json
 def compress(as_json: bool, **options: Any) -> int:
-    """Train MODEL a little more, so that INT8 costs it less or it takes less time, and write what that gives.
+    """Train MODEL a little more, so that INT8 costs it less or it takes less time.
 
     MODEL is a .keras file of Keras 3, a PyTorch model (.pt2, module:function) or an .onnx file. The result is a .keras
     file, in the folder of -o: give it to `edgekit build` in place of MODEL. Worth its time where `edgekit build`

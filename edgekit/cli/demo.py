@@ -35,9 +35,10 @@ __all__ = ["demo"]
 )
 @as_json
 def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
-    """Rebuild EfficientNet-Lite0 with its ImageNet weights, make checked bundles of it for two Raspberry Pis, and ask
-    one of them about real photos. Every command is printed before it runs, and after it the few figures that matter:
-    type them yourself on your own model.
+    """Run the main job on real input: EfficientNet-Lite0, two Raspberry Pis, photos.
+
+    It rebuilds the network with its ImageNet weights, makes checked bundles, and asks one of them about real photos.
+    Every command is printed before it runs, and after it the few figures that matter.
 
     \b
     edgekit demo

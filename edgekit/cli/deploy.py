@@ -109,8 +109,9 @@ _OF_A_BOARD = ("port", "identity", "prefix", "no_bench", "anchor_file")
 )
 @as_json
 def deploy(bundle: Path, address: str | None, output: Path | None, as_json: bool, **asked: Any) -> None:
-    """Bring BUNDLE (or the active one of an install ROOT) to a board, with edgekit, its engine and all they need:
-    exact wheels with hashes, licences, an installer.
+    """Bring BUNDLE, or the active one of an install ROOT, to a board.
+
+    With it come edgekit, its engine and all they need: exact wheels with hashes, licences, an installer.
 
     To USER@HOST it goes over the system's own ssh, which never prompts: look what board that is, copy what changed,
     install, self-test and time it. The active bundle stays active until the new one has given its golden answers there.

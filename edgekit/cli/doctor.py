@@ -65,7 +65,9 @@ EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
 @click.option("--codes", is_flag=True, help="List every code.")
 @as_json
 def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
-    """Check this machine: Python, engines, extras, and combinations known not to work. Exits 1 when something is wrong.
+    """Check this machine, or explain a code or an error message.
+
+    Checked are Python, engines, extras, and combinations known not to work. Exits 1 when something is wrong.
 
     With CODE, or the text of an error MESSAGE (quote it; as a line, as JSON or as a log keeps it): explain it.
 

@@ -78,8 +78,9 @@ __all__ = ["estimate"]
 @secret
 @as_json
 def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
-    """How long ARTIFACT (a bundle, an install ROOT, a .tflite or an .onnx file) will take on a board: a range, its
-    grade, what it rests on.
+    """Predict the latency on a board: a range, its grade, and its sources.
+
+    The argument is a bundle, an install ROOT, a .tflite or an .onnx file.
 
     \b
     edgekit estimate net-raspberry-pi-4.ekb

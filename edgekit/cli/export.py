@@ -29,8 +29,9 @@ __all__ = ["export"]
 @secret
 @as_json
 def export(bundle: Path, kind: str, output: Path, recipe: str | None, as_json: bool, **options: Any) -> int:
-    """Write what is in BUNDLE, or the active one of an install ROOT, as plain files, with a short program that runs
-    them without edgekit.
+    """Write a bundle as plain files, which run without edgekit.
+
+    The argument is a BUNDLE, or an install ROOT for its active one.
 
     DIR gets the model file, labels.txt, contract.json, golden.npz and run.py, which prepares an input and gives the
     golden answers. An encrypted bundle's artifact is written in clear.

@@ -50,7 +50,9 @@ def serve(
     names: tuple[str, ...], password: str | None, proxy_user_header: str | None, proxies: tuple[str, ...],
     rules: Path | None, share: str | None, bundles: Path | None,
 ) -> int:  # fmt: skip
-    """Take in what boards report and serve the fleet page, until Ctrl-C.
+    """Store what boards report and serve the fleet page.
+
+    It ends with Ctrl-C.
 
     \b
     edgekit fleet serve --broker mqtt://broker:1883
@@ -145,7 +147,9 @@ def broker_config(
 )
 @click.option("--share", required=True, metavar="NAME", help="As `edgekit fleet serve --share NAME` is called with.")
 def ingest(broker: str, store: str, share: str) -> int:
-    """Take in what boards report beside a fleet server, without pages, until Ctrl-C. Needs a broker of MQTT 5.
+    """Store what boards report, beside a fleet server.
+
+    It serves no pages, ends with Ctrl-C, and needs a broker of MQTT 5.
 
     \b
     edgekit fleet ingest --broker mqtts://ingest:PASSWORD@broker:8883 --store postgresql://... --share fleet
@@ -184,7 +188,7 @@ def ingest(broker: str, store: str, share: str) -> int:
 def simulate(
     as_json: bool, broker: str, devices: int, minutes: float, window_s: float, backlog: int, sites: int
 ) -> int:
-    """Report as N boards would, to see what a broker and a fleet server take.
+    """Simulate N boards, to load a broker and a fleet server.
 
     \b
     edgekit fleet simulate --devices 1000 --minutes 5 --broker mqtt://127.0.0.1:1883

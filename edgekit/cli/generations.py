@@ -21,7 +21,7 @@ __all__ = ["rollback", "status", "tell_switch"]
 @click.option("--root", type=PATH, metavar="DIR", help="The same as ROOT.")
 @as_json
 def status(place: Path | None, root: Path | None, as_json: bool) -> None:
-    """Show the active version in an install ROOT, where a rollback would lead, and how the last install ended.
+    """Show the active version of an install ROOT, where a rollback leads, and the last install.
 
     Puts in order what a power cut left, and removes what nothing needs any more, as an install and a rollback do: the
     active and the previous version stay, the one on trial, what an application has open, and the download of an
@@ -99,8 +99,9 @@ def _named(made: Generation) -> str:
 @trust
 @as_json
 def rollback(root: Path, number: int | None, trust: tuple[Path, ...], as_json: bool) -> None:
-    """Go back to the generation before; one that is on trial is given up. With --to, go to another one that is still
-    here.
+    """Go back to the previous generation, or give up the one on trial.
+
+    With --to, go to another generation that is still here.
 
     \b
     edgekit rollback --root /var/lib/edgekit/camera

@@ -115,7 +115,9 @@ def serve(
     unencrypted: bool,
     **options: Any,
 ) -> int:
-    """Serve each BUNDLE, or the active one of a ROOT, over the Open Inference Protocol v2, until Ctrl-C or SIGTERM.
+    """Serve bundles over the Open Inference Protocol v2.
+
+    Each is a BUNDLE or the active one of a ROOT. It ends with Ctrl-C or SIGTERM.
 
     What was asked by then is still answered. With --json one line is printed, when requests are answered:
     {"listening": URL, "models": [...]}.
@@ -224,8 +226,9 @@ def export(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Write BUNDLE, or the active one of a ROOT, as the model repository of Triton or KServe, and print the Host(...)
-    line for devices.
+    """Write the model repository of Triton or KServe.
+
+    It holds BUNDLE, or the active one of a ROOT. The Host(...) line for devices is printed.
 
     An encrypted bundle's artifact is written in clear.
 

@@ -39,7 +39,9 @@ __all__ = ["artifact_lines", "closeness", "inspect", "not_understood", "terms_li
 def inspect(
     bundle: Path, trust: tuple[Path, ...], allow_unsigned: bool, secret: str | None, sbom: bool, as_json: bool
 ) -> None:
-    """Check BUNDLE, or the active one of an install ROOT (every digest and its signature), and show what it holds.
+    """Show what is in BUNDLE, or in the active one of an install ROOT.
+
+    Every digest and the signature are checked.
 
     With --trust a bundle that is not signed as it asks is refused. Without it, or with --allow-unsigned, whether this
     machine or the ROOT trusts it is shown.

@@ -46,8 +46,9 @@ __all__ = ["board_of", "install", "remembered_profile", "with_profile_hint"]
 @secret
 @as_json
 def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, commit: bool, **options: Any) -> None:
-    """Install BUNDLE, or what a URL leads to, in the root DIR: fetched, verified, staged, self-tested, tried out, and
-    switched to at once.
+    """Install BUNDLE, a file or a URL, in the install root DIR.
+
+    It is fetched, verified, staged, self-tested, put on trial, and activated in one switch.
 
     If anything fails, the active bundle stays active. A cut download resumes where it stopped, and an install that
     was cut off is finished by the same command.

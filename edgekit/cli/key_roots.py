@@ -78,7 +78,9 @@ def _authoring(command: Command) -> Command:
 def trust(
     names: tuple[str, ...], role: Any, name: str | None, key_days: int | None, as_json: bool, **options: Any
 ) -> int:
-    """Say in root.json that each KEY (a name, or a public PEM file) is trusted to sign bundles.
+    """Trust each KEY to sign bundles, in root.json.
+
+    KEY is a name, or a public PEM file.
 
     The first time this makes version 1, and the keys of --sign sign the versions after it: they decide whom boards
     trust. Without --sign that is your own key among KEY; where several are your own, say which. Later each change is a
@@ -118,7 +120,7 @@ def trust(
               help="How long new bundles that the old key signed are still accepted.")  # fmt: skip
 @_authoring
 def rotate(old: str, new: str, grace_days: int, as_json: bool, **options: Any) -> int:
-    """Put the key NEW where OLD was, in a new version of root.json.
+    """Replace the key OLD by NEW in a new root.json.
 
     What OLD signed before stays valid, and new bundles of it are accepted for --grace-days. For a key that was
     stolen use `edgekit keys revoke`.
@@ -148,7 +150,9 @@ def rotate(old: str, new: str, grace_days: int, as_json: bool, **options: Any) -
 )
 @_authoring
 def revoke(key: str, why: str, threshold: int | None, as_json: bool, **options: Any) -> int:
-    """Take KEY out of root.json for good: nothing that it signed is accepted any more, whenever that was.
+    """Remove KEY from root.json for good.
+
+    Nothing that it signed is accepted any more, whenever that was.
 
     KEY is a name or the first digits of a keyid. A board refuses it as soon as it has taken the new version over
     (`edgekit keys update`), also what runs there already.
@@ -165,7 +169,7 @@ def revoke(key: str, why: str, threshold: int | None, as_json: bool, **options: 
 @click.command()
 @_authoring
 def renew(as_json: bool, **options: Any) -> int:
-    """The same keys with a later date: a new version of root.json.
+    """Give root.json a later date, with the same keys.
 
     \b
     edgekit keys renew --sign alice

@@ -34,7 +34,9 @@ __all__ = ["keys", "openssf", "secret"]
 @folder
 @as_json
 def secret(name: str, folder: Path | None, as_json: bool) -> None:
-    """Make NAME.secret, a key to encrypt bundles with; the boards that shall run them need the same file.
+    """Make NAME.secret, a key to encrypt bundles with.
+
+    Boards that run these bundles need the same file.
 
     With it anyone can read those bundles, and without it no one can, you included: keep a copy where it is safe.
 
@@ -72,7 +74,9 @@ def openssf(
     bundle: Path, sign: str, signer: str | None, passphrase_file: Path | None, folder: Path | None,
     output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write an OpenSSF Model Signing signature of BUNDLE beside it, and the public key to check it with.
+    """Sign BUNDLE in the format of OpenSSF Model Signing.
+
+    Writes the signature beside it, and the public key to verify it with.
 
     \b
     openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out release.pem
@@ -123,7 +127,9 @@ for _command in (trust, rotate, revoke, renew, openssf, secret):
 @folder
 @as_json
 def new(name: str, ask: bool, passphrase_file: Path | None, folder: Path | None, as_json: bool) -> None:
-    """Make the Ed25519 key pair NAME: NAME.pem signs and stays with you, NAME.pub.pem is for those who trust it.
+    """Make the Ed25519 key pair NAME.
+
+    NAME.pem signs and stays with you, NAME.pub.pem is for those who trust it.
 
     \b
     edgekit keys new alice
@@ -152,7 +158,7 @@ def new(name: str, ask: bool, passphrase_file: Path | None, folder: Path | None,
 )
 @as_json
 def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
-    """Your keys, and the keys that this machine trusts.
+    """List your keys, and the keys that this machine trusts.
 
     Exits 1 if other users of this machine can read a private key, or if the trusted keys cannot be read.
 
@@ -210,7 +216,9 @@ def sign_(
     file: Path, sign: tuple[str, ...], signer: str | None, passphrase_file: Path | None, folder: Path | None,
     output: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Add signatures to FILE, a bundle or a version of root.json; those that are there stay.
+    """Add signatures to FILE, a bundle or a root.json.
+
+    Its other signatures stay.
 
     \b
     edgekit keys sign net-raspberry-pi-4.ekb --sign bob

@@ -40,7 +40,9 @@ def profiles() -> None:
 @profile_path
 @as_json
 def list_(words: tuple[str, ...], profile_paths: tuple[Path, ...], as_json: bool) -> int:
-    """One line a profile; with WORDS those whose name or description has them all.
+    """List profiles, all or those with these WORDS.
+
+    Each WORD must be in the name or the description.
 
     Exits 1 when no profile has them, or when a file of the folders given is broken; the others are listed all the same.
 
@@ -100,7 +102,9 @@ def _words(text: str) -> set[str]:
 @click.option("--toml", "as_toml", is_flag=True, help="Print the profile's file, to begin one of your own with.")
 @as_json
 def show(name: str, profile_paths: tuple[Path, ...], as_toml: bool, as_json: bool) -> None:
-    """Everything known of board NAME (or a profile.toml), and what installs there.
+    """Show a board, its sources, and what installs there.
+
+    NAME is a profile of `edgekit profiles list`, or a profile.toml.
 
     \b
     edgekit profiles show raspberry-pi-4
@@ -178,7 +182,9 @@ def _core(core: Core) -> str:
 @click.argument("files", nargs=-1, required=True, type=PATH, metavar="FILE...")
 @as_json
 def validate(files: tuple[Path, ...], as_json: bool) -> int:
-    """Check profile files, or folders of them, and print every mistake at once. Exits 1 when there is one.
+    """Check profile files or folders, and print every mistake.
+
+    Exits 1 when there is one.
 
     \b
     edgekit profiles validate our-board.toml
@@ -210,7 +216,9 @@ def validate(files: tuple[Path, ...], as_json: bool) -> int:
 @profile_path
 @as_json
 def diff(first: str, second: str, profile_paths: tuple[Path, ...], as_json: bool) -> None:
-    """What differs between two profiles, with the source of each figure. What is the same is left out.
+    """Show what differs between two profiles.
+
+    Each figure has its source. What is the same is left out.
 
     \b
     edgekit profiles diff raspberry-pi-4 raspberry-pi-5
@@ -275,7 +283,9 @@ def measure(
     profile_paths: tuple[Path, ...],
     as_json: bool,
 ) -> int:
-    """Time MobileNetV1 here, in float32 and int8, with every engine installed: a few seconds. For `estimate --anchor`.
+    """Time MobileNetV1 here, for `estimate --anchor`.
+
+    It runs in float32 and int8 with every installed engine, and takes a few seconds.
 
     \b
     edgekit profiles measure -o our-pi.json                       # on the board
@@ -368,7 +378,9 @@ def measure_lines(found: dict[str, Any], output: Path | None, known: Profile | N
 @profile_path
 @as_json
 def detect(root: Path | None, as_toml: bool, profile_paths: tuple[Path, ...], as_json: bool) -> int:
-    """Find the profile of the machine this runs on, say how sure that is, and what is not as in the profile.
+    """Find the profile of this machine.
+
+    Shows how sure that is, and what is not as in the profile.
 
     A board without a profile is shown the nearest one, and a file to begin its own with. Exits 1 when no profile stands
     for it.

@@ -118,9 +118,9 @@ COMMANDS: tuple[click.Command, ...] = (
     rollout,
     rollouts,
     _speaking("pause", "Begin no further wave of roll-out NUMBER."),
-    _speaking("resume", "Go on with roll-out NUMBER, whatever the figures of the wave in hand say too little about."),
-    _speaking("abort", "End roll-out NUMBER: orders are withdrawn, boards that moved stay."),
-    _speaking("undo", "End roll-out NUMBER and send the boards that moved back to what they ran."),
+    _speaking("resume", "Resume roll-out NUMBER, without figures of its present wave."),
+    _speaking("abort", "End roll-out NUMBER; boards that moved stay.\n\nOther boards' orders are withdrawn."),
+    _speaking("undo", "End roll-out NUMBER; boards that moved go back."),
 )
 
 

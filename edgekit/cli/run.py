@@ -85,8 +85,9 @@ _OF_ANSWERS = ("watch", "budget_ms", "use", "k", "telemetry", "device", "window_
 @secret
 @as_json
 def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool, **options: Any) -> int:
-    """Answer each of INPUTS (pictures; .npy or .npz arrays; folders of them) with BUNDLE, or the active one of an
-    install ROOT.
+    """Answer each of INPUTS with BUNDLE, or the active one of an install ROOT.
+
+    INPUTS are pictures, .npy or .npz arrays, or folders of them.
 
     A bundle that keeps a state answers frame by frame: a .wav or an array of frames is a sequence of its own, and
     inputs that are single frames follow one another, up to the next sequence.

@@ -48,7 +48,9 @@ def offload(
     as_json: bool,
     **values: float | None,
 ) -> None:
-    """Which share of requests each policy answers in time, on the same arrivals, service times and networks.
+    """Compare offload policies: shares answered in time.
+
+    All of them get the same arrivals, service times and networks.
 
     \b
     edgekit simulate offload

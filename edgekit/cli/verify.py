@@ -52,8 +52,10 @@ __all__ = ["verify"]
 @click.option("-o", "--output", type=PATH, metavar="RECORD", help="Write what --json prints there, too.")
 @as_json
 def verify(bundle: Path | None, as_json: bool, output: Path | None, **options: Any) -> int:
-    """Check everything in BUNDLE, or in the active bundle of an install ROOT, and print each check: digests, who signed
-    it, dates and by which clock, the board, the structure of every model file and its operators, the golden examples.
+    """Check BUNDLE, or the active one of an install ROOT, and print each check.
+
+    Checked are digests, signatures, dates and the clock, the board, the structure and the operators of every model
+    file, and the golden examples.
 
     Without BUNDLE it is the install root that this folder is, or the only *.ekb in it, and a line says which.
     Exits 1 with the first reason against it, and where --replay finds an answer out of tolerance. A machine without

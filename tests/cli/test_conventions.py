@@ -114,6 +114,14 @@ def leaves(name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_summary_that_a_list_of_commands_shows_whole(name):
+    for command in leaves(name):
+        assert command.get_short_help_str(60)[-3:] != "..." or command.name in COMMANDS, command.name
+        first = command.help.partition("\n\n")[0]
+        assert len(" ".join(first.split())) <= 100, command.name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_root_means_an_install_root_everywhere(name):
     for command in leaves(name):
         of_root = [one for one in command.params if "--root" in one.opts]
