@@ -81,7 +81,7 @@ class Table:
             self.wrong(
                 key,
                 f"is '{value}', which is none of {', '.join(choices)}",
-                _near(value, choices) or "Write one of these",
+                _suggestion(value, choices) or "Write one of these",
             )
             return default or ""
         return value
@@ -171,7 +171,7 @@ class Table:
         listed = f"Known: {', '.join(dict.fromkeys(known))}"
         for key in self.data:
             if key not in known:
-                near = _near(key, known)
+                near = _suggestion(key, known)
                 self.wrong(key, "is not a key of the format", near or listed)
                 listed = listed if near else ""  # one table's keys are listed once
 
@@ -249,7 +249,7 @@ def _kind(value: Any) -> str:
     return "a string" if isinstance(value, str) else names.get(type(value), type(value).__name__)
 
 
-def _near(word: str, known: Sequence[str]) -> str:
+def _suggestion(word: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1)
     return f"Did you mean '{close[0]}'?" if close else ""
 

@@ -73,7 +73,7 @@ class RecordDifference:
 
     def __str__(self) -> str:
         unknown = "none" if self.name in _LOAD else "not known"
-        return f"{self.name}: {_said(self.then, unknown)} then, {_said(self.now, unknown)} now"
+        return f"{self.name}: {_shown(self.then, unknown)} then, {_shown(self.now, unknown)} now"
 
 
 @dataclass(frozen=True)
@@ -178,9 +178,9 @@ def _moving(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[RecordDiffer
     if then.get("throttled") or now.get("throttled"):
         found.append(RecordDifference("throttled", then.get("throttled_by"), now.get("throttled_by")))
     comparable = not _too_short(then) and not _too_short(now)
-    if comparable and _apart(then.get("others_cpu"), now.get("others_cpu"), lambda a, b: abs(a - b) > OTHERS_CPU):
+    if comparable and _differ(then.get("others_cpu"), now.get("others_cpu"), lambda a, b: abs(a - b) > OTHERS_CPU):
         found.append(RecordDifference("others_cpu", then.get("others_cpu"), now.get("others_cpu")))
-    if _apart(_mean(then), _mean(now), lambda a, b: abs(b / a - 1) > FREQUENCY):
+    if _differ(_mean(then), _mean(now), lambda a, b: abs(b / a - 1) > FREQUENCY):
         found.append(RecordDifference("frequency_mhz", _mean(then), _mean(now)))
     return found
 
@@ -190,7 +190,7 @@ def _too_short(during: Mapping[str, Any]) -> bool:
     return seconds is not None and seconds < LEAST_S
 
 
-def _apart(then: float | None, now: float | None, far: Callable[[float, float], bool]) -> bool:
+def _differ(then: float | None, now: float | None, far: Callable[[float, float], bool]) -> bool:
     """Whether two figures are far from each other, or only one of them is known."""
     if then is None or now is None:
         return then is not now
@@ -215,7 +215,7 @@ def _ratio(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Ratio |
     return Ratio(name, then, now, now / then, *spreads, verdict)
 
 
-def _said(value: Any, unknown: str) -> str:
+def _shown(value: Any, unknown: str) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "no"
     return unknown if value is None else str(value)

@@ -241,11 +241,11 @@ def cold_start(
         "batching": batching,
         "key": secret.to_pipe() if secret is not None else None,
     }
-    before = _kept()
+    before = _verdict_files()
     took = _started(job)
     if took is None:
         return ColdStart()
-    if _kept() == before:
+    if _verdict_files() == before:
         return ColdStart(took[0], None, took[1])
     again = _started(job)
     return ColdStart(again[0] if again else None, took[0], again[1] if again else took[1])
@@ -263,6 +263,6 @@ def _started(job: dict[str, Any]) -> tuple[float, float | None] | None:
     return (came.result["ready"] - start) * 1e3, came.result["rss_mb"]
 
 
-def _kept() -> set[str]:
+def _verdict_files() -> set[str]:
     """Names of the verdicts that the runtime keeps between opens."""
     return {str(file) for kind in ("selftest", "tuning") for file in (state_dir() / kind).glob("*.json")}

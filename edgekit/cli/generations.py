@@ -13,7 +13,7 @@ from edgekit.cli.options import PATH, ROOT, as_json, print_json, trust
 if TYPE_CHECKING:
     from edgekit_runtime.install import Generation, Status
 
-__all__ = ["rollback", "status", "tell_switch"]
+__all__ = ["print_switch", "rollback", "status"]
 
 
 @click.command()
@@ -111,12 +111,12 @@ def rollback(root: Path, number: int | None, trust: tuple[Path, ...], as_json: b
     from edgekit_runtime.install import rollback as switch_back
 
     if number is not None:
-        tell_switch(as_json, "activated", activate(root, number, trust=trust), "answers")
+        print_switch(as_json, "activated", activate(root, number, trust=trust), "answers")
     else:
-        tell_switch(as_json, "rolled-back", switch_back(root, trust=trust), "answers again")
+        print_switch(as_json, "rolled-back", switch_back(root, trust=trust), "answers again")
 
 
-def tell_switch(as_json: bool, event: str, made: Generation | None, does: str) -> None:
+def print_switch(as_json: bool, event: str, made: Generation | None, does: str) -> None:
     """Print which generation is active from now on; None where there was none before."""
     if as_json:
         print_json({"event": event, "generation": made.as_json() if made else None})

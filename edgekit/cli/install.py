@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.cli import completion
-from edgekit.cli.generations import tell_switch
+from edgekit.cli.generations import print_switch
 from edgekit.cli.options import PATH, as_json, options_given, print_json, secret, trust
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, 
 
         if idle := options_given("bundle", "profile", "allow_unsigned", "trial", "secret"):
             raise click.UsageError(f"--commit installs nothing: leave out {', '.join(idle)}.")
-        tell_switch(as_json, "activated", activate(root, trust=options["trust"]), "answers")
+        print_switch(as_json, "activated", activate(root, trust=options["trust"]), "answers")
         return
     if bundle is None:
         raise click.UsageError("Missing argument 'BUNDLE|URL'.")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from edgekit.cli import completion
-from edgekit.cli.key_text import folder, folder_of, passphrase_file, say_written, sign, signer, signing_of
+from edgekit.cli.key_text import folder, folder_of, passphrase_file, print_written, sign, signer, signing_of
 from edgekit.cli.options import PATH, as_json
 
 if TYPE_CHECKING:
@@ -255,4 +255,4 @@ class _RootEditor:
         if signers is None:
             may = [*self.existing()["roles"]["root"]["keyids"], *signed["roles"]["root"]["keyids"]]
             signers = self.signers(list(dict.fromkeys(may)))
-        return say_written(write_root(self.root, signed, signers), as_json)
+        return print_written(write_root(self.root, signed, signers), as_json)

@@ -28,7 +28,7 @@ __all__ = [
     "passphrase_file",
     "print_keys",
     "print_store",
-    "say_written",
+    "print_written",
     "sign",
     "signer",
     "signing_of",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-def say_written(written: WrittenRoot, as_json: bool) -> int:
+def print_written(written: WrittenRoot, as_json: bool) -> int:
     """Exits 0 also for a draft: what was asked was done."""
     if as_json:
         print_json(
@@ -53,7 +53,7 @@ def say_written(written: WrittenRoot, as_json: bool) -> int:
         return 0
     by = ", ".join(written.signers) or "no key yet"
     click.echo(f"{written.path}: version {written.version}, signed by {by}")
-    _say_roles(written.store)
+    _print_roles(written.store)
     if written.root is None:
         click.echo(f"not in force: more of these must sign it: {', '.join(written.missing)}")
         click.echo(f"next: edgekit keys sign {written.path} --sign KEY")
@@ -89,12 +89,12 @@ def print_store(store: TrustStore | None) -> None:
         f"{tell_time(store.expires_s or 0)}"
     )
     click.echo(f"  fingerprint {store.fingerprint}")
-    _say_roles(store)
+    _print_roles(store)
     for gone in store.revoked.values():
         click.echo(f"  revoked  {gone.name} ({gone.keyid[:8]})" + (f": {gone.why}" if gone.why else ""))
 
 
-def _say_roles(store: TrustStore) -> None:
+def _print_roles(store: TrustStore) -> None:
     """Which keys have each role, and how many of them must sign."""
     from edgekit_runtime.trust import tell_time
 

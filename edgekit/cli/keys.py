@@ -17,7 +17,7 @@ from edgekit.cli.key_text import (
     passphrase_file,
     print_keys,
     print_store,
-    say_written,
+    print_written,
     sign,
     signer,
     signing_of,
@@ -232,7 +232,9 @@ def sign_(
     if is_root(file):
         if output is not None:
             raise click.UsageError("-o is for bundles; a version of root.json keeps its name.")
-        return say_written(add_signatures(file, open_signers(signing_of(sign, signer, passphrase_file), own)), as_json)
+        return print_written(
+            add_signatures(file, open_signers(signing_of(sign, signer, passphrase_file), own)), as_json
+        )
     signers = open_signers(signing_of(sign, signer, passphrase_file), own)
     done = endorse(file, signers, output)
     if as_json:

@@ -119,7 +119,7 @@ class AlertTables:
                     )
                     if _HELD_BACK in told.get(known.id, ()):
                         now = replace(known, text=one.text, facts=dict(one.facts), seen_ms=now_ms)
-                        self._tell_opened(batch, now, sinks, silent, now_ms)
+                        self._notify_opened(batch, now, sinks, silent, now_ms)
                     continue
                 ((number,),) = batch.execute("SELECT coalesce(max(id), 0) + 1 FROM alert").fetchall()
                 alert = Alert(int(number), one.key, one.kind, one.text, dict(one.facts), now_ms, now_ms)
@@ -128,7 +128,7 @@ class AlertTables:
                     (alert.id, alert.key, alert.kind, alert.text, json.dumps(alert.facts), now_ms, now_ms),
                 )
                 opened.append(alert)
-                self._tell_opened(batch, alert, sinks, silent, now_ms)
+                self._notify_opened(batch, alert, sinks, silent, now_ms)
             for alert in lasting.values():
                 over = replace(alert, cleared_ms=now_ms)
                 if alert.key in unknown:
@@ -137,22 +137,24 @@ class AlertTables:
                     "UPDATE alert SET cleared_ms = ?, words = ?, facts = ? WHERE id = ?",
                     (now_ms, over.text, json.dumps(over.facts), alert.id),
                 )
-                self._tell(batch, over, "cleared", [sink for sink in told.get(alert.id, ()) if sink in sinks], now_ms)
+                self._notify(batch, over, "cleared", [sink for sink in told.get(alert.id, ()) if sink in sinks], now_ms)
                 batch.execute("DELETE FROM alert_told WHERE alert = ?", (alert.id,))
             batch.execute("DELETE FROM alert WHERE cleared_ms > 0 AND cleared_ms < ?", (now_ms - _KEPT_MS,))
             batch.execute("DELETE FROM alert_message WHERE until_ms < ?", (now_ms,))
         return opened
 
-    def _tell_opened(self, batch: Any, alert: Alert, sinks: Sequence[str], silent: Sequence[str], now_ms: int) -> None:
+    def _notify_opened(
+        self, batch: Any, alert: Alert, sinks: Sequence[str], silent: Sequence[str], now_ms: int
+    ) -> None:
         """To everybody, unless it is silenced; and remember to whom."""
         quiet = any(what in (alert.kind, alert.key) for what in silent)
         batch.execute("DELETE FROM alert_told WHERE alert = ?", (alert.id,))
         for sink in [_HELD_BACK] if quiet else sinks:
             batch.execute("INSERT INTO alert_told VALUES (?, ?)", (alert.id, sink))
         if not quiet:
-            self._tell(batch, alert, "opened", sinks, now_ms)
+            self._notify(batch, alert, "opened", sinks, now_ms)
 
-    def _tell(self, batch: Any, alert: Alert, event: str, sinks: Sequence[str], now_ms: int) -> None:
+    def _notify(self, batch: Any, alert: Alert, event: str, sinks: Sequence[str], now_ms: int) -> None:
         for sink in sinks:
             batch.execute(
                 "INSERT INTO alert_message VALUES (?, ?, ?, ?, 0, ?, ?)",

@@ -27,7 +27,7 @@ from edgekit.fleet.errors import FleetError
 from edgekit_runtime.telemetry import DEVICE_ID, ROOT
 from edgekit_runtime.whole_file import write_durably
 
-__all__ = ["BrokerPlan", "Written", "read_boards", "write_broker_config"]
+__all__ = ["BrokerFiles", "BrokerPlan", "read_boards", "write_broker_config"]
 
 BOARD_WRITES = ("m", "ev", "state", "rep")
 BOARD_READS = ("ack", "cmd")
@@ -53,7 +53,7 @@ class BrokerPlan:
 
 
 @dataclass(frozen=True)
-class Written:
+class BrokerFiles:
     """files: in the order of reading. made: users with a new password."""
 
     files: list[Path]
@@ -69,7 +69,7 @@ def read_boards(path: Path) -> list[str]:
     return [word for line in lines if (word := line.partition("#")[0].strip())]
 
 
-def write_broker_config(folder: Path, plan: BrokerPlan) -> Written:
+def write_broker_config(folder: Path, plan: BrokerPlan) -> BrokerFiles:
     """Write mosquitto.conf, acl, passwd and users.txt. Raises FleetError."""
     for name in [*plan.boards, *plan.servers]:
         if not DEVICE_ID.match(name):
@@ -90,7 +90,7 @@ def write_broker_config(folder: Path, plan: BrokerPlan) -> Written:
     except OSError as error:
         what = f"the broker's files cannot be written ({error.strerror or error})"
         raise FleetError(what, where=str(folder), do="Pass another folder with --output") from error
-    return Written(files, made)
+    return BrokerFiles(files, made)
 
 
 def _settings(folder: Path, plan: BrokerPlan) -> str:

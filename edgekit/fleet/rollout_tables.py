@@ -28,7 +28,7 @@ from edgekit.fleet.rollouts import ACTIVE, RolloutPlan, RolloutStanding, State, 
 from edgekit.fleet.store import FleetDevice, Store
 from edgekit_runtime.agent import FINAL, Order, OrderReport
 
-__all__ = ["BoardRow", "Due", "Rollout", "RolloutBundle", "RolloutTables", "SharedStore", "Tables", "fitting"]
+__all__ = ["BoardRow", "DueOrder", "Rollout", "RolloutBundle", "RolloutTables", "SharedStore", "Tables", "fitting"]
 
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS rollout (
@@ -114,7 +114,7 @@ class BoardRow:
 
 
 @dataclass(frozen=True)
-class Due:
+class DueOrder:
     """order: None withdraws what the board was ordered."""
 
     rollout: int
@@ -281,7 +281,7 @@ class RolloutTables:
             for number, undo_rev in undone:
                 self._send_back(batch, number, undo_rev, now_ms, "'none'", "('trial', 'committed')")
 
-    def due(self, now_ms: int, again_ms: int) -> list[Due]:
+    def due(self, now_ms: int, again_ms: int) -> list[DueOrder]:
         """What is to be published now."""
         rows = self._store.select(
             "SELECT b.rollout, b.device, b.want, b.rev, b.former_version, b.former_sha256, r.name, r.version, "
@@ -301,10 +301,10 @@ class RolloutTables:
                 )
                 former_url = str(known[0][0]) if known else ""  # boards may keep the only copies
                 order = Order(rev, name, former_version, former_sha256, former_url)
-            found.append(Due(number, device, want, rev, order))
+            found.append(DueOrder(number, device, want, rev, order))
         return found
 
-    def mark_published(self, published: Sequence[Due], now_ms: int) -> None:
+    def mark_published(self, published: Sequence[DueOrder], now_ms: int) -> None:
         """An order that was replaced meanwhile stays due."""
         with self._store.writing() as batch:
             for due in published:

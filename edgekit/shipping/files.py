@@ -35,13 +35,13 @@ from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.engines import ENGINES, pick
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["FilesMade", "export_files"]
+__all__ = ["ExportedFiles", "export_files"]
 
 _FLOAT_STEP = 1e-4  # a float output's step, as a share of the golden's largest magnitude: see `Tolerance`
 
 
 @dataclass(frozen=True)
-class FilesMade:
+class ExportedFiles:
     """recipe: of the artifact.
     packages: what `run.py` needs from the package index; empty where there is none."""
 
@@ -50,7 +50,7 @@ class FilesMade:
     packages: tuple[str, ...]
 
 
-def export_files(bundle: Bundle, folder: Path, recipe: str | None = None) -> FilesMade:
+def export_files(bundle: Bundle, folder: Path, recipe: str | None = None) -> ExportedFiles:
     """Write one artifact, the primary one by default, into a folder that is new or empty.
 
     Raises OutputError, also for an artifact of role `batch`, and BundleError for a recipe that is not in the bundle.
@@ -87,7 +87,7 @@ def export_files(bundle: Bundle, folder: Path, recipe: str | None = None) -> Fil
             put(made, folder)
     except OSError as error:
         raise OutputError(f"cannot be written ({error.strerror or error})", where=str(folder)) from error
-    return FilesMade(entry.recipe, tuple(folder / name for name in files), packages)
+    return ExportedFiles(entry.recipe, tuple(folder / name for name in files), packages)
 
 
 _Examples = list[tuple[GoldenExample, GoldenOutputs]]

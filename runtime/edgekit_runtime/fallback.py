@@ -74,7 +74,7 @@ class Fallback:
         self._alarms = Alarms("edgekit-deadlines")
         far = _Nowhere() if hosts is None else _Far(hosts, answered)
         spare = None if degraded is None else _DegradedLane(degraded)
-        self._policy = Offload(_Near(device), far, perf_counter, self._alarms.at, spare)
+        self._policy = Offload(_LocalDevice(device), far, perf_counter, self._alarms.at, spare)
         self._open: set[Errand] = set()
         self._closed = False
 
@@ -114,7 +114,7 @@ class Fallback:
         self._alarms.close()
 
 
-class _Near:
+class _LocalDevice:
     """The device's batcher."""
 
     def __init__(self, device: Device) -> None:
@@ -147,7 +147,7 @@ class _Near:
         self._device.watch(items)
 
 
-class _DegradedLane(_Near):
+class _DegradedLane(_LocalDevice):
     """The batcher of the degraded artifact.
     What it answers is learnt from at once, for it may never be needed."""
 

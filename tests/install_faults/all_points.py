@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from install_faults.cuts import CUT_SCENES, Cut, cuts, cuts_after_a_kill, kill_points, try_cut
+from install_faults.cuts import CUT_SCENES, CountedWindow, cuts, cuts_after_a_kill, kill_points, try_cut
 from install_faults.forks import Forks
 from install_faults.points import errors, kills, points, try_point, unread
 from install_faults.scenes import SCENES, Kit, Scene, make_kit
@@ -75,7 +75,7 @@ def work_cuts(job: tuple[str, str, Path]) -> list[dict[str, Any]]:
     return told
 
 
-def _states(kit: Kit, scene: Scene, kind: str, folder: Path) -> Iterator[Cut]:
+def _states(kit: Kit, scene: Scene, kind: str, folder: Path) -> Iterator[CountedWindow]:
     if kind == "power cut":
         yield from cuts(kit, scene, folder / "traced")
         return

@@ -26,7 +26,7 @@ from install_faults.scenes import SCENES, Kit, Scene
 from install_faults.traces import Call, calls_of
 from install_faults.unflushed import Disk, Image, digest, image_of, put
 
-__all__ = ["CUT_SCENES", "SEEDS", "Cut", "Tried", "cuts", "cuts_after_a_kill", "kill_points", "try_cut"]
+__all__ = ["CUT_SCENES", "SEEDS", "CountedWindow", "Tried", "cuts", "cuts_after_a_kill", "kill_points", "try_cut"]
 
 SEEDS = (1, 2, 3)
 _ALSO = (
@@ -74,7 +74,7 @@ CUT_SCENES = SCENES | {
 
 
 @dataclass(frozen=True)
-class Cut:
+class CountedWindow:
     """told: after which call, and what of the unflushed is there. ended: the command had said that it was done."""
 
     scene: Scene
@@ -87,7 +87,7 @@ class Cut:
 class Tried:
     """version: what answered then, None for nothing."""
 
-    cut: Cut
+    cut: CountedWindow
     version: str | None
     wrong: list[str] = field(default_factory=list)
 
@@ -97,21 +97,21 @@ class _States:
 
     def __init__(self, scene: Scene, seeds: Sequence[int]) -> None:
         self._scene, self._seeds = scene, seeds
-        self._found = dict[str, Cut]()
+        self._found = dict[str, CountedWindow]()
 
     def add(self, disk: Disk, told: str, at: int = 0, *, ended: bool = False) -> None:
         for variant, image in disk.images(self._seeds, at):
             name = digest(image)
             if name not in self._found:
-                self._found[name] = Cut(self._scene, f"{self._scene.name}: {told}: {variant}", image, ended)
+                self._found[name] = CountedWindow(self._scene, f"{self._scene.name}: {told}: {variant}", image, ended)
             elif ended:
                 self._found[name] = replace(self._found[name], ended=True)
 
-    def all(self) -> list[Cut]:
+    def all(self) -> list[CountedWindow]:
         return list(self._found.values())
 
 
-def cuts(kit: Kit, scene: Scene, folder: Path, seeds: Sequence[int] = SEEDS) -> list[Cut]:
+def cuts(kit: Kit, scene: Scene, folder: Path, seeds: Sequence[int] = SEEDS) -> list[CountedWindow]:
     """In their order; every state once. folder: where the command runs."""
     root = kit.lay(scene, folder)
     disk, found = Disk(folder), _States(scene, seeds)
@@ -124,7 +124,7 @@ def cuts(kit: Kit, scene: Scene, folder: Path, seeds: Sequence[int] = SEEDS) -> 
     return found.all()
 
 
-def cuts_after_a_kill(kit: Kit, point: Point, folder: Path, seeds: Sequence[int] = SEEDS[:1]) -> list[Cut]:
+def cuts_after_a_kill(kit: Kit, point: Point, folder: Path, seeds: Sequence[int] = SEEDS[:1]) -> list[CountedWindow]:
     """The command is killed there, the same again runs to its end, and then the power goes.
 
     Or the power goes before, at one moment.
@@ -172,7 +172,7 @@ def _as_it_came(disk: Disk, folder: Path) -> None:
     assert not wrong, f"the calls come to something else than the command did: {wrong}"
 
 
-def try_cut(kit: Kit, cut: Cut, folder: Path) -> Tried:
+def try_cut(kit: Kit, cut: CountedWindow, folder: Path) -> Tried:
     """The board starts again with that disk. Removed where all is well."""
     put(cut.image, folder)
     judged = judge(kit, cut.scene, folder / cut.scene.where)

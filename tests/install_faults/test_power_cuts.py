@@ -11,38 +11,38 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from install_faults.cuts import CUT_SCENES, Cut, cuts, cuts_after_a_kill, kill_points, try_cut
+from install_faults.cuts import CUT_SCENES, CountedWindow, cuts, cuts_after_a_kill, kill_points, try_cut
 from install_faults.scenes import Kit
 from install_faults.traces import Call
 from install_faults.unflushed import Disk, File, digest, image_of, put
 
-Wanted = Callable[[Cut], bool]
+Wanted = Callable[[CountedWindow], bool]
 
 
-def holds(cut: Cut, start: str) -> list[str]:
+def holds(cut: CountedWindow, start: str) -> list[str]:
     return [path for path in cut.image if path.startswith(f"root/{start}/")]
 
 
-def journal(cut: Cut) -> str:
+def journal(cut: CountedWindow) -> str:
     return cut.image["root/journal.json"][1].decode() if "root/journal.json" in cut.image else ""
 
 
-def neither(cut: Cut) -> bool:
+def neither(cut: CountedWindow) -> bool:
     """The journal says that it was fetched, and it is in neither folder."""
     return '"fetched"' in journal(cut) and not holds(cut, "incoming") and len(holds(cut, "objects")) == 1
 
 
-def both(cut: Cut) -> bool:
+def both(cut: CountedWindow) -> bool:
     return '"fetched"' in journal(cut) and any(kind == "same" for kind, _, _ in cut.image.values())
 
 
-def zeros(cut: Cut) -> bool:
+def zeros(cut: CountedWindow) -> bool:
     """A download has the length of what came, and nothing of it."""
     parts = [cut.image[path][1] for path in holds(cut, "incoming") if path.endswith(".part")]
     return bool(parts) and len(parts[0]) > 0 and not any(parts[0])
 
 
-def ended(cut: Cut) -> bool:
+def ended(cut: CountedWindow) -> bool:
     return cut.ended and cut.told.endswith("nothing")
 
 
@@ -57,11 +57,11 @@ FOUND: dict[str, tuple[str, Wanted]] = {
 
 
 @pytest.fixture(scope="module")
-def states(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Cut]]:
+def states(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[CountedWindow]]:
     """Of a scene, by its name; each run once."""
-    known = dict[str, list[Cut]]()
+    known = dict[str, list[CountedWindow]]()
 
-    def of(name: str) -> list[Cut]:
+    def of(name: str) -> list[CountedWindow]:
         if name not in known:
             known[name] = cuts(kit, CUT_SCENES[name], tmp_path_factory.mktemp("traced") / "one")
         return known[name]

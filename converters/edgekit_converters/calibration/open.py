@@ -68,7 +68,7 @@ class GeneratedDataset:
                     do="Give the same items at every call: fix the seed",
                 )
             origin = f"{self.name}, item {index}"
-            raw, label = self._apart(value, origin)
+            raw, label = self._split_value(value, origin)
             yield Example(canonical(raw, origin), None if label is None else classes.of_value(label, origin), origin)
 
     def _values(self) -> Iterator[Any]:
@@ -96,7 +96,7 @@ class GeneratedDataset:
         except (Exception, SystemExit) as error:  # a function that exits is one that fails, not the end of a build
             raise _failed(self.name, error) from error
 
-    def _apart(self, value: Any, origin: str) -> tuple[Mapping[str, Any], Any]:
+    def _split_value(self, value: Any, origin: str) -> tuple[Mapping[str, Any], Any]:
         names = [spec.name for spec in self._contract.inputs]
         if isinstance(value, Mapping):
             unknown = [str(key) for key in value if key not in (*names, "label")]

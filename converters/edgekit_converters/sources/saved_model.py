@@ -29,7 +29,7 @@ from edgekit_converters.sources.load import check_unpacked
 from edgekit_converters.sources.model import LoadOptions, Note, saved_model_sha256
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import check_finite, check_inputs, check_named, image_layout, pin, unique_names
-from edgekit_converters.sources.traced import Origin, TracedNetwork, TracedSource, describe_traced, keeps_state
+from edgekit_converters.sources.traced import Origin, TracedNetwork, TracedSource, describe_traced, state_error
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["load"]
@@ -119,7 +119,7 @@ def _program(path: Path, graph: Any, name: str, options: LoadOptions) -> tuple[_
     values = [info.name for info in (*signature.inputs.values(), *signature.outputs.values())]
     nodes = traced.reachable_nodes(graph.graph_def, values)
     if traced.writes_state(nodes):
-        raise keeps_state([node.name for node in nodes if node.op in _VARIABLES], str(path))
+        raise state_error([node.name for node in nodes if node.op in _VARIABLES], str(path))
     foreign = traced.beyond_arithmetic(nodes)
     saver = graph.saver_def
     restored = traced.reachable_nodes(graph.graph_def, [saver.restore_op_name])

@@ -36,9 +36,9 @@ __all__ = [
     "TracedSource",
     "beyond_arithmetic",
     "describe_traced",
-    "keeps_state",
     "prune",
     "reachable_nodes",
+    "state_error",
     "writes_state",
 ]
 
@@ -244,7 +244,7 @@ def describe_traced(
             ) from error
     graph = concrete.graph.as_graph_def()
     if writes_state(reachable_nodes(graph, [node.name for node in graph.node])):
-        raise keeps_state([variable.name.removesuffix(":0") for variable in concrete.graph.variables], where)
+        raise state_error([variable.name.removesuffix(":0") for variable in concrete.graph.variables], where)
 
     def run(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
         try:
@@ -275,7 +275,7 @@ def _traced(network: TracedNetwork, inputs: Sequence[TensorSpec]) -> Any:
     return tf.function(network.function, input_signature=signature).get_concrete_function()
 
 
-def keeps_state(variables: Sequence[str], where: str) -> SourceError:
+def state_error(variables: Sequence[str], where: str) -> SourceError:
     """The error for a network that writes to a variable while it answers.
 
     variables: what it reads or writes, by name.

@@ -146,7 +146,7 @@ def front_alerts(tables: AlertTables | None) -> list[Alert]:
     return tables.lasting() if tables is not None else []
 
 
-class _Drawn:
+class _TemplateParts:
     """What the stream sends, written by the same templates as the pages."""
 
     def __init__(self, jinja: Environment, store: Store, facts: Facts, alerts: AlertTables | None) -> None:
@@ -187,7 +187,7 @@ class _Pages:
         )
         menu = (("/", "Boards"), ("/models", "Models"), *more, ("/events", "Events"), ("/health", "Server"))
         self._jinja.globals["MENU"] = menu
-        self._drawn = _Drawn(self._jinja, store, facts, alerts)
+        self._drawn = _TemplateParts(self._jinja, store, facts, alerts)
         self._metrics = FleetMetrics(store, facts.refused, facts.health)
         self.live = Live(store, self._drawn, facts.every_s)
 

@@ -28,14 +28,14 @@ from starlette.concurrency import run_in_threadpool  # noqa: TID253
 from edgekit.fleet.errors import StoreError
 from edgekit.fleet.store import FleetDevice, Query, Store, Totals
 
-__all__ = ["Drawn", "Live", "Part", "in_every_state"]
+__all__ = ["Live", "PageParts", "Part", "in_every_state"]
 
 _LOG = logging.getLogger("edgekit.fleet")
 _MOST_WAITING = 60
 _BREATH_S = 15.0
 
 
-class Drawn(Protocol):
+class PageParts(Protocol):
     """How the pages write what changed, as HTML."""
 
     def row(self, row: FleetDevice) -> str: ...
@@ -92,7 +92,9 @@ class Live:
     list_s: between looks for boards that enter or leave.
     part_s: between two of a part."""
 
-    def __init__(self, store: Store, drawn: Drawn, every_s: float, list_s: float = 10.0, part_s: float = 5.0) -> None:
+    def __init__(
+        self, store: Store, drawn: PageParts, every_s: float, list_s: float = 10.0, part_s: float = 5.0
+    ) -> None:
         self._store, self._drawn = store, drawn
         self._every_s, self._list_s, self._part_s = every_s, min(list_s, 10 * every_s), min(part_s, 5 * every_s)
         self._views: dict[Query | Part | str, _View] = {}

@@ -141,7 +141,7 @@ class IsolatedHost:
         child = self._child
         if self._deaths < MOST_DEATHS or (child is not None and child.process.poll() is None):
             return None
-        return self._given_up().what
+        return self._too_many_deaths().what
 
     @property
     def resident_mb(self) -> float | None:
@@ -153,7 +153,7 @@ class IsolatedHost:
         if self._child is not None and self._child.process.poll() is None:
             return self._child
         if self._deaths >= MOST_DEATHS:
-            raise self._given_up()
+            raise self._too_many_deaths()
         again = self._child is not None or bool(self._artifacts)
         if self._child is not None:
             self._child.end(0)
@@ -171,7 +171,7 @@ class IsolatedHost:
             self.restarts += 1
         return child
 
-    def _given_up(self) -> EngineError:
+    def _too_many_deaths(self) -> EngineError:
         return EngineError(
             f"the engine's process died {self._deaths} times in a row and is not started again",
             do="Open the bundle again, or use another engine",

@@ -30,7 +30,6 @@ from edgekit_runtime.errors import InstallError, StorageError
 from edgekit_runtime.whole_file import NOFOLLOW, Draft, draft_in, replace_in
 
 __all__ = [
-    "aside",
     "clear_link",
     "create_draft",
     "create_empty",
@@ -42,6 +41,7 @@ __all__ = [
     "make_folders",
     "make_link",
     "move",
+    "move_aside",
     "move_between",
     "names_in",
     "open_folder",
@@ -72,31 +72,31 @@ _MOST_TEXT = 1 << 20
 
 def foreign_file_error(what: str, path: Path) -> InstallError:
     """what: that it is not ours. path: where edgekit keeps something."""
-    return InstallError(what, where=str(path), do=_away(path), code="planted")
+    return InstallError(what, where=str(path), do=_removal(path), code="planted")
 
 
-def aside(path: Path) -> str:
+def move_aside(path: Path) -> str:
     """The command that moves it out of the way, under a name that nothing asks for."""
     return f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.aside')}"
 
 
-def _away(path: Path) -> str:
+def _removal(path: Path) -> str:
     try:
         found = path.lstat()
     except OSError:
         return "Look for what somebody else does there"
     name = shlex.quote(str(path))
     if stat.S_ISDIR(found.st_mode):
-        return f"Run: {aside(path)}; {_lost(path)}"
+        return f"Run: {move_aside(path)}; {_after_removal(path)}"
     if path.name in ("objects", "generations"):
         return "Put the folder itself there again: only the root folder itself may be a link"
     if stat.S_ISREG(found.st_mode) and (path.name in _KEPT or path.parent.name in ("objects", "trust")):
         copy = shlex.quote(f"{path}.copy")
         return f"Run: cp -p {name} {copy} && mv {copy} {name}; that makes it a file of its own, and nothing is lost"
-    return f"Run: rm -f {name}; {_lost(path)}"
+    return f"Run: rm -f {name}; {_after_removal(path)}"
 
 
-def _lost(path: Path) -> str:
+def _after_removal(path: Path) -> str:
     if path.name == "current":
         return f"then: edgekit status --root {shlex.quote(str(path.parent))}, which points it at what answers"
     if path.name in _KEPT:

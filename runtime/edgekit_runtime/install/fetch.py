@@ -67,7 +67,7 @@ class BundleSource:
     opens: Callable[[int, str], Stream]
     here: bool = False
 
-    def answers_for(self, error: EdgekitError, stored: Path) -> None:
+    def name_source_in(self, error: EdgekitError, stored: Path) -> None:
         """An error names the source as the owner wrote it.
         `stored`, which it became here, is gone when that is read."""
         if not isinstance(error, InstallError) or error.code == "trial-failed":

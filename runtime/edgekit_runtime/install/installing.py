@@ -27,10 +27,10 @@ from edgekit_runtime.install.journal import (
     Attempt,
     AttemptAbandoned,
     AttemptAccepted,
+    AttemptBegun,
     AttemptFailed,
     AttemptInterrupted,
     AttemptRestarted,
-    Begun,
     Event,
     StepPassed,
     TrialBy,
@@ -40,7 +40,7 @@ from edgekit_runtime.install.journal import (
 from edgekit_runtime.install.layout import Generation, Root, Slot, is_root, timestamp
 from edgekit_runtime.install.lock import alone
 from edgekit_runtime.install.prove import Proof, TrialOptions, prove
-from edgekit_runtime.install.reading import keep, read_held, store_of, trust_files
+from edgekit_runtime.install.reading import keep, read_locked, store_of, trust_files
 from edgekit_runtime.install.rules import BoardIdentity, InstallRules, name_of
 from edgekit_runtime.install.settling import apply, make_room, settle
 from edgekit_runtime.install.staging import adopt, generation_of, is_whole, stage, still_here
@@ -184,7 +184,7 @@ class _InstallRun:
             else:
                 if attempt is not None:
                     self._take(AttemptAbandoned())
-                event = Begun(self._source.canonical, self._options.trial, self._now(), self._options.profile)
+                event = AttemptBegun(self._source.canonical, self._options.trial, self._now(), self._options.profile)
             while event is not None:
                 event = self._next(event)
         except KeyboardInterrupt:  # the owner stopped it, not a crash
@@ -250,7 +250,7 @@ class _InstallRun:
         try:
             return self._do(work)
         except EdgekitError as error:
-            self._source.answers_for(error, self._stored())
+            self._source.name_source_in(error, self._stored())
             keep = isinstance(error, DownloadError) and error.code != "download-size"
             with contextlib.suppress(EdgekitError):  # the first error is the one to report
                 self._take(AttemptFailed(error.code, str(error), self._now(), keep))
@@ -378,7 +378,7 @@ class _InstallRun:
             policy = TrustPolicy(self._store, self._options.allow_unsigned, now=self._judging().moment)
             try:
                 secret = find_secret if self._options.secret is None else self._options.secret
-                self._read = read_held(lease, policy, secret)
+                self._read = read_locked(lease, policy, secret)
             finally:
                 lease.release()
         return self._read

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from edgekit_runtime.bundle.codec import json_text, read_json
 from edgekit_runtime.errors import InstallError
-from edgekit_runtime.install.disk import aside
+from edgekit_runtime.install.disk import move_aside
 
 if TYPE_CHECKING:
     from edgekit_runtime.trust import TrustStore
@@ -57,10 +57,10 @@ __all__ = [
     "Attempt",
     "AttemptAbandoned",
     "AttemptAccepted",
+    "AttemptBegun",
     "AttemptFailed",
     "AttemptInterrupted",
     "AttemptRestarted",
-    "Begun",
     "Event",
     "Failure",
     "GenerationActivated",
@@ -222,8 +222,8 @@ def parse_journal(text: str, where: str) -> Journal:
         raise InstallError(
             f"the journal cannot be understood: {error}",
             where=where,
-            do=f"Run: {aside(Path(where))}; the active bundle stays active, the next install begins a new journal, and "
-            "where a rollback leads is forgotten",
+            do=f"Run: {move_aside(Path(where))}; the active bundle stays active, the next install begins a new "
+            "journal, and where a rollback leads is forgotten",
             code="install-root",
         ) from error
     return journal
@@ -252,7 +252,7 @@ class Tidy(Enum):
 
 
 @dataclass(frozen=True)
-class Begun:
+class AttemptBegun:
     """An install was asked for. at: RFC 3339. profile: see `journal.Attempt`."""
 
     source: str
@@ -324,7 +324,7 @@ class GenerationActivated:
 
 
 Event = (
-    Begun
+    AttemptBegun
     | AttemptAccepted
     | StepPassed
     | AttemptFailed
@@ -361,7 +361,7 @@ def react(journal: Journal, event: Event) -> Transition:
         counts = attempt is not None and attempt.state in ("selftest", "trial")
         return Transition(_moved(journal, attempt, tries=max(0, attempt.tries - 1)) if attempt and counts else journal)
     if attempt is None:
-        if isinstance(event, Begun):
+        if isinstance(event, AttemptBegun):
             begun = Attempt("fetching", event.source, event.trial, event.at, profile=event.profile)
             return Transition(replace(journal, attempt=begun), work=Work.FETCH)
         if isinstance(event, AttemptRestarted):

@@ -37,7 +37,7 @@ from edgekit_runtime.errors import (
 )
 from edgekit_runtime.install.layout import Generation, Root
 from edgekit_runtime.install.lock import Lease, alone
-from edgekit_runtime.install.reading import read_held, store_of
+from edgekit_runtime.install.reading import read_locked, store_of
 from edgekit_runtime.install.settling import settle
 from edgekit_runtime.install.trial import TrialStart, begin, terms_of
 from edgekit_runtime.install.watching import WatchedGeneration, give_up
@@ -156,7 +156,7 @@ def _opened(
     given = load_trust(trust)
     store = given if given is not None else store_of(root)
     policy = TrustPolicy(store, allow_unsigned=generation.unsigned and given is None, new=False)
-    bundle = read_held(lease, policy, secret)
+    bundle = read_locked(lease, policy, secret)
     if bundle.digest != generation.bundle:
         raise IntegrityError(
             f"generation {generation.number} holds another bundle than was installed",

@@ -3,7 +3,7 @@
     said = trust_files(("/media/stick/ci.pub.pem",))
     said.names                               # ("trust/14873a41c0ffee00-ci.pub.pem",), which slot.json keeps
     keep(root.path, said)                    # ROOT/trust/14873a41c0ffee00-ci.pub.pem
-    bundle = read_held(lease, TrustPolicy(store_of(root)))
+    bundle = read_locked(lease, TrustPolicy(store_of(root)))
 
 Rules:
 - what is verified, what is loaded and what is held against removal is one open file: another file under its name
@@ -38,7 +38,7 @@ from edgekit_runtime.trust.signature import keyid_of, parse_public_key, raw_key
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.secrets import SecretArgument
 
-__all__ = ["TrustFiles", "in_words", "keep", "load_slot_trust", "read_held", "store_of", "trust_files"]
+__all__ = ["TrustFiles", "in_words", "keep", "load_slot_trust", "read_locked", "store_of", "trust_files"]
 
 _COPY = re.compile(r"trust/[0-9a-f]{16}-[^/\0]{1,100}")
 
@@ -120,7 +120,7 @@ def store_of(root: Root | None, trust: Sequence[str | Path] = ()) -> TrustStore 
     return replace(store, by_the_root=True) if store is not None else find_trust()
 
 
-def read_held(lease: Lease, policy: TrustPolicy, secret: SecretArgument = None) -> Bundle:
+def read_locked(lease: Lease, policy: TrustPolicy, secret: SecretArgument = None) -> Bundle:
     """Raises BundleError, IntegrityError, SignatureError, SecretError, StorageError."""
 
     def all_of() -> bytes:

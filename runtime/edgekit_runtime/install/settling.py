@@ -42,7 +42,7 @@ from edgekit_runtime.install.layout import Root, timestamp
 from edgekit_runtime.install.lock import alone, in_use
 from edgekit_runtime.install.trial import failed_starts
 
-__all__ = ["CollectionResult", "apply", "collect", "collect_and_tell", "make_room", "settle", "sweep"]
+__all__ = ["CollectionResult", "apply", "collect", "collect_and_report", "make_room", "settle", "sweep"]
 
 _SPARE_BYTES = 1 << 20
 """Left free beside a bundle: for the journal, the record, a folder or two."""
@@ -77,7 +77,7 @@ def apply(root: Root, before: Journal, step: Transition) -> Journal:
         root.write_journal(after)
     if Tidy.COLLECT in step.tidy:
         with contextlib.suppress(EdgekitError):  # what is left is collected another time
-            (sweep if after.current == before.current else collect_and_tell)(root, after)
+            (sweep if after.current == before.current else collect_and_report)(root, after)
     return after
 
 
@@ -104,7 +104,7 @@ def collect(path: str | os.PathLike[str], *, unfinished: bool = False, wait_s: f
         if unfinished and journal.attempt is not None and journal.on_trial is None:
             journal = react(journal, AttemptAbandoned()).journal
             root.write_journal(journal)
-        collected = collect_and_tell(root, journal)
+        collected = collect_and_report(root, journal)
         if journal.attempt is not None and journal.on_trial is None:
             collected.unfinished = journal.attempt.source
     return collected
@@ -155,7 +155,7 @@ def sweep(root: Root, journal: Journal) -> CollectionResult:
     return done
 
 
-def collect_and_tell(root: Root, journal: Journal) -> CollectionResult:
+def collect_and_report(root: Root, journal: Journal) -> CollectionResult:
     """`sweep`, and an event if something was removed."""
     done = sweep(root, journal)
     if done.removed:

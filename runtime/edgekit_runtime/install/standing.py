@@ -33,8 +33,8 @@ from edgekit_runtime.install.disk import storage_errors
 from edgekit_runtime.install.journal import Attempt, AttemptFailed, Event, Failure, GenerationActivated, Journal, react
 from edgekit_runtime.install.layout import Generation, Root, timestamp
 from edgekit_runtime.install.lock import alone
-from edgekit_runtime.install.reading import read_held, store_of
-from edgekit_runtime.install.settling import CollectionResult, apply, collect_and_tell, settle
+from edgekit_runtime.install.reading import read_locked, store_of
+from edgekit_runtime.install.settling import CollectionResult, apply, collect_and_report, settle
 from edgekit_runtime.install.trial import TrialCounts, failed_starts, read_counts
 from edgekit_runtime.trust import TrustPolicy, TrustStore
 
@@ -130,7 +130,7 @@ def status(path: str | os.PathLike[str], *, clock: Callable[[], float] = time.ti
         with alone(root.lock_file, wait_s=0.0):
             journal = settle(root, clock)
             with contextlib.suppress(EdgekitError):  # what is left is collected another time
-                collected = collect_and_tell(root, journal)
+                collected = collect_and_report(root, journal)
     except StorageError:  # it may only be read
         journal = root.journal()
     except InstallError as error:
@@ -304,7 +304,7 @@ def _switch(root: Root, journal: Journal, number: int, event: str, trust: Sequen
         lease, _ = root.hold(number)
         try:
             allowed = generation.unsigned and not trust
-            bundle = read_held(lease, TrustPolicy(store_of(root, trust), allowed, new=False))
+            bundle = read_locked(lease, TrustPolicy(store_of(root, trust), allowed, new=False))
         except EdgekitError as error:
             raise with_way_out(error, root) from None
         finally:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from edgekit_runtime.errors import MetricsError
 from edgekit_runtime.telemetry.histogram import Histogram
-from edgekit_runtime.telemetry.meter import Cut
+from edgekit_runtime.telemetry.meter import CountedWindow
 from edgekit_runtime.threads import begin
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class ModelMetrics:
 
     model: str
     version: str
-    counted: Cut
+    counted: CountedWindow
     info: Mapping[str, str] = field(default_factory=dict)
     queued: int = 0
     batches: Mapping[int, int] = field(default_factory=dict)

@@ -19,6 +19,6 @@ Rules:
 
 from __future__ import annotations
 
-from edgekit_runtime.session.session import MOST_SESSIONS, Ran, Session, SessionParts, Sessions, needs_session
+from edgekit_runtime.session.session import MOST_SESSIONS, Session, SessionParts, Sessions, TimedRun, needs_session
 
-__all__ = ["MOST_SESSIONS", "Ran", "Session", "SessionParts", "Sessions", "needs_session"]
+__all__ = ["MOST_SESSIONS", "Session", "SessionParts", "Sessions", "TimedRun", "needs_session"]

@@ -38,11 +38,11 @@ from edgekit_runtime.threads import ForkGuard, fork_safe_future
 
 __all__ = [
     "MOST_SESSIONS",
-    "Ran",
     "Session",
     "SessionParts",
     "Sessions",
     "Tensors",
+    "TimedRun",
     "Turns",
     "closed_error",
     "needs_session",
@@ -53,7 +53,7 @@ MOST_SESSIONS = 16
 Tensors = list[NDArray[Any]]
 
 
-class Ran(Protocol):
+class TimedRun(Protocol):
     """One inference.
 
     result: the engine's outputs.
@@ -85,7 +85,7 @@ class SessionParts:
     entry: ArtifactEntry
     ready: Sequence[TensorSpec]
     engine: str
-    run: Callable[[Tensors], Ran]
+    run: Callable[[Tensors], TimedRun]
     load: Callable[[], Engine]
     answered: Callable[[float, bool | None, Mapping[str, float]], None]
     failed: Callable[[BaseException], None]

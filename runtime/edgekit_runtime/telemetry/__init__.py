@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.telemetry.flow import Flow
     from edgekit_runtime.telemetry.histogram import Histogram
     from edgekit_runtime.telemetry.link import Broker, Handlers, Link, Will
-    from edgekit_runtime.telemetry.meter import Cut, LatencyStats, Meter, MeterStats
+    from edgekit_runtime.telemetry.meter import CountedWindow, LatencyStats, Meter, MeterStats
     from edgekit_runtime.telemetry.reporter import ROOT, Reporter, TelemetryOptions, TelemetryStats
     from edgekit_runtime.telemetry.spool import Spool
     from edgekit_runtime.telemetry.window import (
@@ -41,7 +41,7 @@ __all__ = [
     "About",
     "BoardEvent",
     "Broker",
-    "Cut",
+    "CountedWindow",
     "Flow",
     "Handlers",
     "Histogram",
@@ -79,7 +79,7 @@ __getattr__ = lazily(
             "Will",
         ),
         "edgekit_runtime.telemetry.meter": (
-            "Cut",
+            "CountedWindow",
             "LatencyStats",
             "Meter",
             "MeterStats",

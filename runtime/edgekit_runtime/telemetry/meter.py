@@ -30,7 +30,7 @@ from edgekit_runtime.telemetry.drift import BINS, count_score
 from edgekit_runtime.telemetry.histogram import Histogram, Recorded, record_table, tables
 from edgekit_runtime.telemetry.slow import SlowWatch
 
-__all__ = ["FOLD_EVERY", "MOST_WAITING", "Counts", "Cut", "LatencyStats", "Meter", "MeterStats"]
+__all__ = ["FOLD_EVERY", "MOST_WAITING", "CountedWindow", "Counts", "LatencyStats", "Meter", "MeterStats"]
 
 FOLD_EVERY = 512
 MOST_WAITING = 8 * FOLD_EVERY
@@ -85,7 +85,7 @@ class MeterStats:
 
 
 @dataclass
-class Cut:
+class CountedWindow:
     """What was counted between two cuts.
 
     answers: source -> latencies in milliseconds.
@@ -107,7 +107,7 @@ class Cut:
     differed: int = 0
     scores: list[int] = field(default_factory=lambda: [0] * BINS)
 
-    def add(self, other: Cut) -> None:
+    def add(self, other: CountedWindow) -> None:
         """Count what the other counted too."""
         for mine, theirs in ((self.answers, other.answers), (self.stages, other.stages)):
             for name, histogram in theirs.items():
@@ -174,8 +174,11 @@ class Meter:
         self._waiting: deque[Recorded] = deque()
         self._lock = threading.RLock()  # a signal handler may ask for stats while its own thread folds
         self._folding = False
-        self._before, self._now = Cut(), Cut()
-        self._spell, self._spell_cut = Cut(), Cut()  # what the watch looks at: not yet in _now, and cut already
+        self._before, self._now = CountedWindow(), CountedWindow()
+        self._spell, self._spell_cut = (
+            CountedWindow(),
+            CountedWindow(),
+        )  # what the watch looks at: not yet in _now, and cut already
         self._watch = watch
         self._late_ms = watch.late_ms if watch is not None else float("inf")
 
@@ -215,7 +218,7 @@ class Meter:
             self._now.compared += 1
             self._now.differed += differs
 
-    def cut(self) -> Cut:
+    def cut(self) -> CountedWindow:
         """What was counted since the last cut; the next one starts at nothing.
 
         `stats` keeps counting.
@@ -225,17 +228,17 @@ class Meter:
             if self._watch is not None:
                 self._now.add(self._spell)
                 self._spell_cut.add(self._spell)
-                self._spell = Cut()
-            done, self._now = self._now, Cut()
+                self._spell = CountedWindow()
+            done, self._now = self._now, CountedWindow()
             self._before.add(done)
         self._log_slow()
         return done
 
-    def counted(self) -> Cut:
+    def counted(self) -> CountedWindow:
         """What was counted since the meter was made: a copy."""
         with self._lock:
             self._fold()
-            seen = Cut()
+            seen = CountedWindow()
             for part in (self._before, self._now, self._spell):
                 seen.add(part)
         self._log_slow()
@@ -276,12 +279,12 @@ class Meter:
             if self._watch is not None:
                 seen = self._spell
                 if self._spell_cut.answers:
-                    seen = Cut()
+                    seen = CountedWindow()
                     seen.add(self._spell_cut)
                     seen.add(self._spell)
                 if self._watch.observe(seen):  # the spell is over: it counts like anything else
                     self._now.add(self._spell)
-                    self._spell, self._spell_cut = Cut(), Cut()
+                    self._spell, self._spell_cut = CountedWindow(), CountedWindow()
         except Exception as error:  # noqa: BLE001 - answering must not fail because counting does
             self._faults.note("meter", error)
         finally:
@@ -301,7 +304,7 @@ class Counts:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a log handler may ask for stats while a meter writes its line
-        self._past = Cut()
+        self._past = CountedWindow()
         self._meters: list[Meter] = []  # those that answer
         self._ended: deque[Meter] = deque()
 
@@ -320,7 +323,7 @@ class Counts:
     def stats(self) -> MeterStats:
         """Over all bundles, in figures."""
         with self._lock:
-            whole = Cut()
+            whole = CountedWindow()
             whole.add(self._past)
             for meter in (*self._ended, *self._meters):
                 whole.add(meter.counted())

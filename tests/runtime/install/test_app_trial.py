@@ -189,7 +189,7 @@ def refuses_to_read(monkeypatch, error):
     """The board, the first time that a bundle is read."""
     from edgekit_runtime.install import opening
 
-    real, refused = opening.read_held, []
+    real, refused = opening.read_locked, []
 
     def read(*arguments):
         if not refused:
@@ -197,7 +197,7 @@ def refuses_to_read(monkeypatch, error):
             raise error
         return real(*arguments)
 
-    monkeypatch.setattr(opening, "read_held", read)
+    monkeypatch.setattr(opening, "read_locked", read)
 
 
 NOT_ITS_FAULT = {

@@ -223,7 +223,7 @@ def test_a_file_that_is_swapped_after_it_was_opened_changes_nothing(made, put, r
 
     put(made("1"))
     stored = next((root / "objects").iterdir())
-    real = opening.read_held
+    real = opening.read_locked
 
     def swapped(lease, *arguments):
         other = stored.with_suffix(".other")
@@ -231,7 +231,7 @@ def test_a_file_that_is_swapped_after_it_was_opened_changes_nothing(made, put, r
         other.replace(stored)
         return real(lease, *arguments)
 
-    monkeypatch.setattr(opening, "read_held", swapped)
+    monkeypatch.setattr(opening, "read_locked", swapped)
     with open_bundle(root) as model:
         assert model.describe()["version"] == "1"
 

@@ -18,10 +18,10 @@ from edgekit_runtime.install.journal import (
     Attempt,
     AttemptAbandoned,
     AttemptAccepted,
+    AttemptBegun,
     AttemptFailed,
     AttemptInterrupted,
     AttemptRestarted,
-    Begun,
     GenerationActivated,
     Journal,
     StepPassed,
@@ -42,7 +42,7 @@ HEAD = AttemptAccepted("head", "bundle", 8)
 def chain(*events, trial="here", journal=BEFORE):
     """The states that an install goes through, and the journal at its end."""
     states, step = [], None
-    for event in (Begun("net.ekb", trial, NOW), HEAD, *events):
+    for event in (AttemptBegun("net.ekb", trial, NOW), HEAD, *events):
         step = react(journal, event)
         journal = step.journal
         state = journal.attempt.state if journal.attempt else "over"
@@ -67,7 +67,7 @@ def test_an_install_that_goes_well_goes_through_every_state():
 
 def test_every_state_has_its_own_work():
     journal, works = BEFORE, []
-    for event in (Begun("net.ekb", "here", NOW), *[StepPassed("o")] * 6):
+    for event in (AttemptBegun("net.ekb", "here", NOW), *[StepPassed("o")] * 6):
         step = react(journal, event)
         journal = step.journal
         works.append(step.work)
@@ -191,7 +191,7 @@ def test_the_owner_commits_a_trial_or_goes_back_and_forth():
 IMPOSSIBLE = {
     "passed, with nothing begun": (BEFORE, StepPassed()),
     "failed, with nothing begun": (BEFORE, ERROR),
-    "begun twice": (reached("fetched"), Begun("other.ekb", "here", NOW)),
+    "begun twice": (reached("fetched"), AttemptBegun("other.ekb", "here", NOW)),
     "a head after the whole file": (reached("fetched"), HEAD),
 }
 
@@ -211,8 +211,8 @@ EVENTS = st.sampled_from(
         AttemptRestarted(NOW, 3),
         AttemptAbandoned(),
         HEAD,
-        Begun("b.ekb", "app", NOW),
-        Begun("a.ekb", "here", NOW),
+        AttemptBegun("b.ekb", "app", NOW),
+        AttemptBegun("a.ekb", "here", NOW),
     ]
 )
 
@@ -238,7 +238,7 @@ def test_whatever_happens_something_answers_that_was_committed_or_is_on_trial(ev
 
 
 def test_a_rollback_leads_past_what_was_damaged_when_its_repair_was_accepted():
-    begun = react(BEFORE, Begun("net.ekb", "here", NOW)).journal
+    begun = react(BEFORE, AttemptBegun("net.ekb", "here", NOW)).journal
     journal = react(begun, replace(HEAD, past=True)).journal
     for _ in range(6):
         journal = react(journal, StepPassed("object")).journal
@@ -285,7 +285,7 @@ def test_what_answers_what_did_before_and_what_is_on_its_way_is_kept():
 
 
 def test_what_was_said_of_the_board_holds_for_the_unfinished_install_of_that_source():
-    journal = react(BEFORE, Begun("net.ekb", "here", NOW, "raspberry-pi-4")).journal
+    journal = react(BEFORE, AttemptBegun("net.ekb", "here", NOW, "raspberry-pi-4")).journal
     assert journal.profile_for("net.ekb") == "raspberry-pi-4"
     assert journal.profile_for("other.ekb") is None
     assert BEFORE.profile_for("net.ekb") is None

@@ -11,7 +11,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.telemetry import Cut, Meter
+from edgekit_runtime.telemetry import CountedWindow, Meter
 from edgekit_runtime.telemetry.meter import FOLD_EVERY, MOST_WAITING
 
 DEVICE = {"identify": 0.1, "decode": 0.5, "adapt": 0.4, "queue": 2.0, "engine": 8.0, "finish": 0.25, "total": 11.3}
@@ -19,7 +19,7 @@ HOST = {"decode": 0.5, "network": 4.0, "host": 3.0, "total": 7.6}
 BOUND = 0.011
 
 
-def counts(cut: Cut) -> dict[str, int]:
+def counts(cut: CountedWindow) -> dict[str, int]:
     return {source: histogram.count for source, histogram in cut.answers.items()}
 
 
@@ -119,13 +119,13 @@ def test_a_cut_takes_what_was_counted_and_the_totals_stay():
     )  # fmt: skip
     assert (first.clipped, first.values, second.values) == (1, 10, 0)
     assert meter.stats().requests == 3
-    assert meter.cut() == Cut()
+    assert meter.cut() == CountedWindow()
 
 
 @settings(max_examples=examples(30))
 @given(st.lists(st.sampled_from(["record", "cut", "read"]), max_size=60), st.integers(1, 3 * FOLD_EVERY))
 def test_cuts_add_up_to_everything_however_they_fall(steps, burst):
-    meter, cut, recorded = Meter(), Cut(), 0
+    meter, cut, recorded = Meter(), CountedWindow(), 0
     for step in steps:
         if step == "record":
             for i in range(burst):
@@ -167,7 +167,7 @@ def test_nothing_is_lost_or_counted_twice_when_threads_record_and_end_while_othe
         thread.join()
     done.set()
     cutter.join()
-    whole = Cut()
+    whole = CountedWindow()
     for one in (*cuts, meter.cut()):
         whole.add(one)
     assert sum(counts(whole).values()) == callers * each

@@ -7,13 +7,13 @@ import re
 
 import pytest
 
-from edgekit_runtime.telemetry import Cut, Histogram, Meter
+from edgekit_runtime.telemetry import CountedWindow, Histogram, Meter
 from edgekit_runtime.telemetry.slow import SlowWatch, is_over, judge, p99s, sentence
 
 
-def spell(n=200, **stages: float) -> Cut:
+def spell(n=200, **stages: float) -> CountedWindow:
     """n answers that took so many milliseconds in each stage."""
-    made = Cut(answers={"device": Histogram()}, stages={stage: Histogram() for stage in stages})
+    made = CountedWindow(answers={"device": Histogram()}, stages={stage: Histogram() for stage in stages})
     for _ in range(n):
         made.answers["device"].record(sum(stages.values()))
         for stage, ms in stages.items():
@@ -77,7 +77,7 @@ def test_a_spell_ends_when_its_p99_means_something(seconds, answers, over):
 
 def test_telemetry_that_cuts_often_does_not_hide_what_is_slow(caplog):
     clock = Clock()
-    meter, cut = Meter(SlowWatch("digits", 20.0, clock)), Cut()
+    meter, cut = Meter(SlowWatch("digits", 20.0, clock)), CountedWindow()
     with caplog.at_level(logging.WARNING, logger="edgekit_runtime"):
         for _ in range(120):
             clock.now += 0.5
