@@ -212,7 +212,7 @@ def _too_far(candidate: Candidate, limits: ChoiceLimits) -> Refusal | None:
     if limits.allow(fidelity.loss):
         return None
     limit = limits.max_drop
-    reason = f"{_lost(fidelity, limit)}, more than the {_points(limit)}{_unit(fidelity)} allowed"
+    reason = f"{_loss_text(fidelity, limit)}, more than the {_points(limit)}{_unit(fidelity)} allowed"
     if fidelity.metric is None:
         reason += " (there are no labels to measure a drop with)"
     rule = f"it loses more than the {_points(limit)}{_unit(fidelity) or ' points'} allowed"
@@ -442,7 +442,7 @@ def _points(fraction: float, beside: float | None = None) -> str:
     return shown
 
 
-def _lost(fidelity: Fidelity, limit: float) -> str:
+def _loss_text(fidelity: Fidelity, limit: float) -> str:
     lost, items = _points(fidelity.loss, limit), f"{fidelity.items} items"
     if fidelity.metric is not None and fidelity.is_error:
         return f"{fidelity.metric} grows by {lost} % of the original's{_interval(fidelity)} on {items}"

@@ -220,7 +220,7 @@ def default_folder(environment: Mapping[str, str] | None = None) -> Path:
 def key(*parts: Any) -> str:
     """A digest of the parts, of edgekit's code and of the tools' versions.
     Parts are bytes, or what JSON can hold, where a tuple is a list."""
-    state = hashlib.sha256(_made_by().encode())
+    state = hashlib.sha256(_tool_versions().encode())
     for part in parts:
         binary = isinstance(part, (bytes, bytearray, memoryview))
         data = part if binary else json.dumps(part, sort_keys=True, separators=(",", ":")).encode()
@@ -231,7 +231,7 @@ def key(*parts: Any) -> str:
 
 
 @cache
-def _made_by() -> str:
+def _tool_versions() -> str:
     """Versions of the tools, and the very code that decides what is made.
 
     An edited checkout has a version of its own.

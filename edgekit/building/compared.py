@@ -131,7 +131,7 @@ def _matched(
     if len(tensors) != len(specs):
         _refuse(kind, tensors, specs, where)
     plain = dict(zip(graph_names(specs), specs, strict=True))
-    names = {_plain(called.get(tensor.tensor, tensor.tensor)): tensor for tensor in tensors}
+    names = {_plain_name(called.get(tensor.tensor, tensor.tensor)): tensor for tensor in tensors}
     pairs: dict[str, TensorSpec] = {}
     if len(names) == len(specs) and names.keys() == plain.keys():
         pairs = {spec.name: names[name] for name, spec in plain.items()}
@@ -159,7 +159,7 @@ def _matched(
     )
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     """Without what TensorFlow and its converters put around a name."""
     return re.sub(r"\W", "_", name.removeprefix("serving_default_").split(":")[0], flags=re.ASCII)
 

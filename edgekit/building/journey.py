@@ -71,7 +71,7 @@ def build(
         results = repair(opened.maker, compared, setup.boards, setup.search, say)
         choices = _choose(setup, opened, results)
         bundles = _pack(setup, opened, results, choices)
-        return _written(_report(setup, opened, results, bundles, lambda: time.perf_counter() - start))
+        return _write_report(_report(setup, opened, results, bundles, lambda: time.perf_counter() - start))
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def _report(
     )
 
 
-def _written(report: BuildReport) -> BuildReport:
+def _write_report(report: BuildReport) -> BuildReport:
     """The JSON, and the page made of it where its tools are installed."""
     from edgekit.report.html import html
 

@@ -101,13 +101,13 @@ def with_repairs(maker: Maker, results: Sequence[RecipeResult], search: Search) 
     each_s = search.share_s(len(missing))
     found = maker.workers.run([partial(_repaired, maker, one, search.limits, each_s) for one in missing])
     repairs = {before.recipe.name: (before, after) for before, after in zip(missing, found, strict=True)}
-    pairs = {name: _both(*pair) for name, pair in repairs.items()}
+    pairs = {name: _with_original(*pair) for name, pair in repairs.items()}
     stay = [pairs[one.recipe.name][0] if one.recipe.name in pairs else one for one in results]
     new = [after for pair in pairs.values() for after in pair[1:]]
     return list({one.recipe.name: one for one in (*stay, *new)}.values())
 
 
-def _both(before: RecipeResult, after: RecipeResult) -> tuple[RecipeResult, ...]:
+def _with_original(before: RecipeResult, after: RecipeResult) -> tuple[RecipeResult, ...]:
     """The one that missed, and what was made of it.
     Under a name of its own where both have the same recipe."""
     story, name = after.repair, before.recipe.name

@@ -166,7 +166,7 @@ class BuildReport:
         def line(cells: Sequence[str], tag: str) -> str:
             return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
-        head, *rows = _shown(_metric_of(self.candidates), [_row(one) for one in self.candidates])
+        head, *rows = _without_empty_columns(_metric_of(self.candidates), [_row(one) for one in self.candidates])
         table = "".join([line(head, "th"), *(line(row, "td") for row in rows)])
         boards = "\n".join(text for one in self.bundles for text in _bundle_lines(one, self.limits.get("budget_ms")))
         return f"<table>{table}</table><pre>{escape(boards)}</pre>"
@@ -350,7 +350,7 @@ def _metric_of(candidates: Sequence[Mapping[str, Any]]) -> str:
     return scores.SHORT.get(name, name)
 
 
-def _shown(metric: str, rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _without_empty_columns(metric: str, rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """The head, then the rows, without columns that nothing stands in."""
     head = tuple(title.format(metric=metric) for title in _HEAD)
     filled = [i for i in range(len(head)) if not rows or any(row[i] != "-" for row in rows)]
@@ -358,7 +358,7 @@ def _shown(metric: str, rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]
 
 
 def _table(metric: str, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    table = _shown(metric, rows)
+    table = _without_empty_columns(metric, rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]

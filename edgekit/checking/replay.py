@@ -169,9 +169,9 @@ def natively(
         return None, [python]
     job = {**bundle_job(read_bundle(bundle, secret=secret)), "recipe": recipe, "engine": runtime.engine, "exact": True}
     name, portable, failed = str(runtime), ENGINES[runtime.engine].portable, ("replay-crashed", "replay-refused")
-    replayed, findings = _asked(python, {**job, "kernels": portable}, recipe, name)
+    replayed, findings = _replay_in(python, {**job, "kernels": portable}, recipe, name)
     if portable != "default" and findings and findings[0].code in failed:
-        replayed, others = _asked(python, {**job, "kernels": "default", "exact": False}, recipe, name)
+        replayed, others = _replay_in(python, {**job, "kernels": "default", "exact": False}, recipe, name)
         if not others or others[0].code not in failed:
             what = (
                 f"the reference kernels of {name} cannot run it ({findings[0].what}); its other kernels do, and were "
@@ -191,7 +191,7 @@ def loaded(model: Path, format: str, recipe: str, runtime: Runtime) -> list[Chec
     if isinstance(python, CheckFinding):
         return [python]
     job = {"model": str(model.absolute()), "format": format, "engine": runtime.engine}
-    return _asked(python, job, recipe, str(runtime))[1]
+    return _replay_in(python, job, recipe, str(runtime))[1]
 
 
 def _python_with(runtime: Runtime, recipe: str) -> Path | CheckFinding:
@@ -213,7 +213,7 @@ def _quantized(bundle: Path, recipe: str) -> bool:
     return all(output.quantization is not None for entry in entries for output in entry.outputs)
 
 
-def _asked(python: Path, job: dict[str, Any], recipe: str, name: str) -> tuple[ReplayResult, list[CheckFinding]]:
+def _replay_in(python: Path, job: dict[str, Any], recipe: str, name: str) -> tuple[ReplayResult, list[CheckFinding]]:
     with _only_the_runtime() as folder:
 
         def run(*arguments: Any, env: Mapping[str, str], **others: Any) -> subprocess.CompletedProcess[str]:

@@ -59,7 +59,7 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     if fleet and bundle.exists():
         return _fleet(folder, as_json)
     for step in steps(folder):
-        click.echo(f"\n{_written(step.arguments)}", err=as_json)
+        click.echo(f"\n{_command_line(step.arguments)}", err=as_json)
         code, found = _figures(step.arguments)
         ran.append({"command": ["edgekit", *step.arguments], "exit_code": code})
         if code:
@@ -111,7 +111,7 @@ def _fallback(folder: Path, as_json: bool) -> int:
     step = build_step(folder)
     bundle = folder / "fallback" / "efficientnet_lite0-host-cpu.ekb"
     if not bundle.exists():
-        click.echo(f"\nTwo bundles of one build:\n\n{_written(step.arguments)}", err=as_json)
+        click.echo(f"\nTwo bundles of one build:\n\n{_command_line(step.arguments)}", err=as_json)
         if _figures(step.arguments)[0]:
             return 1
     checks = []
@@ -175,7 +175,7 @@ def _failed(found: dict[str, Any]) -> Iterator[str]:
             yield f"{bundle['profile']}: not {one['recipe']} ({one['code']}): {sentences(one['reason'], one['do'])}"
 
 
-def _written(arguments: Sequence[str]) -> str:
+def _command_line(arguments: Sequence[str]) -> str:
     """As a person would write it, in lines of at most 110 columns that break before an option."""
     lines = [""]
     for part in re.split(r"(?= --?[a-z])", shlex.join(["edgekit", *arguments])):

@@ -53,7 +53,7 @@ def _status_lines(found: Status) -> Iterator[str]:
     elif found.current is None:
         yield "  nothing answers here"
     else:
-        yield f"  answers    {_named(found.current)}, {found.state}"
+        yield f"  answers    {_label(found.current)}, {found.state}"
         yield f"  trust      {found.current.signature_text}"
     if found.refusal is not None:
         yield f"  BUT        {'it does not open: ' if found.current is not None else ''}{found.refusal}"
@@ -63,7 +63,7 @@ def _status_lines(found: Status) -> Iterator[str]:
         counted = f"{seen.answers} of {asked.answers} answers, {seen.seconds:.0f} of {asked.seconds:.0f} s"
         yield f"  trial      {counted}{failed}"
     if found.previous is not None:
-        yield f"  rollback   to {_named(found.previous)}{', UNSIGNED' if found.previous.unsigned else ''}"
+        yield f"  rollback   to {_label(found.previous)}{', UNSIGNED' if found.previous.unsigned else ''}"
         if found.previous_refusal is not None:
             yield f"  BUT        it does not open: {found.previous_refusal}"
     if found.rollout_seq is not None:
@@ -83,7 +83,7 @@ def _status_lines(found: Status) -> Iterator[str]:
         yield f"  refused    {found.failure.at}: {found.failure.what} ({found.failure.code})"
 
 
-def _named(made: Generation) -> str:
+def _label(made: Generation) -> str:
     return f"generation {made.number}: {made.name} version {made.version} ({made.recipe}, {made.bundle[:12]})"
 
 

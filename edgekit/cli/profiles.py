@@ -236,7 +236,7 @@ def diff(first: str, second: str, profile_paths: tuple[Path, ...], as_json: bool
     width = max((len(item.key) for item in found), default=0)
     printed = ("", "")
     for item in found:
-        click.echo(f"{item.key:<{width}}  {_shown(item.first)} -> {_shown(item.second)}")
+        click.echo(f"{item.key:<{width}}  {_text_of(item.first)} -> {_text_of(item.second)}")
         sources = (item.first_source, item.second_source)
         if sources != printed and sources[0] != sources[1]:  # one source may stand for several figures in a row
             for sign, source in zip("-+", sources, strict=True):
@@ -245,7 +245,7 @@ def diff(first: str, second: str, profile_paths: tuple[Path, ...], as_json: bool
         printed = sources
 
 
-def _shown(value: Any) -> str:
+def _text_of(value: Any) -> str:
     if value is None:
         return "nothing"
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

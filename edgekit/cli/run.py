@@ -223,19 +223,19 @@ class _AnswerPrinter:
     def _refused(self, name: str, error: EdgekitError) -> None:
         self.failed += 1
         if self.answer_json:
-            self._put({"input": name, "error": error.as_json()})
+            self._emit({"input": name, "error": error.as_json()})
         else:
             where = "" if error.where.startswith(name) else f"{name}: "
             click.echo(f"error: {where}{error} [{error.code}]", err=True)
 
     def _print(self, name: str, answer: Answer) -> None:
         if self.answer_json:
-            self._put(answer_json(name, answer, self._k))
+            self._emit(answer_json(name, answer, self._k))
             return
         for line in answer_lines(name, answer, self._k):
             say(line)
 
-    def _put(self, value: dict[str, Any]) -> None:
+    def _emit(self, value: dict[str, Any]) -> None:
         if self._streams:
             print_json(value)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -64,8 +65,9 @@ def offload(
     from edgekit.packaging import write_whole
     from edgekit.simulate import SCENARIOS, compare, page, sweep_scenarios
 
+    given: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
     chosen = {  # scenarios that own values made alike have one name, and one row
-        _named(name, values): replace(scenario, **{key: value for key, value in values.items() if value is not None})  # type: ignore[arg-type]
+        _scenario_name(name, values): replace(scenario, **given)
         for name, scenario in SCENARIOS.items()
         if not names or any(part.casefold() in name.casefold() for part in names)
     }
@@ -95,7 +97,7 @@ def offload(
         say(f"{name:<22}{row.bound:>7.1%}{cells}")
 
 
-def _named(name: str, values: dict[str, float | None]) -> str:
+def _scenario_name(name: str, values: dict[str, float | None]) -> str:
     """The scenario's name with the rate and the network that were asked for."""
     rate, rtt_ms = values["rate"], values["rtt_ms"]
     if rate is not None:

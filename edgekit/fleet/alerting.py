@@ -106,7 +106,7 @@ class Alerting:
         def work() -> None:
             try:
                 for message in messages:
-                    taken = _is_taken(message)
+                    taken = _is_delivered(message)
                     self._results.append((message, taken))
                     if not taken:
                         break
@@ -120,7 +120,7 @@ class Alerting:
             _LOG.warning("no webhook is called now: %s", error)
 
 
-def _is_taken(message: Message) -> bool:
+def _is_delivered(message: Message) -> bool:
     request = urllib.request.Request(
         message.sink, message.payload.encode(), {"Content-Type": "application/json"}, method="POST"
     )

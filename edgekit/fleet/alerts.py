@@ -204,7 +204,7 @@ def _slow(
         text += said
         facts |= {"boards": len(votes.slow), "of": votes.of, "named": list(votes.slow[:_MOST_EACH])}
         facts |= {"heaviest": votes.heaviest, "heaviest_share": round(votes.share, 4)} if votes.outweighed else {}
-    grown = _grown(before, now)
+    grown = _slowed_stage(before, now)
     if grown is not None:
         stage, was, is_ = grown
         text += f"; the stage '{stage}' grew from {was:.3g} to {is_:.3g} ms"
@@ -251,7 +251,7 @@ def _merged(rows: Iterable[Rollup]) -> dict[str, Histogram]:
     return stages
 
 
-def _grown(before: Iterable[Rollup], now: Mapping[str, Histogram]) -> tuple[str, float, float] | None:
+def _slowed_stage(before: Iterable[Rollup], now: Mapping[str, Histogram]) -> tuple[str, float, float] | None:
     """The stage whose p99 grew most, with its p99 before and now."""
     was, grown = _merged(before), []
     for stage, histogram in now.items():

@@ -108,14 +108,14 @@ class _Bounded(H11Protocol):
 
     def _begin(self) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(self._table.request_s, self._late)
+            self._deadline = self.loop.call_later(self._table.request_s, self._time_out)
 
     def _end(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _late(self) -> None:
+    def _time_out(self) -> None:
         self._deadline = None
         if self.waits:
             self.transport.abort()

@@ -212,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
             del self._received[: end + len(END_OF_HEAD)]
             got = min(length, len(self._received))
             self._peek_at = head.json_bytes if (head.json_bytes or 0) <= LONG_JSON else None
-            if (refused := self._too_late(head, self._received, got)) is not None:
+            if (refused := self._refusal_if_late(head, self._received, got)) is not None:
                 del self._received[:got]
                 self._turn_away(head, refused, left=length - got)
                 return
@@ -231,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
     def _read_body(self) -> None:
         """Go on with what has come of the body."""
         assert self._head is not None
-        if (refused := self._too_late(self._head, self._body, self._got)) is not None:
+        if (refused := self._refusal_if_late(self._head, self._body, self._got)) is not None:
             head, left = self._head, len(self._body) - self._got
             self._forget_body()
             self._turn_away(head, refused, left)
@@ -240,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
             self._enter("busy")
             self._task = asyncio.get_running_loop().create_task(self._answer(self._head))
 
-    def _too_late(self, head: Head, body: bytearray, got: int) -> Response | None:
+    def _refusal_if_late(self, head: Head, body: bytearray, got: int) -> Response | None:
         """The refusal by the JSON of an inference, once, as soon as it is there; None to go on."""
         if self._peek_at is None or got < self._peek_at:
             return None
@@ -252,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
         The connection stays where that costs little."""
         self._skip = left
         if self._skip > _MOST_SKIPPED or not head.keep_alive or self._server.draining:
-            self._say_last(refused)
+            self._send_last(refused)
             return
         self._send(refused)
         if self._skip:
@@ -304,9 +304,9 @@ class Connection(asyncio.BufferedProtocol):
         self._forget_body()
         response = refusal(error)
         self._server.api.counts[response.status] += 1
-        self._say_last(response)
+        self._send_last(response)
 
-    def _say_last(self, response: Response) -> None:
+    def _send_last(self, response: Response) -> None:
         """Send a response and end the connection once the client has heard it."""
         self._received.clear()
         self._send(Response(response.status, response.parts, response.headers, close=True))

@@ -178,13 +178,13 @@ def send(connection: SshConnection, packed: PackageResult, prefix: str, say: Say
     places = {digest: packed.path / name for name, digest in files.items()}
     sent, size = 0, 0
     for _ in range(2):
-        wanted = _wanted(connection, prefix, places)
+        wanted = _missing_files(connection, prefix, places)
         if not wanted:
             break
         say(f"sending {len(wanted)} of {len(places)} files")
         sent, size = sent + len(wanted), size + _send_files(connection, prefix, places, wanted)
     else:
-        if _wanted(connection, prefix, places):
+        if _missing_files(connection, prefix, places):
             raise ShippingError(
                 "files arrive there damaged, twice", where=connection.address.to, do="Is its disk sound?"
             )
@@ -193,7 +193,7 @@ def send(connection: SshConnection, packed: PackageResult, prefix: str, say: Say
     return sent, max(len(places) - sent, 0), size
 
 
-def _wanted(connection: SshConnection, prefix: str, places: dict[str, Path]) -> dict[str, int]:
+def _missing_files(connection: SshConnection, prefix: str, places: dict[str, Path]) -> dict[str, int]:
     """What the board lacks: SHA-256 -> bytes that came of it in an earlier try."""
     asked = "".join(f"{digest} {path.stat().st_size}\n" for digest, path in sorted(places.items())).encode()
     lines = [line.split() for line in _store(connection, prefix, "wanted", given=asked).splitlines()]

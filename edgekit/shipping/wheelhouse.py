@@ -182,7 +182,7 @@ def collect(
     target = WheelTarget.of(profile)
     dest.mkdir(parents=True, exist_ok=True)
     ours = _ours(dest, wheel)
-    wanted = _wanted(ours, target, engine, [ENGINES[engine].extra, *extras], profile.pins.get(engine))
+    wanted = _requirements(ours, target, engine, [ENGINES[engine].extra, *extras], profile.pins.get(engine))
     files, from_debian = _fetched(target, wanted, image_packages(profile), dest)
     _check_against_debian(target, [ours, *files], from_debian)
     wheels = tuple(sorted((_described(path) for path in (ours, *files)), key=lambda one: one.name))
@@ -225,7 +225,7 @@ def _ours(dest: Path, wheel: Path | None) -> Path:
     return place
 
 
-def _wanted(ours: Path, target: WheelTarget, engine: str, extras: Sequence[str], pin: str | None) -> list[str]:
+def _requirements(ours: Path, target: WheelTarget, engine: str, extras: Sequence[str], pin: str | None) -> list[str]:
     """What edgekit and these extras require on the board, the engine's pin, and pip."""
     from packaging.requirements import Requirement
 

@@ -123,7 +123,9 @@ class Journey:
                 self.faults.shield("meter", lambda: self.meter.compared(differs=differs))
 
             self._comparison = Comparison(self.contract, self.device.run_beside, compared)
-            self._fallback = Fallback(self.device, opened.hosts, self._late, self._comparison.answered, self.degraded)
+            self._fallback = Fallback(
+                self.device, opened.hosts, self._keep_late_answer, self._comparison.answered, self.degraded
+            )
 
     def predict(self, request: Request, inputs: Any) -> Answer:
         if self.guard.forked:
@@ -249,7 +251,7 @@ class Journey:
                     raise
                 return kept_answer
             if away is not None:
-                if away.decision.destination != "device" and (hit := self._kept_of_hosts(request)) is not None:
+                if away.decision.destination != "device" and (hit := self._cached_host_answer(request)) is not None:
                     return self._deliver(request, hit.outputs, "cache")
                 assert self._fallback is not None
                 self._fallback.begin(away, dict(zip(items, own(list(items.values()), named), strict=True)))
@@ -290,7 +292,7 @@ class Journey:
             request.geometry = self._intake.locate(named)
         return flight if hit is None else self._answer(request, hit.outputs, "cache"), named
 
-    def _kept_of_hosts(self, request: Request) -> Hit | None:
+    def _cached_host_answer(self, request: Request) -> Hit | None:
         """A host's answer to the same request, for a request that was looked up in vain."""
         cache, hosts, key = self.cache, self.opened.hosts, request.key
         if cache is None or hosts is None or key is None:
@@ -308,7 +310,7 @@ class Journey:
     def _instead(self, request: Request, refusal: BudgetExceeded) -> Answer | None:
         """A host's kept answer; or, where the caller takes it, an answer past its time.
         None where there is none."""
-        hit = self._kept_of_hosts(request)
+        hit = self._cached_host_answer(request)
         if hit is not None:
             return self._deliver(request, hit.outputs, "cache")
         cache, key = self.cache, request.key or request.stale_key
@@ -384,7 +386,7 @@ class Journey:
         request.timings["queue"], request.timings["engine"] = served.queued_s * 1e3, served.ran_s * 1e3
         return self._answer(request, outputs, "degraded")
 
-    def _late(self, request: Request, source: str, result: Any) -> None:
+    def _keep_late_answer(self, request: Request, source: str, result: Any) -> None:
         """An answer whose caller has gone, or had another: it is kept for the next one who asks."""
         if source == "host":
             outputs, answer = result

@@ -156,7 +156,7 @@ class _BatchTrials:
             return
         stays = False
         try:
-            stays = self._pays(size, entry, engine)
+            stays = self._is_worthwhile(size, entry, engine)
         except EdgekitError as error:
             self.notes.append(f"no variant for batches of {size}: {error}")
         finally:
@@ -165,10 +165,10 @@ class _BatchTrials:
         if stays and not self._shared:
             self._engines[size] = engine
 
-    def _pays(self, size: int, entry: ArtifactEntry, engine: Engine) -> bool:
+    def _is_worthwhile(self, size: int, entry: ArtifactEntry, engine: Engine) -> bool:
         replay_batch(self._bundle, entry, engine, size)
         joined = [np.repeat(tensor, size, axis=0) for tensor in self._given]
-        takes = self._takes(engine, joined)
+        takes = self._time_batch(engine, joined)
         smaller = least_time(size, self._seconds)
         before = sum(self._seconds[one] for one in smaller)
         if takes > (1 - LEAST_GAIN) * before:
@@ -181,7 +181,7 @@ class _BatchTrials:
         self._seconds[size] = takes
         return True
 
-    def _takes(self, engine: Engine, joined: list[NDArray[Any]]) -> float:
+    def _time_batch(self, engine: Engine, joined: list[NDArray[Any]]) -> float:
         """Seconds of a batch; on a shared engine with the change of size before and after it."""
         if not self._shared:
             return _seconds(lambda: engine.run(joined))

@@ -156,7 +156,7 @@ def test_a_log_handler_that_raises_takes_no_answer_away(model, monkeypatch):
 def test_a_fault_of_telemetry_takes_no_answer_away(reporting, monkeypatch):
     model, reporter = reporting, reporting._reporter
     monkeypatch.setattr(reporter, "stats", broken)
-    monkeypatch.setattr(reporter, "_cut", broken)
+    monkeypatch.setattr(reporter, "_close_window", broken)
     monkeypatch.setattr(reporter._link, "step", broken)
     reporter._link.wake()
     assert every_way(model) == ANSWERS

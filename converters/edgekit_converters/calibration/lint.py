@@ -107,7 +107,7 @@ class Survey:
 def survey(dataset: Dataset, progress: Progress = silent) -> Survey:
     """Read a set once, holding a digest and an origin an item."""
     result = Survey(dataset.name)
-    for index, example in _each(dataset):
+    for index, example in _items(dataset):
         if isinstance(example, CalibrationError):
             result.unreadable[index] = str(example)
         else:
@@ -116,7 +116,7 @@ def survey(dataset: Dataset, progress: Progress = silent) -> Survey:
     return result
 
 
-def _each(dataset: Dataset) -> Iterator[tuple[int, Example | CalibrationError]]:
+def _items(dataset: Dataset) -> Iterator[tuple[int, Example | CalibrationError]]:
     """Every item, or why it cannot be read.
     A file is read apart from the others; what code yields is not: it stops there.
     """

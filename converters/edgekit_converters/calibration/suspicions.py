@@ -182,8 +182,8 @@ def _normalisation(trial: _Trial, dataset: Dataset) -> Iterator[Finding]:
         else:
             better = None
             now, then = (
-                _apart(trial.given),
-                _apart(trial.scores(image)) if _spread(image) <= _spread(trial.image) else 0.0,
+                _mutual_information(trial.given),
+                _mutual_information(trial.scores(image)) if _spread(image) <= _spread(trial.image) else 0.0,
             )
             if then > max(_TIMES * now, now + _MORE):
                 evidence = f"its answers distinguish about {np.exp(then):.1f} kinds of picture, not {np.exp(now):.1f}"
@@ -257,7 +257,7 @@ def _entropy(scores: Scores) -> Scores:
     return np.asarray(-(scores * np.log(scores)).sum(-1))
 
 
-def _apart(scores: Scores) -> float:
+def _mutual_information(scores: Scores) -> float:
     """Mutual information of item and answer: 0 where every item gets the same answer.
     Its exponential is the number of kinds of item that answers without doubt would distinguish as well."""
     return float(_entropy(scores.mean(0)) - _entropy(scores).mean())

@@ -214,7 +214,7 @@ class _Search(Generic[T]):
 
     def _for_half_the_time(self, remedy: Callable[[], None]) -> None:
         """Stops a remedy after half of the time that is left, so that islands are always tried."""
-        until = self._half_of_what_is_left()
+        until = self._half_remaining()
 
         def in_time() -> None:
             self.in_time()
@@ -320,7 +320,7 @@ class _Search(Generic[T]):
         """Stretches of the network in the order of their use.
         Noisy ones are parted until single units are left, so that a search that is cut short has measured all of it,
         and knows best where it is noisiest."""
-        until = self._half_of_what_is_left()
+        until = self._half_remaining()
         noise: dict[Unit, float] = {}
         parts = {merge_units(units): units for units in stretches(among, STRETCHES)}
         waiting = list(parts)
@@ -352,7 +352,7 @@ class _Search(Generic[T]):
         known = {unit.name: value for unit, value in noise.items() if math.isfinite(value)}
         return by_benefit([unit for unit in noise if unit.name in known], known)
 
-    def _half_of_what_is_left(self) -> float:
+    def _half_remaining(self) -> float:
         if self.target.budget_s is None:
             return math.inf
         now = self.clock()

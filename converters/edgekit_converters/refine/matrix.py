@@ -56,7 +56,7 @@ class Matrix:
             if values.ndim == 0 or values.shape[-1] != self.columns:
                 return None
             rows = values.reshape(-1, self.columns)
-            return np.asarray(rows[_drawn(len(rows), limit, random)], np.float32)[None]
+            return np.asarray(rows[_draw_indexes(len(rows), limit, random)], np.float32)[None]
         if values.ndim == 3:  # a sequence is a picture one high
             values = values[:, None] if window.channels_last else values[:, :, None]
         if values.ndim != 4:
@@ -106,7 +106,7 @@ def _windows(picture: NDArray[Any], window: KernelWindow, limit: int, random: np
     spans = [(kernel - 1) * dilation + 1 for kernel, dilation in zip(window.kernel, window.dilations, strict=True)]
     down = max((height + top + bottom - spans[0]) // window.strides[0] + 1, 0)
     across = max((width + left + right - spans[1]) // window.strides[1] + 1, 0)
-    drawn = _drawn(batch * down * across, limit, random)
+    drawn = _draw_indexes(batch * down * across, limit, random)
     sample, place = np.divmod(drawn, max(down * across, 1))
     first_row = place // max(across, 1) * window.strides[0] - top
     first_column = place % max(across, 1) * window.strides[1] - left
@@ -119,7 +119,7 @@ def _windows(picture: NDArray[Any], window: KernelWindow, limit: int, random: np
     return seen
 
 
-def _drawn(count: int, limit: int, random: np.random.Generator) -> NDArray[np.int64]:
+def _draw_indexes(count: int, limit: int, random: np.random.Generator) -> NDArray[np.int64]:
     if count <= limit:
         return np.arange(count)
     return np.sort(random.choice(count, limit, replace=False))

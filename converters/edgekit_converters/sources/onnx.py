@@ -101,7 +101,7 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
         state="explicit" if pairs else "none",
         state_pairs=pairs,
         notes=_notes(pairs, [name for pair in states for name in pair], halved=bool(stored))
-        + _taken_away(scores)
+        + _removal_notes(scores)
         + (Note("metadata-unused", why, "Say what the numbers mean in a contract file"),) * bool(why),
         stated=stated or stated_classes(scores, outputs),
         model=model,
@@ -219,7 +219,7 @@ def _notes(pairs: Sequence[tuple[str, str]], wrapped: Sequence[str], *, halved: 
     return tuple(notes)
 
 
-def _taken_away(scores: Scores) -> tuple[Note, ...]:
+def _removal_notes(scores: Scores) -> tuple[Note, ...]:
     notes = []
     if scores.zipped:
         what = f"the output '{scores.zipped[0]}' was a list of dictionaries (ZipMap), and is a table of scores now"

@@ -333,7 +333,7 @@ def pin_shapes(where: str, model: Any, options: LoadOptions) -> None:
 
 def _inputs(model: Any) -> dict[str, Any]:
     weights = {tensor.name for tensor in model.graph.initializer}
-    return {_plain(value.name): value for value in model.graph.input if value.name not in weights}
+    return {_plain_name(value.name): value for value in model.graph.input if value.name not in weights}
 
 
 def fixed_batches(model: Any, options: LoadOptions) -> dict[str, int]:
@@ -341,8 +341,8 @@ def fixed_batches(model: Any, options: LoadOptions) -> dict[str, int]:
     found = {}
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim
-        if _plain(value.name) in options.shapes and len(dims) > 0 and dims[0].dim_value > 1:
-            found[_plain(value.name)] = int(dims[0].dim_value)
+        if _plain_name(value.name) in options.shapes and len(dims) > 0 and dims[0].dim_value > 1:
+            found[_plain_name(value.name)] = int(dims[0].dim_value)
     return found
 
 
@@ -359,5 +359,5 @@ def _sizes(dims: Sequence[Any]) -> tuple[int, ...]:
     return tuple(int(dim.dim_value) if dim.dim_value > 0 else -1 for dim in dims)
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return name.removesuffix(":0")

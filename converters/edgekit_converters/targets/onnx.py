@@ -88,7 +88,7 @@ def apply_edits(model: Any) -> Any:
         graph.initializer.add().CopyFrom(tensor)
         graph.initializer[-1].name = name
     replace(graph.node, [node for node in graph.node if node.op_type != "Constant" or node.output[0] not in lifted])
-    for step in (_no_division, _hard_swish_spelt_out, _hard_swish, _pool, _gemm):
+    for step in (_no_division, _fuse_hard_swish, _hard_swish, _pool, _gemm):
         edit = _Edit(GraphView(copy))
         for node in edit.view.nodes:
             if node.domain in ("", "ai.onnx") and edit.free(node):
@@ -142,7 +142,7 @@ def _no_division(node: Any, edit: _Edit) -> None:
     edit.replace(node, [new_node(op, [node.input[0], name], [node.output[0]], node.name)])
 
 
-def _hard_swish_spelt_out(node: Any, edit: _Edit) -> None:
+def _fuse_hard_swish(node: Any, edit: _Edit) -> None:
     """Fuse hard swish where it is spelt out.
     Add 3 -> Clip 0..6 -> Mul by x, Mul by 1/6 in either order -> HardSigmoid -> Mul by x; without x, HardSigmoid."""
     view = edit.view

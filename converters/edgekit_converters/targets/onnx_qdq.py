@@ -379,9 +379,11 @@ class _Choice:
         self.int8 = set(products) - (slow if 2 * sum(self._work(able[name]) for name in slow) <= whole else set())
         others = {name: node for name, node in able.items() if node.op_type not in PRODUCTS}
         for name, node in others.items():  # the graph's order: one pass is enough
-            if any(self._made_in_int8(source) for source in self._sources(node)):
+            if any(self._is_int8(source) for source in self._sources(node)):
                 self.int8.add(name)
-        while dropped := {name for name, node in others.items() if name in self.int8 and not self._pays(node)}:
+        while dropped := {
+            name for name, node in others.items() if name in self.int8 and not self._saves_conversions(node)
+        }:
             self.int8 -= dropped
         return Int8Layers(
             frozenset(self.int8), {clip: name for clip, name in self.absorbed.items() if name in self.int8}
@@ -437,18 +439,18 @@ class _Choice:
         """The value that a node hands on: behind the clip that joins it."""
         return next((clip for clip, product in self.absorbed.items() if product == name), name)
 
-    def _made_in_int8(self, name: str) -> bool:
+    def _is_int8(self, name: str) -> bool:
         maker = self.view.maker(self.absorbed.get(name, name))
         return maker is not None and bool(maker.output) and maker.output[0] in self.int8
 
-    def _pays(self, node: Any) -> bool:
+    def _saves_conversions(self, node: Any) -> bool:
         """Whether quantizing a layer beside the products saves conversions.
         It needs 8-bit readers, and makers or only such readers."""
         ends = [self._end(name) for name in node.output if name]
         readers = [user.output[0] in self.int8 for end in ends for user in self.view.users(end)]
         if not any(readers):
             return False
-        if all(self._made_in_int8(name) for name in self._sources(node)):
+        if all(self._is_int8(name) for name in self._sources(node)):
             return True
         inner = not any(end in self.view.outputs for end in ends)
-        return all(readers) and inner and any(map(self._made_in_int8, self._sources(node)))
+        return all(readers) and inner and any(map(self._is_int8, self._sources(node)))

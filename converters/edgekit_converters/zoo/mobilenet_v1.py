@@ -211,11 +211,11 @@ class _OnnxGraph:
     def weights(self, layer: MobilenetLayer, input_scale: float) -> list[str]:
         names = f"{layer.name}/weight", f"{layer.name}/bias"
         if not self.int8:
-            return [self.constant(names[0], _turned(layer, layer.weight)), self.constant(names[1], layer.bias)]
+            return [self.constant(names[0], _transposed(layer, layer.weight)), self.constant(names[1], layer.bias)]
         weight, bias = layer.quantized(input_scale)
         scales = layer.scales
         return [
-            self._stored(names[0], _turned(layer, weight), scales),
+            self._stored(names[0], _transposed(layer, weight), scales),
             self._stored(names[1], bias, np.asarray(scales * input_scale, np.float32)),
         ]
 
@@ -250,7 +250,7 @@ class _OnnxGraph:
         return name
 
 
-def _turned(layer: MobilenetLayer, weight: NDArray[Any]) -> NDArray[Any]:
+def _transposed(layer: MobilenetLayer, weight: NDArray[Any]) -> NDArray[Any]:
     """As ONNX keeps it: [out, in, height, width], depthwise [out, 1, height, width]."""
     if layer.kind == "dense":
         return weight

@@ -101,7 +101,7 @@ class Agent:
                     self._advance()
                 except EdgekitError as error:  # the root or its disk: reported, and tried again
                     _LOG.error("%s", error)
-                    self._say(replace(self._note, error=_short(error), code=error.code))
+                    self._report(replace(self._note, error=_short(error), code=error.code))
                     stop.wait(self._options.look_s)
                 except Exception:  # noqa: BLE001 - one order must not end the agent
                     _LOG.exception("the agent failed; it tries again")
@@ -113,7 +113,7 @@ class Agent:
 
     def _up(self) -> None:
         self._said = b""
-        self._say(self._note)
+        self._report(self._note)
 
     def _message(self, topic: str, payload: bytes, _retained: bool) -> None:
         if topic != f"{self._topic}/cmd":
@@ -132,7 +132,7 @@ class Agent:
         if known is not None and (known.rev, known.sha256) == (order.rev, order.sha256):
             self._newer, self._withdrawn = None, False
             self._said = b""
-            self._say(self._note)
+            self._report(self._note)
             return
         self._newer, self._withdrawn = order, False
 
@@ -159,7 +159,7 @@ class Agent:
         note, work = self._note, self._work
         if work is not None:
             if work.stage in ("selftest", "trial"):
-                self._say(replace(note, phase="trial", error="", code=""))
+                self._report(replace(note, phase="trial", error="", code=""))
             if work.over.is_set():
                 self._work = None
                 self._installed(work)
@@ -252,9 +252,9 @@ class Agent:
                 make_folders(folder)
         write_file(folder / "agent.json", json_text(note))
         self._note = note
-        self._say(note)
+        self._report(note)
 
-    def _say(self, note: AgentNote) -> None:
+    def _report(self, note: AgentNote) -> None:
         if note.order is None:
             return
         version = ""

@@ -71,7 +71,7 @@ def freeze(outputs: Any) -> Any:
         return outputs
     own = {}
     for name, value in outputs.items():
-        if _owns(value):
+        if _owns_memory(value):
             own[name] = value
         else:
             own[name], same = np.array(value), False
@@ -88,7 +88,7 @@ def entry_bytes(outputs: Any) -> int:
     return size
 
 
-def _owns(value: NDArray[Any]) -> bool:
+def _owns_memory(value: NDArray[Any]) -> bool:
     if value.flags.writeable:
         return False
     base = value.base

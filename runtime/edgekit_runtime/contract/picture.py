@@ -194,7 +194,7 @@ def render(
         if ours and flat is not picture:
             picture.close()  # its pixels are needed no more, and a crop of the others is made next
         inner = placement.inner[::-1] if orientation >= 5 else placement.inner
-        cut = _cut(flat, box, inner, image)
+        cut = _resample(flat, box, inner, image)
         turn = _TURNS[orientation]
         if turn is not None:
             cut = cut.transpose(getattr(pillow().Transpose, turn))
@@ -249,7 +249,7 @@ class _Reduction:
         return 1.0 if set_up is None else self.size[0] / set_up[1][2]
 
 
-def _cut(picture: Image.Image, box: Box4, size: tuple[int, int], image: ImageSpec) -> Image.Image:
+def _resample(picture: Image.Image, box: Box4, size: tuple[int, int], image: ImageSpec) -> Image.Image:
     """The part `box` of a picture, scaled to size."""
     whole = (math.floor(box[0]), math.floor(box[1]), math.ceil(box[2]), math.ceil(box[3]))
     if whole != (0, 0, *picture.size):  # cropped first: a resize with a box would let the filter look outside it

@@ -195,7 +195,7 @@ class _InstallRun:
         except _AlreadyHereError:
             self._take(AttemptAbandoned())
             self._remember()
-            return self._done(already=not self._repaired)
+            return self._result(already=not self._repaired)
         failure = self._journal.failure
         if self._journal.attempt is None and failure is not None:  # it went down too often
             raise InstallError(
@@ -204,9 +204,9 @@ class _InstallRun:
                 do="Look for what took it down; then install again",
                 code="trial-failed",
             )
-        return self._done()
+        return self._result()
 
-    def _done(self, *, already: bool = False) -> InstallResult:
+    def _result(self, *, already: bool = False) -> InstallResult:
         generation = self._made
         if generation is None:  # it was active before
             number = self._journal.answering
@@ -271,7 +271,7 @@ class _InstallRun:
         elif work in (Work.SELFTEST, Work.TRIAL):
             self._made = self._root.record(self._attempt().generation)  # now: after the switch nothing may fail
             what: Literal["selftest", "trial"] = "selftest" if work is Work.SELFTEST else "trial"
-            self._say(what)
+            self._report_stage(what)
             self._proofs[what] = prove(what, self._without_blobs(), self._options.proving)
         return StepPassed()
 
@@ -289,17 +289,17 @@ class _InstallRun:
             self._same = None
             return StepPassed(fetched.sha256)
         if not is_whole(self._root, fetched.sha256):
-            self._put_back(fetched)
+            self._restore(fetched)
         raise _AlreadyHereError
 
-    def _put_back(self, fetched: FetchedFile) -> None:
+    def _restore(self, fetched: FetchedFile) -> None:
         """Restore the damaged or lost file of the active generation; there is no new generation."""
-        self._say("verify")
+        self._report_stage("verify")
         adopt(self._root, fetched.path, fetched.sha256)
         bundle = self._bundle()
         for entry in bundle.manifest.artifacts:
             check_artifact(bundle, entry)
-        self._say("selftest")
+        self._report_stage("selftest")
         self._proofs["selftest"] = prove("selftest", self._without_blobs(), self._options.proving)
         self._repaired = True
 
@@ -322,13 +322,13 @@ class _InstallRun:
         make_room(self._root, self._journal, head.total - (part.stat().st_size if part.exists() else 0))
         until = self._store.expires_s if self._store is not None else None
         self._journal = replace(self._journal, seen_s=seen_after(self._options.clock(), self._journal.seen_s, until))
-        past = same is None and self._leads_past(header.digest)
+        past = same is None and self._skips_active(header.digest)
         self._take(
             AttemptAccepted(head.name, header.digest, head.manifest.rollout_seq, head.trust_decision.signers, past)
         )
         return head.total
 
-    def _leads_past(self, bundle: str) -> bool:
+    def _skips_active(self, bundle: str) -> bool:
         """Whether a rollback from that bundle goes past the active generation, to the previous one."""
         if self._journal.current is None or self._journal.previous is None:
             return False
@@ -346,7 +346,7 @@ class _InstallRun:
     def _verify(self) -> None:
         attempt = self._attempt()
         part = self._root.part(attempt.source)
-        self._say("verify")
+        self._report_stage("verify")
         adopt(self._root, part, attempt.object)
         bundle = self._bundle()
         self._judging().admit(bundle.manifest, bundle.digest)
@@ -396,7 +396,7 @@ class _InstallRun:
         assert self._journal.attempt is not None
         return self._journal.attempt
 
-    def _say(self, stage: str) -> None:
+    def _report_stage(self, stage: str) -> None:
         self._options.fetching.progress(stage, 0, None)
 
     def _now(self) -> str:

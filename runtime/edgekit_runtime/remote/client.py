@@ -321,7 +321,7 @@ class HostClient:
                 tensors, binary=binary, timeout_us=timeout_us, parameters=own, id=str(next(self._ids))
             )
         except TimeoutError as error:
-            raise self._late() from error
+            raise self._late_error() from error
         except WireError as error:
             form = "" if binary else "; this host takes JSON only"
             raise HostError(
@@ -388,12 +388,12 @@ class HostClient:
             self._known = None  # what comes back may be another server
             raise
         except TimeoutError as error:
-            raise self._late() from error
+            raise self._late_error() from error
         except OSError as error:  # TLS that breaks, a network that goes down
             self._known = None
             raise HostError(f"the connection broke ({error})", where=self.url, code="host-unreachable") from error
 
-    def _late(self) -> HostError:
+    def _late_error(self) -> HostError:
         return HostError("no answer within the time given", where=self.url, code="host-late")
 
     def _raise(self, reply: Reply) -> NoReturn:

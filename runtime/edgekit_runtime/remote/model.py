@@ -103,7 +103,7 @@ class RemoteModel:
     def proven(self) -> bool:
         """Whether the golden example came back, and the host has been there since."""
         proof = self._proof
-        return proof is not None and self._holds(proof)
+        return proof is not None and self._is_still_valid(proof)
 
     def infer(self, items: Items, timeout_s: float, late_s: float = 0.0) -> tuple[dict[str, NDArray[Any]], HostAnswer]:
         """One item's outputs, no batch axis, read-only. late_s: as of `HostClient.infer`.
@@ -114,7 +114,7 @@ class RemoteModel:
         if proof is None:
             raise self._unproven()
         outputs, answer = self._ask(items, timeout_s, late_s)
-        if not self._holds(proof):
+        if not self._is_still_valid(proof):
             self._proof = None
             raise self._unproven()
         if answer.version != proof.version:
@@ -144,7 +144,7 @@ class RemoteModel:
                 code="host-golden",
             )
         known = self._proof
-        if known is None or not self._holds(known) or known.version != answer.version:
+        if known is None or not self._is_still_valid(known) or known.version != answer.version:
             name = "\0".join((self.url, self._options.model or "", answer.version or "", secrets.token_hex(16)))
             ours = self._form is not None and self._form[0].edgekit is not None
             self._proof = _Proof(ours, before, answer.version, hashlib.sha256(name.encode()).hexdigest())
@@ -162,7 +162,7 @@ class RemoteModel:
     def close(self) -> None:
         self._client.close()
 
-    def _holds(self, proof: _Proof) -> bool:
+    def _is_still_valid(self, proof: _Proof) -> bool:
         return proof.ours or proof.breaks == self._client.breaks
 
     def _unproven(self) -> HostError:

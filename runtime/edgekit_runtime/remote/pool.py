@@ -105,7 +105,7 @@ class Pool:
         Those that are idle now are looked at."""
         with self._lock:
             idle, self._idle = self._idle, []
-            self._idle = [connection for connection in idle if self._lives(connection)]
+            self._idle = [connection for connection in idle if self._is_usable(connection)]
             return self._breaks
 
     def exchange(self, call: HttpCall, deadline: Deadline) -> Reply:
@@ -147,12 +147,12 @@ class Pool:
         with self._lock:
             while self._idle:
                 connection = self._idle.pop()
-                if self._lives(connection):
+                if self._is_usable(connection):
                     connection.timed.deadline = deadline
                     return connection
         return None
 
-    def _lives(self, connection: _Connection) -> bool:
+    def _is_usable(self, connection: _Connection) -> bool:
         """Whether an idle connection may be used; one that may not is closed. The lock is held."""
         old = self._clock() - connection.idle_since > _KEEP_S
         if not old and not connection.ended:

@@ -131,7 +131,7 @@ def compare_goldens(
         if answer is None:
             continue
         got = _answered(stepper, bundle.golden_items(golden), golden.steps)
-        same_engine = exact and _made_by(answer, engine.info)
+        same_engine = exact and _is_same_engine(answer, engine.info)
         for tensor in entry.outputs:
             if tensor.name not in answer.outputs:
                 continue
@@ -206,7 +206,7 @@ def replay_batch(bundle: Bundle, entry: ArtifactEntry, engine: Engine, batch: in
             wanted = _output(bundle, answer, tensor, None)
             steps, cosine = _difference(got[tensor.name], wanted, tensor)
             near = steps <= answer.tolerance.steps
-            if not (near if _made_by(answer, engine.info) else cosine >= answer.tolerance.cosine):
+            if not (near if _is_same_engine(answer, engine.info) else cosine >= answer.tolerance.cosine):
                 raise SelfTestError(
                     f"in a batch of {batch}, '{tensor.name}' of item {row} differs by {steps:.0f} steps (cosine "
                     f"{cosine:.4f}) from what it is alone",
@@ -268,7 +268,7 @@ def differs(contract: Contract, got: Mapping[str, NDArray[Any]], wanted: Mapping
     return ""
 
 
-def _made_by(answer: GoldenOutputs, info: EngineInfo) -> bool:
+def _is_same_engine(answer: GoldenOutputs, info: EngineInfo) -> bool:
     """Whether the very engine made it.
     A delegate may round as it likes: it counts as another engine."""
     return (answer.engine, answer.engine_version, None) == (info.name, info.version, info.delegate)

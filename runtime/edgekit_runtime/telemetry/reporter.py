@@ -230,7 +230,7 @@ class Reporter:
             try:
                 now, _ = time.monotonic(), self._spooled
                 if now >= cut_at:
-                    self._cut()
+                    self._close_window()
                     cut_at = max(cut_at + self._window_s, now)
                     trouble = self._trouble
                     if trouble in _TO_LOG and trouble not in self._said:
@@ -242,7 +242,7 @@ class Reporter:
             except Exception:  # noqa: BLE001 - the application must never hear of it
                 self._fault()
         try:
-            self._cut()
+            self._close_window()
             self._farewell()
         except Exception:  # noqa: BLE001
             self._fault()
@@ -274,7 +274,7 @@ class Reporter:
         while self._link.unsent and time.monotonic() < self._give_up_at:
             self._link.step(0.05)
 
-    def _cut(self) -> None:
+    def _close_window(self) -> None:
         """One window: what was counted since the last one."""
         wall, monotonic = self._began
         self._began = (time.time(), time.monotonic())
