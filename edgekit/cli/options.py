@@ -149,7 +149,7 @@ def options_given(*names: str) -> list[str]:
     return [spelt[name] for name in names if context.get_parameter_source(name) is source]
 
 
-BOARD_ENGINES = tuple(name for name, kind in ENGINES.items() if kind.device == "cpu" and name != "openvino")
+BOARD_ENGINES = tuple(name for name, kind in ENGINES.items() if kind.on_boards)
 """Engines with wheels for boards, which `deploy` and `estimate` offer."""
 
 engine = click.option(

@@ -23,20 +23,21 @@ import json
 import logging
 import re
 import secrets
+import threading
 import time
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from edgekit.fleet.broker_thread import BrokerThread
 from edgekit.fleet.errors import FleetError
-from edgekit.fleet.intake import WindowIntake
 from edgekit.fleet.store import Arrival, Change, Event, Mark, Store, moment_of, parse_state
 from edgekit_runtime.errors import WindowError
 from edgekit_runtime.telemetry import DEVICE_ID, ROOT, Broker, Handlers, Link, Seal, origin, parse_event, parse_window
 from edgekit_runtime.telemetry.link import ADVICE
 
-__all__ = ["Credits", "Ingest", "Pace", "collect_rarely"]
+__all__ = ["Credits", "Ingest", "Pace", "WindowIntake", "collect_rarely"]
 
 _LOG = logging.getLogger("edgekit.fleet")
 _SHARE = re.compile(r"[A-Za-z0-9-]{1,64}\Z")
@@ -49,6 +50,8 @@ _MOST_IN_QUEUE = 100_000
 """Boards that wait for credit; others ask again by themselves."""
 _MOST_PACKET_BYTES = 2 << 20
 """Above it the broker drops a message (MQTT 5); what is too large and below is refused and counted here."""
+_FIGURES_S = 60.0
+"""The time that `WindowIntake.figures` covers."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,63 @@ class Credits:
     def _end(self, now: float) -> None:
         while self._given and next(iter(self._given.values()))[1] <= now:
             self.out -= self._given.popitem(last=False)[1][0]
+
+
+class _Second:
+    __slots__ = ("at", "repeated", "waited_s", "windows", "worked_s")
+
+    def __init__(self, at: float, worked_s: float) -> None:
+        self.at, self.worked_s = at, worked_s
+        self.windows = self.repeated = 0
+        self.waited_s = 0.0
+
+
+class WindowIntake:
+    """What was taken in during the last minute, which shows whether the ingestor keeps up.
+
+    Seconds are kept one by one, whatever the number of commits; no clock of a board is in a figure.
+    clock: seconds, monotonic. worked_s: processor time of the calling thread, seconds."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, worked_s: Callable[[], float] = time.thread_time
+    ) -> None:
+        self._clock, self._worked_s = clock, worked_s
+        self._lock = threading.Lock()
+        self._began = clock()
+        self._seconds: deque[_Second] = deque()
+
+    def note(self, windows: int, repeated: int, waited_s: float) -> None:
+        """waited_s: how long the first of these was in hand before all of them were stored."""
+        now, worked_s = self._clock(), self._worked_s()
+        with self._lock:
+            seconds = self._seconds
+            if not seconds or now - seconds[-1].at >= 1.0:
+                seconds.append(_Second(now, worked_s))
+            last = seconds[-1]
+            last.windows += windows
+            last.repeated += repeated
+            last.waited_s = max(last.waited_s, waited_s)
+            last.worked_s = worked_s
+            while seconds[0].at < now - _FIGURES_S - 1.0:
+                seconds.popleft()
+
+    def figures(self) -> dict[str, float]:
+        """windows_per_s, repeated_per_s: new windows, and messages that were stored before.
+        busy: share of a core.
+
+        commit_s: the longest time from a message to its commit.
+        """
+        now = self._clock()
+        with self._lock:
+            lately = [second for second in self._seconds if second.at >= now - _FIGURES_S]
+            over_s = max(1.0, min(_FIGURES_S, now - self._began))
+            worked_s = lately[-1].worked_s - lately[0].worked_s if lately else 0.0
+            return {
+                "windows_per_s": round(sum(second.windows for second in lately) / over_s, 2),
+                "repeated_per_s": round(sum(second.repeated for second in lately) / over_s, 2),
+                "busy": round(min(1.0, worked_s / over_s), 4),
+                "commit_s": round(max((second.waited_s for second in lately), default=0.0), 3),
+            }
 
 
 class Ingest(BrokerThread):

@@ -31,7 +31,6 @@ from edgekit.host.connection import Connection, Patience
 from edgekit.host.errors import RequestError, ServeError
 from edgekit.host.http1 import HttpLimits
 from edgekit.host.models import Repository
-from edgekit.host.reread import Reread
 from edgekit.host.tls import load_certificate, tls_context
 
 __all__ = ["Protection", "Server", "bind", "check_exposure", "protected", "serve"]
@@ -49,6 +48,43 @@ _SWITCH_S = 0.0005
 at ten times its capacity took more than twice as long to refuse."""
 
 _LOG = logging.getLogger("edgekit.host")
+_Stamp = tuple[int, int, int]
+
+
+class Reread:
+    """Files that are replaced while the server runs: renewed certificates, added or removed clients.
+
+    The caller has read what is there at the start. A replacement that is wrong changes nothing, and is logged once.
+    load: reads the files; it may raise ServeError.
+    """
+
+    def __init__(self, paths: Sequence[Path], load: Callable[[], None]) -> None:
+        self._paths, self._load = paths, load
+        self._seen = self._stamps()
+
+    def check(self) -> None:
+        """Read the files again if one of them is another than before."""
+        stamps = self._stamps()
+        if stamps == self._seen:
+            return
+        self._seen = stamps
+        try:
+            self._load()
+        except ServeError as error:
+            _LOG.error("%s; what was read before stays in use", error)
+        else:
+            _LOG.info("read again: %s", ", ".join(map(str, self._paths)))
+
+    def _stamps(self) -> list[_Stamp | None]:
+        stamps: list[_Stamp | None] = []
+        for path in self._paths:
+            try:
+                found = path.stat()
+            except OSError:
+                stamps.append(None)
+            else:
+                stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
+        return stamps
 
 
 class Server:

@@ -11,8 +11,7 @@ from listener import Listener
 from mosquitto import Mosquitto
 
 from edgekit.fleet import Ingest, Pace, SqliteStore
-from edgekit.fleet.ingest import Credits
-from edgekit.fleet.intake import WindowIntake
+from edgekit.fleet.ingest import Credits, WindowIntake
 from edgekit.fleet.store import Mark, quantiles
 from edgekit_runtime.telemetry import Broker, Histogram, Seal, encode_event, sealed_payload
 

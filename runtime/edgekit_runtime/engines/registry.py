@@ -133,6 +133,7 @@ class EngineKind:
     distribution, extra: what brings it.
     use: what people take it for.
     loader: "module:function" of ours, called with format, bytes and setup; `module` is the heavy import behind it.
+    on_boards: whether a board's profile may install it, so that `deploy` and `estimate` offer it.
     device: where it computes. An engine of a GPU answers only after it was measured here, or was asked for.
     kernels: the sets of kernels it has, the preferred one first.
     portable: those whose answers differ least between processors; golden examples are answered with them.
@@ -148,6 +149,7 @@ class EngineKind:
     use: str
     loader: str
     module: str
+    on_boards: bool = False
     device: DeviceKind = "cpu"
     kernels: tuple[Kernels, ...] = ("default",)
     portable: Kernels = "default"
@@ -172,6 +174,7 @@ ENGINES: dict[str, EngineKind] = {
         "run TFLite artifacts",
         "edgekit_runtime.engines.tflite:load_litert",
         "ai_edge_litert.interpreter",
+        on_boards=True,
         kernels=("default", "plain", "reference"),
         delegates=True,
         numpy_1_below=(1, 1),
@@ -184,6 +187,7 @@ ENGINES: dict[str, EngineKind] = {
         "run TFLite artifacts where LiteRT has no wheel",
         "edgekit_runtime.engines.tflite:load_tflite_runtime",
         "tflite_runtime.interpreter",
+        on_boards=True,
         kernels=("default", "plain", "reference"),
         portable="reference",
         delegates=True,
@@ -196,6 +200,7 @@ ENGINES: dict[str, EngineKind] = {
         "run ONNX artifacts",
         "edgekit_runtime.engines.onnx:load_onnxruntime",
         "onnxruntime",
+        on_boards=True,
         kernels=("default", "fast"),
         numpy_1_below=(1, 19),
         overwritten_by=("onnxruntime-gpu",),
