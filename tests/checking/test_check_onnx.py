@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from edgekit.checking import CheckRequest, check
 from edgekit_converters.needs import Runtime, barriers, read_needs
-from edgekit_converters.needs.rules import Node, kernel_versions, missing
+from edgekit_converters.needs.rules import OnnxNode, kernel_versions, missing
 from edgekit_profiles import load
 
 HERE = ("onnxruntime", onnxruntime.__version__)
@@ -147,12 +147,12 @@ def test_the_command_exits_1(edgekit, path):
 
 def test_a_version_between_two_that_were_asked_has_the_kernels_of_the_older():
     versions = kernel_versions()
-    add = Node("", "Add", 14, {"T": "int8"})  # since 1.21
+    add = OnnxNode("", "Add", 14, {"T": "int8"})  # since 1.21
     assert [bool(missing(version, add)) for version in ("1.20.1", "1.20.9", "1.21.0", versions[-1])] == [
         True, True, False, False,
     ]  # fmt: skip
 
 
 def test_of_versions_outside_the_table_nothing_is_said():
-    conv = Node("", "Conv", 11, {"T": "int8"})
+    conv = OnnxNode("", "Conv", 11, {"T": "int8"})
     assert [missing(version, conv) for version in ("1.0.0", "99.0.0")] == ["", ""]
