@@ -133,8 +133,8 @@ class EngineKind:
     distribution, extra: what brings it.
     use: what people take it for.
     loader: "module:function" of ours, called with format, bytes and setup; `module` is the heavy import behind it.
-    on_boards: whether a board's profile may install it, so that `deploy` and `estimate` offer it.
     device: where it computes. An engine of a GPU answers only after it was measured here, or was asked for.
+    on_boards: whether a board's profile may install it, so that `deploy` and `estimate` offer it.
     kernels: the sets of kernels it has, the preferred one first.
     portable: those whose answers differ least between processors; golden examples are answered with them.
     delegates: whether it takes external ones.
@@ -149,8 +149,8 @@ class EngineKind:
     use: str
     loader: str
     module: str
-    on_boards: bool = False
     device: DeviceKind = "cpu"
+    on_boards: bool = False
     kernels: tuple[Kernels, ...] = ("default",)
     portable: Kernels = "default"
     delegates: bool = False
