@@ -155,6 +155,9 @@ def compress(
     start: Literal["sliced", "new"] = "sliced",
     temperature: float = 2.0,
     alpha: float = 0.7,
+    sparsity: float | None = None,
+    repair_s: float = 0.0,
+    beside: Sequence[str | Path] = (),
     contract: str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | Sequence[str] = (),
     trust_model: bool = False,
@@ -200,6 +203,9 @@ def compress(
             start=start,
             temperature=temperature,
             alpha=alpha,
+            sparsity=sparsity,
+            repair_s=repair_s,
+            beside=tuple(map(Path, beside)),
         )
         return journey(request, progress, say)
 

@@ -5,7 +5,8 @@
 The network is a small residual CNN (6,000 items to train, 15 epochs; 2,000 of the test pictures to evaluate). A student
 has half of each layer's channels; it is trained with the teacher, and as the control with labels alone. Pruning aims at
 0.8 of plain INT8's estimate for a Raspberry Pi 4, and is trained for 8 bits after that. Accuracies are those of the
-artifacts. Some ten minutes a seed on two cores; a row is written after each run.
+artifacts, times their estimates and medians on this machine. Some ten minutes a seed on two cores; a row is written
+after each run.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import gzip
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -36,6 +38,19 @@ def idx(name: str) -> NDArray[np.uint8]:
     data = gzip.decompress(next(FOLDER.glob(name)).read_bytes())
     shape = [int.from_bytes(data[4 + 4 * at : 8 + 4 * at], "big") for at in range(data[3])]
     return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)
+
+
+def data() -> tuple[tuple[NDArray[np.float32], NDArray[np.int64]], tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    """(pictures of 0..1, labels) to train on, and to evaluate with."""
+    parts = (("train", _TRAIN), ("t10k", _EVALUATE))
+    train, evaluation = (
+        (
+            (idx(f"{name}-images*")[:most] / 255).astype(np.float32)[..., None],
+            idx(f"{name}-labels*")[:most].astype(np.int64),
+        )
+        for name, most in parts
+    )
+    return train, evaluation
 
 
 def network(seed: int, x: Any, y: Any) -> Any:
@@ -73,18 +88,19 @@ def runs(budget_ms: float) -> dict[str, dict[str, Any]]:
     }
 
 
-def measured(seed: int, folder: Path, done: list[dict[str, Any]], write: Path | None) -> None:
+def measured(
+    seed: int, folder: Path, done: list[dict[str, Any]], write: Path | None, names: Sequence[str] = ()
+) -> None:
+    """names: of runs, empty for all; the first one measures the plain INT8 that the budget follows from."""
     import edgekit
 
-    x, y = idx("train-images*")[:_TRAIN], idx("train-labels*")[:_TRAIN]
-    test_x, test_y = idx("t10k-images*")[:_EVALUATE], idx("t10k-labels*")[:_EVALUATE]
-    train, evaluation = (
-        ((each / 255).astype(np.float32)[..., None], of.astype(np.int64)) for each, of in ((x, y), (test_x, test_y))
-    )
+    train, evaluation = data()
     model = folder / "net.keras"
     network(seed, *train).save(model)
     budget = 0.0
     for name in runs(budget):
+        if names and name not in names:
+            continue
         started = perf_counter()
         report = edgekit.compress(
             model, train=train, evaluation=evaluation, output=folder / name.replace(" ", "-"), profile=_BOARD,
@@ -103,13 +119,14 @@ def measured(seed: int, folder: Path, done: list[dict[str, Any]], write: Path | 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--runs", nargs="+", default=[], metavar="NAME", help="distilled, and others behind it")
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     done: list[dict[str, Any]] = []
     for seed in given.seeds:
         with tempfile.TemporaryDirectory() as folder:
-            measured(seed, Path(folder), done, given.write)
+            measured(seed, Path(folder), done, given.write, given.runs)
 
 
 if __name__ == "__main__":

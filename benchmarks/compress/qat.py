@@ -1,10 +1,11 @@
 """Plain INT8, the repaired build and quantization-aware training of one network, over seeds, on real labels.
 
-    python benchmarks/compress/qat.py --seeds 0 1 2 --write benchmarks/results/compress.json
+    python benchmarks/compress/qat.py --seeds 0 1 2 --write benchmarks/results/compress.json --tfmot FOLDER
 
 The network is a small depthwise CNN on scikit-learn's digits (1,200 to train, 597 to evaluate). Its batch norms begin
 with gains that differ by a factor of e^2 and more, so that channels of one tensor have unlike ranges: the kind on which
 one scale a tensor fails. No weight is touched by hand. Accuracies are those of the artifacts, on the same 597 items.
+With --tfmot tensorflow-model-optimization trains the same network in an environment of its own, made in that folder.
 Minutes a seed on two cores; a row is written after each seed.
 """
 
@@ -13,15 +14,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 _SPREAD = 2.0
 _RECIPES = ("tflite-int8", "onnx-int8-qdq")
+_EPOCHS, _BATCH, _RATE = 12, 32, 1e-3
 
 
 def network(seed: int, x: Any, y: Any) -> Any:
@@ -49,16 +54,43 @@ def network(seed: int, x: Any, y: Any) -> Any:
     return model
 
 
-def measured(seed: int, folder: Path) -> dict[str, Any]:
-    """One seed: a row for each artifact, and the seconds of each stage."""
+def digits() -> tuple[tuple[NDArray[np.float32], NDArray[np.int64]], tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    """(pictures of 0..1, labels) to train on, and to evaluate with."""
     from sklearn.datasets import load_digits
-
-    import edgekit
 
     pixels, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     x, y = (pixels / 16).astype(np.float32).reshape(-1, 8, 8, 1)[order], labels.astype(np.int64)[order]
-    train, evaluation = (x[:1200], y[:1200]), (x[1200:], y[1200:])
+    return (x[:1200], y[:1200]), (x[1200:], y[1200:])
+
+
+def by_tfmot(model: Path, seed: int, folder: Path, python: Path) -> dict[str, Any]:
+    """The row of what tfmot makes of the trained network, as long and at the same rate."""
+    import keras
+
+    from edgekit_runtime.engines import load_engine
+
+    (x, y), (items, labels) = digits()
+    weights = keras.models.load_model(model, compile=False).get_weights()
+    named: dict[str, Any] = {f"weight{at}": weight for at, weight in enumerate(weights)}
+    settings = {"epochs": _EPOCHS, "batch": _BATCH, "rate": _RATE, "seed": seed}
+    np.savez(folder / "work.npz", x=x, y=y, **named, **settings)
+    file = folder / "tfmot.tflite"
+    peer = Path(__file__).with_name("tfmot_peer.py")
+    subprocess.run([str(python), str(peer), str(folder / "work.npz"), str(file)], check=True)
+    with load_engine("tflite", file.read_bytes(), engine="litert") as engine:
+        right = [
+            int(np.argmax(engine.run([item[None]])[0])) == label for item, label in zip(items, labels, strict=True)
+        ]
+    score = float(np.mean(right))
+    return {"step": "tfmot", "recipe": "tflite-int8", "metric": "top1", "score": score, "bytes": file.stat().st_size}
+
+
+def measured(seed: int, folder: Path, python: Path | None = None) -> dict[str, Any]:
+    """One seed: a row for each artifact, and the seconds of each stage. python: of tfmot's environment."""
+    import edgekit
+
+    train, evaluation = digits()
     model = folder / "net.keras"
     network(seed, *train).save(model)
     common: dict[str, Any] = {"cache": folder / "cache", "say": lambda line: None}
@@ -76,7 +108,7 @@ def measured(seed: int, folder: Path) -> dict[str, Any]:
     seconds["compress"] = -perf_counter()
     made = edgekit.compress(
         model, train=train, evaluation=evaluation, output=folder / "out", steps=["qat"], profile="raspberry-pi-4",
-        max_drop=0.01, epochs=12, batch=32, **common,
+        max_drop=0.01, epochs=_EPOCHS, batch=_BATCH, rate=_RATE, **common,
     )  # fmt: skip
     seconds["compress"] += perf_counter()
     rows = [{**row, "interval": row["interval"]} for row in made.as_json()["rows"]]
@@ -88,6 +120,10 @@ def measured(seed: int, folder: Path) -> dict[str, Any]:
                 "score": found["artifact"], "drop": found["loss"], "interval": found["ci95"], "items": found["items"],
                 "int8": found["quantized_macs"], "bytes": one["bytes"],
             })  # fmt: skip
+    if python is not None:
+        seconds["tfmot"] = -perf_counter()
+        rows.append(by_tfmot(model, seed, folder, python))
+        seconds["tfmot"] += perf_counter()
     after = built(folder / "out" / "net.keras", "after") if made.model is not None else {"bundles": []}
     chosen = [bundle["recipe"] for bundle in after["bundles"]]
     return {"seed": seed, "rows": rows, "packed after compress": chosen, "seconds": seconds}
@@ -97,14 +133,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--tfmot", type=Path, metavar="FOLDER")
     given = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    python = None
+    if given.tfmot is not None:
+        sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+        from benchmarks.conversion.environment import peers_python
+
+        python = peers_python(given.tfmot, Path(__file__).with_name("requirements.txt"), "tfmot-environment")
     found = []
     for seed in given.seeds:
         with tempfile.TemporaryDirectory() as folder:
-            found.append(measured(seed, Path(folder)))
+            found.append(measured(seed, Path(folder), python))
         for row in found[-1]["rows"]:
-            print(seed, row["step"], row["recipe"], row["score"], row["int8"], flush=True)
+            print(seed, row["step"], row["recipe"], row["score"], row.get("int8"), flush=True)
         if given.write is not None:
             given.write.write_text(json.dumps({"network": "digits, depthwise", "seeds": found}, indent=1) + "\n")
 

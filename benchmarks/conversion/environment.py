@@ -1,4 +1,4 @@
-"""The peers' own virtual environment, made on first use from requirements.txt beside this file.
+"""The peers' own virtual environment, made on first use from requirements.txt beside this file, or from another list.
 
 python benchmarks/conversion/environment.py --cache FOLDER
 """
@@ -15,11 +15,11 @@ __all__ = ["peers_python"]
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
 
-def peers_python(cache: Path) -> Path:
-    """Its interpreter. RecipeResult anew where requirements.txt has changed."""
-    folder = (cache / "peers-environment").resolve()
+def peers_python(cache: Path, requirements: Path = REQUIREMENTS, name: str = "peers-environment") -> Path:
+    """Its interpreter. Made anew where the requirements have changed."""
+    folder = (cache / name).resolve()
     python, done = folder / "bin/python", folder / "installed.txt"
-    wanted = REQUIREMENTS.read_text()
+    wanted = requirements.read_text()
     if not done.exists() or done.read_text() != wanted:
         print("making the peers' environment: some minutes", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
@@ -31,7 +31,7 @@ def peers_python(cache: Path) -> Path:
             "--quiet",
             "--disable-pip-version-check",
             "-r",
-            str(REQUIREMENTS),
+            str(requirements),
         ]
         subprocess.run(command, check=True)
         done.write_text(wanted)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from edgekit.cli import completion
-from edgekit.cli.options import PATH, PERCENT, as_json, budget_ms, print_json, profile_path, say
+from edgekit.cli.options import PATH, PERCENT, FiniteRange, as_json, budget_ms, print_json, profile_path, say
 from edgekit.cli.progress import console_progress
 
 __all__ = ["compress"]
@@ -23,7 +23,7 @@ __all__ = ["compress"]
 @click.option(
     "--steps",
     metavar="LIST",
-    help="What to do, of distill,prune,qat. Default: what --max-drop and --budget-ms call for, which may be nothing.",
+    help="What to do, of distill,prune,sparse,qat. Default: what --max-drop and --budget-ms call for, maybe nothing.",
 )
 @click.option("--max-drop", type=PERCENT, metavar="PERCENT", help="How much accuracy INT8 may cost you, in points: 1%.")
 @click.option(
@@ -61,6 +61,23 @@ __all__ = ["compress"]
 )
 @click.option("--temperature", type=float, default=2.0, show_default=True, help="distill: softens answers of classes.")
 @click.option("--alpha", type=float, default=0.7, show_default=True, help="distill: the teacher's share of the loss.")
+@click.option("--sparsity", type=float, metavar="SHARE", help="sparse: the share of weights that become zero: 0.5.")
+@click.option(
+    "--repair-budget",
+    "repair_s",
+    type=FiniteRange(0, 86_400),
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Show what a build's repair reaches in that time beside the steps. 0: do not.",
+)
+@click.option(
+    "--beside",
+    type=PATH,
+    multiple=True,
+    metavar="DIR",
+    help="The -o of a run with another --seed: the page shows their spread; repeatable.",
+)
 @click.option("--contract", type=PATH, metavar="TOML", help="As for edgekit build.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=1,3,48,192", help="As for edgekit build.")
 @click.option("--trust-model", is_flag=True, help="As for edgekit build.")
@@ -107,4 +124,6 @@ def compress(as_json: bool, **options: Any) -> int:
         for line in report.table():
             say(line)
         say(report.verdict)
+        if report.page is not None:
+            say(f"page  {report.page}")
     return 0 if report.kept else 1

@@ -4,7 +4,8 @@ Rules:
 - plain INT8 is measured first, on artifacts, and each step after it in the same way; a step that did not help is not
   kept, and the next one starts from what was there before it. Where nothing is kept no model is written;
 - training for accuracy helps where the best artifact loses less than before it; a smaller network helps where it takes
-  less time, or fewer products without a board, and what comes out in the end keeps the limit of accuracy;
+  less time, or fewer products without a board, and what comes out in the end keeps the limit of accuracy; a sparse one
+  where its artifact takes fewer bytes when compressed, and the same;
 - without steps the limits decide: too slow calls for pruning, or distilling where a teacher or a width is given; too
   much lost for training in 8 bits; where plain INT8 keeps both, nothing is trained;
 - no item of the evaluation set is trained on: where the training set holds one, it is refused and the items counted;
@@ -27,15 +28,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.building.candidates import Clocks, candidates, is_here, lasting_estimate, timer
 from edgekit.building.data import Opener, cached_survey, key, survey_digest
 from edgekit.building.journey import output_folder, refuse_full_disk
-from edgekit.building.making import Maker, RecipeResult, Workers
+from edgekit.building.making import Maker, Workers
 from edgekit.building.request import BuildRequest
 from edgekit.building.subject import BuildSubject, open_subject
+from edgekit.compressing.measuring import Gauge
 from edgekit.compressing.request import (
     PLAIN,
-    RECIPES,
     STEPS,
     CompressReport,
     CompressRequest,
@@ -44,19 +44,18 @@ from edgekit.compressing.request import (
     check,
     line_of,
 )
+from edgekit.compressing.result import known_rows, read_beside, row_of, write_report
 from edgekit.compressing.steps import Bench, Teacher, carry_out, open_teacher
 from edgekit.packaging import write_whole
 from edgekit.version import __version__
-from edgekit_converters import contract_file, fidelity, targets, workload
+from edgekit_converters import contract_file, fidelity
 from edgekit_converters.calibration import Dataset, Subset, Survey, source_samples, visiting_order
 from edgekit_converters.choose import MAX_DROP
 from edgekit_converters.compress.record import Record, read_record, with_record
 from edgekit_converters.errors import CompressError, SourceError
 from edgekit_converters.progress import Progress, silent
-from edgekit_converters.sources.load import open_source
 from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.store import NO_STORE, DiskStore
-from edgekit_profiles import Estimate, installable
 from edgekit_runtime.bundle.codec import to_json
 
 __all__ = ["compress"]
@@ -73,15 +72,10 @@ def compress(
 ) -> CompressReport:
     """Raises EdgekitError for a model, data or limits that cannot be worked with."""
     check(request)
+    read_beside(request)  # raises before anything is trained
     limits = Limits.of(request)
     with refuse_full_disk(), output_folder(request.output, progress), Workers(request.jobs, progress) as workers:
         return _Journey(_trainable(request, say), limits, workers, say).run()
-
-
-def _row(stored: dict[str, Any]) -> Measured:
-    """As it was before it was JSON."""
-    interval = stored["interval"]
-    return Measured(**stored | {"interval": None if interval is None else tuple(interval)})
 
 
 def _trainable(request: CompressRequest, say: Callable[[str], None]) -> CompressRequest:
@@ -137,6 +131,7 @@ class _Journey:
     def __init__(self, request: CompressRequest, limits: Limits, workers: Workers, say: Callable[[str], None]) -> None:
         self._request, self._limits, self._workers, self._say = request, limits, workers, say
         self._store = NO_STORE if request.cache is None else DiskStore(request.cache)
+        self._gauge = Gauge(request, self._store, workers)
         self._result = request.output / request.model.name
 
     def run(self) -> CompressReport:
@@ -169,22 +164,24 @@ class _Journey:
         made = self._made()
         if made is not None and made.key == name:
             self._say(f"{self._result} is what this command makes: nothing to do")
-            rows = tuple(map(_row, made.steps[-1]["rows"]))
-            return self._report(rows, made.steps, self._result)
+            rows = known_rows(request, name) or tuple(map(row_of, made.steps[-1]["rows"]))
+            return self._written(self._report(rows, made.steps, self._result), name)
         readable = [index for index in range(len(given)) if index not in found.unreadable]
         chosen = sorted(visiting_order(len(readable), request.seed)[:_CALIBRATION])
         calibration = Subset(given, [readable[index] for index in chosen])
         digest = key("chosen", survey_digest(found), chosen)
         sets = replace(subject.sets, calibration=calibration, calibration_digest=digest)
         subject = replace(subject, sets=sets)
-        plain = self._measured(PLAIN, Maker(subject, subject.workspace(self._workers.progress), self._workers))
-        plain = self._told(plain)
+        maker = Maker(subject, subject.workspace(self._workers.progress), self._workers)
+        original = self._told(self._gauge.originals(maker))
+        plain = self._told(self._gauge.rows(PLAIN, maker))
         if not self._limits.made(plain):
             failed = next(row for row in plain if row.recipe in self._limits.recipes)
             what = f"{failed.recipe} cannot be made: {failed.failed}"
             raise CompressError(what, where=str(request.model), do="Build it: the report says what stands in the way")
         if not request.steps and self._limits.kept(plain):
-            return self._report(plain, (), None)
+            return self._report(self._gauge.timed(subject, (*original, *plain)), (), None)
+        repaired = self._told(self._gauge.repaired(maker, plain)) if request.repair_s else ()
         with _scratch(request.output, request.model.stem) as folder:
             data = self._data(subject, Subset(given, readable), classes, folder)
             store = DiskStore(folder) if request.cache is None else self._store
@@ -192,9 +189,9 @@ class _Journey:
             options = TrainingOptions(batches, request.batch, request.rate, seed=request.seed, key=name)
             bench = Bench(
                 request, subject, data, readable, options, folder, store, self._limits,
-                partial(self._high_ms, subject), self._workers.progress, self._say, teacher,
+                partial(self._gauge.high_ms, subject), self._workers.progress, self._say, teacher,
             )  # fmt: skip
-            chain = _Chain(request.model, plain, plain)
+            chain = _Chain(request.model, plain, (*original, *plain, *repaired))
             self._trained(chain, bench)
             return self._finished(chain, bench)
 
@@ -243,7 +240,7 @@ class _Journey:
     def _key(self, subject: BuildSubject, found: Survey, teacher: Teacher | None) -> str:
         request = self._request
         settings = [request.steps, request.epochs, request.batch, request.rate, request.seed, request.max_drop]
-        settings += [request.width, request.start, request.temperature, request.alpha]
+        settings += [request.width, request.start, request.temperature, request.alpha, request.sparsity]
         settings += [] if teacher is None else [teacher.source.sha256, to_json(teacher.contract)]
         sets = (survey_digest(found), subject.sets.evaluation_digest, request.profile, request.budget_ms)
         return key("compress", subject.source.sha256, to_json(subject.contract), *sets, settings)
@@ -256,14 +253,20 @@ class _Journey:
                 chain.steps.append({"step": step, "kept": False, "why": "the budget was kept before it", "rows": []})
                 continue
             self._say(f"step {step}:")
-            made = carry_out(step, chain.path, replace(bench, options=options, rows=chain.current))
+            sparse = "sparse" in chain.kept
+            made = carry_out(step, chain.path, replace(bench, options=options, rows=chain.current, sparse=sparse))
             candidate = bench.folder / step / self._request.model.name
             candidate.parent.mkdir(exist_ok=True)
             write_whole(candidate, with_record(made.data, Record((), made.ranges)), "the model")
-            rows = self._told(self._measured(step, self._maker_of(candidate, bench.subject)))
+            maker = self._gauge.maker_of(candidate, bench.subject)
+            rows = self._gauge.rows(step, maker)
+            if step == "sparse":  # kernels that skip zeros are of floats alone
+                rows += self._gauge.in_float(step, maker)
+            rows = self._told(rows)
             why = self._why_not(step, chain.current, rows)
             chain.rows += rows
             record = {"step": step, "kept": not why, "why": why, "edgekit": __version__, **made.record}
+            record["gain"] = self._gain(bench.subject, chain.current, rows)
             chain.steps.append(record | {"rows": [asdict(row) for row in chain.rows]})
             if not why:
                 chain.path, chain.current, chain.made = candidate, rows, made
@@ -288,18 +291,29 @@ class _Journey:
             return "no artifact can be made of its result"
         if step == "prune" or (step == "distill" and self._request.width is not None):
             return "" if limits.cost(after) < limits.cost(before) else "it takes no less time"
+        if step == "sparse":
+            return "" if limits.packed(after) < limits.packed(before) else "it takes no fewer bytes when compressed"
         return "" if limits.drop(after) < limits.drop(before) else "it loses no less than before"
+
+    def _gain(
+        self, subject: BuildSubject, before: Sequence[Measured], after: Sequence[Measured]
+    ) -> dict[str, Any] | None:
+        """Of the best artifact against the best before it; None where there is none, or no metric."""
+        first, second = self._limits.best(before), self._limits.best(after)
+        found = None if first is None or second is None else self._gauge.gain(subject, first, second)
+        return None if found is None else found.as_json()
 
     def _finished(self, chain: _Chain, bench: Bench) -> CompressReport:
         """What was kept is written, if it keeps the limit of accuracy where it was made narrower."""
         most = MAX_DROP if self._request.max_drop is None else self._request.max_drop
         lost = self._limits.drop(chain.current)
-        shrunk = "prune" in chain.kept or ("distill" in chain.kept and self._request.width is not None)
+        shrunk = {"prune", "sparse"} & set(chain.kept) or ("distill" in chain.kept and self._request.width is not None)
         if shrunk and not replace(self._limits.accuracy, max_drop=most).allow(lost):
             chain.drop_all(f"in the end it loses {100 * lost:.2f} points, more than the {100 * most:.4g} allowed")
         rows = (*chain.rows, *self._teacher_row(bench))
+        timed = self._gauge.timed(bench.subject, rows)
         if chain.made is None:
-            return self._report(rows, tuple(chain.steps), None)
+            return self._written(self._report(timed, tuple(chain.steps), None), bench.options.key)
         request = self._request
         file = request.contract or contract_file.find_contract_file(request.model)
         if file is not None:
@@ -307,7 +321,14 @@ class _Journey:
         chain.steps[-1]["rows"] = [asdict(row) for row in rows]
         record = Record(tuple(chain.steps), chain.made.ranges, bench.options.key)
         write_whole(self._result, with_record(chain.made.data, record), "the model")
-        return self._report(rows, tuple(chain.steps), self._result)
+        return self._written(self._report(timed, tuple(chain.steps), self._result), bench.options.key)
+
+    def _written(self, report: CompressReport, name: str) -> CompressReport:
+        """With its JSON and its page beside the result."""
+        report, failed = write_report(report, self._request, name)
+        if failed:
+            self._say(f"there is no page: {failed}")
+        return report
 
     def _teacher_row(self, bench: Bench) -> tuple[Measured, ...]:
         """What a teacher of its own scores on the evaluation set, as it is."""
@@ -331,27 +352,6 @@ class _Journey:
         row = Measured("teacher", "as it is", score.metric, score.original, score.artifact)
         return self._told((row,))
 
-    def _high_ms(self, subject: BuildSubject, path: Path, recipe: str) -> float | None:
-        """Of that model's artifact, the high end of the board's estimate."""
-        sets = subject.sets  # ranges change no time: a few items do
-        assert sets.calibration is not None
-        few = range(min(_FEW, len(sets.calibration)))
-        sets = replace(
-            sets,
-            calibration=Subset(sets.calibration, few),
-            calibration_digest=key("few", sets.calibration_digest, len(few)),
-        )
-        maker = self._maker_of(path, replace(subject, sets=sets))
-        (found,) = self._times(maker, [maker.convert(targets.recipe(recipe))])
-        return None if found is None else found.high_ms
-
-    def _maker_of(self, path: Path, subject: BuildSubject) -> Maker:
-        """What makes artifacts of that model, compared with the original's answers; nothing of that is remembered as if
-        it were compared with its own."""
-        source = open_source(path, self._request.options, NO_STORE)
-        new = replace(subject, source=source, store=NO_STORE, scratch=None)
-        return Maker(new, new.workspace(self._workers.progress), self._workers)
-
     def _data(self, subject: BuildSubject, given: Subset, classes: bool, folder: Path) -> Any:
         """The training set as the model takes it, in a file of the folder: it may be larger than the memory."""
         from edgekit_converters.compress.train import TrainingData
@@ -371,23 +371,6 @@ class _Journey:
         if classes:
             return TrainingData(x, np.asarray(labels, np.int64), "classes")
         return TrainingData(x, np.asarray(labels, np.float32).reshape(len(labels), -1), "numbers")
-
-    def _measured(self, step: str, maker: Maker) -> tuple[Measured, ...]:
-        results = maker.workers.run([partial(maker.make, targets.recipe(name)) for name in RECIPES])
-        times = self._times(maker, results)
-        return tuple(_measured(step, one, ms) for one, ms in zip(results, times, strict=True))
-
-    def _times(self, maker: Maker, results: Sequence[RecipeResult]) -> list[Estimate | None]:
-        """Of the file and the board alone, as a bundle says them: times of this workstation, which is busy training,
-        differ from one run to the next. Where it is the board it is timed."""
-        profile = self._request.load_profile()
-        if profile is None:
-            return [None] * len(results)
-        support = installable(profile)
-        if not is_here(profile):
-            return [lasting_estimate(profile, support, one, ()) for one in results]
-        clocks = Clocks(timer(maker.subject, self._store, results))
-        return [one.estimate for one in candidates(profile, support, results, clocks)]
 
     def _report(
         self, rows: tuple[Measured, ...], steps: tuple[dict[str, Any], ...], model: Path | None
@@ -410,8 +393,11 @@ class _Journey:
         if accuracy.max_drop is not None or accuracy.budget_ms is not None:
             verdict += f"; the limits are {'' if kept else 'not '}kept"
         for step in steps:
+            gain = step.get("gain")
             if not step["kept"]:
                 verdict += f"; {step['step']} was not kept: {step['why']}"
+            elif gain is not None and gain["noise"]:
+                verdict += f"; what {step['step']} changed is {gain['words']}"
         return CompressReport(model, rows, steps, verdict, kept)
 
 
@@ -440,26 +426,6 @@ def _check_labels(subject: BuildSubject, found: Survey, train: str) -> bool:
                 do="Give items of every class that the model knows",
             )
     return True
-
-
-def _measured(step: str, made: RecipeResult, time: Estimate | None) -> Measured:
-    found, artifact = made.fidelity, made.artifact
-    if found is None or artifact is None:
-        return Measured(step, made.recipe.name, failed=made.failed or "it was not made")
-    return Measured(
-        step,
-        made.recipe.name,
-        found.metric,
-        found.original,
-        found.artifact,
-        found.loss,
-        found.ci95,
-        found.quantized_macs,
-        len(artifact.data),
-        workload.read_workload(made.recipe.format, artifact.data, "int8").macs,
-        None if time is None else time.mid_ms,
-        None if time is None else time.high_ms,
-    )
 
 
 @contextmanager

@@ -20,14 +20,34 @@ from edgekit_converters.errors import CompressError
 from edgekit_converters.sources.model import LoadOptions
 from edgekit_profiles import Profile, installable, milliseconds, open_catalogue
 
-__all__ = ["RECIPES", "STEPS", "CompressReport", "CompressRequest", "Limits", "Measured", "check", "line_of"]
+__all__ = [
+    "FLOATS",
+    "ORIGINAL",
+    "PLAIN",
+    "RECIPES",
+    "REPAIRED",
+    "STEPS",
+    "CompressReport",
+    "CompressRequest",
+    "Gain",
+    "Limits",
+    "Measured",
+    "check",
+    "line_of",
+    "note_of",
+]
 
-STEPS = ("distill", "prune", "qat")
+STEPS = ("distill", "prune", "sparse", "qat")
 """Names of the steps, in the order in which they are carried out."""
 RECIPES = ("tflite-int8", "onnx-int8-qdq")
 """What a result is measured as: plain INT8 of each format."""
+FLOATS = ("tflite-f32", "onnx-f32")
+"""What the original is measured as."""
+ORIGINAL = "original"
 PLAIN = "plain INT8"
 """Of the model as it was given."""
+REPAIRED = "repaired"
+"""What a build makes of plain INT8 that misses the limit."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +57,9 @@ class CompressRequest:
     steps: empty where the limits decide. epochs: passes over the training set for each step, at most. max_drop: points
     of the metric, budget_ms: of the board's estimate; None for no limit. cache: as a build's. teacher: a model that
     edgekit reads, None for the model itself; width: share of the channels that a derived student has, None for the
-    model as the student; start: its weights. temperature, alpha: as of `Teaching`.
+    model as the student; start: its weights. temperature, alpha: as of `Teaching`. repair_s: seconds for what a build
+    would repair, 0 for not. beside: folders of results with other seeds, which the page shows, too. sparsity: share of
+    each kernel's weights that the step sparse makes zero.
     """
 
     model: Path
@@ -62,6 +84,9 @@ class CompressRequest:
     start: Literal["sliced", "new"] = "sliced"
     temperature: float = 2.0
     alpha: float = 0.7
+    repair_s: float = 0.0
+    beside: tuple[Path, ...] = ()
+    sparsity: float | None = None
 
     @property
     def distills(self) -> bool:
@@ -73,10 +98,11 @@ class CompressRequest:
 
 @dataclass(frozen=True)
 class Measured:
-    """One artifact. step: "plain INT8", "teacher", or the step that made its model. score, original: the metric of it
-    and of the original on the evaluation set. drop: as `Fidelity.loss`; interval: 95 %, None without a metric. int8:
-    share of the products in 8 bits, 0..1. macs: multiply-accumulates. ms, high_ms: middle and high end of the board's
-    estimate, None for none. failed: why there is no artifact."""
+    """One artifact. step: "original", "plain INT8", "repaired", "teacher", or the step that made its model. score,
+    original: the metric of it and of the original on the evaluation set. drop: as `Fidelity.loss`; interval: 95 %, None
+    without a metric. int8: share of the products in 8 bits, 0..1. macs: multiply-accumulates. low_ms, ms, high_ms: the
+    board's estimate, None for none. here_ms: the median on this machine, None where it was not timed. packed_bytes: of
+    the artifact compressed by xz. failed: why there is no artifact."""
 
     step: str
     recipe: str
@@ -91,6 +117,34 @@ class Measured:
     ms: float | None = None
     high_ms: float | None = None
     failed: str = ""
+    low_ms: float | None = None
+    here_ms: float | None = None
+    packed_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a step's artifact loses less than the one before it. of: the step before; recipe: of the artifact. points:
+    of the metric, as `drop`, with its 95 % interval over the items that both answered."""
+
+    of: str
+    recipe: str
+    metric: str
+    points: float
+    ci95: tuple[float, float]
+
+    @property
+    def noise(self) -> bool:
+        """Whether the interval holds zero."""
+        return self.ci95[0] <= 0 <= self.ci95[1]
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"noise": self.noise, "words": str(self)}
+
+    def __str__(self) -> str:
+        low, high = self.ci95
+        text = f"{100 * self.points:+.1f} points, {100 * low:+.1f} to {100 * high:+.1f}, against {self.of}"
+        return f"inside the noise: {text}" if self.noise else text
 
 
 @dataclass(frozen=True)
@@ -126,11 +180,20 @@ class Limits:
     def kept(self, rows: Sequence[Measured]) -> bool:
         return any(self.on_time(row) and self.near(row) for row in self.made(rows))
 
-    def drop(self, rows: Sequence[Measured]) -> float:
-        """The least of those on time; of all where none is."""
+    def best(self, rows: Sequence[Measured]) -> Measured | None:
+        """The one that loses least of those on time; of all where none is."""
         made = self.made(rows)
         timely = [row for row in made if self.on_time(row)] or made
-        return min((row.drop for row in timely if row.drop is not None), default=math.inf)
+        return min(timely, key=lambda row: math.inf if row.drop is None else row.drop, default=None)
+
+    def drop(self, rows: Sequence[Measured]) -> float:
+        """Of the best one."""
+        best = self.best(rows)
+        return math.inf if best is None or best.drop is None else best.drop
+
+    def packed(self, rows: Sequence[Measured]) -> float:
+        """The fewest bytes of a compressed artifact."""
+        return min((float(row.packed_bytes) for row in self.made(rows)), default=math.inf)
 
     def cost(self, rows: Sequence[Measured]) -> float:
         """The least high end of an estimate; multiply-accumulates where there is none."""
@@ -141,18 +204,20 @@ class Limits:
 @dataclass(frozen=True)
 class CompressReport:
     """model: what was written, None where nothing was worth it. steps: a record of each step that was carried out, with
-    `kept` and, where it is not, `why`. verdict: in words. kept: whether the limits are kept by the model, or by plain
-    INT8 where there is none."""
+    `kept`, `gain` and, where it is not kept, `why`. verdict: in words. kept: whether the limits are kept by the model,
+    or by plain INT8 where there is none. page: the HTML page, None where there is none."""
 
     model: Path | None
     rows: tuple[Measured, ...]
     steps: tuple[dict[str, Any], ...]
     verdict: str
     kept: bool
+    page: Path | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
             "model": None if self.model is None else str(self.model),
+            "page": None if self.page is None else str(self.page),
             "kept": self.kept,
             "verdict": self.verdict,
             "rows": [asdict(row) for row in self.rows],
@@ -161,8 +226,8 @@ class CompressReport:
 
     def table(self) -> list[str]:
         """Lines of aligned columns, for a person."""
-        why = {step["step"]: "kept" if step["kept"] else f"not kept: {step['why']}" for step in self.steps}
-        head = ("step", "artifact", "score", "drop", "MACs", "ms, estimated", "kB", "")
+        why = {step["step"]: note_of(step) for step in self.steps}
+        head = ("step", "artifact", "score", "drop", "MACs", "ms, estimated", "ms, here", "kB", "kB, xz", "")
         lines = [head, *(_cells(row, why.get(row.step, "")) for row in self.rows)]
         widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
         return [
@@ -170,14 +235,22 @@ class CompressReport:
         ]
 
 
+def note_of(step: dict[str, Any]) -> str:
+    """Whether a step was kept, in words, and what it gained."""
+    text = "kept" if step["kept"] else f"not kept: {step['why']}"
+    return f"{text}; {step['gain']['words']}" if step.get("gain") else text
+
+
 def _cells(row: Measured, note: str) -> tuple[str, ...]:
     if row.failed:
-        return (row.step, row.recipe, "", "", "", "", "", row.failed)
+        return (row.step, row.recipe, *[""] * 7, row.failed)
     score = "" if row.score is None else f"{row.score:.4f}"
     drop = "" if row.drop is None else f"{100 * row.drop:.2f}"
     time = "" if row.ms is None or row.high_ms is None else f"{milliseconds(row.ms)}, to {milliseconds(row.high_ms)}"
+    here = "" if row.here_ms is None else milliseconds(row.here_ms)
     macs = f"{row.macs / 1e6:.3g} M" if row.macs else ""
-    return (row.step, row.recipe, score, drop, macs, time, f"{row.bytes / 1000:.0f}" if row.bytes else "", note)
+    sizes = (f"{size / 1000:.0f}" if size else "" for size in (row.bytes, row.packed_bytes))
+    return (row.step, row.recipe, score, drop, macs, time, here, *sizes, note)
 
 
 def line_of(row: Measured) -> str:
@@ -226,6 +299,16 @@ def _check_steps(request: CompressRequest) -> None:
     """Steps and what they need."""
     if request.width is not None and not 0 < request.width < 1:
         raise CompressError(f"--width is {request.width:g}", do="Give the share of channels that stay: --width 0.5")
+    if not (math.isfinite(request.repair_s) and request.repair_s >= 0):
+        raise CompressError(f"--repair-budget is {request.repair_s:g}", do="Give seconds, or 0 for no repair")
+    if request.sparsity is not None and not 0 < request.sparsity < 1:
+        raise CompressError(
+            f"--sparsity is {request.sparsity:g}", do="Give the share of weights that become zero: --sparsity 0.5"
+        )
+    if ("sparse" in request.steps) != (request.sparsity is not None):
+        raise CompressError(
+            "the step sparse and --sparsity need each other", do="Give both: --steps sparse --sparsity 0.5"
+        )
     if not 0 < request.alpha <= 1:
         raise CompressError(
             f"--alpha is {request.alpha:g}", do="Give the teacher's share of the loss, above 0 and at most 1"

@@ -108,9 +108,11 @@ class _Rearranged:
 
 @dataclass(frozen=True)
 class Bench:
-    """What every step works with. data: TrainingData of `chosen`, the readable items of the training set. options:
-    TrainingOptions, whose key is of all that the run follows from. rows: what was measured before the step. high_ms: of
-    a `.keras` file's artifact, by recipe, the high end of its estimate."""
+    """What every step works with.
+
+    data: TrainingData of `chosen`, the readable items of the training set. options: TrainingOptions, whose key is of
+    all that the run follows from. rows: what was measured before the step. high_ms: of a `.keras` file's artifact, by
+    recipe, the high end of its estimate. sparse: whether a step before it made kernels sparse."""
 
     request: CompressRequest
     subject: BuildSubject
@@ -125,6 +127,7 @@ class Bench:
     say: Callable[[str], None]
     teacher: Teacher | None = None
     rows: tuple[Measured, ...] = ()
+    sparse: bool = False
 
 
 def open_teacher(request: CompressRequest, subject: BuildSubject, store: StageStore) -> Teacher | None:
@@ -158,13 +161,38 @@ def _outputs(source: SourceModel) -> str:
 
 def carry_out(step: str, path: Path, bench: Bench) -> Any:
     """A TrainedFile. Raises EdgekitError where the step cannot be carried out."""
-    return {"distill": _distill, "prune": _prune, "qat": _qat}[step](path, bench)
+    return {"distill": _distill, "prune": _prune, "sparse": _sparse, "qat": _qat}[step](path, bench)
 
 
 def _qat(path: Path, bench: Bench) -> Any:
     from edgekit_converters.compress.qat import train_for_8_bits
 
-    return train_for_8_bits(path, bench.data, bench.options, bench.folder, bench.progress, bench.say, store=bench.store)
+    return train_for_8_bits(
+        path,
+        bench.data,
+        bench.options,
+        bench.folder,
+        bench.progress,
+        bench.say,
+        store=bench.store,
+        hold_zeros=bench.sparse,
+    )
+
+
+def _sparse(path: Path, bench: Bench) -> Any:
+    from edgekit_converters.compress.channels import trace, without
+    from edgekit_converters.compress.float_training import FloatRun, train_float
+    from edgekit_converters.compress.qat import open_network
+    from edgekit_converters.compress.simulation import Simulation
+    from edgekit_converters.compress.train import Teaching, answers_of
+
+    network = replace(open_network(path), numbers=bench.data.kind == "numbers")
+    model = without(network, trace(network), np.zeros(0, np.int64), seed=bench.request.seed)
+    answers = answers_of(Simulation(network, None), bench.data.x, bench.options.batch, bench.progress)
+    share = bench.request.sparsity
+    run = FloatRun("sparse", bench.options, bench.folder, bench.progress, bench.say, sparsity=share)
+    made = train_float(network, model, bench.data, Teaching(answers), run)
+    return replace(made, record=made.record | {"sparsity": share})
 
 
 def _distill(path: Path, bench: Bench) -> Any:

@@ -20,7 +20,17 @@ from edgekit import scores
 from edgekit.report import words
 from edgekit.report.view import BoardView, CandidateView, HistogramView, ReportView
 
-__all__ = ["Axes", "AxisMarks", "Dot", "decades", "error_by_layer", "histogram", "tradeoff"]
+__all__ = [
+    "LINES",
+    "Axes",
+    "AxisMarks",
+    "Dot",
+    "base_layout",
+    "decades",
+    "error_by_layer",
+    "histogram",
+    "tradeoff",
+]
 
 _WIDTH, _HEIGHT = 900.0, 300.0  # of the drawing, in pixels, on a screen of ordinary width
 _NARROW = 280.0  # on a phone
@@ -174,7 +184,7 @@ Figure = dict[str, Any]
 
 _CHOSEN, _BESIDE, _OTHER, _REFUSED, _THEIRS = "#2f6f5e", "#5b6fae", "#8aa39b", "#c98a7c", "#b3872e"
 _ANOTHER_TOOL = "another tool's, not in the bundle"
-_LINES = ("#2f6f5e", "#b3672e", "#5b6fae", "#8a4f8f", "#6b6b2f", "#3a8a9e")
+LINES = ("#2f6f5e", "#b3672e", "#5b6fae", "#8a4f8f", "#6b6b2f", "#3a8a9e")
 
 
 _CLEAN_DB = 80.0
@@ -223,7 +233,7 @@ def tradeoff(board: BoardView, report: ReportView) -> Figure | None:
     title = words.metric(report.metric) + (", less of it higher up" if inverted else "")
     if report.metric is None and all(c.fidelity.get("agreement") is None for c in report.candidates):
         title = "1 less what was lost, by the measure that decides"
-    layout = _layout("latency on the board, ms", title)
+    layout = base_layout("latency on the board, ms", title)
     layout["xaxis"] |= frame.x_axis
     layout["yaxis"] |= frame.y_axis
     return {"data": traces, "layout": layout}
@@ -265,7 +275,7 @@ def error_by_layer(candidates: Sequence[CandidateView]) -> Figure | None:
     """SQNR down the graph, one line an artifact: where it falls, the damage was done.
     None without layers."""
     traces = []
-    for colour, candidate in zip(_LINES * 4, (c for c in candidates if c.layers), strict=False):
+    for colour, candidate in zip(LINES * 4, (c for c in candidates if c.layers), strict=False):
         rows = candidate.layers
         depth = [row.get("depth", i / max(1, len(rows) - 1)) for i, row in enumerate(rows)]
         left = [row.get("sqnr_db") for row in rows]
@@ -289,7 +299,7 @@ def error_by_layer(candidates: Sequence[CandidateView]) -> Figure | None:
         )
     if not traces:
         return None
-    layout = _layout("depth: first layer to last", "signal to noise, dB")
+    layout = base_layout("depth: first layer to last", "signal to noise, dB")
     layout["xaxis"] |= {"tickformat": ".0%", "range": [-0.02, 1.02]}
     return {"data": traces, "layout": layout}
 
@@ -305,7 +315,7 @@ def histogram(item: HistogramView) -> Figure:
             "name": "INT8",
             "x": middles,
             "y": _shares(item.json["artifact"]),
-            "marker": {"color": _LINES[1], "line": {"width": 0}},
+            "marker": {"color": LINES[1], "line": {"width": 0}},
         },
         {
             "type": "scatter",
@@ -313,10 +323,10 @@ def histogram(item: HistogramView) -> Figure:
             "name": "float",
             "x": middles,
             "y": _shares(item.json["original"]),
-            "line": {"color": _LINES[2], "width": 1.8},
+            "line": {"color": LINES[2], "width": 1.8},
         },
     ]
-    layout = _layout("value", "share of values")
+    layout = base_layout("value", "share of values")
     layout["yaxis"] |= {"type": "log", "tickvals": decades(traces), "tickformat": ".0e"}
     layout["title"] = {
         "text": f"{words.layer(str(item.json['layer']))}  ({item.recipe})",
@@ -336,7 +346,7 @@ def _shares(counts: Sequence[int]) -> list[float | None]:
     return [count / total or None for count in counts]
 
 
-def _layout(x: str, y: str) -> Figure:
+def base_layout(x: str, y: str) -> Figure:
     axis = {"gridcolor": "rgba(128,140,134,.22)", "zeroline": False, "automargin": True}
     return {
         "xaxis": {"title": {"text": x, "font": {"size": 12}}, **axis},

@@ -1,4 +1,4 @@
-"""A build's JSON -> one self-contained page.
+"""A build's JSON -> one self-contained page; the skeleton is other pages', too.
 
 Rule: names of layers and labels come from models and files of others: what cannot be seen, or turns the writing round,
 is shown escaped, in words as in figures.
@@ -18,11 +18,26 @@ from edgekit.report.figures import error_by_layer, histogram, tradeoff
 from edgekit.report.view import ReportView
 from edgekit_runtime.errors import MissingExtraError, visible
 
-__all__ = ["html", "plotly_script"]
+__all__ = ["figure_json", "html", "plotly_script", "render"]
 
 
 def html(report: Mapping[str, Any]) -> str:
     """report: the object of `edgekit build --json`.
+
+    Raises MissingExtraError without jinja2 or plotly."""
+    view = ReportView(report)
+    return render(
+        "build.html",
+        report=view,
+        tradeoffs=[(board, figure_json(tradeoff(board, view))) for board in view.boards],
+        errors=figure_json(error_by_layer(view.candidates)),
+        histograms=[figure_json(histogram(item)) for item in view.histograms],
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """A page of the skeleton `page.html`: its style, plotly and the script that draws are in it.
+
     Raises MissingExtraError without jinja2 or plotly."""
     try:
         import jinja2
@@ -36,15 +51,8 @@ def html(report: Mapping[str, Any]) -> str:
         finalize=_visible,
     )
     environment.filters.update(words.FILTERS)
-    view = ReportView(report)
-    return environment.get_template("build.html").render(
-        report=view,
-        tradeoffs=[(board, _json(tradeoff(board, view))) for board in view.boards],
-        errors=_json(error_by_layer(view.candidates)),
-        histograms=[_json(histogram(item)) for item in view.histograms],
-        style=_template("build.css"),
-        script=_template("build.js"),
-        plotly=plotly_script(),
+    return environment.get_template(template).render(
+        **values, style=_template("build.css"), script=_template("build.js"), plotly=plotly_script()
     )
 
 
@@ -64,7 +72,7 @@ def _template(name: str) -> str:
     return importlib.resources.files("edgekit.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _json(figure: Mapping[str, Any] | None) -> str | None:
+def figure_json(figure: Mapping[str, Any] | None) -> str | None:
     """For a script element: nothing in it may end that element."""
     return None if figure is None else json.dumps(_visible(figure)).replace("<", "\\u003c")
 

@@ -61,7 +61,7 @@ def _compress(sets, output, **options):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"steps": ["squeeze"]}, "there is no step 'squeeze'.*Steps: distill, prune, qat"),
+        ({"steps": ["squeeze"]}, "there is no step 'squeeze'.*Steps: distill, prune, sparse, qat"),
         ({"steps": []}, "neither steps nor a limit"),
         ({"model": "net.tflite"}, "ends in .tflite cannot be trained.*that it was made from"),
         ({"model": "net.h5"}, "ends in .h5 cannot be trained.*save an .h5 file again"),
@@ -75,6 +75,12 @@ def _compress(sets, output, **options):
         ({"steps": ["distill"], "width": 0.0}, "--width is 0"),
         ({"steps": ["distill"], "width": 0.5, "alpha": 0.0}, "--alpha is 0.*above 0 and at most 1"),
         ({"steps": ["distill"], "width": 0.5, "temperature": 0.0}, "--temperature is 0.*above 0"),
+        ({"steps": ["sparse"], "sparsity": 0.0}, "--sparsity is 0.*share of weights that become zero"),
+        ({"steps": ["sparse"], "sparsity": 1.0}, "--sparsity is 1.*share of weights that become zero"),
+        ({"steps": ["sparse"], "sparsity": float("nan")}, "--sparsity is nan"),
+        ({"steps": ["sparse"]}, "need each other.*--steps sparse --sparsity"),
+        ({"sparsity": 0.5}, "need each other"),
+        ({"repair_s": float("nan")}, "--repair-budget is nan"),
         ({"steps": ["prune"]}, "needs a time to reach.*--budget-ms"),
         ({"steps": ["prune"], "budget_ms": -1.0, "profile": "raspberry-pi-4"}, "--budget-ms is -1"),
     ],
@@ -186,7 +192,7 @@ def test_an_onnx_model_is_trained_as_keras_and_the_same_command_again_makes_noth
     said: list[str] = []
     made = _compress(sets, tmp_path / "out", model=model, epochs=1, say=said.append, **changed)
     assert said[0].startswith("net.onnx is trained as ")
-    assert {row.step for row in made.rows} == {"plain INT8", "qat"}
+    assert {row.step for row in made.rows} == {"original", "plain INT8", "qat"}
     twin = load(tmp_path / "out" / "original" / "net.keras")
     x = changed["evaluation"][0][:16]
     np.testing.assert_allclose(twin.predict([x])[0], load(model).predict([x])[0], atol=1e-5)
@@ -319,8 +325,8 @@ def test_the_table_says_what_was_kept_and_why_not():
     rows = (_row("plain INT8", "tflite-int8", 0.0, 9.0), _row("prune", "tflite-int8", 0.02, 4.0))
     steps = ({"step": "prune", "kept": False, "why": "it takes no less time"},)
     head, plain, pruned = CompressReport(None, rows, steps, "", False).table()
-    assert head.split() == ["step", "artifact", "score", "drop", "MACs", "ms,", "estimated", "kB"]
-    assert plain.endswith("0")
+    assert [name for name in ("step", "ms, estimated", "ms, here", "kB, xz") if name not in head] == []
+    assert plain.split()[-1] == "0"
     assert "2.00" in pruned
     assert pruned.endswith("not kept: it takes no less time")
 

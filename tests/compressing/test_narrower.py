@@ -95,7 +95,9 @@ def test_a_budget_alone_takes_channels_out_until_the_boards_estimate_keeps_it(pr
 def test_a_killed_run_resumes_with_the_same_channels_and_leaves_nothing_behind(pruned, folder):
     rounds = [line.split()[1] for line in pruned.err.splitlines() if line.startswith("step ") and " of " in line]
     assert rounds[0] == "200"
-    assert [path.name for path in (folder / "out").iterdir()] == ["net.keras"]
+    assert {path.name for path in (folder / "out").iterdir()} == {
+        "net.keras", "net-compress.json", "net-compress.html"
+    }  # fmt: skip
 
 
 def test_the_result_is_a_keras_model_with_its_batch_norm_and_its_record(pruned, folder):
@@ -152,3 +154,61 @@ def test_a_student_learns_from_a_teacher_in_another_format(distilled, folder):
     assert report.model == folder / "student" / "small.keras"
     assert report.steps[0]["kept"]
     assert any(line.startswith("teacher, as it is") for line in said)
+
+
+SPARSE = (
+    "compress", "net.keras", "--train", "train.npz", "--evaluation", "evaluation.npz", "--steps", "sparse,qat",
+    "--sparsity", "0.8", "--epochs", "4", "--batch", "32", "--max-drop", "10%", "--cache", "cache",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sparse(folder):
+    first = run_edgekit(*SPARSE, "-o", "sparse0", "--json", cwd=folder)
+    beside = ("--seed", "1", "--beside", "sparse0")
+    return first, run_edgekit(*SPARSE, *beside, "-o", "sparse1", "--json", cwd=folder)
+
+
+def test_zeros_make_the_compressed_artifact_small_and_change_no_time_in_8_bits(sparse):
+    rows = {(row["step"], row["recipe"]): row for row in sparse[0].json["rows"]}
+    plain, pruned, trained = (rows[step, "tflite-int8"] for step in ("plain INT8", "sparse", "qat"))
+    print(*(f"{row['packed_bytes']} of {row['bytes']} B, {row['here_ms']:.3f} ms" for row in (plain, pruned, trained)))
+    assert abs(pruned["bytes"] - plain["bytes"]) < 0.02 * plain["bytes"]
+    assert pruned["packed_bytes"] < 0.6 * plain["packed_bytes"]
+    assert trained["packed_bytes"] < 0.6 * plain["packed_bytes"], "training for 8 bits holds the zeros"
+    assert rows["sparse", "tflite-f32"]["here_ms"] > 0
+    assert pruned["score"] > 0.85
+
+
+def test_the_result_of_the_sparse_steps_holds_its_zeros(sparse, folder):
+    import keras
+
+    model = keras.models.load_model(folder / "sparse0" / "net.keras", compile=False)
+    kernels = [np.asarray(layer.kernel) for layer in model.layers if hasattr(layer, "kernel")]
+    assert min(float(np.mean(kernel == 0)) for kernel in kernels) >= 0.78
+
+
+def test_every_artifact_is_timed_here_and_a_step_says_what_it_gained(sparse):
+    report = sparse[0].json
+    assert all(row["here_ms"] > 0 for row in report["rows"] if not row["failed"])
+    for step in report["steps"]:
+        low, high = step["gain"]["ci95"]
+        assert low <= step["gain"]["points"] <= high
+        assert step["gain"]["noise"] == (low <= 0 <= high)
+    before = next(row for row in report["rows"] if (row["step"], row["recipe"]) == ("plain INT8", "tflite-int8"))
+    assert {step["gain"]["of"] for step in report["steps"]} <= {"plain INT8", "sparse"}
+    assert before["drop"] is not None
+
+
+def test_the_page_of_a_second_seed_shows_both(sparse, folder):
+    text = (folder / "sparse1" / "net-compress.html").read_text(encoding="utf-8")
+    assert "the seeds 1, 0" in text
+    assert "kept with" in text
+    assert "the seeds" not in (folder / "sparse0" / "net-compress.html").read_text(encoding="utf-8")
+
+
+def test_a_folder_without_a_result_is_refused_before_anything_is_trained(folder):
+    ran = run_edgekit(*SPARSE, "--beside", "nowhere", "-o", "sparse2", cwd=folder)
+    assert ran.code == 1
+    assert "--beside" in ran.err
+    assert not (folder / "sparse2").exists()

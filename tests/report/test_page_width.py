@@ -8,6 +8,7 @@ import pytest
 from reported import ESTIMATE, FIDELITY, report
 
 from edgekit.report import html
+from edgekit.report.compress import page
 
 OUTSIDE = """
 const edge = document.documentElement.clientWidth;
@@ -66,14 +67,40 @@ def full() -> dict[str, Any]:
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_column_leaves_the_page(browser, tmp_path, width):
-    page = tmp_path / "report.html"
-    page.write_text(html(full()), encoding="utf-8")
+    file = tmp_path / "report.html"
+    file.write_text(html(full()), encoding="utf-8")
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
-        browser.get(page.as_uri())
+        browser.get(file.as_uri())
         assert browser.execute_script(OUTSIDE) == []
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
         assert browser.execute_script("return document.querySelectorAll('table').length") >= 5
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_column_leaves_the_page_of_compress(browser, tmp_path, width):
+    row = {
+        "metric": "top1", "original": 0.9, "score": 0.88, "drop": 0.02, "interval": [0.011, 0.029], "failed": "",
+        "macs": 123_456_789, "low_ms": 36.3, "ms": 71.2, "high_ms": 222.0, "here_ms": 12.3, "bytes": 5_272_056,
+        "packed_bytes": 4_100_000,
+    }  # fmt: skip
+    steps = ("original", "plain INT8", "repaired", "distill", "prune", "sparse", "qat")
+    rows = [{"step": step, "recipe": "onnx-int8-qdq-symmetric-mixed", **row} for step in steps]
+    gain = {"of": "sparse", "recipe": "onnx-int8-qdq-symmetric-mixed", "points": 0.0, "ci95": [-0.0123, 0.0123]}
+    record = [{"step": "qat", "kept": False, "why": "it loses no less than before", "gain": gain}]
+    result = {"name": "x" * 60, "profile": "raspberry-pi-4", "seed": 0, "kept": False, "verdict": "a verdict " * 20,
+              "rows": rows, "steps": record}  # fmt: skip
+    file = tmp_path / "compress.html"
+    file.write_text(page([result]), encoding="utf-8")
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        browser.get(file.as_uri())
+        assert browser.execute_script(OUTSIDE) == []
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        assert browser.execute_script("return document.querySelectorAll('svg.main-svg').length") >= 2
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -17,6 +17,7 @@ from typing import Any
 from edgekit_converters.compress.channels import batch_norms
 from edgekit_converters.compress.network import Network
 from edgekit_converters.compress.qat import TrainedFile
+from edgekit_converters.compress.sparse import Sparsity, kernels_of
 from edgekit_converters.compress.train import Teaching, TrainingData, TrainingOptions, fit
 from edgekit_converters.errors import CompressError
 from edgekit_converters.progress import Progress, silent
@@ -27,13 +28,15 @@ __all__ = ["FloatRun", "check_batch", "train_float"]
 
 @dataclass(frozen=True)
 class FloatRun:
-    """name: of the step. folder: where an interrupted run resumes from. say: as of `fit`."""
+    """name: of the step. folder: where an interrupted run resumes from. say: as of `fit`. sparsity: the share of each
+    kernel that becomes zero, None for none."""
 
     name: str
     options: TrainingOptions
     folder: Path
     progress: Progress = silent
     say: Callable[[str], None] = lambda line: None
+    sparsity: float | None = None
 
 
 def check_batch(network: Network, batch: int, where: str) -> None:
@@ -79,7 +82,15 @@ def train_float(network: Network, model: Any, data: TrainingData, teaching: Teac
     elif softmax:
         inner = keras.Model(model.inputs, last.input)
     trainee = _KerasTrainee(inner)
-    found = fit(trainee, data, teaching, run.options, run.folder, run.name, run.progress, run.say)
+    sparsity = None
+    if run.sparsity is not None:
+        sparsity = Sparsity(kernels_of(model, trainee.variables), run.sparsity)
+        if not sparsity.places:
+            raise CompressError(
+                "no convolution and no dense layer of it is trained, so no weight can become zero",
+                do="Leave --steps sparse out",
+            )
+    found = fit(trainee, data, teaching, run.options, run.folder, run.name, run.progress, run.say, sparsity=sparsity)
     for variable, value in zip([*trainee.variables, *trainee.others], found.values, strict=True):
         variable.assign(value)
     if softmax and last.weights:

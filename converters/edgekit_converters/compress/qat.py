@@ -66,13 +66,15 @@ def train_for_8_bits(
     say: Callable[[str], None] = lambda line: None,
     *,
     store: StageStore = NO_STORE,
+    hold_zeros: bool = False,
 ) -> TrainedFile:
-    """path: a `.keras` file that `sources.load` takes. folder: where an interrupted run resumes from.
+    """path: a `.keras` file that `sources.load` takes. folder: where an interrupted run resumes from. hold_zeros: of a
+    network that was made sparse.
 
     Raises CompressError for a layer that is not simulated.
     """
     network = open_network(path)
-    trained = train(network, data, options, folder, progress, say)
+    trained = train(network, data, options, folder, progress, say, hold_zeros=hold_zeros)
     simulation, values = trained.simulation, trained.simulation.rounded(trained.values)
     with tempfile.TemporaryDirectory(prefix="edgekit-") as scratch:
         file = Path(scratch) / path.name

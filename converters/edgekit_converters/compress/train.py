@@ -13,6 +13,7 @@ Rules:
   first step is round 0, so that training can never make it worse;
 - the state is on the disk after each round: a killed or interrupted run resumes there, and the same run twice gives the
   same result;
+- weights that are to be zero are set to zero after each step; a round before all of them are is never the best;
 - a loss that is not finite ends the run with the best round so far, and the result says so.
 """
 
@@ -33,6 +34,8 @@ from numpy.typing import NDArray
 from edgekit_converters.compress.equalise import equalised
 from edgekit_converters.compress.network import Network
 from edgekit_converters.compress.simulation import Simulation, calibrated
+from edgekit_converters.compress.sparse import EVERY, Sparsity, held_zeros
+from edgekit_converters.errors import CompressError
 from edgekit_converters.progress import Progress, silent
 from edgekit_runtime.whole_file import write_cache
 
@@ -152,14 +155,17 @@ def train(
     folder: Path,
     progress: Progress = silent,
     say: Callable[[str], None] = lambda line: None,
+    *,
+    hold_zeros: bool = False,
 ) -> Trained:
-    """In 8 bits, with the float network as its teacher. folder, say: as of `fit`."""
+    """In 8 bits, with the float network as its teacher. folder, say: as of `fit`. hold_zeros: of kernels."""
     used, _ = _parts(data, options)
     first = _batches(data.x, np.sort(used[:_CALIBRATION]), options.batch)
     network = equalised(replace(network, numbers=data.kind == "numbers"), first)
     simulation = Simulation(network, calibrated(network, first))
     teaching = Teaching(answers_of(Simulation(network, None), data.x, options.batch, progress))
-    found = fit(simulation, data, teaching, options, folder, "qat", progress, say)
+    sparsity = held_zeros(network) if hold_zeros else None
+    found = fit(simulation, data, teaching, options, folder, "qat", progress, say, sparsity=sparsity)
     return Trained(found.values, found.history, found.reason, found.best_step, network, simulation)
 
 
@@ -172,15 +178,19 @@ def fit(
     name: str,
     progress: Progress = silent,
     say: Callable[[str], None] = lambda line: None,
+    *,
+    sparsity: Sparsity | None = None,
 ) -> Fitted:
     """folder: for the state that a later run resumes, under this name; it must exist. say: is given a line after each
-    round."""
+    round.
+
+    Raises CompressError where training ends before the sparsity is reached."""
     import tensorflow as tf
 
     used, held = _parts(data, options)
     state_file = folder / f"{name}-{options.seed}.npz"
     state = _load(state_file, options, trainee) or _start(trainee)
-    run = _Run(tf, trainee, data, teaching, options, used)
+    run = _Run(tf, trainee, data, teaching, options, used, sparsity)
     run.assign(state)
     while not state.reason and (state.step < options.steps or not state.history):
         if state.history and not math.isfinite(run.round(state, progress)):
@@ -191,7 +201,9 @@ def fit(
             state.reason = f"the answers were not finite numbers at step {state.step}; the best round before is kept"
             break
         state.history.append({"step": state.step, "score": score[0], "loss": -score[1]})
-        if score > state.score:
+        if sparsity is not None and not sparsity.reached(state.step, options.steps):
+            state.waited = 0
+        elif score > state.score:
             state.score, state.best, state.waited = score, [value.copy() for value in state.values], 0
             state.best_step = state.step
         else:
@@ -201,6 +213,12 @@ def fit(
         _save(state_file, options, state)
         say(f"step {state.step} of {options.steps}: {_words(data.kind, score)} on {len(held)} held-out items")
     progress(_STAGE, options.steps, options.steps)
+    if sparsity is not None and not math.isfinite(state.score[0]):
+        raise CompressError(
+            f"training ended at step {state.step}, before the sparsity was reached: the loss or the answers were not "
+            "finite numbers",
+            do="Try a smaller --rate",
+        )
     if state.reason:
         say(f"training ended: {state.reason}")
     return Fitted(state.best, tuple(state.history), state.reason, state.best_step)
@@ -229,11 +247,15 @@ class _Run:
         teaching: Teaching,
         options: TrainingOptions,
         used: NDArray[np.int64],
+        sparsity: Sparsity | None = None,
     ) -> None:
+        self._sparsity = sparsity
         self._tf, self._trainee, self._data, self._teaching = tf, trainee, data, teaching
         self._options, self._used = options, used
         self._variables = list(trainee.variables)
         self._moments = [tf.Variable(tf.zeros_like(one)) for one in self._variables for _ in range(2)]
+        places = () if sparsity is None else sparsity.places
+        self._masks = {place: tf.Variable(tf.ones_like(self._variables[place])) for place in places}
         self._step = tf.function(self._step_of, reduce_retracing=True)
         self._losses = tf.function(self._losses_of, reduce_retracing=True)
 
@@ -242,6 +264,14 @@ class _Run:
             [*_all(self._trainee), *self._moments], [*state.values, *state.moments], strict=True
         ):
             variable.assign(value)
+
+    def _choose_zeros(self, step: int) -> None:
+        """After that many steps."""
+        for place, mask in self._masks.items():
+            assert self._sparsity is not None
+            variable = self._variables[place]
+            mask.assign(self._sparsity.mask(variable.numpy(), step, self._options.steps))
+            variable.assign(variable * mask)
 
     def round(self, state: _State, progress: Progress) -> float:
         """Up to a hundred steps; the loss of the last one. The state is that after them."""
@@ -254,12 +284,15 @@ class _Run:
             rows = order[1][at * options.batch :][: options.batch]
             share = state.step / options.steps
             rate = options.rate * (_LAST + (1 - _LAST) * (1 + math.cos(math.pi * share)) / 2)
+            if state.step % EVERY == 0:
+                self._choose_zeros(state.step)
             state.step += 1
             parts = [tf.constant(one[rows]) for one in (self._data.x, self._data.y, self._teaching.answers)]
             loss = float(self._step(*parts, tf.constant(rate, tf.float32), tf.constant(state.step, tf.float32)))
             if not math.isfinite(loss):
                 return loss
             progress(_STAGE, state.step, options.steps)
+        self._choose_zeros(state.step)
         state.values = [variable.numpy() for variable in _all(self._trainee)]
         state.moments = [variable.numpy() for variable in self._moments]
         return loss
@@ -290,6 +323,8 @@ class _Run:
             second.assign(_BETAS[1] * second + (1 - _BETAS[1]) * tf.square(gradient))
             size = rate * tf.sqrt(1 - _BETAS[1] ** step) / (1 - _BETAS[0] ** step)
             variable.assign_sub(size * first / (tf.sqrt(second) + _EPSILON))
+            if place in self._masks:
+                variable.assign(variable * self._masks[place])
         return tf.where(finite, loss, math.nan)
 
     def _losses_of(self, x: Any, y: Any, teacher: Any) -> tuple[Any, Any]:

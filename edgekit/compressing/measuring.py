@@ -1,0 +1,177 @@
+"""Artifacts of the original and of each step: made, compared, estimated for the board, and timed on this machine.
+
+    gauge = Gauge(request, store, workers)
+    rows = gauge.rows("qat", gauge.maker_of(path, subject))
+    gauge.gain(subject, before, after)                 # Gain(points=0.021, ci95=(0.008, 0.034)): outside the noise
+    rows = gauge.timed(subject, rows)                  # with here_ms, one artifact after the other
+
+Rules:
+- what decides is the estimate of the file and the board alone, as a bundle says it; times of this workstation are taken
+  at the end, of all artifacts in one go, and decide nothing where it is not the board;
+- a gain is of the items that both artifacts answered: it is inside the noise where its 95 % interval holds zero.
+"""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit.building.candidates import Clocks, candidates, is_here, lasting_estimate, timer
+from edgekit.building.data import key
+from edgekit.building.making import Maker, RecipeResult, Workers
+from edgekit.building.repairing import Search, with_repairs
+from edgekit.building.subject import BuildSubject
+from edgekit.compressing.request import FLOATS, ORIGINAL, RECIPES, REPAIRED, CompressRequest, Gain, Measured
+from edgekit_converters import fidelity, targets, workload
+from edgekit_converters.calibration import Subset
+from edgekit_converters.choose import MAX_DROP, ChoiceLimits
+from edgekit_converters.sources.load import open_source
+from edgekit_converters.store import NO_STORE, StageStore
+from edgekit_profiles import Estimate, installable
+from edgekit_runtime.errors import EdgekitError
+
+__all__ = ["Gauge"]
+
+_FEW = 32
+
+
+class Gauge:
+    """Measures artifacts, and keeps them until they are timed."""
+
+    def __init__(self, request: CompressRequest, store: StageStore, workers: Workers) -> None:
+        self._request, self._store, self._workers = request, store, workers
+        self._results: dict[tuple[str, str], RecipeResult] = {}
+        self._answers: dict[tuple[str, str], list[Any]] = {}
+
+    def maker_of(self, path: Path, subject: BuildSubject) -> Maker:
+        """What makes artifacts of that model, compared with the original's answers; nothing of that is remembered as if
+        it were compared with its own."""
+        source = open_source(path, self._request.options, NO_STORE)
+        new = replace(subject, source=source, store=NO_STORE, scratch=None)
+        return Maker(new, new.workspace(self._workers.progress), self._workers)
+
+    def rows(self, step: str, maker: Maker, recipes: Sequence[str] = RECIPES) -> tuple[Measured, ...]:
+        return self._rows(step, maker, maker.workers.run([partial(maker.make, targets.recipe(one)) for one in recipes]))
+
+    def in_float(self, step: str, maker: Maker) -> tuple[Measured, ...]:
+        """A trained model's TFLite artifact in float, which no longer answers what the original does."""
+        made = maker.convert(targets.recipe(FLOATS[0]))
+        if made.artifact is not None:
+            subject = maker.subject
+            found = fidelity.compare(subject.reference, made.artifact, subject.evaluation, self._workers.progress)
+            made = replace(made, fidelity=found)
+        return self._rows(step, maker, [made])
+
+    def originals(self, maker: Maker) -> tuple[Measured, ...]:
+        """The model as it is, in float in each format."""
+        return self.rows(ORIGINAL, maker, FLOATS)
+
+    def repaired(self, maker: Maker, plain: Sequence[Measured]) -> tuple[Measured, ...]:
+        """What a build would make of plain INT8 that misses the limit, compared on all items; half of them chose it."""
+        limits = ChoiceLimits(max_drop=MAX_DROP if self._request.max_drop is None else self._request.max_drop)
+        search = Search(limits, self._request.repair_s, self._request.jobs)
+        before = [self._results[row.step, row.recipe] for row in plain]
+        found = with_repairs(maker, before, search)
+        new = [one for one in found if one.repair and one.artifact and one.recipe.name == one.repair["recipe"]]
+        whole = [maker.compare(replace(one, fidelity=None)) for one in new]
+        return self._rows(REPAIRED, maker, whole)
+
+    def high_ms(self, subject: BuildSubject, path: Path, recipe: str) -> float | None:
+        """Of that model's artifact, the high end of the board's estimate."""
+        sets = subject.sets  # ranges change no time: a few items do
+        assert sets.calibration is not None
+        few = range(min(_FEW, len(sets.calibration)))
+        sets = replace(
+            sets,
+            calibration=Subset(sets.calibration, few),
+            calibration_digest=key("few", sets.calibration_digest, len(few)),
+        )
+        maker = self.maker_of(path, replace(subject, sets=sets))
+        (found,) = self._estimates(maker.subject, [maker.convert(targets.recipe(recipe))])
+        return None if found is None else found.high_ms
+
+    def timed(self, subject: BuildSubject, rows: Sequence[Measured]) -> tuple[Measured, ...]:
+        """With the median on this machine; without one where an engine refuses an artifact."""
+        kept = {name: one for name, one in self._results.items() if one.artifact is not None}
+        clock = timer(subject, self._store, list(kept.values()))
+        found: list[Measured] = []
+        for row in rows:
+            one = kept.get((row.step, row.recipe))
+            try:
+                found.append(row if one is None else replace(row, here_ms=clock(one).mid_ms))
+            except EdgekitError:
+                return tuple(rows)
+        return tuple(found)
+
+    def gain(self, subject: BuildSubject, before: Measured, after: Measured) -> Gain | None:
+        """What the second loses less than the first; None where no metric fits the labels."""
+        labels = subject.reference.labels
+        metrics = fidelity.task_metrics(subject.contract.of_caller, labels, subject.metric)
+        if not metrics or labels is None:
+            return None
+        found = metrics[0].compare(*(self._kept(subject, metrics[0], row) for row in (before, after)))
+        low, high = found.ci95
+        return Gain(before.step, after.recipe, found.metric, -found.drop, (-high, -low))
+
+    def _kept(self, subject: BuildSubject, metric: Any, row: Measured) -> list[Any]:
+        """What the metric keeps of each item's answer."""
+        name = row.step, row.recipe
+        if name not in self._answers:
+            result, labels, kept = self._results[name], subject.reference.labels, list[Any]()
+            assert result.artifact is not None
+            assert labels is not None
+
+            def seen(index: int, answer: Mapping[str, NDArray[Any]]) -> None:
+                finite = all(np.isfinite(value).all() for value in answer.values())
+                kept.append(metric.keep(answer if finite else None, labels[index]))
+
+            fidelity.compare(subject.reference, result.artifact, subject.evaluation, self._workers.progress, seen)
+            self._answers[name] = kept
+        return self._answers[name]
+
+    def _rows(self, step: str, maker: Maker, results: Sequence[RecipeResult]) -> tuple[Measured, ...]:
+        times = self._estimates(maker.subject, results)
+        self._results |= {(step, one.recipe.name): one for one in results}
+        return tuple(_measured(step, one, time) for one, time in zip(results, times, strict=True))
+
+    def _estimates(self, subject: BuildSubject, results: Sequence[RecipeResult]) -> list[Estimate | None]:
+        """Of the file and the board alone, as a bundle says them: times of this workstation, which is busy training,
+        differ from one run to the next. Where it is the board it is timed."""
+        profile = self._request.load_profile()
+        if profile is None:
+            return [None] * len(results)
+        support = installable(profile)
+        if not is_here(profile):
+            return [lasting_estimate(profile, support, one, ()) for one in results]
+        clocks = Clocks(timer(subject, self._store, results))
+        return [one.estimate for one in candidates(profile, support, results, clocks)]
+
+
+def _measured(step: str, made: RecipeResult, time: Estimate | None) -> Measured:
+    found, artifact = made.fidelity, made.artifact
+    if found is None or artifact is None:
+        return Measured(step, made.recipe.name, failed=made.failed or "it was not made")
+    precision: Literal["int8", "float32"] = "int8" if made.recipe.precision == "int8" else "float32"
+    return Measured(
+        step,
+        made.recipe.name,
+        found.metric,
+        found.original,
+        found.artifact,
+        found.loss,
+        found.ci95,
+        found.quantized_macs,
+        len(artifact.data),
+        workload.read_workload(made.recipe.format, artifact.data, precision).macs,
+        None if time is None else time.mid_ms,
+        None if time is None else time.high_ms,
+        low_ms=None if time is None else time.low_ms,
+        packed_bytes=len(lzma.compress(artifact.data)),
+    )

@@ -1,0 +1,87 @@
+"""What `edgekit compress` leaves beside the model: NAME-compress.json, and the page made of it.
+
+    report, failed = write_report(report, request, key)        # out/net-compress.json, out/net-compress.html
+    known_rows(request, key)                                   # rows of the same command's earlier run, with its times
+    others = read_beside(request)                              # of folders of other seeds
+
+Rules: times of this machine are in this file alone, so that the same seed makes the same model file on another day.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edgekit.compressing.request import CompressReport, CompressRequest, Measured
+from edgekit.errors import OutputError
+from edgekit.packaging import write_whole
+from edgekit_converters.errors import CompressError
+from edgekit_runtime.errors import MissingExtraError
+from edgekit_runtime.strict_json import load_json
+
+__all__ = ["known_rows", "read_beside", "row_of", "write_report"]
+
+
+def row_of(stored: dict[str, Any]) -> Measured:
+    """As it was before it was JSON."""
+    interval = stored["interval"]
+    return Measured(**stored | {"interval": None if interval is None else tuple(interval)})
+
+
+def report_file(folder: Path, model: Path) -> Path:
+    return folder / f"{model.stem}-compress.json"
+
+
+def known_rows(request: CompressRequest, key: str) -> tuple[Measured, ...]:
+    """Empty where no run of that key left its file, or an older version did."""
+    try:
+        stored = load_json(report_file(request.output, request.model).read_bytes())
+        return tuple(map(row_of, stored["rows"])) if stored["key"] == key else ()
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def read_beside(request: CompressRequest) -> list[dict[str, Any]]:
+    """The files of `request.beside`. Raises CompressError for a folder without one, and for one of another board."""
+    found = []
+    for folder in request.beside:
+        file = report_file(folder, request.model)
+        try:
+            stored = load_json(file.read_bytes())
+            for row in stored["rows"]:
+                row_of(row)
+            other = stored["profile"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CompressError(
+                f"there is no result of edgekit compress that can be read: {type(error).__name__}",
+                where=str(file),
+                do="Give --beside a folder that edgekit compress wrote for a model of this name",
+            ) from error
+        if other != request.profile:
+            raise CompressError(
+                f"it is for {other or 'no board'}, and this run for {request.profile or 'none'}",
+                where=str(file),
+                do="Compare results of one board",
+            )
+        found.append(stored)
+    return found
+
+
+def write_report(report: CompressReport, request: CompressRequest, key: str) -> tuple[CompressReport, str]:
+    """(the report with its page, why there is none). Raises OutputError where the JSON cannot be written."""
+    from edgekit.report.compress import page
+
+    file = report_file(request.output, request.model)
+    with_page = replace(report, page=file.with_suffix(".html"))
+    record = with_page.as_json() | {
+        "key": key, "name": request.model.stem, "profile": request.profile, "seed": request.seed,
+        "limits": {"max_drop": request.max_drop, "budget_ms": request.budget_ms},
+    }  # fmt: skip
+    write_whole(file, (json.dumps(record, indent=1) + "\n").encode(), "the report")
+    try:
+        write_whole(file.with_suffix(".html"), page([record, *read_beside(request)]).encode(), "the page")
+    except (MissingExtraError, OutputError) as error:
+        return report, str(error)
+    return with_page, ""
