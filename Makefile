@@ -10,6 +10,7 @@ VENV_ONNX_TFLITE := .venv-onnx-tflite
 VENV_TORCH := .venv-torch
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
+# So many processes take the files in the order of the tree; those of suites that run beside each other: tests/suites.py.
 JOBS ?= 2
 # Many of the fast tests wait for a process or for a time-out.
 FAST_JOBS ?= 3
@@ -19,13 +20,13 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # uv installs in a quarter of the time. It does not read pip's settings: where it is missing or finds no index, pip installs.
 UV = $(BIN)/uv pip install --quiet
-PIP = -m pip install --quiet --disable-pip-version-check
+PIP = $(BIN)/python -m pip $(if $(1),--python $(1)/bin/python) install --quiet --disable-pip-version-check
 
 # tflite-runtime's last wheels are for Python 3.11 on Linux; elsewhere its suite says that it was left out.
 PYTHON_TFLITE := $(shell for p in python3.11 $(PYTHON); do $$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.platform != "linux")' 2>/dev/null && echo $$p && break; done)
 
 REPORTS := build/reports
-pytest = -m pytest -n $(1) --dist loadfile --no-loadscope-reorder
+pytest = -m pytest $(if $(filter 1,$(1)),,-n $(1) --dist loadfile --no-loadscope-reorder)
 PYTEST = $(call pytest,$(JOBS))
 report = --junitxml=$(REPORTS)/$(1).xml
 
@@ -42,7 +43,7 @@ test: setup
 test-avx2-only: setup
 	$(BIN)/python tests/avx2_only.py $(BIN)/python $(call pytest,$(FAST_JOBS)) -m "not slow" $(call report,avx2-only)
 
-# Every suite, though one fails, and one summary. JOBS processes take the files in the order of the tree.
+# Every suite, though one fails, and one summary.
 test-all: setup
 	$(BIN)/python tests/suites.py
 
@@ -66,10 +67,10 @@ test-python-%: setup
 	@mkdir -p $(REPORTS)
 	@python=$$(for p in python$* $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$*.*/bin/python; do $$p -c '' 2>/dev/null && echo $$p && break; done); \
 	if [ -z "$$python" ]; then echo "Python $* is missing; install it with: pyenv install $*" | tee $(REPORTS)/python-$*.left-out; exit 0; fi; \
-	set -e; rm -rf build/wheel .venv-$*; \
-	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >/dev/null; \
+	set -e; rm -rf build/wheel-$* .venv-$*; \
+	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel-$* . >/dev/null; \
 	$(BIN)/uv venv --quiet --python $$python .venv-$*; \
-	$(UV) --python .venv-$*/bin/python "$$(ls build/wheel/*.whl)[litert,onnx,image,telemetry]" $(TEST_TOOLS); \
+	$(UV) --python .venv-$*/bin/python "$$(ls build/wheel-$*/*.whl)[litert,onnx,image,telemetry]" $(TEST_TOOLS); \
 	$(FEWER) .venv-$*/bin/python $(PYTEST) -p no:cacheprovider $(call report,python-$*) $(if $(filter $*,$(COVERED)),$(call coverage,$*)) $(BOARD_SUITES)
 
 test-tflite-runtime: setup-tflite
@@ -122,54 +123,58 @@ setup-demo: $(VENV)/.demo
 setup-tflite: $(if $(PYTHON_TFLITE),$(VENV_TFLITE)/.test)
 
 $(VENV)/bin/uv: | $(VENV)/bin/python
-	-$(BIN)/python $(PIP) 'uv>=0.9'
+	-$(PIP) 'uv>=0.9'
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "edgekit needs Python 3.11 or later: make PYTHON=python3.12"'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/uv
-	$(UV) --python $(BIN)/python -e '.[dev]' || $(BIN)/python $(PIP) -e '.[dev]'
+	$(UV) --python $(BIN)/python -e '.[dev]' || $(PIP) -e '.[dev]'
 	touch $@ $(VENV)/.demo
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/uv
 	@echo "installing the demo's packages into $(VENV) (about a minute)"
-	$(UV) --python $(BIN)/python -e '.[demo]' || $(BIN)/python $(PIP) -e '.[demo]'
+	$(UV) --python $(BIN)/python -e '.[demo]' || $(PIP) -e '.[demo]'
 	touch $@
 
 TFLITE_NEEDS = -e '.[tflite,image,telemetry]' $(TEST_TOOLS)
 
 $(VENV_TFLITE)/.test: pyproject.toml | $(VENV)/bin/uv
-	$(PYTHON_TFLITE) -m venv $(VENV_TFLITE)
-	$(UV) --python $(VENV_TFLITE)/bin/python $(TFLITE_NEEDS) || $(VENV_TFLITE)/bin/python $(PIP) $(TFLITE_NEEDS)
+	$(PYTHON_TFLITE) -m venv --without-pip $(VENV_TFLITE)
+	$(UV) --python $(VENV_TFLITE)/bin/python $(TFLITE_NEEDS) || $(call PIP,$(VENV_TFLITE)) $(TFLITE_NEEDS)
 	touch $@
 
 OPENVINO_NEEDS = -e '.[openvino,litert,onnx,image,telemetry]' 'onnx>=1.17' $(TEST_TOOLS)
 
 $(VENV_OPENVINO)/.test: pyproject.toml | $(VENV)/bin/uv
-	$(PYTHON) -m venv $(VENV_OPENVINO)
-	$(UV) --python $(VENV_OPENVINO)/bin/python $(OPENVINO_NEEDS) || $(VENV_OPENVINO)/bin/python $(PIP) $(OPENVINO_NEEDS)
+	$(PYTHON) -m venv --without-pip $(VENV_OPENVINO)
+	$(UV) --python $(VENV_OPENVINO)/bin/python $(OPENVINO_NEEDS) || $(call PIP,$(VENV_OPENVINO)) $(OPENVINO_NEEDS)
 	touch $@
 
 TENSORRT_RTX_NEEDS = -e '.[tensorrt-rtx,onnx,image]' 'onnx>=1.17' $(TEST_TOOLS)
 
 $(VENV_TENSORRT_RTX)/.test: pyproject.toml | $(VENV)/bin/uv
-	$(PYTHON) -m venv $(VENV_TENSORRT_RTX)
-	$(UV) --python $(VENV_TENSORRT_RTX)/bin/python $(TENSORRT_RTX_NEEDS) || $(VENV_TENSORRT_RTX)/bin/python $(PIP) $(TENSORRT_RTX_NEEDS)
+	$(PYTHON) -m venv --without-pip $(VENV_TENSORRT_RTX)
+	$(UV) --python $(VENV_TENSORRT_RTX)/bin/python $(TENSORRT_RTX_NEEDS) || $(call PIP,$(VENV_TENSORRT_RTX)) $(TENSORRT_RTX_NEEDS)
 	touch $@
 
 # ONNX to TFLite needs Keras 2 and the whole of TensorFlow beside the converters, so it has an environment of its own.
 ONNX_TFLITE_NEEDS = -e '.[onnx-tflite]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100' 'scikit-learn>=1.5'
 
 $(VENV_ONNX_TFLITE)/.test: pyproject.toml | $(VENV)/bin/uv
-	$(PYTHON) -m venv $(VENV_ONNX_TFLITE)
-	$(UV) --python $(VENV_ONNX_TFLITE)/bin/python $(ONNX_TFLITE_NEEDS) || $(VENV_ONNX_TFLITE)/bin/python $(PIP) $(ONNX_TFLITE_NEEDS)
+	$(PYTHON) -m venv --without-pip $(VENV_ONNX_TFLITE)
+	$(UV) --python $(VENV_ONNX_TFLITE)/bin/python $(ONNX_TFLITE_NEEDS) || $(call PIP,$(VENV_ONNX_TFLITE)) $(ONNX_TFLITE_NEEDS)
 	touch $@
 
-$(VENV_TORCH)/.test: pyproject.toml
-	$(PYTHON) -m venv $(VENV_TORCH)
-	$(VENV_TORCH)/bin/python $(PIP) '$(TORCH)' -e '.[torch-tflite]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
-	$(VENV_TORCH)/bin/python $(PIP) --no-deps 'onnx2pytorch>=0.6'  # torchvision comes for PyTorch with CUDA alone
+TORCH_NEEDS = -e '.[torch-tflite]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
+
+# pip installs PyTorch itself: its settings may name an index of CPU builds.
+$(VENV_TORCH)/.test: pyproject.toml | $(VENV)/bin/uv
+	$(PYTHON) -m venv --without-pip $(VENV_TORCH)
+	$(call PIP,$(VENV_TORCH)) '$(TORCH)'
+	$(UV) --python $(VENV_TORCH)/bin/python $(TORCH_NEEDS) || $(call PIP,$(VENV_TORCH)) $(TORCH_NEEDS)
+	$(call PIP,$(VENV_TORCH)) --no-deps 'onnx2pytorch>=0.6'  # torchvision comes for PyTorch with CUDA alone
 	touch $@
 
 lint: setup

@@ -56,11 +56,11 @@ def command(arguments: list[str]) -> list[str]:
     """The command line that runs arguments so. What it needs is made in build/avx2_only, once."""
     mounts = [f"mount --bind {shlex.quote(str(made))} {shlex.quote(str(at))}" for made, at in _patched().items()]
     shown = MADE / "cpuinfo"
-    shown.write_text(LATER.sub("", Path("/proc/cpuinfo").read_text()))
+    _put(shown, LATER.sub("", Path("/proc/cpuinfo").read_text()).encode())
     mounts.append(f"mount --bind {shlex.quote(str(shown))} /proc/cpuinfo")
     settings = MADE / "etc"
     settings.mkdir(exist_ok=True)
-    (settings / "ld.so.preload").write_text(f"{_handler()}\n")
+    _put(settings / "ld.so.preload", f"{_handler()}\n".encode())
     mounts.append(f"mount -t overlay -o lowerdir={shlex.quote(str(settings))}:/etc overlay /etc")
     return [*_namespace(), "; ".join((*mounts, 'exec "$@"')), "sh", *arguments]
 
@@ -74,7 +74,9 @@ def _handler() -> Path:
     library = MADE / f"{_digest(source)}.so"
     if not library.exists():
         MADE.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+        half = library.with_suffix(f".{os.getpid()}")
+        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", str(half), str(source), "-ldl"], check=True)
+        half.replace(library)
     return library
 
 
@@ -86,11 +88,17 @@ def _patched() -> dict[Path, Path]:
     copies = {MADE / f"{_digest(path)}-{path.name}": path for path in found}
     for copy, library in copies.items():
         if not copy.exists():
-            half = copy.with_suffix(f".{os.getpid()}")
-            half.write_bytes(without_cpuid(library))
-            half.chmod(library.stat().st_mode)
-            half.replace(copy)
+            _put(copy, without_cpuid(library), library.stat().st_mode)
     return copies
+
+
+def _put(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """At once: another suite may run so at the same time."""
+    if not path.exists() or path.read_bytes() != content:
+        half = path.with_name(f"{path.name}.{os.getpid()}")
+        half.write_bytes(content)
+        half.chmod(mode)
+        half.replace(path)
 
 
 def without_cpuid(library: Path) -> bytes:

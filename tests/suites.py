@@ -3,8 +3,9 @@
     python tests/suites.py                    what `make test-all` runs
     python tests/suites.py fast python-3.12   some of them
 
-Those that use two processes run one after another, and those that use one run beside each other: their output comes
-when they are done. A suite is a make target that writes a JUnit report to build/reports, and maybe a report of its
+The fast and the slow one use several processes and run one after the other. All others use one and run beside each
+other, three at a time: one waits for downloads, installs or ends while others compute, and their output comes when they
+are done. A suite is a make target that writes a JUnit report to build/reports, and maybe a report of its
 coverage. The summary has a line a suite, the slowest tests of all of them (build/reports/slowest.txt), and the sum as
 its last line. Exit 1 if a suite failed or, in CI, could not run.
 """
@@ -30,22 +31,25 @@ REPORTS = ROOT / "build" / "reports"
 SUITES = {
     "fast": "test",
     "slow": "test-slow",
+    "python-3.13": "test-python-3.13",
+    "python-3.12": "test-python-3.12",
     "interop": "test-interop",
     "python-3.10": "test-python-3.10",
-    "python-3.12": "test-python-3.12",
-    "python-3.13": "test-python-3.13",
     "tflite-runtime": "test-tflite-runtime",
     "openvino": "test-openvino",
     "tensorrt-rtx": "test-tensorrt-rtx",
     "onnx-tflite": "test-onnx-tflite",
     "torch": "test-torch",
 }
-"""Name -> the make target that runs it. It writes NAME.xml, or NAME.left-out with the reason why it cannot run here."""
+"""Name -> the make target that runs it. It writes NAME.xml, or NAME.left-out with the reason why it cannot run here.
+
+Of those that run beside each other the long ones come first."""
 MOST_PROCESSOR_S = {"fast": 960.0}
 """What a suite may take of all processors, which other load changes little: six minutes on two cores are 600 s of them,
 and a core may be 1.6 times slower. A suite that takes more has tests that belong into SLOW (tests/conftest.py)."""
-BESIDE = ("tensorrt-rtx", "onnx-tflite", "torch")
+BESIDE = tuple(name for name in SUITES if name not in ("fast", "slow"))
 """Each uses one process."""
+AT_ONCE = 3
 SLOWEST = 50
 
 
@@ -85,7 +89,7 @@ def run_all(suites: Sequence[str]) -> list[Outcome]:
     """In their order, those of BESIDE last."""
     beside = [suite for suite in suites if suite in BESIDE]
     outcomes = [run(suite) for suite in suites if suite not in beside]
-    with ThreadPoolExecutor(max(1, len(beside))) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         return outcomes + list(pool.map(lambda suite: run(suite, shown=len(beside) < 2), beside))
 
 
@@ -95,7 +99,7 @@ def run(suite: str, *, shown: bool = True) -> Outcome:
     for file in (report, left_out, coverage):
         file.unlink(missing_ok=True)
     started, before = time.monotonic(), _children_s()
-    command = ["make", "--no-print-directory", SUITES[suite]]
+    command = ["make", "--no-print-directory", SUITES[suite], *(["JOBS=1"] if suite in BESIDE else [])]
     if shown:
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
     else:

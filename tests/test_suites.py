@@ -30,8 +30,8 @@ def made(tmp_path, monkeypatch):
         "covered:\n\tcp green.xml build/reports/covered.xml; cp coverage.json build/reports/covered.coverage.json; "
         "exit 1",
         *(
-            f"{name}:\n\techo of {name}; touch {name}; while [ ! -e {other} ]; do sleep 0.01; done; cp green.xml "
-            f"build/reports/{name}.xml"
+            f"{name}:\n\techo of {name} in $(JOBS) process; touch {name}; while [ ! -e {other} ]; do sleep 0.01; done; "
+            f"cp green.xml build/reports/{name}.xml"
             for name, other in (("left", "right"), ("right", "left"))
         ),
     ]
@@ -64,12 +64,13 @@ def test_what_cannot_run_here_is_a_failure_in_ci_alone(made, monkeypatch, ci, co
     assert suites.main(["gone", "green"]) == code
 
 
-def test_suites_of_one_process_run_beside_each_other_and_their_output_is_not_mixed(made, monkeypatch, capfd):
+def test_suites_run_beside_each_other_in_one_process_each_and_their_output_is_not_mixed(made, monkeypatch, capfd):
     monkeypatch.setattr(suites, "SUITES", {name: name for name in ("left", "green", "right")})
     monkeypatch.setattr(suites, "BESIDE", ("left", "right"))
     assert suites.main([]) == 0  # each waits for the other
     out = capfd.readouterr().out
-    assert out.count("of left") == out.count("of right") == 2  # the command, and what it says
+    for name in ("left", "right"):
+        assert out.count(f"of {name} in 1 process") == 2  # the command, and what it says
     assert [line.split()[0] for line in out.splitlines()[-4:-1]] == ["green", "left", "right"]
 
 
