@@ -33,6 +33,7 @@ LIBRARIES = (
     "tflite_runtime/*.so",
     "openvino/libs/*.so*",
 )
+X86_LINUX = sys.platform == "linux" and platform.machine() == "x86_64"
 CPUID, ILLEGAL = b"\x0f\xa2", b"\x0f\x0a"
 LATER = re.compile(r"avx512\w*|avx_\w+|avx10\w*|amx_\w+|gfni|vaes|vpclmulqdq|sha_ni")
 """Features of /proc/cpuinfo that a Haswell has not."""
@@ -41,7 +42,7 @@ LATER = re.compile(r"avx512\w*|avx_\w+|avx10\w*|amx_\w+|gfni|vaes|vpclmulqdq|sha
 @cache
 def missing() -> str:
     """Why it cannot run here, with what to do; empty where it can."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    if not X86_LINUX:
         return "an x86 with AVX2 alone is simulated on x86 Linux alone"
     for tool, package in (("gcc", "gcc"), ("objdump", "binutils"), ("unshare", "util-linux")):
         if shutil.which(tool) is None:
