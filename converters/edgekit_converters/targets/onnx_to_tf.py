@@ -52,9 +52,12 @@ def available() -> bool:
 def network(source: SourceModel, where: str, items: int = 1) -> TensorFlowNetwork:
     """items: the batch.
 
-    Raises ConversionError when the extra is missing, onnx2tf cannot express the model, or its answers differ from the
-    original's.
+    Raises ConversionError when TFLite has no such operators, the extra is missing, onnx2tf cannot express the model, or
+    its answers differ from the original's.
     """
+    classic = sorted({node.op_type for node in parse(source.onnx()).graph.node if node.domain == "ai.onnx.ml"})
+    if classic:
+        raise ConversionError(f"TFLite has no operator for {', '.join(classic)}", where=where, do="Choose onnx-f32")
     if not available():
         raise MissingToolsError(
             "TFLite from an ONNX model needs the 'onnx-tflite' extra, which is not installed",

@@ -11,6 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgekit_converters import sources
 from edgekit_converters.contract_file import describe, settle
+from edgekit_converters.errors import ConversionError, MissingToolsError
+from edgekit_converters.targets import onnx_to_tf
 from edgekit_converters.workload import read_workload
 
 pytestmark = pytest.mark.convert
@@ -76,6 +78,13 @@ def test_scores_are_all_that_is_left_and_the_labels_are_kept(tmp_path: Path, zip
     settled, findings = settle(contract, [{name: row} for row in source.predict([X])[0]], {"task", "labels"})
     assert settled.scores == "probabilities"
     assert [finding.code for finding in findings] == ["guessed-scores"]
+
+
+def test_tflite_is_refused_by_the_operators_it_lacks_not_by_a_missing_extra(tmp_path: Path) -> None:
+    source = sources.load(classifier(tmp_path / "net.onnx", zipped=True))
+    with pytest.raises(ConversionError, match="TFLite has no operator for LinearClassifier, Normalizer") as why:
+        onnx_to_tf.network(source, "net.onnx, tflite-int8")
+    assert not isinstance(why.value, MissingToolsError)
 
 
 def test_classes_that_count_from_0_need_no_labels(tmp_path: Path) -> None:
