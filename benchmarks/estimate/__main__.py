@@ -26,6 +26,7 @@ from fit import Fit
 from held_out import ANCHORING, TARGETS, WAYS, Predicted, apart, band, held_out, never_fitted, tested
 from inferred import inferred_rates
 from published import NEVER_FITTED, Row, read
+from stand_in import judged as onnx_runtime
 from table import differences, rounded, written
 from unseen import both_unseen
 
@@ -52,6 +53,7 @@ def main() -> int:
     tables["board and network both unseen"] = [figures("estimated, in the same bands", both_unseen(fit, found))]
     others = never_fitted(read(NEVER_FITTED), tomllib.loads(TABLE.read_text(encoding="utf-8")))
     tables["published rows that no fit reads"] = [figures(way, others[way]) for way in WAYS]
+    tables["ONNX Runtime by LiteRT's estimate, each board left out"] = onnx_runtime(fit)
     print_tables(tables)
     options.output.write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
     return 0

@@ -23,7 +23,7 @@ from networks import NETWORKS, workload
 
 from edgekit_profiles.workload import CoreModel, predict
 
-__all__ = ["ANCHOR", "CORES", "NEVER_FITTED", "Row", "host_times", "read", "terms"]
+__all__ = ["ANCHOR", "CORES", "NEVER_FITTED", "Row", "host_times", "precision_of", "read", "terms", "where_it_ran"]
 
 HERE = Path(__file__).parent
 NEVER_FITTED = HERE / "never_fitted_latencies.csv"
@@ -75,27 +75,38 @@ def host_times() -> dict[str, dict[str, float]]:
     return tomllib.loads((HERE / "host_times.toml").read_text(encoding="utf-8"))
 
 
-def _row(line: dict[str, str]) -> Row | None:
-    framework, threads = _framework(line["framework"].lower()), int(line["threads"])
+def where_it_ran(line: Mapping[str, str], threads: int) -> tuple[str, CoreModel] | None:
+    """The kind of board, and the cores that ran at their mean clock; None where no roofline describes those."""
     cores = _CORE.findall(line["core"])
     types = {core.lower() for _, core, _ in cores}
     clocks = [float(clock) for count, _, clock in cores for _ in range(int(count))]
-    if framework is None or line["model"] not in NETWORKS or not 1 <= threads <= len(clocks) or len(types) != 1:
+    if not 1 <= threads <= len(clocks) or len(types) != 1:
         return None  # threads are 0 where nobody said how many; big and little cores at once are not modelled
     (core,) = types
     if core.removeprefix("cortex-") not in CORES:
         return None
-    board = line["board"]
-    site = _VARIANT.sub("", board)
-    clock = sum(clocks[:threads]) / threads
-    machine = CoreModel(core, clock, _bandwidth(board, site), threads)
-    precision = _PRECISIONS[line["precision"]]
+    site = _VARIANT.sub("", line["board"])
+    return site, CoreModel(core, sum(clocks[:threads]) / threads, _bandwidth(line["board"], site), threads)
+
+
+def precision_of(line: Mapping[str, str]) -> str:
+    return _PRECISIONS[line["precision"]]
+
+
+def _row(line: dict[str, str]) -> Row | None:
+    framework = _framework(line["framework"].lower())
+    if framework is None or line["model"] not in NETWORKS:
+        return None
+    found = where_it_ran(line, int(line["threads"]))
+    if found is None:
+        return None
+    site, machine = found
     return Row(
-        board,
+        line["board"],
         site,
         machine,
         line["model"],
-        precision,
+        precision_of(line),
         framework,
         float(line["latency_ms"]),
         line["source"],

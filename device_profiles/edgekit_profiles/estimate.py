@@ -199,8 +199,7 @@ def _estimate(case: _Case, known: EstimateEvidence) -> Estimate:
         # From float32's: what the workstation timed is the dynamic file, and float32's ratio is not known
         workload = case.workload
         base = _estimate(replace(case, workload=replace(workload, precision="float32")), replace(known, host=None))
-        dense = sum(op.macs for op in workload.ops if op.kind == "fc")
-        shape = "dense" if 2 * dense > workload.macs else "convolutional"
+        shape = "dense" if _mostly_dense(workload) else "convolutional"
         low, mid, high = constants()["dynamic"][case.engine][shape]
         notes = (
             f"dynamic range took {low:g} to {high:g} times float32 on x86-64 for {shape} networks; never timed on a "
@@ -217,13 +216,20 @@ def _estimate(case: _Case, known: EstimateEvidence) -> Estimate:
     like = replace(case, engine=stand_in["engine"])
     rest = tuple(anchor for anchor in known.anchors if anchor.engine == like.engine)
     base = _estimate(like, EstimateEvidence(anchors=rest))
+    spatial = any(op.kind in ("c3", "cx", "dw") for op in case.workload.ops)
+    shape = "convolutional" if spatial and not _mostly_dense(case.workload) else "dense"
+    least, factor, most = stand_in[shape]
     own = base.low_ms / base.mid_ms, base.high_ms / base.mid_ms
-    low, high = (both / one for both, one in zip(_joined(own, stand_in["band"]), own, strict=True))
-    notes = (
-        f"no factor could be fitted for {case.engine}: this is {stand_in['engine']}'s estimate with a wider range",
-        *base.notes,
-    )
-    return replace(base.scale(low, 1.0, high), grade="estimated", notes=notes)
+    both = _joined(own, (least / factor, most / factor))
+    low, high = (factor * joined / one for joined, one in zip(both, own, strict=True))
+    times = f"{factor:g} times {like.engine}'s estimate" if factor != 1 else f"{like.engine}'s estimate"
+    known_of = "by nine published times of convolutional networks" if shape == "convolutional" else "by judgement"
+    notes = (f"{case.engine} has no rates of its own: this is {times} with a wider range, {known_of}", *base.notes)
+    return replace(base.scale(low, factor, high), grade="estimated", notes=notes)
+
+
+def _mostly_dense(workload: Workload) -> bool:
+    return 2 * sum(op.macs for op in workload.ops if op.kind == "fc") > workload.macs
 
 
 def _own_anchor(case: _Case, given: tuple[Anchor, ...]) -> Anchor | None:

@@ -16,7 +16,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "benchmarks" / "estimate"
 TABLE = ROOT / "device_profiles" / "edgekit_profiles" / "roofline.toml"
-MODULES = ("additive", "baselines", "fit", "held_out", "inferred", "networks", "published", "table", "unseen")
+ENGINES = TABLE.with_name("engines.toml")
+MODULES = (
+    "additive", "baselines", "fit", "held_out", "inferred", "networks", "other_networks", "published", "stand_in",
+    "table", "unseen",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +72,40 @@ def test_networks_have_their_published_size(name: str):
 
     work = workload(name)
     assert (round(work.macs / 1e6), round(work.weights / 1e6, 2)) == SIZES[name]
+
+
+# Inception V3 from keras.applications; YOLO from Ultralytics' tables (8.7, 28.6, 6.5, 21.5 GFLOP: two a product).
+OTHER_SIZES = {
+    "inception_v3_299": (5713, 23.80),
+    "yolov8n_640": (4371, 3.15),
+    "yolov8s_640": (14301, 11.15),
+    "yolo11n_640": (3271, 2.61),
+    "yolo11s_640": (10794, 9.43),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_SIZES)
+def test_networks_that_only_onnx_runtime_was_timed_with_have_their_published_size(name: str):
+    from other_networks import OTHERS
+
+    ops = OTHERS[name]().ops
+    size = sum(op.macs for op in ops) / 1e6, sum(op.weight_elements for op in ops) / 1e6
+    assert (round(size[0]), round(size[1], 2)) == OTHER_SIZES[name]
+
+
+def test_the_factor_of_onnx_runtime_is_what_its_published_times_give_and_each_board_keeps_the_others_range():
+    from fit import Fit
+    from published import read
+    from stand_in import judged, spread
+
+    *rows, whole = judged(Fit(read()))
+    assert (len(rows), len({row["board"] for row in rows})) == (9, 3)
+    assert all(row["inside"] for row in rows)
+    least, factor, most = tomllib.loads(ENGINES.read_text(encoding="utf-8"))["stand_ins"]["onnxruntime"][
+        "convolutional"
+    ]
+    assert factor == pytest.approx(whole["factor"], rel=0.01)
+    assert (least / factor, most / factor) == pytest.approx(spread(), rel=0.01)
 
 
 def test_the_anchor_is_the_products_own():
