@@ -2,9 +2,10 @@
 
 Rules:
 - sums of 8-bit products are exact on every processor. On an x86 without VNNI ONNX Runtime adds pairs of uint8 x int8
-  products in 16 bits, which saturate, unless `session.x64quantprecision` is 1; on other processors that option changes
-  nothing;
-- only `EngineSetup(kernels="fast")` leaves the option out, and only tuning sets that, after comparing golden answers;
+  products in 16 bits, which saturate, unless `session.x64quantprecision` is 1. With VNNI the answers are the same
+  either way, and that option makes INT8 half as fast (ResNet-50: 55 ms, 26 without it): it is left out there;
+- without VNNI only `EngineSetup(kernels="fast")` leaves it out, and only tuning sets that, after comparing golden
+  answers;
 - every session of edgekit starts from `session_options`, those of the converters too;
 - with CUDA the session's first provider must be CUDA: ONNX Runtime falls back to the CPU without a word.
 """
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.board import cpu
 from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, Kernels, import_engine, version_of_engine
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
@@ -83,7 +85,7 @@ def session_options(module: Any, threads: int, *, exact: bool = True) -> Any:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    options.add_session_config_entry("session.x64quantprecision", "1" if exact else "0")
+    options.add_session_config_entry("session.x64quantprecision", "1" if exact and cpu().lacks_vnni else "0")
     return options
 
 

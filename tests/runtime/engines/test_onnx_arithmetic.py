@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-pytest.importorskip("onnxruntime", reason="comes with the extra 'onnx'")
+onnxruntime = pytest.importorskip("onnxruntime", reason="comes with the extra 'onnx'")
 pytest.importorskip("onnx", reason="comes with the extra 'convert'")
 
 import avx2_only
@@ -20,7 +20,7 @@ from saturating import ARM, AVX2_ONLY, WITH_VNNI
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import EngineSetup, load_with
+from edgekit_runtime.engines import EngineSetup, load_with, onnx
 from edgekit_runtime.engines.recording import RecordingEngine
 from edgekit_runtime.errors import SelfTestError
 from edgekit_runtime.selftest import check_same_bits, replay
@@ -105,6 +105,16 @@ def test_fast_sums_are_offered_only_where_they_differ_and_never_first(bundles, c
     manifest = read_bundle(bundles["saturates"]).manifest
     offer = candidates(manifest, {"onnxruntime": "1"}, TuningOptions(threads=1), cores=1, cpu=cpu)
     assert [one.kernels for one in offer] == kernels
+
+
+@pytest.mark.parametrize(("cpu", "option"), [(AVX2_ONLY, "1"), (WITH_VNNI, "0")], ids=["AVX2 alone", "VNNI"])
+def test_the_slower_exact_kernels_are_asked_for_only_where_the_fast_ones_saturate(monkeypatch, cpu, option):
+    monkeypatch.setattr(onnx, "cpu", lambda: cpu)
+    options = onnx.session_options(onnxruntime, 1)
+    assert options.get_session_config_entry("session.x64quantprecision") == option
+    assert (
+        onnx.session_options(onnxruntime, 1, exact=False).get_session_config_entry("session.x64quantprecision") == "0"
+    )
 
 
 def test_a_float_artifact_has_no_fast_sums(tmp_path):
