@@ -2,7 +2,7 @@
 
 make demo                                   # needs chromium and chromium-driver
 .venv/bin/python benchmarks/fleet/picture.py -o docs/images/fleet.png
-.venv/bin/python benchmarks/fleet/picture.py --report --size 1200 900 -o docs/images/report.png
+.venv/bin/python benchmarks/fleet/picture.py --report --size 1200 1160 -o docs/images/report.png
 .venv/bin/python benchmarks/fleet/picture.py --fallback --page device/porch-1 --size 1200 1250 -o docs/images/host.png
 """
 
