@@ -215,8 +215,10 @@ def test_attention_is_estimated_in_a_wider_range_that_says_why(engine):
 
 
 def test_dynamic_range_is_slower_than_float_on_convolutions_and_faster_on_dense_layers():
+    """A network that is dense by half counts as a convolutional one."""
     dense = Workload("dynamic", (Op("fc", 10**7, 5000, 10**7),))
-    for work, slower in ((mobilenet_v1("dynamic"), True), (dense, False)):
+    half = Workload("dynamic", (Op("fc", 10**7, 5000, 10**7), Op("pw", 10**7, 5000, 10**4)))
+    for work, slower in ((mobilenet_v1("dynamic"), True), (half, True), (dense, False)):
         dynamic, plain = estimate(PI4, work, "litert"), estimate(PI4, replace(work, precision="float32"), "litert")
         assert (dynamic.mid_ms > plain.mid_ms) is slower
         assert dynamic.grade == "estimated"
@@ -307,6 +309,7 @@ def test_layers_of_a_dynamic_network_are_those_of_float():
 def test_a_measured_time_is_its_own_range():
     assert measured_estimate(5.0, 6.5, min_ms=4.5, source="here") == Estimate(4.5, 5.0, 6.5, "measured", None, "here")
     assert measured_estimate(5.0, 6.5).low_ms == 5.0
+    assert measured_estimate(5.0, 5.0, min_ms=0.0) == Estimate(0.0, 5.0, 5.0, "measured")
     with pytest.raises(ValueError, match="not in order"):
         measured_estimate(6.0, 5.0)
 

@@ -7,7 +7,7 @@ import pytest
 
 from edgekit_converters.errors import MetricError
 from edgekit_converters.fidelity import named_metric, task_metrics
-from edgekit_converters.fidelity.metrics import VOID
+from edgekit_converters.fidelity.metrics import VOID, channel_axis, is_map
 from edgekit_runtime.contract import Contract, InputContract, OutputContract
 
 INPUT = (InputContract("x", (4,), "float32"),)
@@ -44,6 +44,23 @@ def test_pixels_without_a_class_are_not_counted():
     assert metric.compare([kept], [kept]).artifact == 1.0
 
 
+@pytest.mark.parametrize(("classes", "counted"), [(255, 1), (256, 2)])
+def test_255_is_no_class_unless_there_are_so_many(classes, counted):
+    metric = named_metric("pixel-accuracy", contract(1, 2, classes))
+    mask = np.array([[0, VOID]])
+    right, labelled, _ = metric.keep(answer(np.array([[0, 0]]), (1, 2, classes)), mask)
+    assert (right.sum(), labelled.sum()) == (1, counted)
+
+
+def test_a_row_of_pixels_is_a_map_and_a_single_pixel_is_none():
+    assert is_map(OutputContract("mask", (1, 9, 4), "float32"))
+    assert not is_map(OutputContract("mask", (1, 1, 4), "float32"))
+
+
+def test_an_axis_of_one_holds_no_classes():
+    assert channel_axis((6, 5, 1)) == 0
+
+
 def test_an_answer_that_is_not_finite_is_right_nowhere():
     metric = named_metric("miou", contract(2, 3, 4))
     assert metric.compare([metric.keep(answer(TRUTH, (2, 3, 4)), TRUTH)], [metric.keep(None, TRUTH)]).artifact == 0.0
@@ -62,6 +79,7 @@ def test_masks_are_measured_without_being_asked_for_and_other_whole_numbers_are_
         (TRUTH.astype(np.float32), r"miou needs masks of class indexes of the size of the output 'mask' \[2, 3, 4\]"),
         (np.zeros((9, 9), np.int64), r"a label is int64 \[9, 9\]"),
         (TRUTH + 3, "5 is no class of the output 'mask': they run from 0 to 3"),
+        (TRUTH + 2, "4 is no class of the output 'mask': they run from 0 to 3"),
     ],
 )
 def test_a_mask_that_does_not_fit_is_refused_with_both_shapes(mask, said):
