@@ -54,7 +54,7 @@ SUBJECTS = {
         70,
         "tests/runtime/test_journey.py", "tests/runtime/test_faults.py", "tests/runtime/test_model.py",
         "tests/runtime/test_model_hosts.py", "tests/runtime/test_degraded.py", "tests/runtime/test_detector.py",
-        "tests/runtime/test_intake.py",
+        "tests/runtime/test_intake.py", "tests/runtime/session/test_model_sessions.py",
     ),
     f"{RUNTIME}/budget.py": Subject(90, "tests/runtime/test_budget.py"),
     f"{RUNTIME}/offload.py": Subject(70, "tests/runtime/test_offload.py"),
