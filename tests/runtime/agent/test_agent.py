@@ -274,4 +274,5 @@ def test_a_kill_at_any_time_costs_a_repetition_at_most(made, key, broker, desk, 
     assert lives > 1
     assert status(root).current.version == "2"
     assert json.loads((root / "agent.json").read_text())["phase"] == "committed"
-    assert [one["event"] for one in events(root)].count("committed") == 2
+    # An event is written after the fact: a kill in between loses the line, and never doubles it.
+    assert [one["event"] for one in events(root)].count("committed") in (1, 2)
