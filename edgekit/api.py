@@ -143,6 +143,7 @@ def compress(
     evaluation: Data,
     output: str | Path = "compressed",
     steps: Sequence[str] = (),
+    metric: str | None = None,
     max_drop: float | None = None,
     profile: str | None = None,
     budget_ms: float | None = None,
@@ -169,8 +170,8 @@ def compress(
     """Train `model` a little more, narrower or for 8 bits.
     Arguments have the names of the options of `edgekit compress --help`.
 
-    train, evaluation: as for `build`, with labels. Raises EdgekitError; limits that are not kept are no error:
-    `result.kept`.
+    train, evaluation: as for `build`, with labels unless the model is a detector. Raises EdgekitError; limits that are
+    not kept are no error: `result.kept`.
     """
     from edgekit.compressing import CompressRequest
     from edgekit.compressing import compress as journey
@@ -185,6 +186,7 @@ def compress(
             evaluation=_source("evaluation", evaluation, stack) or "",
             output=Path(output),
             steps=tuple(steps),
+            metric=metric,
             profile=profile or "",
             max_drop=max_drop,
             budget_ms=budget_ms,

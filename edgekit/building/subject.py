@@ -16,6 +16,7 @@ from edgekit.building.data import Opener, Sets, cached_reference, key, open_sets
 from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration, contract_file, fidelity
 from edgekit_converters.calibration import Finding, Sequences, Subset, source_samples
+from edgekit_converters.compress.record import read_record
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.fidelity import Evaluation, Metric, Reference
 from edgekit_converters.fidelity.metric_function import FunctionMetric
@@ -117,7 +118,10 @@ def open_subject(request: BuildRequest, store: StageStore, progress: Progress) -
     source = open_source(request.model, request.options, store)
     file = request.contract or contract_file.find_contract_file(request.model)
     contract = contract_file.describe(source, file)
-    metric = fidelity.named_metric(request.metric, contract.of_caller) if request.metric else None
+    made = read_record(request.model)  # a metric of one's own goes on reading what the original answered
+    named = {output.name for output in contract.outputs}
+    joined = made.joined if made is not None and made.joined is not None and named >= set(made.joined.parts) else None
+    metric = fidelity.named_metric(request.metric, contract.of_caller, joined) if request.metric else None
     sets = open_sets(request, Opener(contract, store, progress, source))
     name = key("reference", source.sha256, to_json(contract), sets.evaluation_digest)
     reference = cached_reference(store, name, lambda: fidelity.reference(source, contract, sets.evaluation, progress))

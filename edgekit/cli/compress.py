@@ -23,8 +23,9 @@ __all__ = ["compress"]
 @click.option(
     "--steps",
     metavar="LIST",
-    help="What to do, of distill,prune,sparse,qat. Default: what --max-drop and --budget-ms call for, maybe nothing.",
+    help="What to do, of split,distill,prune,sparse,qat. Default: what the limits call for, maybe nothing.",
 )
+@click.option("--metric", shell_complete=completion.metrics, metavar="NAME", help="As for edgekit build.")
 @click.option("--max-drop", type=PERCENT, metavar="PERCENT", help="How much accuracy INT8 may cost you, in points: 1%.")
 @click.option(
     "--profile", shell_complete=completion.profiles, metavar="NAME", help="The board to estimate milliseconds for."

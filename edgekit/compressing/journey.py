@@ -6,8 +6,9 @@ Rules:
 - training for accuracy helps where the best artifact loses less than before it; a smaller network helps where it takes
   less time, or fewer products without a board, and what comes out in the end keeps the limit of accuracy; a sparse one
   where its artifact takes fewer bytes when compressed, and the same;
-- without steps the limits decide: too slow calls for pruning, or distilling where a teacher or a width is given; too
-  much lost for training in 8 bits; where plain INT8 keeps both, nothing is trained;
+- without steps the limits decide: boxes beside scores that 8 bits break call for a split; too slow calls for pruning,
+  or distilling where a teacher or a width is given; too much lost for training in 8 bits; where plain INT8 keeps both,
+  nothing is trained;
 - no item of the evaluation set is trained on: where the training set holds one, it is refused and the items counted;
 - the same command again resumes what was interrupted, and makes nothing twice.
 """
@@ -23,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,7 @@ from edgekit.compressing.request import (
     line_of,
 )
 from edgekit.compressing.result import known_rows, read_beside, row_of, write_report
+from edgekit.compressing.splitting import Split, can_split, split_model
 from edgekit.compressing.steps import Bench, Teacher, carry_out, open_teacher
 from edgekit.packaging import write_whole
 from edgekit.version import __version__
@@ -108,11 +110,15 @@ def _trainable(request: CompressRequest, say: Callable[[str], None]) -> Compress
 
 @dataclass
 class _Chain:
-    """What was carried out so far. path: of the model that was kept last; current: what was measured of it."""
+    """What was carried out so far. path: of the model that was kept last; current: what was measured of it; subject:
+    what its artifacts are compared with. splits: whether its answer can be split; split: how it was, None for not."""
 
     path: Path
     current: tuple[Measured, ...]
     rows: tuple[Measured, ...]
+    subject: BuildSubject
+    splits: bool
+    split: Split | None = None
     steps: list[dict[str, Any]] = field(default_factory=list)
     made: Any = None
 
@@ -147,6 +153,7 @@ class _Journey:
                 request.output,
                 evaluation=request.evaluation,
                 max_drop=request.max_drop,
+                metric=request.metric,
                 contract=request.contract,
                 options=request.options,
                 cache=request.cache,
@@ -155,7 +162,11 @@ class _Journey:
             self._workers.progress,
         )
         given, found = self._train_set(subject)
-        classes = _check_labels(subject, found, request.train)
+        kind = _check_labels(subject, found, request.train)
+        splits = can_split(subject)
+        if "split" in request.steps and not splits:
+            what = "no output of the model holds boxes beside scores, so there is nothing to split"
+            raise CompressError(what, where=str(request.model), do="Leave the step split out; see docs/compress.md")
         network = open_network(request.model)
         if request.steps != ("qat",):
             check_batch(network, request.batch, str(request.model))
@@ -175,15 +186,16 @@ class _Journey:
         maker = Maker(subject, subject.workspace(self._workers.progress), self._workers)
         original = self._told(self._gauge.originals(maker))
         plain = self._told(self._gauge.rows(PLAIN, maker))
-        if not self._limits.made(plain):
+        splits = splits and ("split" in request.steps or not request.steps)
+        if not self._limits.made(plain) and not splits:
             failed = next(row for row in plain if row.recipe in self._limits.recipes)
             what = f"{failed.recipe} cannot be made: {failed.failed}"
             raise CompressError(what, where=str(request.model), do="Build it: the report says what stands in the way")
-        if not request.steps and self._limits.kept(plain):
+        if not request.steps and self._limits.kept(plain) and not (splits and self._limits.broken(plain)):
             return self._report(self._gauge.timed(subject, (*original, *plain)), (), None)
         repaired = self._told(self._gauge.repaired(maker, plain)) if request.repair_s else ()
         with _scratch(request.output, request.model.stem) as folder:
-            data = self._data(subject, Subset(given, readable), classes, folder)
+            data = self._data(subject, Subset(given, readable), kind, folder)
             store = DiskStore(folder) if request.cache is None else self._store
             batches = max(1, math.ceil(request.epochs * len(readable) / request.batch))
             options = TrainingOptions(batches, request.batch, request.rate, seed=request.seed, key=name)
@@ -191,7 +203,8 @@ class _Journey:
                 request, subject, data, readable, options, folder, store, self._limits,
                 partial(self._gauge.high_ms, subject), self._workers.progress, self._say, teacher,
             )  # fmt: skip
-            chain = _Chain(request.model, plain, (*original, *plain, *repaired))
+            rows = (*original, *plain, *repaired)
+            chain = _Chain(request.model, plain, rows, subject, can_split(subject))
             self._trained(chain, bench)
             return self._finished(chain, bench)
 
@@ -212,7 +225,7 @@ class _Journey:
         """The training set, which holds no evaluation item. Raises CompressError, CalibrationError."""
         request = self._request
         opener = Opener(subject.contract, self._store, self._workers.progress, subject.source)
-        given = opener.open(request.train)
+        given = opener.open(request.train, labelled=subject.contract.task != "detection")
         found = cached_survey(self._store, given, subject.contract, self._workers.progress)
         evaluated = set(subject.sets.evaluation_items)
         shared = [origin for one in found.by_digest if one in evaluated for origin in found.by_digest[one]]
@@ -241,6 +254,7 @@ class _Journey:
         request = self._request
         settings = [request.steps, request.epochs, request.batch, request.rate, request.seed, request.max_drop]
         settings += [request.width, request.start, request.temperature, request.alpha, request.sparsity]
+        settings += [request.metric]
         settings += [] if teacher is None else [teacher.source.sha256, to_json(teacher.contract)]
         sets = (survey_digest(found), subject.sets.evaluation_digest, request.profile, request.budget_ms)
         return key("compress", subject.source.sha256, to_json(subject.contract), *sets, settings)
@@ -253,12 +267,19 @@ class _Journey:
                 chain.steps.append({"step": step, "kept": False, "why": "the budget was kept before it", "rows": []})
                 continue
             self._say(f"step {step}:")
-            sparse = "sparse" in chain.kept
-            made = carry_out(step, chain.path, replace(bench, options=options, rows=chain.current, sparse=sparse))
             candidate = bench.folder / step / self._request.model.name
             candidate.parent.mkdir(exist_ok=True)
+            subject, split = chain.subject, chain.split
+            if step == "split":
+                made, split = split_model(chain.path, subject)
+            else:
+                made = carry_out(step, chain.path, self._bench_of(chain, replace(bench, options=options)))
             write_whole(candidate, with_record(made.data, Record((), made.ranges)), "the model")
-            maker = self._gauge.maker_of(candidate, bench.subject)
+            if step == "split" and split is not None:
+                text = split.contract_text(self._contract_file())
+                write_whole(contract_file.default_file(candidate), text.encode(), "the contract file")
+                subject = split.subject(candidate, subject, self._request.metric)
+            maker = self._gauge.maker_of(candidate, subject)
             rows = self._gauge.rows(step, maker)
             if step == "sparse":  # kernels that skip zeros are of floats alone
                 rows += self._gauge.in_float(step, maker)
@@ -266,16 +287,36 @@ class _Journey:
             why = self._why_not(step, chain.current, rows)
             chain.rows += rows
             record = {"step": step, "kept": not why, "why": why, "edgekit": __version__, **made.record}
-            record["gain"] = self._gain(bench.subject, chain.current, rows)
+            record["gain"] = self._gain(chain.current, rows)
             chain.steps.append(record | {"rows": [asdict(row) for row in chain.rows]})
             if not why:
                 chain.path, chain.current, chain.made = candidate, rows, made
+                chain.subject, chain.split = subject, split
+
+    def _bench_of(self, chain: _Chain, bench: Bench) -> Bench:
+        """For a step that begins with what was kept last."""
+        subject, data = chain.subject, bench.data
+        if data.kind == "boxes":
+            from edgekit_converters.compress.boxes import box_layout
+
+            data = replace(data, layout=box_layout(subject.contract))
+        times = partial(self._gauge.high_ms, subject)
+        made: dict[str, Any] = {"rows": chain.current, "split": chain.split, "sparse": "sparse" in chain.kept}
+        return replace(bench, subject=subject, data=data, high_ms=times, **made)
+
+    def _contract_file(self) -> Path:
+        """Of a detector, which has one."""
+        file = self._request.contract or contract_file.find_contract_file(self._request.model)
+        assert file is not None
+        return file
 
     def _next(self, chain: _Chain) -> str | None:
         """The step to carry out now, None for no more."""
         request, done = self._request, {step["step"] for step in chain.steps}
         if request.steps:
             return next((step for step in STEPS if step in request.steps and step not in done), None)
+        if "split" not in done and chain.splits and self._limits.broken(chain.current):
+            return "split"
         if self._limits.kept(chain.current):
             return None
         smaller = "distill" if request.distills else "prune"
@@ -289,18 +330,20 @@ class _Journey:
         limits = self._limits
         if not limits.made(after):
             return "no artifact can be made of its result"
+        if step == "split":
+            was = {row.recipe: row.drop for row in before}
+            gains = [row for row in limits.made(after) if row.drop is not None and row.drop < _known(was[row.recipe])]
+            return "" if gains else "no format loses less than before"
         if step == "prune" or (step == "distill" and self._request.width is not None):
             return "" if limits.cost(after) < limits.cost(before) else "it takes no less time"
         if step == "sparse":
             return "" if limits.packed(after) < limits.packed(before) else "it takes no fewer bytes when compressed"
         return "" if limits.drop(after) < limits.drop(before) else "it loses no less than before"
 
-    def _gain(
-        self, subject: BuildSubject, before: Sequence[Measured], after: Sequence[Measured]
-    ) -> dict[str, Any] | None:
+    def _gain(self, before: Sequence[Measured], after: Sequence[Measured]) -> dict[str, Any] | None:
         """Of the best artifact against the best before it; None where there is none, or no metric."""
         first, second = self._limits.best(before), self._limits.best(after)
-        found = None if first is None or second is None else self._gauge.gain(subject, first, second)
+        found = None if first is None or second is None else self._gauge.gain(first, second)
         return None if found is None else found.as_json()
 
     def _finished(self, chain: _Chain, bench: Bench) -> CompressReport:
@@ -317,9 +360,11 @@ class _Journey:
         request = self._request
         file = request.contract or contract_file.find_contract_file(request.model)
         if file is not None:
-            write_whole(contract_file.default_file(self._result), file.read_bytes(), "the contract file")
+            text = file.read_bytes() if chain.split is None else chain.split.contract_text(file).encode()
+            write_whole(contract_file.default_file(self._result), text, "the contract file")
+        joined = None if chain.split is None else chain.split.joined
         chain.steps[-1]["rows"] = [asdict(row) for row in rows]
-        record = Record(tuple(chain.steps), chain.made.ranges, bench.options.key)
+        record = Record(tuple(chain.steps), chain.made.ranges, bench.options.key, joined)
         write_whole(self._result, with_record(chain.made.data, record), "the model")
         return self._written(self._report(timed, tuple(chain.steps), self._result), bench.options.key)
 
@@ -334,7 +379,7 @@ class _Journey:
         """What a teacher of its own scores on the evaluation set, as it is."""
         subject, teacher = bench.subject, bench.teacher
         labels = subject.reference.labels
-        metrics = fidelity.task_metrics(subject.contract, labels, None)
+        metrics = fidelity.task_metrics(subject.contract, labels, subject.metric)
         if teacher is None or self._request.teacher is None or not metrics or labels is None:
             return ()
         opener = Opener(subject.contract, self._store, self._workers.progress, subject.source)
@@ -352,7 +397,7 @@ class _Journey:
         row = Measured("teacher", "as it is", score.metric, score.original, score.artifact)
         return self._told((row,))
 
-    def _data(self, subject: BuildSubject, given: Subset, classes: bool, folder: Path) -> Any:
+    def _data(self, subject: BuildSubject, given: Subset, kind: str, folder: Path) -> Any:
         """The training set as the model takes it, in a file of the folder: it may be larger than the memory."""
         from edgekit_converters.compress.train import TrainingData
 
@@ -368,7 +413,9 @@ class _Journey:
             labels.append(example.label)
             self._workers.progress("reading the training set", index + 1, len(given))
         assert x is not None
-        if classes:
+        if kind == "boxes":
+            return TrainingData(x, None, "boxes")
+        if kind == "classes":
             return TrainingData(x, np.asarray(labels, np.int64), "classes")
         return TrainingData(x, np.asarray(labels, np.float32).reshape(len(labels), -1), "numbers")
 
@@ -401,10 +448,17 @@ class _Journey:
         return CompressReport(model, rows, steps, verdict, kept)
 
 
-def _check_labels(subject: BuildSubject, found: Survey, train: str) -> bool:
-    """Whether labels are classes; what is no class was refused where it was read.
+def _known(drop: float | None) -> float:
+    """Of an artifact, worse than any where there is none."""
+    return math.inf if drop is None else drop
+
+
+def _check_labels(subject: BuildSubject, found: Survey, train: str) -> Literal["classes", "numbers", "boxes"]:
+    """What labels are; what is no class was refused where it was read. A detector's are of any form, and are not read.
 
     Raises CompressError for labels that are missing or all the same."""
+    if subject.contract.task == "detection":
+        return "boxes"
     evaluation = subject.sets.evaluation.name
     sets = ((train, found.labels), (evaluation, list(map(str, subject.reference.labels or ()))))
     for where, labels in sets:
@@ -416,7 +470,7 @@ def _check_labels(subject: BuildSubject, found: Survey, train: str) -> bool:
                 do="Give labels: sub-folders named as the classes, or `y` in an .npz",
             )
     if subject.contract.task != "classification":
-        return False
+        return "numbers"
     for where, labels in sets:
         counted = Counter(labels)
         if len(counted) < 2:
@@ -425,7 +479,7 @@ def _check_labels(subject: BuildSubject, found: Survey, train: str) -> bool:
                 where=where,
                 do="Give items of every class that the model knows",
             )
-    return True
+    return "classes"
 
 
 @contextmanager

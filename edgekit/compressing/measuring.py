@@ -2,7 +2,7 @@
 
     gauge = Gauge(request, store, workers)
     rows = gauge.rows("qat", gauge.maker_of(path, subject))
-    gauge.gain(subject, before, after)                 # Gain(points=0.021, ci95=(0.008, 0.034)): outside the noise
+    gauge.gain(before, after)                          # Gain(points=0.021, ci95=(0.008, 0.034)): outside the noise
     rows = gauge.timed(subject, rows)                  # with here_ms, one artifact after the other
 
 Rules:
@@ -48,6 +48,7 @@ class Gauge:
     def __init__(self, request: CompressRequest, store: StageStore, workers: Workers) -> None:
         self._request, self._store, self._workers = request, store, workers
         self._results: dict[tuple[str, str], RecipeResult] = {}
+        self._subjects: dict[tuple[str, str], BuildSubject] = {}
         self._answers: dict[tuple[str, str], list[Any]] = {}
 
     def maker_of(self, path: Path, subject: BuildSubject) -> Maker:
@@ -110,21 +111,29 @@ class Gauge:
                 return tuple(rows)
         return tuple(found)
 
-    def gain(self, subject: BuildSubject, before: Measured, after: Measured) -> Gain | None:
+    def gain(self, before: Measured, after: Measured) -> Gain | None:
         """What the second loses less than the first; None where no metric fits the labels."""
-        labels = subject.reference.labels
-        metrics = fidelity.task_metrics(subject.contract.of_caller, labels, subject.metric)
-        if not metrics or labels is None:
+        metric = self._metric(before)
+        if metric is None:
             return None
-        found = metrics[0].compare(*(self._kept(subject, metrics[0], row) for row in (before, after)))
+        found = metric.compare(self._kept(before), self._kept(after))
         low, high = found.ci95
         return Gain(before.step, after.recipe, found.metric, -found.drop, (-high, -low))
 
-    def _kept(self, subject: BuildSubject, metric: Any, row: Measured) -> list[Any]:
-        """What the metric keeps of each item's answer."""
+    def _metric(self, row: Measured) -> Any:
+        """Of the outputs that the row's artifact has; None where none fits the labels."""
+        subject = self._subjects[row.step, row.recipe]
+        if subject.reference.labels is None:
+            return None
+        metrics = fidelity.task_metrics(subject.contract.of_caller, subject.reference.labels, subject.metric)
+        return metrics[0] if metrics else None
+
+    def _kept(self, row: Measured) -> list[Any]:
+        """What its metric keeps of each item's answer."""
         name = row.step, row.recipe
         if name not in self._answers:
-            result, labels, kept = self._results[name], subject.reference.labels, list[Any]()
+            result, subject, metric = self._results[name], self._subjects[name], self._metric(row)
+            labels, kept = subject.reference.labels, list[Any]()
             assert result.artifact is not None
             assert labels is not None
 
@@ -139,6 +148,7 @@ class Gauge:
     def _rows(self, step: str, maker: Maker, results: Sequence[RecipeResult]) -> tuple[Measured, ...]:
         times = self._estimates(maker.subject, results)
         self._results |= {(step, one.recipe.name): one for one in results}
+        self._subjects |= {(step, one.recipe.name): maker.subject for one in results}
         return tuple(_measured(step, one, time) for one, time in zip(results, times, strict=True))
 
     def _estimates(self, subject: BuildSubject, results: Sequence[RecipeResult]) -> list[Estimate | None]:

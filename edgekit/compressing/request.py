@@ -37,7 +37,7 @@ __all__ = [
     "note_of",
 ]
 
-STEPS = ("distill", "prune", "sparse", "qat")
+STEPS = ("split", "distill", "prune", "sparse", "qat")
 """Names of the steps, in the order in which they are carried out."""
 RECIPES = ("tflite-int8", "onnx-int8-qdq")
 """What a result is measured as: plain INT8 of each format."""
@@ -59,7 +59,7 @@ class CompressRequest:
     edgekit reads, None for the model itself; width: share of the channels that a derived student has, None for the
     model as the student; start: its weights. temperature, alpha: as of `Teaching`. repair_s: seconds for what a build
     would repair, 0 for not. beside: folders of results with other seeds, which the page shows, too. sparsity: share of
-    each kernel's weights that the step sparse makes zero.
+    each kernel's weights that the step sparse makes zero. metric: as a build's.
     """
 
     model: Path
@@ -87,6 +87,7 @@ class CompressRequest:
     repair_s: float = 0.0
     beside: tuple[Path, ...] = ()
     sparsity: float | None = None
+    metric: str | None = None
 
     @property
     def distills(self) -> bool:
@@ -179,6 +180,10 @@ class Limits:
 
     def kept(self, rows: Sequence[Measured]) -> bool:
         return any(self.on_time(row) and self.near(row) for row in self.made(rows))
+
+    def broken(self, rows: Sequence[Measured]) -> bool:
+        """Whether an artifact of a format that the board runs cannot be made, or loses too much."""
+        return any(row.recipe in self.recipes and not self.near(row) for row in rows)
 
     def best(self, rows: Sequence[Measured]) -> Measured | None:
         """The one that loses least of those on time; of all where none is."""

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from edgekit.building.data import Opener, cached_reference, key, survey_digest
 from edgekit.building.subject import BuildSubject
 from edgekit.compressing.request import CompressRequest, Limits, Measured
+from edgekit.compressing.splitting import Split
 from edgekit_converters import contract_file, fidelity
 from edgekit_converters.calibration import Dataset, Example, Subset
 from edgekit_converters.errors import CompressError
@@ -112,7 +113,8 @@ class Bench:
 
     data: TrainingData of `chosen`, the readable items of the training set. options: TrainingOptions, whose key is of
     all that the run follows from. rows: what was measured before the step. high_ms: of a `.keras` file's artifact, by
-    recipe, the high end of its estimate. sparse: whether a step before it made kernels sparse."""
+    recipe, the high end of its estimate. sparse: whether a step before it made kernels sparse. split: of a detector
+    whose answer was."""
 
     request: CompressRequest
     subject: BuildSubject
@@ -128,6 +130,7 @@ class Bench:
     teacher: Teacher | None = None
     rows: tuple[Measured, ...] = ()
     sparse: bool = False
+    split: Split | None = None
 
 
 def open_teacher(request: CompressRequest, subject: BuildSubject, store: StageStore) -> Teacher | None:
@@ -186,7 +189,7 @@ def _sparse(path: Path, bench: Bench) -> Any:
     from edgekit_converters.compress.simulation import Simulation
     from edgekit_converters.compress.train import Teaching, answers_of
 
-    network = replace(open_network(path), numbers=bench.data.kind == "numbers")
+    network = replace(open_network(path), numbers=bench.data.kind != "classes")
     model = without(network, trace(network), np.zeros(0, np.int64), seed=bench.request.seed)
     answers = answers_of(Simulation(network, None), bench.data.x, bench.options.batch, bench.progress)
     share = bench.request.sparsity
@@ -204,7 +207,7 @@ def _distill(path: Path, bench: Bench) -> Any:
 
     request, teacher = bench.request, bench.teacher
     assert teacher is not None
-    network = replace(open_network(path), numbers=bench.data.kind == "numbers")
+    network = replace(open_network(path), numbers=bench.data.kind != "classes")
     channels = trace(network)
     leaving = np.zeros(0, np.int64)
     if request.width is not None:
@@ -218,7 +221,8 @@ def _distill(path: Path, bench: Bench) -> Any:
     new = request.width is not None and request.start == "new"
     student = without(network, channels, leaving, seed=request.seed, new=new)
     opener = Opener(bench.subject.contract, bench.store, bench.progress, bench.subject.source)
-    answers = _logits(teacher.answers(opener, request.train, bench.chosen), bench.data.kind)
+    given = teacher.answers(opener, request.train, bench.chosen)
+    answers = _logits(given if bench.split is None else bench.split.answers(given, teacher.contract), bench.data.kind)
     teaching = Teaching(answers, request.alpha, request.temperature)
     run = FloatRun("distill", bench.options, bench.folder, bench.progress, bench.say)
     made = train_float(network, student, bench.data, teaching, run)
@@ -228,8 +232,9 @@ def _distill(path: Path, bench: Bench) -> Any:
 
 
 def _logits(answers: fidelity.Reference, kind: str) -> NDArray[np.float32]:
-    """float32 [N, outputs]: as the teacher gives them, or the logarithms of its probabilities."""
-    values = np.stack([np.ravel(next(iter(one.values()))) for one in answers.outputs]).astype(np.float64)
+    """float32 [N, outputs]: as the teacher gives them, one output after the other, or the logarithms of its
+    probabilities."""
+    values = np.stack([np.concatenate([*map(np.ravel, one.values())]) for one in answers.outputs]).astype(np.float64)
     if kind == "classes" and values.min() >= 0:
         least = _LEAST_PROBABILITY
         if values.shape[1] == 1 and values.max() <= 1:
@@ -248,7 +253,7 @@ def _prune(path: Path, bench: Bench) -> Any:
     from edgekit_converters.compress.simulation import Simulation
     from edgekit_converters.compress.train import Teaching, answers_of
 
-    network = replace(open_network(path), numbers=bench.data.kind == "numbers")
+    network = replace(open_network(path), numbers=bench.data.kind != "classes")
     channels = trace(network)
     planned = cached_json(
         bench.store, key("prune", bench.options.key), list[int], lambda: _leaving(network, channels, bench)

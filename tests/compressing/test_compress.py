@@ -61,7 +61,7 @@ def _compress(sets, output, **options):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"steps": ["squeeze"]}, "there is no step 'squeeze'.*Steps: distill, prune, sparse, qat"),
+        ({"steps": ["squeeze"]}, "there is no step 'squeeze'.*Steps: split, distill, prune, sparse, qat"),
         ({"steps": []}, "neither steps nor a limit"),
         ({"model": "net.tflite"}, "ends in .tflite cannot be trained.*that it was made from"),
         ({"model": "net.h5"}, "ends in .h5 cannot be trained.*save an .h5 file again"),
@@ -239,12 +239,14 @@ def _of(**options):
     return _Journey(request, Limits.of(request), None, lambda line: None)
 
 
-def _chain(*rows, done=()):
-    return _Chain(Path("net.keras"), rows, rows, [{"step": name, "kept": True} for name in done])
+def _chain(*rows, done=(), splits=False):
+    steps = [{"step": name, "kept": True} for name in done]
+    return _Chain(Path("net.keras"), rows, rows, None, splits, steps=steps)
 
 
 BOARD = {"profile": "raspberry-pi-4"}
 NEAR, FAR = _row("plain INT8", "tflite-int8", 0.0, 9.0), _row("plain INT8", "tflite-int8", 0.04, 9.0)
+NOT_MADE = Measured("plain INT8", "tflite-int8", failed="boxes and scores under one scale")
 
 
 @pytest.mark.parametrize(
@@ -253,6 +255,11 @@ NEAR, FAR = _row("plain INT8", "tflite-int8", 0.0, 9.0), _row("plain INT8", "tfl
         ({"max_drop": 0.01}, _chain(NEAR), None),
         ({"max_drop": 0.01}, _chain(FAR), "qat"),
         ({"max_drop": 0.01}, _chain(FAR, _row("plain INT8", "onnx-int8-qdq", 0.0)), None),
+        ({"max_drop": 0.01}, _chain(NEAR, splits=True), None),
+        ({"max_drop": 0.01}, _chain(FAR, splits=True), "split"),
+        ({"max_drop": 0.01}, _chain(NOT_MADE, _row("plain INT8", "onnx-int8-qdq", 0.0), splits=True), "split"),
+        ({"max_drop": 0.01}, _chain(FAR, splits=True, done=["split"]), "qat"),
+        ({"steps": ("split", "qat")}, _chain(FAR, splits=True, done=["split"]), "qat"),
         ({"max_drop": 0.01}, _chain(FAR, done=["qat"]), None),
         ({"budget_ms": 5.0, **BOARD}, _chain(NEAR), "prune"),
         ({"budget_ms": 5.0, "width": 0.5, **BOARD}, _chain(NEAR), "distill"),
@@ -275,6 +282,9 @@ def test_a_narrower_network_has_to_take_less_time_and_training_to_lose_less():
     assert journey._why_not("qat", faster, [_row("qat", "tflite-int8", 0.01, 4.0)]) == ""
     assert journey._why_not("qat", before, faster) == "it loses no less than before"
     assert "no artifact" in journey._why_not("qat", before, [Measured("qat", "tflite-int8", failed="it broke")])
+    onnx = _row("plain INT8", "onnx-int8-qdq", 0.0)
+    assert journey._why_not("split", [NOT_MADE, onnx], [_row("split", "tflite-int8", 0.002), onnx]) == ""
+    assert journey._why_not("split", [NOT_MADE, onnx], [NOT_MADE, onnx]) == "no format loses less than before"
     without_a_board = _of(steps=("distill",), width=0.5)
     fewer = [_row("distill", "tflite-int8", 0.02, macs=400)]
     assert without_a_board._why_not("distill", [_row("plain INT8", "tflite-int8", 0.0)], fewer) == ""

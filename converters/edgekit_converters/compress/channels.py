@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.compress.network import Network, Node
+from edgekit_converters.compress.network import Network, Node, model_of
 from edgekit_converters.compress.simulation import Simulation
 
 __all__ = ["STEP", "Block", "Channels", "Labels", "batch_norms", "trace", "without"]
@@ -103,7 +103,8 @@ def trace(network: Network) -> Channels:
     union, labels = _Union(), list[Labels]()
     for node, shape in zip(network.nodes, shapes, strict=True):
         labels.append(_labels(union, node, [(labels[at], shapes[at]) for at in node.inputs], shape))
-    union.fix(labels[network.output])
+    for place in network.outputs:
+        union.fix(labels[place])
     rooted = tuple(union.roots(one) for one in labels)
     made: dict[int, Counter[str]] = {}
     for node, own in zip(network.nodes, rooted, strict=True):
@@ -187,6 +188,9 @@ def without(network: Network, channels: Channels, leaving: Labels, *, seed: int 
     values: dict[int, Any] = {id(network.input): first}
     for place, call in enumerate(network.calls):
         sources = [values[one] for one in call.inputs]
+        if not call.is_layer:
+            values[call.output] = call.layer(sources)
+            continue
         config = call.layer.get_config() | {"name": call.name}
         after = kept[network.places[call.output]]
         layer = type(call.layer).from_config(_seeded(_narrowed(config, after), seed + place))
@@ -195,7 +199,7 @@ def without(network: Network, channels: Channels, leaving: Labels, *, seed: int 
             before = kept[network.places[call.inputs[0]]]
             for old, variable in zip(call.layer.weights, layer.weights, strict=True):
                 variable.assign(_part(np.asarray(old), _name_of(call.layer, variable), before, after))
-    return keras.Model(first, values[network.result])
+    return model_of(network, first, values)
 
 
 def _narrowed(config: dict[str, Any], after: NDArray[np.bool_]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def _groups(network: Network) -> list[list[int]]:
             place = parent[place]
         return place
 
-    fixed = {0, network.output, network.logits}
+    fixed = {0, *network.outputs, *network.heads}
     for place, node in enumerate(nodes):
         passes = node.op in ("add", "mean", "relu") or (node.op == "move" and type(node.layer).__name__ in _PASSING)
         if passes:

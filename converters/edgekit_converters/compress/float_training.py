@@ -17,6 +17,7 @@ from typing import Any
 from edgekit_converters.compress.channels import batch_norms
 from edgekit_converters.compress.network import Network
 from edgekit_converters.compress.qat import TrainedFile
+from edgekit_converters.compress.simulation import joined
 from edgekit_converters.compress.sparse import Sparsity, kernels_of
 from edgekit_converters.compress.train import Teaching, TrainingData, TrainingOptions, fit
 from edgekit_converters.errors import CompressError
@@ -61,7 +62,8 @@ class _KerasTrainee:
         self.others = [one.value for one in model.variables if id(one) not in known]
 
     def answer(self, x: Any, *, training: bool) -> Any:
-        return self._model(x, training=training)
+        answers = self._model(x, training=training)
+        return joined(answers) if isinstance(answers, (list, tuple)) else answers
 
 
 def train_float(network: Network, model: Any, data: TrainingData, teaching: Teaching, run: FloatRun) -> TrainedFile:
@@ -74,9 +76,10 @@ def train_float(network: Network, model: Any, data: TrainingData, teaching: Teac
     check_batch(network, run.options.batch, "--batch")
     if not model.trainable_variables:
         raise CompressError("all its layers are frozen", do="Set trainable = True on those to train, and save it again")
-    last = model.get_layer(next(call.name for call in network.calls if call.output == network.result))
     softmax = network.nodes[network.output].op in ("softmax", "sigmoid") and data.kind == "classes"
     inner = model
+    if softmax:
+        last = model.get_layer(next(call.name for call in network.calls if call.output == network.results[0]))
     if softmax and last.weights:
         activation, last.activation = last.activation, keras.activations.linear
     elif softmax:

@@ -8,11 +8,13 @@ Rules:
 - a layer is taken because it stands in a list here, never because it is missing from another one;
 - batch norm is folded with its moving mean and variance: w' = w * gamma / sqrt(var + epsilon), which the converters do
   too, so that what is trained is what is quantized;
-- ReLU and ReLU6 behind a product or an addition that nothing else reads belong to it, as in TFLite and ONNX Runtime.
+- ReLU and ReLU6 behind a product or an addition that nothing else reads belong to it, as in TFLite and ONNX Runtime;
+- arithmetic between layers (`x[..., :4] * 8 + grid`, `keras.ops.exp`) is taken as layers are: from a list.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -23,11 +25,22 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import CompressError
 
-__all__ = ["IDENTITIES", "PRODUCTS", "Call", "Network", "Node", "Weights", "read_network", "to_keras"]
+__all__ = [
+    "IDENTITIES",
+    "PRODUCTS",
+    "Call",
+    "Network",
+    "Node",
+    "Operation",
+    "Weights",
+    "model_of",
+    "read_network",
+    "to_keras",
+]
 
 Op = Literal[
     "input", "conv", "depthwise", "dense", "add", "multiply", "concat", "mean", "move", "relu", "sigmoid", "tanh",
-    "softmax", "scale", "offset",
+    "softmax", "scale", "offset", "exp", "minimum", "maximum",
 ]  # fmt: skip
 PRODUCTS = frozenset({"conv", "depthwise", "dense"})
 """Nodes with a kernel."""
@@ -45,6 +58,12 @@ _DEPTHWISE = "_depthwise"
 """Behind the name of a separable convolution: its first part."""
 _FUSED = ("relu", "relu6")
 _ALONE: dict[str, Op] = {"sigmoid": "sigmoid", "tanh": "tanh", "softmax": "softmax"}
+_BY_ONE: dict[str, Op] = {"Exp": "exp", "Sigmoid": "sigmoid", "Tanh": "tanh"}
+_BY_NUMBER: dict[str, Op] = {
+    "Multiply": "scale", "Divide": "scale", "TrueDivide": "scale", "Add": "offset", "Subtract": "offset",
+    "Minimum": "minimum", "Maximum": "maximum",
+}  # fmt: skip
+_SYMMETRIC = frozenset({"Multiply", "Add", "Minimum", "Maximum"})
 _INSTEAD = "Use the layers that docs/compress.md lists, or build without compress: --recipe tflite-int8-mixed"
 
 Weights = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
@@ -57,7 +76,7 @@ class Node:
 
     name: of the Keras layer. inputs: places of nodes. layer: Keras' own, None for parts of one. activation: fused,
     "linear", "relu" or "relu6". kernel: in Keras' shape; bias: [channels], zeros where the layer has none. number: of
-    `scale` and `offset`.
+    `scale`, `offset`, `minimum` and `maximum`: one, or an array that is broadcast.
     """
 
     name: str
@@ -72,24 +91,35 @@ class Node:
 
 @dataclass
 class Network:
-    """nodes: in the order of execution, the input first. output: the place of the answer. calls: what Keras called,
-    for `to_keras`. places: id of a Keras tensor -> place of the node that has its values. input: Keras' tensor; result:
-    the id of that which is the answer. numbers: whether the answer is numbers that are predicted, not scores of
-    classes."""
+    """nodes: in the order of execution, the input first. outputs: the places of the answers, in the model's order.
+    calls: what Keras called, for `to_keras`. places: id of a Keras tensor -> place of the node that has its values.
+    input: Keras' tensor; results: ids of those that are the answers. numbers: whether the answer is numbers that are
+    predicted, or boxes, and not scores of classes."""
 
     nodes: list[Node] = field(default_factory=list)
-    output: int = 0
+    outputs: tuple[int, ...] = ()
     calls: list[Call] = field(default_factory=list)
     places: dict[int, int] = field(default_factory=dict)
     input: Any = None
-    result: int = 0
+    results: tuple[int, ...] = ()
     numbers: bool = False
 
     @property
+    def output(self) -> int:
+        """The place of the answer; of several, of the first."""
+        return self.outputs[0]
+
+    @property
     def logits(self) -> int:
-        """The place of what a loss reads: of classes before a last softmax or sigmoid, of numbers the answer."""
-        last = self.nodes[self.output]
-        return last.inputs[0] if last.op in ("softmax", "sigmoid") and not self.numbers else self.output
+        return self.heads[0]
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """The places of what a loss reads: of classes before a last softmax or sigmoid, else the answers."""
+        last = self.nodes[self.outputs[0]]
+        if len(self.outputs) > 1 or self.numbers or last.op not in ("softmax", "sigmoid"):
+            return self.outputs
+        return (last.inputs[0],)
 
     @property
     def weights(self) -> Weights:
@@ -113,9 +143,43 @@ class Call:
     output: int
     folded: bool = False
 
+    @property
+    def is_layer(self) -> bool:
+        return not isinstance(self.layer, Operation)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Keras' arithmetic between layers, called again with other values in the place of those that it was called with.
+
+    arguments, named: as of the call, the computed ones among them."""
+
+    operation: Any
+    arguments: tuple[Any, ...]
+    named: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        return type(self.operation).__name__
+
+    @property
+    def axis(self) -> int:
+        """Of a concatenation."""
+        return int(self.operation.axis)
+
+    def __call__(self, values: Any) -> Any:
+        """values: one, or a list of them in the order of the call."""
+        import keras
+
+        given = iter(values if isinstance(values, (list, tuple)) else [values])
+        arguments, named = keras.tree.map_structure(
+            lambda one: next(given) if isinstance(one, keras.KerasTensor) else one, (self.arguments, dict(self.named))
+        )
+        return self.operation(*arguments, **named)
+
 
 def read_network(model: Any, where: str = "") -> Network:
-    """model: Keras 3, functional or sequential, one input and one output, channels last.
+    """model: Keras 3, functional or sequential, one input, channels last.
 
     Raises CompressError naming the first layer that cannot be simulated.
     """
@@ -134,46 +198,51 @@ class _Reader:
     def read(self, model: Any) -> Network:
         import keras
 
-        if len(model.inputs) != 1 or len(model.outputs) != 1:
-            count = f"{len(model.inputs)} inputs and {len(model.outputs)} outputs"
-            raise self._refusal(f"the model has {count}, and one of each can be trained")
+        if len(model.inputs) != 1:
+            raise self._refusal(f"the model has {len(model.inputs)} inputs, and one can be trained")
         if str(model.inputs[0].dtype) != "float32":
             raise self._refusal(f"the input is {model.inputs[0].dtype}, and a float32 one can be trained")
         first = keras.Input(batch_shape=model.inputs[0].shape, name=model.inputs[0].name)
         self._network.input = first
         self._put(first, self._add(Node(self._unique(str(model.inputs[0].name)), "input")))
-        out = self._walk(keras.Model(list(model.inputs), list(model.outputs)), [first])
-        self._network.output, self._network.result = self._places[id(out)], id(out)
+        results = self._walk(keras.Model(list(model.inputs), list(model.outputs)), [first])
+        self._network.results = tuple(map(id, results))
+        self._network.outputs = tuple(self._places[one] for one in self._network.results)
         self._fuse()
         if not any(node.op in PRODUCTS for node in self._network.nodes):
             raise self._refusal("the model has no convolution and no dense layer")
         return self._network
 
-    def _walk(self, model: Any, inputs: Sequence[Any]) -> Any:
+    def _walk(self, model: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The results."""
         import keras
 
         def call(layer: Any, *arguments: Any, **named: Any) -> Any:
             tensors = [one for one in keras.tree.flatten((arguments, named)) if isinstance(one, keras.KerasTensor)]
             if isinstance(layer, keras.Model):
-                return self._walk(keras.Model(list(layer.inputs), list(layer.outputs)), tensors)
-            if not isinstance(layer, keras.layers.Layer):
-                raise self._refusal(f"'{layer.name}' is the Keras operation {type(layer).__name__}, and no layer")
+                found = self._walk(keras.Model(list(layer.inputs), list(layer.outputs)), tensors)
+                return found[0] if len(found) == 1 else found
             if any(id(one) not in self._places for one in tensors) or not tensors:
                 raise self._refusal(f"the layer '{layer.name}' reads something that is not computed from the input")
-            if id(layer) in self._called:
+            plain = isinstance(layer, keras.layers.Layer)
+            if id(layer) in self._called and plain:
                 raise self._refusal(f"the layer '{layer.name}' is used twice, and it can have one range only")
             self._called.add(id(layer))
             name = self._unique(layer.name)
             out = layer(*arguments, **named)
             self._kept.append(out)
-            place, folded = self._node(layer, name, [self._places[id(one)] for one in tensors])
+            inputs = [self._places[id(one)] for one in tensors]
+            if plain:
+                place, folded = self._node(layer, name, inputs)
+            else:
+                layer = Operation(layer, arguments, named)
+                place, folded = self._operation(layer, name, inputs), False
             self._put(out, place)
             self._network.calls.append(Call(layer, name, tuple(map(id, tensors)), id(out), folded))
             return out
 
         # not clone_model: the tensors of the model that it makes are others where the inputs are a layer's outputs
-        (out,) = model._run_through_graph(list(inputs), operation_fn=lambda layer: layer, call_fn=call)
-        return out
+        return list(model._run_through_graph(list(inputs), operation_fn=lambda layer: layer, call_fn=call))
 
     def _unique(self, name: str) -> str:
         """Two models inside a model may each have a layer of one name."""
@@ -228,6 +297,33 @@ class _Reader:
                 self._add(Node(f"{name}/offset", "offset", (place,), number=offset)) if offset.any() else place
             ), False
         raise self._refusal(f"the layer '{name}' is a {kind}, whose 8-bit form is not simulated")
+
+    def _operation(self, made: Operation, name: str, inputs: list[int]) -> int:
+        """The place of what arithmetic between layers gives."""
+        import keras
+
+        kind, module = made.kind, type(made.operation).__module__
+        if re.fullmatch(r"keras\.src\.ops\.(numpy|nn|core)", module) is None:
+            raise self._refusal(f"'{name}' is {kind} of {module}, whose 8-bit form is not simulated")
+        if kind == "GetItem":
+            return self._add(Node(name, "move", tuple(inputs), made))
+        if kind == "Concatenate":
+            return self._add(Node(name, "concat", tuple(inputs), made))
+        if kind in _BY_ONE:
+            return self._add(Node(name, _BY_ONE[kind], tuple(inputs)))
+        if kind == "Square":
+            return self._add(Node(name, "multiply", (inputs[0], inputs[0])))
+        if len(inputs) == 2 and kind in ("Add", "Multiply"):
+            return self._add(Node(name, _MERGES[kind], tuple(inputs)))
+        given = list(made.arguments) + list(made.named.values())
+        numbers = [one for one in given if not isinstance(one, keras.KerasTensor)]
+        first = isinstance(given[0], keras.KerasTensor) if given else False
+        if kind in _BY_NUMBER and len(inputs) == len(numbers) == 1 and (first or kind in _SYMMETRIC):
+            number = np.asarray(keras.ops.convert_to_numpy(numbers[0]), np.float32)
+            if kind not in _SYMMETRIC:
+                number = np.asarray(-number if kind == "Subtract" else 1 / number, np.float32)
+            return self._add(Node(name, _BY_NUMBER[kind], tuple(inputs), number=number))
+        raise self._refusal(f"'{name}' is the Keras operation {kind}, whose 8-bit form is not simulated")
 
     def _separable(self, layer: Any, name: str, source: int) -> int:
         """A depthwise convolution without a bias, then one of 1x1."""
@@ -294,7 +390,7 @@ class _Reader:
                 continue
             order[place] = len(kept)
             kept.append(replace(node, inputs=tuple(order[one] for one in node.inputs)))
-        network.nodes, network.output = kept, order[network.output]
+        network.nodes, network.outputs = kept, tuple(order[one] for one in network.outputs)
         network.places = {tensor: order[place] for tensor, place in self._places.items()}
 
     def _refusal(self, what: str) -> CompressError:
@@ -310,16 +406,28 @@ def to_keras(network: Network, weights: Weights) -> Any:
     values: dict[int, Any] = {id(network.input): first}
     for call in network.calls:
         sources = [values[one] for one in call.inputs]
-        if call.folded or type(call.layer).__name__ in IDENTITIES:
+        names_answer = call.output in network.results and type(call.layer).__name__ == "Identity"
+        if call.folded or (type(call.layer).__name__ in IDENTITIES and not names_answer):
             values[call.output] = sources[0]
             continue
         value = sources if len(sources) > 1 else sources[0]
+        if not call.is_layer:
+            values[call.output] = call.layer(value)
+            continue
         for layer, pair in _layers_of(call.layer, call.name, weights):
             value = layer(value)
             if pair is not None:
                 layer.set_weights(list(pair))
         values[call.output] = value
-    return keras.Model(first, values[network.result])
+    return model_of(network, first, values)
+
+
+def model_of(network: Network, first: Any, values: Mapping[int, Any]) -> Any:
+    """A Keras model with the network's answers. first: its input; values: by the id of the network's tensor."""
+    import keras
+
+    answers = [values[one] for one in network.results]
+    return keras.Model(first, answers if len(answers) > 1 else answers[0])
 
 
 def _layers_of(

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from edgekit_converters.compress.channels import STEP, Channels, Labels
 from edgekit_converters.compress.network import PRODUCTS, Network
 from edgekit_converters.compress.simulation import Simulation
-from edgekit_converters.compress.train import TrainingData, TrainingOptions, loss_of
+from edgekit_converters.compress.train import TrainingData, TrainingOptions
 from edgekit_converters.errors import CompressError
 from edgekit_converters.workload.reading import convolution_kind, dense_kind
 from edgekit_profiles.workload import Op, OpKind, Workload
@@ -49,11 +49,17 @@ def importance(
     plain = Simulation(network, None)
     places = [at for at, node in enumerate(network.nodes) if node.op in PRODUCTS]
     found = np.zeros(channels.count)
-    rows = np.random.default_rng(options.seed).permutation(len(data.x))
-    gradient = tf.function(lambda x, y: _gradient(tf, plain, data.kind, x, y), reduce_retracing=True)
+    random = np.random.default_rng(options.seed)
+    rows = random.permutation(len(data.x))
+    gradient = tf.function(lambda x, y: _gradient(tf, plain, data, x, y), reduce_retracing=True)
     for batch in range(min(_BATCHES, len(rows) // options.batch)):
         some = np.sort(rows[batch * options.batch :][: options.batch])
-        slopes = gradient(tf.constant(data.x[some]), tf.constant(data.y[some]))
+        if data.y is not None:
+            labels = data.y[some]
+        else:
+            answers = np.asarray(plain.answer(data.x[some], training=False))
+            labels = data.labels(answers) if data.layout is None else data.layout.drawn(answers, random)
+        slopes = gradient(tf.constant(data.x[some]), tf.constant(labels))
         gates = np.zeros(channels.count)
         for at, place in enumerate(places):
             kernel, bias = (
@@ -68,9 +74,9 @@ def importance(
     return found
 
 
-def _gradient(tf: Any, plain: Simulation, kind: str, x: Any, y: Any) -> Any:
+def _gradient(tf: Any, plain: Simulation, data: TrainingData, x: Any, y: Any) -> Any:
     with tf.GradientTape() as tape:
-        loss = loss_of(kind, plain.answer(x, training=False), y)
+        loss = data.loss(plain.answer(x, training=False), y)
     return tape.gradient(loss, plain.variables, unconnected_gradients="zero")
 
 

@@ -12,9 +12,13 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError, SourceError
 from edgekit_converters.graph import Graph
@@ -23,7 +27,7 @@ from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.strict_json import load_json
 
-__all__ = ["MEMBER", "Record", "learnt_plan", "read_record", "with_record"]
+__all__ = ["MEMBER", "Joined", "Record", "learnt_plan", "read_record", "with_record"]
 
 MEMBER = "edgekit.json"
 """Name of the record in the archive."""
@@ -31,13 +35,28 @@ _MOST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
+class Joined:
+    """The answer of a model before its outputs were split. output: its name; parts: the outputs that it is made of, in
+    order; axis: along which, of an item's answer."""
+
+    output: str
+    parts: tuple[str, ...]
+    axis: int
+
+    def __call__(self, answer: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        return {self.output: np.concatenate([answer[name] for name in self.parts], self.axis)}
+
+
+@dataclass(frozen=True)
 class Record:
     """steps: what was done and measured, JSON. ranges: format -> tensor of its float graph -> (low, high). key: of all
-    that the result follows from."""
+    that the result follows from. joined: what a metric function written for the original reads, None for the outputs
+    as they are."""
 
     steps: tuple[dict[str, Any], ...] = ()
     ranges: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     key: str = ""
+    joined: Joined | None = None
 
 
 def with_record(data: bytes, record: Record) -> bytes:

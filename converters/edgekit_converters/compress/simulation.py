@@ -6,8 +6,9 @@
 Rules:
 - a kernel is rounded to -127..127 with a scale a channel, max|w| / 127; a bias to 32 bits in steps of input scale times
   kernel scale; an activation to 256 levels with one scale and zero-point a tensor, after the fused activation;
-- what only moves values (pooling, padding, reshaping) has the scale of what it reads, as TFLite demands; so have the
-  parts of a concatenation; sigmoid and softmax have 1/256 and tanh 1/128, which are TFLite's own;
+- what only moves values (pooling, padding, reshaping, slices) has the scale of what it reads, as TFLite demands; so
+  have the parts of a concatenation; sigmoid and softmax have 1/256 and tanh 1/128, which are TFLite's own; an array
+  that is added or multiplied is rounded to 256 levels;
 - zero-points stand still and scales are learnt as logarithms: zero stays exact, and no range turns over. The gradient
   passes a rounding as if it were not there, and a range's scale gets its own from it (LSQ, arXiv 1902.08153);
 - kernels are trained in units of each channel's largest weight, so that channels of unlike ranges learn alike.
@@ -23,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.statistics import TensorStatistics
-from edgekit_converters.compress.network import PRODUCTS, Network, Weights
+from edgekit_converters.compress.network import PRODUCTS, Network, Node, Weights
 
-__all__ = ["Grids", "Simulation", "calibrated"]
+__all__ = ["Grids", "Simulation", "calibrated", "joined"]
 
 _FIXED = {"sigmoid": (1 / 256, 0), "tanh": (1 / 128, 128), "softmax": (1 / 256, 0)}
 _LEAST = 1e-8
@@ -67,13 +68,13 @@ def calibrated(network: Network, batches: Iterable[NDArray[np.float32]]) -> Grid
                 rows = np.asarray(value, np.float64).reshape(-1, value.shape[-1])
                 sums.setdefault(place, []).append(np.stack([rows.mean(0), np.square(rows).mean(0)]))
     scales, zeros = {}, {}
-    whole = group[network.logits]
+    whole = {group[place] for place in network.heads}
     for at, found in seen.items():
         fixed = _FIXED.get(network.nodes[at].op)
         if fixed is not None:
             scales[at], zeros[at] = fixed
             continue
-        low, high = found.range("minmax" if at == whole else "mse")
+        low, high = found.range("minmax" if at in whole else "mse")
         scales[at] = (high - low) / _STEPS
         zeros[at] = int(np.clip(np.rint(-low / scales[at]), 0, _STEPS))
     spread = {}
@@ -95,6 +96,15 @@ def _groups(network: Network) -> list[int]:
         else:
             group.append(place)
     return group
+
+
+def joined(answers: Sequence[Any]) -> Any:
+    """One tensor as it is; of several, all their numbers: [N, numbers]."""
+    import tensorflow as tf
+
+    if len(answers) == 1:
+        return answers[0]
+    return tf.concat([tf.reshape(one, [tf.shape(one)[0], -1]) for one in answers], axis=1)
 
 
 class Simulation:
@@ -163,9 +173,10 @@ class Simulation:
         return found
 
     def logits(self, x: Any, variables: Sequence[Any], *, quantized: bool = True) -> Any:
-        """What a loss reads. x: float32 [N, ...]."""
+        """What a loss reads: the only answer, or [N, numbers] of all, one after the other. x: float32 [N, ...]."""
         held = frozenset(range(len(self._network.nodes))) if quantized else frozenset[int]()
-        return self.values(x, variables, held)[self._network.logits]
+        values = self.values(x, variables, held)
+        return joined([values[place] for place in self._network.heads])
 
     def values(self, x: Any, variables: Sequence[Any], held: Collection[int]) -> list[Any]:
         """The value of each node. held: places whose values are in integers; a product is computed in 8 bits where its
@@ -185,18 +196,31 @@ class Simulation:
                 value = tf.reduce_mean(sources[0], axis=[1, 2], keepdims=bool(node.layer.keepdims))
             elif node.op in ("concat", "move"):
                 value = node.layer(sources if len(sources) > 1 else sources[0])
-            elif node.op in ("scale", "offset"):
-                value = sources[0] * node.number if node.op == "scale" else sources[0] + node.number
+            elif node.number is not None:
+                value = self._by_number(node, sources[0], node.inputs[0] in held)
             elif node.op == "relu":
                 value = sources[0]
             else:
-                value = {"sigmoid": tf.sigmoid, "tanh": tf.tanh, "softmax": tf.nn.softmax}[node.op](sources[0])
+                function = {"sigmoid": tf.sigmoid, "tanh": tf.tanh, "softmax": tf.nn.softmax, "exp": tf.exp}[node.op]
+                value = function(sources[0])
             if node.activation != "linear":
                 value = tf.nn.relu(value) if node.activation == "relu" else tf.nn.relu6(value)
             if place in held:
                 value = self._rounded(place, value, variables)
             values.append(value)
         return values
+
+    def _by_number(self, node: Node, x: Any, quantized: bool) -> Any:
+        number = node.number
+        assert number is not None
+        if quantized and number.size > 1:
+            step = (max(float(number.max()), 0.0) - min(float(number.min()), 0.0)) / _STEPS
+            number = np.asarray(np.rint(number / max(step, _LEAST)) * step, np.float32)
+        if node.op == "scale":
+            return x * number
+        if node.op == "offset":
+            return x + number
+        return (self._tf.minimum if node.op == "minimum" else self._tf.maximum)(x, number)
 
     def _step(self, place: int, variables: Sequence[Any]) -> Any:
         assert self._grids is not None

@@ -55,7 +55,8 @@ def tensor_names(
             if all(_alike(mine[place], other[name]) for mine, other in zip(own, theirs, strict=True)):
                 found[name] = place
                 break
-    if not {network.output, network.logits} & set(found.values()):
+    ends = [{output, head} for output, head in zip(network.outputs, network.heads, strict=True)]
+    if not all(end & set(found.values()) for end in ends):
         raise CompressError(
             f"the {format} converter makes another network of this model than the one that is trained",
             where=workspace.source.path.name,
@@ -79,7 +80,8 @@ def steps_apart(
     workspace: Workspace,
     items: NDArray[np.float32],
 ) -> NDArray[np.float64]:
-    """Of each item, [N], how many steps of its range the answer before a softmax is apart, artifact and simulation.
+    """Of each item, [N], how many steps of its range the first answer is apart, artifact and simulation, before a
+    softmax.
 
     items: [N, ...]."""
     form = artifact.recipe.format

@@ -9,6 +9,7 @@ Rules:
 - the loss is 1 - alpha of what the labels say and alpha of how far the answers are from a teacher's on the same items:
   of classes the cross entropy of both divided by a temperature T, times T^2 so that gradients keep their size (Hinton
   et al., arXiv 1503.02531); of numbers the squared error. Without another teacher it is the float network itself;
+- of boxes (`BoxLayout.loss`) and of items without labels the teacher's answers are all of the loss;
 - a tenth of the items, at most 1,000, is held out of training and decides which round is best; the state before the
   first step is round 0, so that training can never make it worse;
 - the state is on the disk after each round: a killed or interrupted run resumes there, and the same run twice gives the
@@ -31,6 +32,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_converters.compress.boxes import BoxLayout
 from edgekit_converters.compress.equalise import equalised
 from edgekit_converters.compress.network import Network
 from edgekit_converters.compress.simulation import Simulation, calibrated
@@ -64,11 +66,32 @@ _LAST = 0.01  # of the learning rate, at the last step
 
 @dataclass(frozen=True)
 class TrainingData:
-    """x: float32 [N, ...], as the network takes it. y: int64 [N] for classes, float32 [N, outputs] for numbers."""
+    """x: float32 [N, ...], as the network takes it. y: int64 [N] for classes, float32 [N, outputs] for numbers, None
+    where there are no labels. layout: of boxes, which have none."""
 
     x: NDArray[np.float32]
-    y: NDArray[Any]
-    kind: Literal["classes", "numbers"]
+    y: NDArray[Any] | None
+    kind: Literal["classes", "numbers", "boxes"]
+    layout: BoxLayout | None = None
+
+    def labels(self, answers: NDArray[np.float32]) -> NDArray[Any]:
+        """y; without labels what a teacher's answers, [N, outputs], say in their place."""
+        if self.y is not None:
+            return self.y
+        if self.kind != "classes":
+            return answers
+        return answers.argmax(1) if answers.shape[1] > 1 else (answers[:, 0] > 0).astype(np.int64)
+
+    def loss(self, answers: Any, y: Any) -> Any:
+        """What labels say, a TensorFlow scalar."""
+        if self.layout is not None:
+            return self.layout.loss(answers, y)
+        return loss_of(self.kind, answers, y)
+
+    def loss_of_teacher(self, answers: Any, teacher: Any, temperature: float) -> Any:
+        if self.layout is not None:
+            return self.layout.loss(answers, teacher)
+        return _loss_of_teacher(self.kind, answers, teacher, temperature)
 
 
 @dataclass(frozen=True)
@@ -161,7 +184,7 @@ def train(
     """In 8 bits, with the float network as its teacher. folder, say: as of `fit`. hold_zeros: of kernels."""
     used, _ = _parts(data, options)
     first = _batches(data.x, np.sort(used[:_CALIBRATION]), options.batch)
-    network = equalised(replace(network, numbers=data.kind == "numbers"), first)
+    network = equalised(replace(network, numbers=data.kind != "classes"), first)
     simulation = Simulation(network, calibrated(network, first))
     teaching = Teaching(answers_of(Simulation(network, None), data.x, options.batch, progress))
     sparsity = held_zeros(network) if hold_zeros else None
@@ -232,6 +255,8 @@ def _parts(data: TrainingData, options: TrainingOptions) -> tuple[NDArray[np.int
 
 
 def _words(kind: str, score: tuple[float, float]) -> str:
+    if kind == "boxes":
+        return f"loss {-score[1]:.4g}"
     first = f"{100 * score[0]:.1f} % right" if kind == "classes" else f"squared error {-score[0]:.4g}"
     return f"{first}, loss {-score[1]:.4g}"
 
@@ -252,6 +277,8 @@ class _Run:
         self._sparsity = sparsity
         self._tf, self._trainee, self._data, self._teaching = tf, trainee, data, teaching
         self._options, self._used = options, used
+        self._labels = data.labels(teaching.answers)
+        self._alpha = 1.0 if data.y is None else teaching.alpha
         self._variables = list(trainee.variables)
         self._moments = [tf.Variable(tf.zeros_like(one)) for one in self._variables for _ in range(2)]
         places = () if sparsity is None else sparsity.places
@@ -287,7 +314,7 @@ class _Run:
             if state.step % EVERY == 0:
                 self._choose_zeros(state.step)
             state.step += 1
-            parts = [tf.constant(one[rows]) for one in (self._data.x, self._data.y, self._teaching.answers)]
+            parts = [tf.constant(one[rows]) for one in (self._data.x, self._labels, self._teaching.answers)]
             loss = float(self._step(*parts, tf.constant(rate, tf.float32), tf.constant(state.step, tf.float32)))
             if not math.isfinite(loss):
                 return loss
@@ -302,7 +329,7 @@ class _Run:
         found = []
         for start in range(0, len(held), self._options.batch):
             rows = held[start : start + self._options.batch]
-            parts = [self._tf.constant(one[rows]) for one in (self._data.x, self._data.y, self._teaching.answers)]
+            parts = [self._tf.constant(one[rows]) for one in (self._data.x, self._labels, self._teaching.answers)]
             found.append([float(one) * len(rows) for one in self._losses(*parts)])
         right, loss = (float(sum(one)) / len(held) for one in zip(*found, strict=True))
         return right, -loss
@@ -331,14 +358,16 @@ class _Run:
         tf = self._tf
         logits = self._trainee.answer(x, training=False)
         loss = self._loss(logits, y, teacher)
+        if self._data.kind == "boxes":
+            return -loss, loss
         if self._data.kind == "numbers":
             return -tf.reduce_mean(tf.square(tf.reshape(logits, tf.shape(y)) - y)), loss
         best = tf.argmax(logits, -1) if logits.shape[-1] > 1 else tf.cast(logits[:, 0] > 0, tf.int64)
         return tf.reduce_mean(tf.cast(tf.equal(best, y), tf.float32)), loss
 
     def _loss(self, logits: Any, y: Any, teacher: Any) -> Any:
-        alpha, of_labels = self._teaching.alpha, loss_of(self._data.kind, logits, y)
-        return (1 - alpha) * of_labels + alpha * _loss_of_teacher(self._data.kind, logits, teacher, self._teaching)
+        alpha, of_teacher = self._alpha, self._data.loss_of_teacher(logits, teacher, self._teaching.temperature)
+        return of_teacher if alpha == 1 else (1 - alpha) * self._data.loss(logits, y) + alpha * of_teacher
 
 
 def loss_of(kind: str, logits: Any, y: Any) -> Any:
@@ -353,12 +382,11 @@ def loss_of(kind: str, logits: Any, y: Any) -> Any:
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
 
 
-def _loss_of_teacher(kind: str, logits: Any, teacher: Any, teaching: Teaching) -> Any:
+def _loss_of_teacher(kind: str, logits: Any, teacher: Any, heat: float) -> Any:
     import tensorflow as tf
 
     if kind == "numbers":
         return tf.reduce_mean(tf.square(tf.reshape(logits, tf.shape(teacher)) - teacher))
-    heat = teaching.temperature
     wanted, own = teacher / heat, logits / heat
     if logits.shape[-1] == 1:
         found = tf.nn.sigmoid_cross_entropy_with_logits(tf.sigmoid(wanted), own)

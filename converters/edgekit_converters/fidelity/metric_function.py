@@ -39,22 +39,25 @@ _PATIENCE_S = 3.0  # a repair compares dozens of artifacts, and a slow function 
 
 @dataclass(frozen=True)
 class FunctionMetric:
-    """name: `module:function`. clock: seconds."""
+    """name: `module:function`. clock: seconds. joined: makes of an answer the outputs that the function was written
+    for; None where they are the answer's own."""
 
     name: str
     function: Callable[[dict[str, NDArray[Any]], Any], Any]
     higher_is_better: bool = True
     clock: Callable[[], float] = perf_counter
+    joined: Callable[[Outputs], Outputs] | None = None
 
     def keep(self, answer: Outputs | None, label: Label) -> tuple[Outputs | None, Label]:
-        return answer, label
+        return (answer if answer is None or self.joined is None else self.joined(answer)), label
 
     def rehearse(self, answers: Sequence[Outputs], labels: Sequence[Label]) -> None:
         """Call the function on the original's answers, to find its mistakes before the work.
 
         Raises MetricError, which also says what the first item looks like.
         """
-        outputs = _stacked(answers, answers[0])
+        kept = [answer if self.joined is None else self.joined(answer) for answer in answers]
+        outputs = _stacked(kept, kept[0])
         try:
             self._call(outputs, labels)
         except MetricError as error:
@@ -108,7 +111,7 @@ class FunctionMetric:
         return number
 
 
-def open_metric_function(spec: str) -> FunctionMetric:
+def open_metric_function(spec: str, joined: Callable[[Outputs], Outputs] | None = None) -> FunctionMetric:
     """spec: `package.module:function`; the current folder is searched first. Raises MetricError."""
     module_name, function_name = spec.split(":", 1)
     try:
@@ -132,7 +135,7 @@ def open_metric_function(spec: str) -> FunctionMetric:
         )
         hint = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function (outputs, labels) -> float"
         raise MetricError(f"'{module_name}' has no function '{function_name}'", where=spec, do=hint)
-    return FunctionMetric(spec, function, bool(getattr(function, "higher_is_better", True)))
+    return FunctionMetric(spec, function, bool(getattr(function, "higher_is_better", True)), joined=joined)
 
 
 def _stacked(answers: Sequence[Outputs | None], like: Outputs) -> dict[str, NDArray[Any]]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -295,8 +295,8 @@ def macro_f1(truth: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
     return float((2 * right[occurs] / seen[occurs]).mean())
 
 
-def named_metric(name: str, contract: Contract) -> Metric:
-    """name: one of `_NAMES`, or `module:function`.
+def named_metric(name: str, contract: Contract, joined: Callable[[Outputs], Outputs] | None = None) -> Metric:
+    """name: one of `_NAMES`, or `module:function`. joined: what makes the outputs that a function was written for.
 
     Raises MetricError: unknown, or not for this task.
     """
@@ -305,7 +305,7 @@ def named_metric(name: str, contract: Contract) -> Metric:
 
     output = contract.outputs[0].name
     if ":" in name:
-        return open_metric_function(name)
+        return open_metric_function(name, joined)
     if name not in _NAMES:
         near = difflib.get_close_matches(name.lower(), _NAMES, 1)
         hint = f"Did you mean {near[0]}? " if near else ""

@@ -30,7 +30,18 @@ from edgekit_runtime.contract.kinds import network_size, pictures
 from edgekit_runtime.contract.spec import Contract, DetectionSpec, OutputContract
 from edgekit_runtime.errors import ContractError
 
-__all__ = ["Box", "Candidates", "Nonsense", "boxes", "candidates", "class_count", "nonsense", "overlaps", "suppress"]
+__all__ = [
+    "Box",
+    "Candidates",
+    "Nonsense",
+    "boxes",
+    "candidates",
+    "class_count",
+    "nonsense",
+    "overlaps",
+    "rows_of",
+    "suppress",
+]
 
 _BLOCK = 128
 Outputs = Mapping[str, NDArray[Any]]
@@ -100,7 +111,7 @@ def candidates(outputs: Outputs, contract: Contract, score_threshold: float | No
     spec = contract.detection
     assert spec is not None
     threshold = spec.score_threshold if score_threshold is None else score_threshold
-    rows = _rows(outputs[spec.boxes], spec)
+    rows = rows_of(outputs[spec.boxes], spec)
     if spec.count is not None:
         rows = rows[: max(0, int(np.asarray(outputs[spec.count]).reshape(-1)[0]))]
     scores, classes_of = _scores(rows, outputs, spec)
@@ -120,7 +131,7 @@ def candidates(outputs: Outputs, contract: Contract, score_threshold: float | No
     return Candidates(corners[kept], scores[kept], classes[kept])
 
 
-def _rows(value: NDArray[Any], spec: DetectionSpec) -> NDArray[Any]:
+def rows_of(value: NDArray[Any], spec: DetectionSpec) -> NDArray[Any]:
     """Candidates as [N, values], from [1, N, D], a grid [h, w, D], or [D, N]."""
     if spec.candidates == "first":
         return value.reshape(-1, value.shape[-1])
@@ -144,7 +155,7 @@ def _scores(
             return _activated(values.reshape(-1)[: len(rows)], spec), lambda at: _as_integers(stated[at], shift)
         # One number a box is the score of the only class.
         single = values.size * 4 == np.asarray(outputs[spec.boxes]).size
-        table = (values.reshape(-1, 1) if single else _rows(values, spec))[: len(rows)]
+        table = (values.reshape(-1, 1) if single else rows_of(values, spec))[: len(rows)]
     else:
         table = rows[:, 5:] if spec.row == "box objectness scores" else rows[:, 4:]
     real = table[:, {"none": slice(None), "first": slice(1, None), "last": slice(None, -1)}[spec.background]]

@@ -143,7 +143,8 @@ def _relu_twice(layers, x):
         (_twice, "'shared' is used twice"),
         (_relu_twice, "'shared' is used twice"),
         (lambda layers, x: layers.Conv2D(3, 1, groups=3, name="apart")(x), "'apart' has 3 groups"),
-        (lambda layers, x: layers.Conv2D(3, 1)(x) + x, "is the Keras operation Add, and no layer"),
+        (lambda layers, x: 2 - layers.Conv2D(3, 1)(x), "is the Keras operation Subtract, whose"),
+        (lambda layers, x: abs(layers.Conv2D(3, 1)(x)), "is the Keras operation Absolute, whose"),
         (lambda layers, x: layers.Flatten()(x), "no convolution and no dense layer"),
     ],
 )

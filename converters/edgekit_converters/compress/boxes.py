@@ -1,0 +1,126 @@
+"""How far a detector's boxes are from a teacher's, in the units that the contract decodes them to.
+
+    layout = box_layout(contract)               # where boxes and scores stand in an answer, whatever its outputs are
+    loss = layout.loss(answers, teacher)        # both float32 [N, numbers]: all outputs, one after the other
+
+A detector's labels have any form, and the network that is there finds its boxes without them: it is the teacher.
+Rules:
+- a box counts as much as the teacher is sure of it, as a share of the picture: background has boxes, too, and none of
+  them is read;
+- scores are compared as probabilities, by what the student's cost beyond the teacher's own (Kullback and Leibler).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.errors import CompressError
+from edgekit_runtime.contract.detect import rows_of
+from edgekit_runtime.contract.spec import Contract
+
+__all__ = ["BoxLayout", "box_layout"]
+
+_LEAST = 1 / 512
+"""Of a probability: half a step of 8 bits."""
+_BOX_WEIGHT = 10.0
+"""A box that is a tenth of the picture off costs as much as a score that is 1 off."""
+
+_BOX_NOISE = 0.05
+"""Of the picture."""
+_SURE_LOGIT = 6.0
+
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BoxLayout:
+    """boxes: places in an answer, [rows, 4]; scores: [rows, classes]; sure: of objectness, [rows], None for none.
+    span: what a box as large as the picture has, [4]. activation: as of the contract."""
+
+    boxes: Places
+    scores: Places
+    sure: Places | None
+    span: NDArray[np.float32]
+    activation: str
+
+    def loss(self, answers: Any, teacher: Any) -> Any:
+        """A TensorFlow scalar, 0 where they are the same."""
+        import tensorflow as tf
+
+        answers, teacher = (tf.reshape(one, [tf.shape(one)[0], -1]) for one in (answers, teacher))
+        sure = tf.reduce_max(self._probabilities(teacher), axis=-1)
+        if self.sure is not None:
+            sure *= self._activated(tf.gather(teacher, self.sure, axis=1))
+        away = [tf.gather(one, self.boxes, axis=1) / self.span for one in (answers, teacher)]
+        off = tf.reduce_sum(tf.abs(away[0] - away[1]), axis=-1)
+        boxes = tf.reduce_sum(sure * off) / (tf.reduce_sum(sure) + _LEAST)
+        lost = tf.reduce_sum(self._lost(self._probabilities(answers), self._probabilities(teacher)), axis=-1)
+        if self.sure is not None:
+            lost += self._lost(*(self._activated(tf.gather(one, self.sure, axis=1)) for one in (answers, teacher)))
+        scores = tf.reduce_sum(lost) / (tf.reduce_sum(sure) + _LEAST)
+        return _BOX_WEIGHT * boxes + scores
+
+    def drawn(self, answers: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
+        """Labels as likely as the answers say, [N, numbers]: what the gradient of a loss is taken at, since it is none
+        where answers are compared with themselves."""
+        found = np.array(answers.reshape(len(answers), -1))
+        low, high = (-_SURE_LOGIT, _SURE_LOGIT) if self.activation != "none" else (0.0, 1.0)
+        for places in (self.scores, self.sure):
+            if places is not None:
+                values = found[:, places]
+                odds = values if self.activation == "none" else 1 / (1 + np.exp(-values))
+                found[:, places] = np.where(random.random(values.shape) < odds, high, low)
+        found[:, self.boxes] += random.normal(0, _BOX_NOISE, (len(found), *self.boxes.shape)) * self.span
+        return found
+
+    def _activated(self, values: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.sigmoid(values) if self.activation == "sigmoid" else values
+
+    def _probabilities(self, answers: Any) -> Any:
+        """[N, rows, classes]"""
+        import tensorflow as tf
+
+        values = tf.gather(answers, self.scores, axis=1)
+        return tf.nn.softmax(values) if self.activation == "softmax" else self._activated(values)
+
+    def _lost(self, own: Any, wanted: Any) -> Any:
+        """Of each probability, 0 where both are the same; finite and with a slope at 0 and 1."""
+        import tensorflow as tf
+
+        p, q = (_LEAST + (1 - 2 * _LEAST) * tf.clip_by_value(one, 0.0, 1.0) for one in (own, wanted))
+        p += own - tf.stop_gradient(own) - (p - tf.stop_gradient(p))  # the slope of what was clipped, too
+        return q * tf.math.log(q / p) + (1 - q) * tf.math.log((1 - q) / (1 - p))
+
+
+def box_layout(contract: Contract) -> BoxLayout:
+    """Raises CompressError for answers that a suppression has made."""
+    spec = contract.detection
+    assert spec is not None
+    if spec.suppressed or spec.count or spec.classes or spec.row == "box score class":
+        raise CompressError(
+            "the detector numbers its classes, or ends in a suppression of its own, and no gradient passes that",
+            do="Give the network that ends in boxes and a score for each class; the contract does the rest",
+        )
+    places, start = {}, 0
+    for output in contract.outputs:
+        size = int(np.prod(output.shape, dtype=np.int64))
+        places[output.name] = np.arange(start, start + size, dtype=np.int64).reshape(output.shape)
+        start += size
+    rows = rows_of(places[spec.boxes], spec)
+    sure = None
+    if spec.row == "box":
+        assert spec.scores is not None
+        scores = places[spec.scores]
+        table = scores.reshape(-1, 1) if scores.size == len(rows) else rows_of(scores, spec)
+    elif spec.row == "box objectness scores":
+        sure, table = rows[:, 4], rows[:, 5:]
+    else:
+        table = rows[:, 4:]
+    sides = spec.span[::-1] if spec.format == "yxyx" else spec.span
+    return BoxLayout(rows[:, :4], table, sure, np.array([*sides, *sides], np.float32), spec.activation)
