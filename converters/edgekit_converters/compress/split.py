@@ -243,6 +243,9 @@ class _Cut:
         given[place], given[1 - place] = part, _part(number, axis, start, stop, rank)
         if given[1 - place].size == 1:
             given[1 - place] = float(given[1 - place].reshape(-1)[0])
+        elif given[1 - place].ndim == rank and axis == rank - 1:
+            # TensorFlow moves a bias from a convolution onto such a constant, and fails where that has one channel
+            given[1 - place] = np.repeat(given[1 - place], (stop - start) // given[1 - place].shape[-1], -1)
         function = {"Multiply": keras.ops.multiply, "Add": keras.ops.add, "Subtract": keras.ops.subtract,
                     "Divide": keras.ops.divide, "TrueDivide": keras.ops.divide, "Minimum": keras.ops.minimum,
                     "Maximum": keras.ops.maximum}  # fmt: skip
