@@ -85,11 +85,12 @@ def test_maps_sequences_and_several_outputs_keep_the_sources_axes(tmp_path: Path
 
 @with_onnx2tf
 def test_a_model_that_onnx2tf_cannot_express_is_an_error_not_an_exit(tmp_path: Path) -> None:
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in "xy"]
-    graph = helper.make_graph(
-        [helper.make_node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml", threshold=0.5)], "net", *([v] for v in value)
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+    value = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 1, size, size]) for n, size in (("x", 4), ("y", 2))
+    ]
+    node = helper.make_node("LpPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2])
+    graph = helper.make_graph([node], "net", *([v] for v in value))
+    opsets = [helper.make_opsetid("", 17)]
     (tmp_path / "net.onnx").write_bytes(
         helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
     )
