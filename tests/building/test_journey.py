@@ -237,16 +237,19 @@ def test_the_report_on_disk_is_the_one_that_was_printed(built):
     assert json.loads((folder / ran.json["report"]).read_text()) == ran.json
 
 
-def test_the_same_inputs_give_the_same_bundle_but_for_what_a_clock_said(digits_model, built, tmp_path):
-    """The estimate may rest on a time taken on the workstation, which is another one each time it is taken."""
-    again = run_edgekit(
-        "build", digits_model.model, "--profile", "raspberry-pi-4", "--calibration", digits_model.calibration,
-        "--evaluation", digits_model.evaluation, "--max-drop", "1%", "--budget-ms", "50", "-o", "out", "--json",
-        "--no-cache", cwd=tmp_path,
-    )  # fmt: skip
-    first = built[0] / built[1].json["bundles"][0]["path"]
-    second = tmp_path / again.json["bundles"][0]["path"]
-    assert _but_for_times(second, tmp_path) == _but_for_times(first, tmp_path)
+def test_the_same_inputs_give_the_same_bundle_but_for_what_a_clock_said(digits_model, tmp_path):
+    """The estimate may rest on a time taken on the workstation, which is another one each time it is taken.
+
+    Two recipes, because such a time may decide which of several runners-up is kept."""
+    manifests = []
+    for name in ("first", "again"):
+        ran = run_edgekit(
+            "build", digits_model.model, "--profile", "raspberry-pi-4", "--calibration", digits_model.calibration,
+            "--evaluation", digits_model.evaluation, "--max-drop", "1%", "--budget-ms", "50", "-o", name, "--json",
+            "--recipe", "tflite-int8", "--recipe", "onnx-int8-qdq", "--no-cache", cwd=tmp_path,
+        )  # fmt: skip
+        manifests.append(_but_for_times(tmp_path / ran.json["bundles"][0]["path"], tmp_path))
+    assert manifests[0] == manifests[1]
 
 
 def _but_for_times(bundle, folder):
