@@ -126,7 +126,7 @@ class _Chain:
     def kept(self) -> list[str]:
         return [step["step"] for step in self.steps if step["kept"]]
 
-    def drop_all(self, why: str) -> None:
+    def discard_all(self, why: str) -> None:
         self.made = None
         for step in self.steps:
             if step["kept"]:
@@ -184,8 +184,8 @@ class _Journey:
         sets = replace(subject.sets, calibration=calibration, calibration_digest=digest)
         subject = replace(subject, sets=sets)
         maker = Maker(subject, subject.workspace(self._workers.progress), self._workers)
-        original = self._told(self._gauge.originals(maker))
-        plain = self._told(self._gauge.rows(PLAIN, maker))
+        original = self._say_rows(self._gauge.originals(maker))
+        plain = self._say_rows(self._gauge.rows(PLAIN, maker))
         splits = splits and ("split" in request.steps or not request.steps)
         if not self._limits.made(plain) and not splits:
             failed = next(row for row in plain if row.recipe in self._limits.recipes)
@@ -193,7 +193,7 @@ class _Journey:
             raise CompressError(what, where=str(request.model), do="Build it: the report says what stands in the way")
         if not request.steps and self._limits.kept(plain) and not (splits and self._limits.broken(plain)):
             return self._report(self._gauge.timed(subject, (*original, *plain)), (), None)
-        repaired = self._told(self._gauge.repaired(maker, plain)) if request.repair_s else ()
+        repaired = self._say_rows(self._gauge.repaired(maker, plain)) if request.repair_s else ()
         with _scratch(request.output, request.model.stem) as folder:
             data = self._data(subject, Subset(given, readable), kind, folder)
             store = DiskStore(folder) if request.cache is None else self._store
@@ -208,7 +208,7 @@ class _Journey:
             self._trained(chain, bench)
             return self._finished(chain, bench)
 
-    def _told(self, rows: tuple[Measured, ...]) -> tuple[Measured, ...]:
+    def _say_rows(self, rows: tuple[Measured, ...]) -> tuple[Measured, ...]:
         for row in rows:
             self._say(line_of(row))
         return rows
@@ -283,7 +283,7 @@ class _Journey:
             rows = self._gauge.rows(step, maker)
             if step == "sparse":  # kernels that skip zeros are of floats alone
                 rows += self._gauge.in_float(step, maker)
-            rows = self._told(rows)
+            rows = self._say_rows(rows)
             why = self._why_not(step, chain.current, rows)
             chain.rows += rows
             record = {"step": step, "kept": not why, "why": why, "edgekit": __version__, **made.record}
@@ -352,7 +352,7 @@ class _Journey:
         lost = self._limits.drop(chain.current)
         shrunk = {"prune", "sparse"} & set(chain.kept) or ("distill" in chain.kept and self._request.width is not None)
         if shrunk and not replace(self._limits.accuracy, max_drop=most).allow(lost):
-            chain.drop_all(f"in the end it loses {100 * lost:.2f} points, more than the {100 * most:.4g} allowed")
+            chain.discard_all(f"in the end it loses {100 * lost:.2f} points, more than the {100 * most:.4g} allowed")
         rows = (*chain.rows, *self._teacher_row(bench))
         timed = self._gauge.timed(bench.subject, rows)
         if chain.made is None:
@@ -395,7 +395,7 @@ class _Journey:
         )
         score = metric.compare(own, others)
         row = Measured("teacher", "as it is", score.metric, score.original, score.artifact)
-        return self._told((row,))
+        return self._say_rows((row,))
 
     def _data(self, subject: BuildSubject, given: Subset, kind: str, folder: Path) -> Any:
         """The training set as the model takes it, in a file of the folder: it may be larger than the memory."""

@@ -146,9 +146,9 @@ def test_numbers_are_taught_by_squared_error(tmp_path, data):
     network = replace(read_network(keras.Model(image, out)), numbers=True)
     y = data.x.mean(axis=(1, 2, 3))[:, None]
     numbers = TrainingData(data.x, np.zeros_like(y), "numbers")
-    made, _ = _train(network, numbers, Teaching(y.astype(np.float32), 1.0), tmp_path, replace(OPTIONS, rate=3e-3))
+    made, _ = _train(network, numbers, Teaching(y.astype(np.float32), 1.0), tmp_path, replace(OPTIONS, rate=1e-2))
     error = np.square(np.asarray(_weights(made, tmp_path)(data.x)) - y).mean()
-    assert error < y.var() / 2  # labels alone would leave more than the variance
+    assert error < y.var() / 10
 
 
 def test_a_batch_of_one_and_frozen_layers_are_refused(network, data, teaching, tmp_path):
