@@ -7,7 +7,7 @@ import math
 import pytest
 
 from edgekit_runtime.batching.costs import Costs, Returns
-from edgekit_runtime.batching.queue import Lanes, hold, would_hold
+from edgekit_runtime.batching.queue import Lanes, Queue, hold, would_hold
 from edgekit_runtime.batching.request import WaitingCaller
 
 COSTS = Costs({1: 1e-3, 2: 1.05e-3, 4: 1.1e-3, 8: 1.2e-3}, hand_off_s=1e-6)
@@ -63,3 +63,12 @@ def test_a_lone_request_runs_at_once_unless_others_come_back():
     assert not would_hold(COSTS, Returns(), 1.0)
     assert not would_hold(COSTS, coming_back(1), 1.0)  # that one is itself
     assert would_hold(COSTS, coming_back(7), 1.0)
+
+
+def test_what_was_held_and_for_how_long_is_counted():
+    queue = Queue(COSTS, 8, begin=lambda: None)
+    queue.push(WaitingCaller("x", 1.0, math.inf, 0))
+    queue.returns = coming_back(7)
+    seconds = iter([1.0, 1.25, 100.0])  # it waits for the seven from the first to the second; then nobody is expected
+    queue.hold(lambda: next(seconds))
+    assert (queue.counts["held"], queue.held_s) == (1, 0.25)

@@ -200,9 +200,10 @@ def test_callers_that_come_back_together_are_batched_together():
     with ThreadPoolExecutor(callers) as pool:
         asked = [pool.submit(lambda: [batcher.call(n).result for n in range(turns)]) for _ in range(callers)]
         assert all(one.result(LONG) == list(range(turns)) for one in asked)
-    sizes = batcher.stats().batches
-    assert sum(n * times for n, times in sizes.items()) == turns * callers
-    assert sum(sizes.values()) < turns * callers / 2
+    stats = batcher.stats()
+    assert sum(n * times for n, times in stats.batches.items()) == turns * callers
+    assert sum(stats.batches.values()) < turns * callers / 2
+    assert (stats.held_s > 0) == (stats.held > 0)
     batcher.close()
 
 
