@@ -9,7 +9,8 @@ Rules:
 - batch norm is folded with its moving mean and variance: w' = w * gamma / sqrt(var + epsilon), which the converters do
   too, so that what is trained is what is quantized;
 - ReLU and ReLU6 behind a product or an addition that nothing else reads belong to it, as in TFLite and ONNX Runtime;
-- arithmetic between layers (`x[..., :4] * 8 + grid`, `keras.ops.exp`) is taken as layers are: from a list.
+- arithmetic between layers (`x[..., :4] * 8 + grid`, `keras.ops.exp`) is taken as layers are: from a list. A square is
+  written as a product, since TFLite has no 8-bit kernel of it.
 """
 
 from __future__ import annotations
@@ -218,6 +219,8 @@ class _Reader:
         import keras
 
         def call(layer: Any, *arguments: Any, **named: Any) -> Any:
+            if type(layer).__name__ == "Square":
+                layer, arguments = keras.layers.Multiply(name=layer.name), ([*arguments, *arguments],)
             tensors = [one for one in keras.tree.flatten((arguments, named)) if isinstance(one, keras.KerasTensor)]
             if isinstance(layer, keras.Model):
                 found = self._walk(keras.Model(list(layer.inputs), list(layer.outputs)), tensors)
@@ -311,8 +314,6 @@ class _Reader:
             return self._add(Node(name, "concat", tuple(inputs), made))
         if kind in _BY_ONE:
             return self._add(Node(name, _BY_ONE[kind], tuple(inputs)))
-        if kind == "Square":
-            return self._add(Node(name, "multiply", (inputs[0], inputs[0])))
         if len(inputs) == 2 and kind in ("Add", "Multiply"):
             return self._add(Node(name, _MERGES[kind], tuple(inputs)))
         given = list(made.arguments) + list(made.named.values())

@@ -26,7 +26,7 @@ from edgekit_runtime.contract.spec import Contract, DetectionSpec
 
 __all__ = ["can_split", "detection_keys", "joining", "split", "split_answer"]
 
-_BY_ELEMENT = frozenset({"Activation", "ReLU", "Exp", "Sigmoid", "Tanh", "Square", "Relu", "Relu6", "Silu"})
+_BY_ELEMENT = frozenset({"Activation", "ReLU", "Exp", "Sigmoid", "Tanh", "Relu", "Relu6", "Silu"})
 _NOT_LAST = frozenset({"softmax"})
 _PRODUCTS = frozenset({"Conv2D", "Dense"})
 _SAME = object()
@@ -92,7 +92,7 @@ def split(network: Network, contract: Contract) -> Any:
     model = without(network, trace(network), np.zeros(0, np.int64))
     answer = model.outputs[0]
     axis = 1 + column_axis(tuple(answer.shape[1:]), spec)
-    cut = _Cut({layer.name for layer in model.layers})
+    cut = _Cut({operation.name for operation in model.operations})
     boxes = cut(answer, axis, 0, 4)
     if spec.row == "box objectness scores":
         sure, rest = cut(answer, axis, 4, 5), cut(answer, axis, 5, int(answer.shape[axis]))
@@ -103,7 +103,7 @@ def split(network: Network, contract: Contract) -> Any:
 
 
 class _Cut:
-    """names: of the model's layers."""
+    """names: of the model's layers and of the arithmetic between them."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
@@ -135,14 +135,25 @@ class _Cut:
         if not (whole and type(operation).__name__ in _PRODUCTS):
             found = self._followed(operation, arguments, axis, start, stop, len(tensor.shape))
         if found is None or (whole and found is _SAME):
-            return tensor if whole else tensor[(slice(None),) * axis + (slice(start, stop),)]
+            return tensor if whole else self._sliced(tensor, axis, start, stop)
         return found
+
+    def _sliced(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
+        """Keras numbers names from the start in each process, so a loaded model may have the same."""
+        made = tensor[(slice(None),) * axis + (slice(start, stop),)]
+        operation = made._keras_history.operation
+        operation.name = self.unique(operation.name)
+        return made
 
     def _followed(self, operation: Any, arguments: Any, axis: int, start: int, stop: int, rank: int) -> Any:
         """None where it cannot be followed through that operation, `_SAME` where nothing behind it was cut."""
         kind, sources = type(operation).__name__, arguments.keras_tensors
         if kind == "Concatenate":
             return self._of_parts(operation, sources, axis, start, stop)
+        if kind == "Multiply" and len(sources) == 2 and sources[0] is sources[1]:
+            part = self(sources[0], axis, start, stop)
+            again, pair = self._again(operation), [part, part]
+            return _SAME if part is sources[0] else again(pair) if again is not operation else again(*pair)
         if len(sources) != 1:
             return None
         (source,) = sources
@@ -246,10 +257,7 @@ class _Cut:
         elif given[1 - place].ndim == rank and axis == rank - 1:
             # TensorFlow moves a bias from a convolution onto such a constant, and fails where that has one channel
             given[1 - place] = np.repeat(given[1 - place], (stop - start) // given[1 - place].shape[-1], -1)
-        function = {"Multiply": keras.ops.multiply, "Add": keras.ops.add, "Subtract": keras.ops.subtract,
-                    "Divide": keras.ops.divide, "TrueDivide": keras.ops.divide, "Minimum": keras.ops.minimum,
-                    "Maximum": keras.ops.maximum}  # fmt: skip
-        return function[type(operation).__name__](*given)
+        return operation(*given)
 
     def _again(self, operation: Any, **changed: Any) -> Any:
         """The same layer once more, under a name of its own; arithmetic has no state and is called as it is."""

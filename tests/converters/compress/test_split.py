@@ -13,6 +13,8 @@ from edgekit_converters.compress.split import can_split, detection_keys, joining
 from edgekit_converters.errors import CompressError
 from edgekit_converters.sources import load
 from edgekit_converters.sources.stated import toml_text
+from edgekit_converters.targets import recipe
+from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.contract.detect import candidates
 
 pytestmark = pytest.mark.convert
@@ -56,11 +58,19 @@ def _not_followed(layers, ops, x):
     return layers.Reshape((4, 7))(layers.MaxPooling2D(2)(y))
 
 
+def _squared_by_hand(layers, ops, x):
+    """The arithmetic before the head has the names that Keras gives to arithmetic of the head, too."""
+    y = layers.Conv2D(8, 1, activation="sigmoid")(x * 0.5 + 0.25)
+    size = y[..., 2:4] * 2.0
+    return layers.Reshape((16, 8))(layers.Concatenate()([y[..., :2] * 4.0, size * size, y[..., 4:]]))
+
+
 HEADS = {
     "dense": (_dense, "box scores", "first", ("boxes", "scores")),
     "one convolution": (_one_convolution, "box objectness scores", "first", ("boxes", "scores")),
     "joined before": (_joined_before, "box objectness scores", "first", ("boxes", "scores")),
     "columns first": (_columns_first, "box scores", "last", ("boxes", "scores")),
+    "squared by hand": (_squared_by_hand, "box objectness scores", "first", ("boxes", "scores")),
     "not followed": (_not_followed, "box scores", "first", ("boxes", "scores")),
 }
 
@@ -92,10 +102,13 @@ def _network(head, folder, name="net", **detection):
 
 @pytest.mark.parametrize("name", HEADS)
 def test_both_outputs_are_the_parts_of_the_answer_and_decode_to_the_same_boxes(name, tmp_path):
+    import keras
+
     head, row, axis, names = HEADS[name]
     model, source, before = _network(head, tmp_path, row=row, candidates=axis)
     assert can_split(before)
-    network = read_network(model)
+    keras.utils.clear_session()  # names are numbered from the start again, as in another process
+    network = read_network(keras.models.load_model(tmp_path / "net.keras", compile=False))
     made = split(network, before)
     assert tuple(made.output_names) == names
     (output,) = before.outputs
@@ -126,6 +139,14 @@ def test_a_convolution_that_makes_boxes_and_scores_is_cut_in_two(tmp_path):
     assert sorted(layer.filters for layer in heads) == [1, 2, 2, 3]
     cut = np.concatenate([layer.get_weights()[0] for layer in sorted(heads, key=lambda one: one.name)], -1)
     assert sorted(cut.ravel()) == sorted(kernel.ravel())
+
+
+def test_a_square_becomes_a_product_which_8_bits_can_do(tmp_path):
+    model, _, before = _network(_one_convolution, tmp_path, row="box objectness scores", candidates="first")
+    made = split(read_network(model), before)
+    _saved(made, tmp_path, "split", **detection_keys(before, made.output_names))
+    workspace = Workspace(load(tmp_path / "split.keras"), [[item[None]] for item in ITEMS])
+    assert workspace.make(recipe("tflite-int8")).data
 
 
 @pytest.mark.parametrize(
