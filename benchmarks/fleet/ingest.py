@@ -94,7 +94,7 @@ def main() -> None:
     messages = windows(options.devices, options.windows)
     with tempfile.TemporaryDirectory() as name:
         folder, load = Path(name), os.getloadavg()[0]
-        with Mosquitto(folder, "max_queued_messages 0") as broker:
+        with Mosquitto(folder, "max_queued_messages 1000000") as broker:
             script = str(ROOT / "tests/fleet/one_ingestor.py")
             command = [sys.executable, script, broker.url, str(folder / "fleet.db")]
             ingestor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -136,7 +136,8 @@ def broker_config(
         click.echo(f"wrote   {path}")
     if written.made:
         click.echo(f"{len(written.made)} new users; their passwords are in users.txt, for the boards' broker URLs")
-    click.echo("Give the folder to mosquitto's user: chown -R mosquitto " + str(output))
+    click.echo("Let mosquitto's user read them: chown -R mosquitto " + " ".join(map(str, filter(None, (output, key)))))
+    click.echo("A mosquitto that runs reads users and rights again after kill -HUP")
     return 0
 
 
@@ -216,6 +217,39 @@ def simulate(
             if seconds is not None:
                 click.echo(f"{what:<12} after {seconds:g} s")
     return 0 if found.live == devices else 1
+
+
+@fleet.command()
+@click.argument("boards", metavar="DEVICE...", nargs=-1, required=True)
+@rollouts.STORE
+@as_json
+def forget(boards: tuple[str, ...], store: str, as_json: bool) -> int:
+    """Remove boards that are gone, with their history.
+
+    One that still reports comes back as a new one.
+
+    \b
+    edgekit fleet forget porch-1 porch-2
+    """
+    from edgekit.fleet.errors import FleetError
+    from edgekit.fleet.serve import open_store
+
+    opened = open_store(store, make=False)
+    try:
+        unknown = [name for name in boards if opened.device(name) is None]
+        if unknown:
+            raise FleetError(
+                "no such board has reported, and nothing was removed", where=" ".join(unknown),
+                do="See the fleet page for the ids",
+            )  # fmt: skip
+        gone = [name for name in dict.fromkeys(boards) if opened.forget(name)]
+    finally:
+        opened.close()
+    if as_json:
+        print_json({"forgotten": gone})
+    else:
+        click.echo(f"forgot {', '.join(gone)}")
+    return 0
 
 
 for _command in (*rollouts.COMMANDS, *alerts.COMMANDS):

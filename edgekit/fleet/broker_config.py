@@ -34,6 +34,9 @@ BOARD_READS = ("ack", "cmd")
 ALERTS = "ek/alerts"
 """Where a server may publish alerts, and below it."""
 _MOST_QUEUED_BYTES = 64 * 2**20
+_MOST_QUEUED = 1_000_000
+"""More than these bytes hold. With 0, for no bound, mosquitto 2.0 ends the connection of a client that it forbids
+something, instead of going on after its receipt."""
 _MOST_PACKET_BYTES = 64 * 2**10
 _ITERATIONS = 1000  # the passwords are 192 random bits: they cannot be guessed, however fast a guess is
 
@@ -95,13 +98,13 @@ def write_broker_config(folder: Path, plan: BrokerPlan) -> BrokerFiles:
 
 def _settings(folder: Path, plan: BrokerPlan) -> str:
     lines = [
-        "# Written by `edgekit fleet broker-config`; the reasons are in docs/operator.md.",
+        "# Written by `edgekit fleet broker-config`.",
         "per_listener_settings false",
         "allow_anonymous false",
         f"acl_file {folder / 'acl'}",
         f"password_file {folder / 'passwd'}",
         "max_inflight_messages 20",
-        "max_queued_messages 0",
+        f"max_queued_messages {_MOST_QUEUED}",
         f"max_queued_bytes {_MOST_QUEUED_BYTES}",
         "queue_qos0_messages false",
         f"max_packet_size {_MOST_PACKET_BYTES}",

@@ -9,6 +9,9 @@ import sys
 import urllib.request
 
 import pytest
+from fleet.boards import birth
+
+from edgekit.fleet import SqliteStore
 
 
 def test_serves_until_ctrl_c(tmp_path):
@@ -33,6 +36,20 @@ def test_exactly_one_broker_is_named(in_process, options):
     ran = in_process("fleet", "serve", *options)
     assert ran.code == 2
     assert "either --broker URL or --embedded-broker" in ran.err
+
+
+def test_boards_are_forgotten_all_or_none(in_process, tmp_path):
+    store = SqliteStore.open(tmp_path / "fleet.db")
+    names = ("porch-1", "porch-2", "porch-3")
+    store.commit([], [birth(name) for name in names])
+    where = ("--store", f"sqlite:///{tmp_path}/fleet.db", "--json")
+    ran = in_process("fleet", "forget", "porch-1", "porch-9", *where)
+    assert (ran.code, ran.json["error"]["where"]) == (1, "porch-9")
+    assert [row.id for row in store.fleet()] == [*names]
+    ran = in_process("fleet", "forget", "porch-1", "porch-3", "porch-1", *where)
+    assert (ran.code, ran.json["forgotten"]) == (0, ["porch-1", "porch-3"])
+    assert [row.id for row in store.fleet()] == ["porch-2"]
+    store.close()
 
 
 WRONG = {

@@ -72,7 +72,9 @@ class Found:
 
 def run(folder: Path, matrix: Matrix) -> Found:
     draw = random.Random(matrix.seed)
-    broker = Mosquitto(folder, *(["max_queued_messages 0"] if matrix.crowd else []))  # as `fleet broker-config` has it
+    broker = Mosquitto(
+        folder, *(["max_queued_messages 1000000"] if matrix.crowd else [])
+    )  # as `fleet broker-config` has it
     broker.start()
     names = [f"killed-{n}" for n in range(matrix.boards)]
     simulated = SimulatedBoards(

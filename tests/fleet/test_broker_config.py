@@ -109,7 +109,7 @@ def test_a_board_publishes_under_its_own_id_alone(fleet):
 
 
 def published(port, users, topic):
-    """The receipt's reason, as gate-1. Mosquitto 2.0.11 ends a connection after a refusal, so each has its own."""
+    """The receipt's reason, as gate-1."""
     said, receipt = [], threading.Event()
     gate = client(port, "gate-1", users["gate-1"])
     gate.on_publish = lambda _c, _u, _mid, reason, _p: (said.append(str(reason)), receipt.set())
@@ -117,6 +117,21 @@ def published(port, users, topic):
     assert receipt.wait(10)
     gate.disconnect()
     return said[0]
+
+
+def test_a_board_that_may_not_publish_under_its_id_hears_it_and_stays_connected(fleet, tmp_path):
+    port, users = fleet
+    broker = Broker.parse(f"mqtts://gate-1:{users['gate-1']}@127.0.0.1:{port}")
+    link = Link(broker, "porch-1", Handlers(lambda: None, lambda *_: None), ())
+    until, told = time.monotonic() + 20, 0
+    while link.troubles["forbidden"] < 3:
+        assert time.monotonic() < until, link.troubles
+        if link.connected and told == link.troubles["forbidden"]:
+            told += link.publish("ek/v1/porch-1/m", b"x")
+        link.step(0.05)
+    link.step(0.2)
+    assert (link.connected, link.trouble, dict(link.troubles)) == (True, "forbidden", {"forbidden": 3})
+    link.close()
 
 
 def test_a_stranger_and_a_wrong_password_stay_outside(fleet):

@@ -298,7 +298,9 @@ def test_a_page_elsewhere_cannot_post(serving):
     server = serving(access=Access.by_password(PASSWORD, time.monotonic))
     token = re.search('name="csrf" value="([0-9a-f]+)"', ask(server, "/sign-in")[2])[1]
     for origin in ("http://evil.example", "null", "http://localhost:1"):
-        assert post(server, "/sign-in", origin=origin, csrf=token, password=PASSWORD)[0] == 403
+        status, _, said = post(server, "/sign-in", origin=origin, csrf=token, password=PASSWORD)
+        assert status == 403
+        assert "edgekit fleet" in said, "what a script does instead"
     assert ask(server, "/sign-in", "POST", "")[0] == 403
     status, _, page = post(server, "/sign-in", csrf="0" * 64, password=PASSWORD)
     assert (status, "expired" in page) == (403, True)

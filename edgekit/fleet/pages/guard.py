@@ -37,6 +37,10 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'{inline}; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+_NOT_FROM_HERE = (
+    "Forbidden: only this server's own pages change something here. In a script use `edgekit fleet` with forget, "
+    "acknowledge, silence, pause, resume, abort or undo.\n"
+)
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
@@ -122,7 +126,7 @@ class Guard:
             what = "Misdirected Request: this server has another name; start it with --host NAME to add one.\n"
             return PlainTextResponse(what, 421)
         if request.method not in ("GET", "HEAD") and not self._from_here(request, hosts[0]):
-            return PlainTextResponse("Forbidden: the request is not of a page of this server.\n", 403)
+            return PlainTextResponse(_NOT_FROM_HERE, 403)
         who = asking(request, self._access)
         try:
             viewer = await run_in_threadpool(self._access.viewer, who) if who.basic else self._access.viewer(who)

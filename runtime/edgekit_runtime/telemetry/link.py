@@ -371,7 +371,10 @@ class Link:
         if another and self._version == 5:  # another version is another question, not another try
             self._version, self._try_at = 4, 0.0
             return
-        self.trouble = word
+        if word != "lost" or self.trouble != "forbidden":  # some brokers hang up on what they forbid
+            self.trouble = word
+            if not self._refused:
+                self.said = ""
         if not self._settled:
             self._version = 5
         wait = min(self._most_wait_s, 2.0 ** min(self._attempts, 10))

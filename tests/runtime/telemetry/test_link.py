@@ -71,3 +71,30 @@ def test_what_the_broker_does_not_take_is_not_sent_and_the_connection_stays():
         assert link.connected
         link.close()
         serving.join(LONG)
+
+
+def test_a_broker_that_hangs_up_on_what_it_forbids_leaves_the_word_and_the_topic():
+    """Until another word is the last one."""
+    handlers = Handlers(lambda: None, lambda *_: None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(bytes([0x20, 3, 0, 0, 0]))
+                packet = connection.recv(4096)  # topic "a": its length is 1
+                connection.sendall(bytes([0x40, 3, *packet[5:7], 0x87]))
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        link = Link(Broker.parse(f"mqtt://127.0.0.1:{server.getsockname()[1]}"), "porch-1", handlers, ())
+        stepped(link, lambda: link.connected)
+        assert link.publish("a", b"x")
+        stepped(link, lambda: not link.connected)
+        serving.join(LONG)
+        assert link.trouble == "forbidden"
+        assert link.said == "porch-1 may not publish a: Not authorized"
+    stepped(link, lambda: link.troubles["unreachable"])
+    assert (link.trouble, link.said) == ("unreachable", "")
+    link.close()
