@@ -36,7 +36,10 @@ OPTIONS = {
     "rollback": {"--root", "--trust"},
     "agent": {"--trust", "--secret", "--root"},
 }
-"""Of these five options, what each command about bundles takes."""
+"""Of these five options, what each command about bundles takes.
+
+`agent` has no waiver: no order installs an unsigned bundle. `rollback` needs none, because the root keeps what was
+accepted unsigned, and no key, because it checks digests."""
 SHARED = {"--trust", "--allow-unsigned", "--secret", "--pin", "--root"}
 
 
