@@ -39,7 +39,7 @@ _GRACE_S = 2.0
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class _Grouped(click.Command):
+class _GroupedCommand(click.Command):
     """Prints the options in groups, so that the help can be read from top to bottom."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -71,7 +71,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
 """
 
 
-@click.command(cls=_Grouped, epilog=_EPILOG)
+@click.command(cls=_GroupedCommand, epilog=_EPILOG)
 @click.argument("model", type=PATH)
 @_option(
     "--profile",

@@ -10,7 +10,7 @@ from edgekit.host.api import Api, InferenceRequest
 from edgekit.host.connection import Patience
 from edgekit.host.errors import ExportError, RequestError, ServeError
 from edgekit.host.http1 import HttpLimits
-from edgekit.host.models import Repository, Served
+from edgekit.host.models import Repository, ServedModel
 from edgekit.host.server import Protection, Server, bind, check_exposure, protected, serve
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "Repository",
     "RequestError",
     "ServeError",
-    "Served",
+    "ServedModel",
     "Server",
     "bind",
     "check_exposure",

@@ -68,7 +68,7 @@ class Client:
         self._left -= requests
 
     def resume(self, earlier: Client) -> None:
-        """Go on with what the same client had left before the file was read again."""
+        """Continue with what the same client had left before the file was read again."""
         self._left, self._at = min(self._most, earlier._left), earlier._at
 
 

@@ -24,7 +24,7 @@ from edgekit.host.http1 import Head, Response
 from edgekit.host.lane import Lane
 from edgekit.host.loading import Loader
 from edgekit.host.metrics import host_metrics
-from edgekit.host.models import Repository, Served
+from edgekit.host.models import Repository, ServedModel
 from edgekit.version import __version__
 from edgekit_runtime import EdgekitError
 from edgekit_runtime.errors import ClosedError, InputError, WireError
@@ -95,7 +95,7 @@ class Api:
 
     def refuse_early(self, head: Head, text: bytearray, arrived: float) -> Response | None:
         """503 by the JSON of an inference, before its tensors came.
-        None to go on, also for what does not add up."""
+        None to continue, also for what does not add up."""
         match head.segments:
             case ("v2", "models", name, "infer"):
                 version = None
@@ -191,7 +191,7 @@ class Api:
                 return await self._infer(request, served)
         raise RequestError(404, "a model has /ready and /infer")
 
-    async def _infer(self, request: InferenceRequest, served: Served) -> Response:
+    async def _infer(self, request: InferenceRequest, served: ServedModel) -> Response:
         read, lane = self._clock(), self._lanes[id(served)]
         asked = await self._decode(request)
         self._check_identity(asked, served)
@@ -211,7 +211,7 @@ class Api:
         return Response(200, wire.parts, wire.headers | timing)
 
     @staticmethod
-    def _check_identity(asked: InferRequest, served: Served) -> None:
+    def _check_identity(asked: InferRequest, served: ServedModel) -> None:
         """Refuse a device that names another model or contract. Raises RequestError(409)."""
         manifest = served.manifest
         for kind, ours in (("contract", manifest.contract_digest), ("model", manifest.model_id)):

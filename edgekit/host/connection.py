@@ -229,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _read_body(self) -> None:
-        """Go on with what has come of the body."""
+        """Continue with what has come of the body."""
         assert self._head is not None
         if (refused := self._refusal_if_late(self._head, self._body, self._got)) is not None:
             head, left = self._head, len(self._body) - self._got
@@ -241,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
             self._task = asyncio.get_running_loop().create_task(self._answer(self._head))
 
     def _refusal_if_late(self, head: Head, body: bytearray, got: int) -> Response | None:
-        """The refusal by the JSON of an inference, once, as soon as it is there; None to go on."""
+        """The refusal by the JSON of an inference, once, as soon as it is there; None to continue."""
         if self._peek_at is None or got < self._peek_at:
             return None
         at, self._peek_at = self._peek_at, None

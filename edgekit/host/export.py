@@ -32,7 +32,7 @@ from edgekit_runtime.remote.datatypes import datatype_of
 from edgekit_runtime.tensors import TensorSpec
 from edgekit_runtime.whole_file import write_durably
 
-__all__ = ["Backend", "Export", "Exported", "Server", "export"]
+__all__ = ["Backend", "Export", "ExportedModel", "Server", "export"]
 
 Server = Literal["triton", "kserve"]
 Backend = Literal["onnxruntime", "python"]
@@ -60,7 +60,7 @@ class Export:
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedModel:
     """What was written. inputs, outputs: contract name -> the server's, where it is another."""
 
     model: str
@@ -77,7 +77,7 @@ class Exported:
         return f"Host({', '.join(parts)})"
 
 
-def export(bundle: Bundle, folder: Path, how: Export | None = None) -> Exported:
+def export(bundle: Bundle, folder: Path, how: Export | None = None) -> ExportedModel:
     """Write the repository into a folder that is new or empty.
     Raises ExportError, and what reading the bundle raises.
 
@@ -106,7 +106,7 @@ def export(bundle: Bundle, folder: Path, how: Export | None = None) -> Exported:
     except OSError as error:
         raise ExportError(f"it cannot be written: {error.strerror or error}", where=str(folder)) from error
     inputs, outputs = ({t.name: t.tensor for t in tensors if t.name != t.tensor} for tensors in _ends(entry))
-    return Exported(name, entry.recipe, tuple(files), inputs, outputs)
+    return ExportedModel(name, entry.recipe, tuple(files), inputs, outputs)
 
 
 def _artifact(bundle: Bundle, recipe: str | None) -> ArtifactEntry:

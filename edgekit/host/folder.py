@@ -21,11 +21,11 @@ from edgekit.host.errors import ServeError
 from edgekit_runtime.bundle import MAX_HEADER_BYTES, Manifest, parse_manifest, read_header
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["Folder", "Listed"]
+__all__ = ["Folder", "ListedBundle"]
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedBundle:
     """One file. manifest: None where it has none to read, `reason` says why."""
 
     path: Path
@@ -40,13 +40,13 @@ class Folder:
         if not path.is_dir():
             raise ServeError("it is no folder", where=str(path), do="Give the folder that holds the bundles")
         self.path = path
-        self._seen: dict[Path, tuple[tuple[int, int, int], Listed]] = {}
+        self._seen: dict[Path, tuple[tuple[int, int, int], ListedBundle]] = {}
 
-    def find(self, name: str) -> list[Listed]:
+    def find(self, name: str) -> list[ListedBundle]:
         """The files of one model, in the order of their names."""
         return [one for one in self.bundles() if one.manifest is not None and one.manifest.name == name]
 
-    def bundles(self) -> list[Listed]:
+    def bundles(self) -> list[ListedBundle]:
         """Every NAME.ekb there is now. A file that is as it was is not read again."""
         try:
             paths = sorted(self.path.glob("*.ekb"))
@@ -67,13 +67,13 @@ class Folder:
         return [listed for _, listed in seen.values()]
 
 
-def _listed(path: Path) -> Listed:
+def _listed(path: Path) -> ListedBundle:
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb") as file:
             head = read_header(file.read(MAX_HEADER_BYTES), path.name)
-        return Listed(path, parse_manifest(head.manifest_bytes, path.name))
+        return ListedBundle(path, parse_manifest(head.manifest_bytes, path.name))
     except EdgekitError as error:
-        return Listed(path, None, error.what)
+        return ListedBundle(path, None, error.what)
     except OSError as error:
-        return Listed(path, None, f"it cannot be read: {error.strerror}")
+        return ListedBundle(path, None, f"it cannot be read: {error.strerror}")

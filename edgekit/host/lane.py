@@ -28,14 +28,14 @@ from edgekit.host.admission import Admission, Ticket
 from edgekit.host.errors import RequestError
 from edgekit_runtime import Answer, Model
 
-__all__ = ["Answered", "Lane"]
+__all__ = ["Lane", "LaneAnswer"]
 
 MAX_WAITING = 1024
 Item = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Answered:
+class LaneAnswer:
     """queued_ms: here and in the Runtime, until its engine began."""
 
     answer: Answer
@@ -58,7 +58,7 @@ class Lane:
         """Items that wait or run."""
         return self.admission.ahead
 
-    async def run(self, items: Sequence[Item], deadline: float | None) -> list[Answered]:
+    async def run(self, items: Sequence[Item], deadline: float | None) -> list[LaneAnswer]:
         """One answer an item, in their order. Raises RequestError(503), and what the Runtime raises."""
         self.admit(len(items), deadline)
         if len(items) == 1:
@@ -83,7 +83,7 @@ class Lane:
         if left_ms <= needed_ms:
             raise RequestError(503, f"it would take {needed_ms:.3g} ms, {max(0.0, left_ms):.3g} ms are left")
 
-    async def _one(self, item: Item, deadline: float | None) -> Answered:
+    async def _one(self, item: Item, deadline: float | None) -> LaneAnswer:
         arrived = self._clock()
         ticket = self.admission.enter(deadline)
         try:
@@ -112,7 +112,7 @@ class Lane:
 
         future.add_done_callback(done)
         answer = await answered  # a caller that leaves cancels this, and not what the engine has
-        return Answered(answer, waited_ms + answer.timings.get("queue", 0.0))
+        return LaneAnswer(answer, waited_ms + answer.timings.get("queue", 0.0))
 
     def _finish(self, ticket: Ticket, engine: int, future: Future[Answer], answered: asyncio.Future[Answer]) -> None:
         self._free(ticket, engine, future)

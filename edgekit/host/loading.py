@@ -19,9 +19,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from edgekit.host.errors import RequestError
-from edgekit.host.folder import Listed
+from edgekit.host.folder import ListedBundle
 from edgekit.host.lane import Lane
-from edgekit.host.models import Repository, Served
+from edgekit.host.models import Repository, ServedModel
 from edgekit_runtime import EdgekitError
 
 __all__ = ["Loader"]
@@ -33,9 +33,9 @@ Result = TypeVar("Result")
 
 
 class Loader:
-    """Belongs to one event loop. lanes: id of a Served -> its lane."""
+    """Belongs to one event loop. lanes: id of a served model -> its lane."""
 
-    def __init__(self, repository: Repository, lanes: dict[int, Lane], new_lane: Callable[[Served], Lane]) -> None:
+    def __init__(self, repository: Repository, lanes: dict[int, Lane], new_lane: Callable[[ServedModel], Lane]) -> None:
         self._repository, self._lanes, self._new_lane = repository, lanes, new_lane
         self._one = asyncio.Lock()
         self._loading: set[Key] = set()
@@ -101,7 +101,7 @@ class Loader:
             finally:
                 self._loading -= {_key(one) for one in fresh}
 
-    async def _serve(self, listed: Listed) -> None:
+    async def _serve(self, listed: ListedBundle) -> None:
         try:
             served = await asyncio.to_thread(self._repository.open_one, listed.path)
         except EdgekitError as error:
@@ -113,7 +113,7 @@ class Loader:
         if replaced is not None:
             await self._close(replaced)
 
-    async def _close(self, served: Served) -> None:
+    async def _close(self, served: ServedModel) -> None:
         """After its last request, or ten seconds."""
         lane, loop = self._lanes[id(served)], asyncio.get_running_loop()
         until = loop.time() + _DRAIN_S
@@ -123,7 +123,7 @@ class Loader:
         del self._lanes[id(served)]
 
 
-def _key(listed: Listed) -> Key:
+def _key(listed: ListedBundle) -> Key:
     assert listed.manifest is not None
     return listed.manifest.name, listed.manifest.version
 

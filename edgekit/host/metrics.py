@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from edgekit.host.admission import Admission
-from edgekit.host.models import Served
+from edgekit.host.models import ServedModel
 from edgekit_runtime.metrics import family_text
 
 __all__ = ["host_metrics"]
@@ -14,7 +14,7 @@ _STATUSES = (200, 400, 401, 404, 429, 500, 503)
 """Those that are there from the start, so that a rate can be taken of the first."""
 
 
-def host_metrics(responses: Mapping[int, int], served: Sequence[tuple[Served, Admission]]) -> str:
+def host_metrics(responses: Mapping[int, int], served: Sequence[tuple[ServedModel, Admission]]) -> str:
     """responses: HTTP status -> how many.
     served: each model with what decides about its requests."""
     counted = {**dict.fromkeys(_STATUSES, 0), **responses}

@@ -35,7 +35,7 @@ from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.options import EngineName
 from edgekit_runtime.remote.datatypes import datatype_of
 
-__all__ = ["MAX_ITEMS", "Repository", "Served"]
+__all__ = ["MAX_ITEMS", "Repository", "ServedModel"]
 
 MAX_ITEMS = 256
 MAX_ANSWER = 256 * 2**20
@@ -44,7 +44,7 @@ Item = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """One bundle, open.
     copies: of the model, each with an engine of its own that runs beside it."""
 
@@ -149,12 +149,12 @@ class Repository:
 
     def __init__(
         self,
-        served: Sequence[Served],
+        served: Sequence[ServedModel],
         folder: Folder | None = None,
-        opener: Callable[[Path], Served] | None = None,
+        opener: Callable[[Path], ServedModel] | None = None,
     ) -> None:
         self.folder, self._opener = folder, opener
-        self._models: dict[str, dict[str, Served]] = {}
+        self._models: dict[str, dict[str, ServedModel]] = {}
         for one in served:
             if one.manifest.version in self._models.get(one.manifest.name, {}):
                 raise ServeError(
@@ -189,7 +189,7 @@ class Repository:
             cache=cache,
         )  # fmt: skip
 
-        def opened(path: str | os.PathLike[str]) -> Served:
+        def opened(path: str | os.PathLike[str]) -> ServedModel:
             opening(str(path))
             with ExitStack() as stack:
                 models = [stack.enter_context(model_of(path))]
@@ -208,10 +208,10 @@ class Repository:
                         do="Serve it again; where it repeats, set EDGEKIT_STATE_DIR to a folder that can be written",
                     )
                 stack.pop_all()
-            return Served(manifest, models[0], tuple(models[1:]))
+            return ServedModel(manifest, models[0], tuple(models[1:]))
 
         kept = Folder(folder) if folder is not None else None
-        served: list[Served] = []
+        served: list[ServedModel] = []
         try:
             for path in paths:
                 served.append(opened(path))
@@ -221,19 +221,19 @@ class Repository:
                 each.close()
             raise
 
-    def open_one(self, path: Path) -> Served:
+    def open_one(self, path: Path) -> ServedModel:
         """Open a bundle of the folder as the others were, without serving it. Raises as `open` does."""
         assert self._opener is not None
         return self._opener(path)
 
-    def add(self, served: Served) -> Served | None:
+    def add(self, served: ServedModel) -> ServedModel | None:
         """Serve it from now on, as its name's default version; returns what it replaces."""
         versions = self._models.setdefault(served.manifest.name, {})
         before = versions.pop(served.manifest.version, None)
         versions[served.manifest.version] = served
         return before
 
-    def remove(self, name: str, version: str | None = None) -> list[Served]:
+    def remove(self, name: str, version: str | None = None) -> list[ServedModel]:
         """Serve one version, or all, no more; returns them, still open. Raises RequestError(404)."""
         gone = [self.find(name, version)] if version is not None else list(self._models.get(name, {}).values())
         if not gone:
@@ -244,7 +244,7 @@ class Repository:
             del self._models[name]
         return gone
 
-    def find(self, name: str, version: str | None = None) -> Served:
+    def find(self, name: str, version: str | None = None) -> ServedModel:
         """Raises RequestError(404)."""
         versions = self._models.get(name)
         if versions is None:
@@ -258,7 +258,7 @@ class Repository:
     def versions(self, name: str) -> list[str]:
         return list(self._models[name])
 
-    def all(self) -> list[Served]:
+    def all(self) -> list[ServedModel]:
         return [one for versions in self._models.values() for one in versions.values()]
 
     def close(self) -> None:
