@@ -57,7 +57,7 @@ class BundleReport:
     path: None where no artifact was acceptable.
     candidates: every recipe as this board sees it.
     batches: the chosen artifact for several items at once, or why there is none.
-    degraded: what answers instead of a late answer, None for none.
+    degraded: the artifact for answers that would be late, None for none.
     others: files of other tools, none of which is in the bundle."""
 
     profile: str

@@ -118,7 +118,7 @@ def open_subject(request: BuildRequest, store: StageStore, progress: Progress) -
     source = open_source(request.model, request.options, store)
     file = request.contract or contract_file.find_contract_file(request.model)
     contract = contract_file.describe(source, file)
-    made = read_record(request.model)  # a metric of one's own goes on reading what the original answered
+    made = read_record(request.model)  # a metric of one's own still reads what the original answered
     named = {output.name for output in contract.outputs}
     joined = made.joined if made is not None and made.joined is not None and named >= set(made.joined.parts) else None
     metric = fidelity.named_metric(request.metric, contract.of_caller, joined) if request.metric else None

@@ -42,7 +42,7 @@ STORE = click.option(
               metavar="SECONDS", help="How long boards that are offline hold a wave up.")  # fmt: skip
 @click.option("--p99-margin", type=click.FloatRange(1.0), default=1.25, show_default=True, metavar="FACTOR",
               help="A p99 above this many times the others' is slower.")  # fmt: skip
-@click.option("--unjudged", is_flag=True, help="Go on without figures: for boards that send no telemetry.")
+@click.option("--unjudged", is_flag=True, help="Continue without figures: for boards that send no telemetry.")
 @click.option("--no-undo", is_flag=True, help="If it stops, leave boards that moved where they are.")
 @STORE
 @as_json

@@ -56,7 +56,7 @@ _OF_ANSWERS = ("watch", "budget_ms", "use", "k", "telemetry", "device", "window_
     "--watch",
     type=PATH,
     metavar="DIR",
-    help="Go on and answer each picture or array as it comes into DIR, until Ctrl-C. With --json, one object a line.",
+    help="Watch DIR and answer each picture or array that arrives, until Ctrl-C. With --json, one object a line.",
 )
 @budget_ms
 @use

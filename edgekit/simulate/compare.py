@@ -126,7 +126,7 @@ RECOVERIES: dict[str, tuple[Scenario, Callable[[Trace], Spells], str]] = {
 
 
 def recovery(name: str, *, seeds: Sequence[int], seconds: float = 60.0) -> RecoveryTime:
-    """How soon after the end of this trouble a request is answered by whom it should be."""
+    """How soon after the end of this trouble a request is answered by the device or host that should answer it."""
     scenario, spells, source = RECOVERIES[name]
     found = []
     for seed in seeds:

@@ -94,7 +94,7 @@ class Fallback:
         return Away(errand, self._policy.decide(errand), outcome)
 
     def begin(self, away: Away, items: Items) -> None:
-        """Ask whom the policy chose. items: the same ones, owned by the request."""
+        """Ask the device or host that the policy chose. items: the same ones, owned by the request."""
         away.errand.work = (away.errand.work[0], items)
         if away.decision.destination != "neither":
             self._open.add(away.errand)

@@ -20,7 +20,7 @@ __all__ = ["describe_model", "model_metrics"]
 
 
 def describe_model(journey: Journey) -> dict[str, Any]:
-    """What answers: bundle, artifact, engine, the way inputs travel, what the self-test found."""
+    """What is in use: bundle, artifact, engine, the way inputs travel, what the self-test found."""
     opened, device = journey.opened, journey.device
     prepared, manifest = opened.prepared, opened.bundle.manifest
     tested, info = prepared.tested, prepared.engine.info

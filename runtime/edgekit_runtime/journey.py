@@ -371,7 +371,7 @@ class Journey:
             return self._deliver(request, outputs, "host")
         if source != "degraded" and error is not None and not isinstance(error, (BudgetExceeded, HostError)):
             raise error
-        why = "the time was over before anybody answered" if error is None else str(error)
+        why = "the time was over before the device or a host answered" if error is None else str(error)
         refusal = BudgetExceeded(
             f"no answer within {request.budget_ms:g} ms: {why}", do="Give more time, add a host, or use a smaller model"
         )

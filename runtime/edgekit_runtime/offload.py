@@ -206,7 +206,7 @@ class Offload:
         self._lock = threading.Lock()
 
     def decide(self, errand: Errand) -> OffloadDecision:
-        """Who is to answer; see `budget.decide`."""
+        """Choose device, host, both or neither; see `budget.decide`."""
         left_ms = (errand.due - self._clock()) * 1e3
         device = self._device.outlook(errand.priority)
         hosts = self._hosts.outlooks(errand.size) if left_ms > 0 else ()
@@ -224,7 +224,7 @@ class Offload:
         return decision
 
     def begin(self, errand: Errand, decision: OffloadDecision) -> None:
-        """Ask whom `decide` chose. For `neither` this does nothing."""
+        """Ask the device or host that `decide` chose. For `neither` this does nothing."""
         if decision.destination not in ("device", "both"):
             self._device.watch(errand)
         if decision.destination == "neither":

@@ -70,7 +70,7 @@ class Preparation:
 class Ready:
     """Milliseconds, and MB (1e6 bytes).
 
-    choose: finding out what answers (measuring, or reading the verdict).
+    choose: finding the artifact and engine (measuring, or reading the verdict).
     first: the first inference. warm: all runs before ready, the first included. memory: by how much the process grew
     meanwhile, whatever else it did, or what the engine's own process has resident; None where the system does not say.
     """

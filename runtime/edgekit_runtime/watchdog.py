@@ -117,7 +117,7 @@ class WatchedEngine:
 
 
 class _Rounds:
-    """The thread and whom it looks after."""
+    """The thread that watches engines and waiting requests."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

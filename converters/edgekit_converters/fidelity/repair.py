@@ -245,7 +245,7 @@ class _Search(Generic[T]):
     # --- remedies
 
     def _by_noise(self, plans: Sequence[tuple[str, QuantizationPlan]]) -> None:
-        """Goes on with the plan of the least noise; checks those that are about as good or better."""
+        """Continues with the plan of the least noise; checks those that are about as good or better."""
         least = self._noise("as it is", self.start.recipe, self._plan)
         for remedy, plan in plans:
             noise = self._noise(remedy, self.start.recipe, plan)

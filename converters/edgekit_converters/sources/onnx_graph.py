@@ -49,7 +49,7 @@ _TOLERANCE = 1e-3
 
 
 def nchw_inputs(model: Any) -> frozenset[str]:
-    """Inputs that the export turned from NHWC to NCHW."""
+    """Inputs that the export transposed from NHWC to NCHW."""
     for entry in model.metadata_props:
         if entry.key == NCHW_KEY:
             return frozenset(entry.value.split(","))

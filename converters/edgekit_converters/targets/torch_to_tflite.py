@@ -89,8 +89,8 @@ def network(source: TorchSource, batch: int = 1) -> LitertNetwork:
     return found
 
 
-def _convert(source: TorchSource, turned: Sequence[bool], fed: Sequence[NDArray[Any]]) -> bytes:
-    """turned: the inputs that come as NHWC. fed: an example of each."""
+def _convert(source: TorchSource, transposed: Sequence[bool], fed: Sequence[NDArray[Any]]) -> bytes:
+    """transposed: the inputs that come as NHWC. fed: an example of each."""
     with quiet():
         import litert_torch  # type: ignore[import-not-found,unused-ignore]
         import torch
@@ -103,7 +103,7 @@ def _convert(source: TorchSource, turned: Sequence[bool], fed: Sequence[NDArray[
             self.network = source.module
 
         def forward(self, *inputs: Any) -> tuple[Any, ...]:
-            placed = (one.permute(0, 3, 1, 2) if nhwc else one for one, nhwc in zip(inputs, turned, strict=True))
+            placed = (one.permute(0, 3, 1, 2) if nhwc else one for one, nhwc in zip(inputs, transposed, strict=True))
             return tuple(flatten_outputs(self.network(*placed))[1])
 
     with tempfile.TemporaryDirectory() as folder, quiet(), torch.no_grad():

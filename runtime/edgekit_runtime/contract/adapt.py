@@ -15,7 +15,7 @@ Rules (the way is chosen once, from the specs, and is as short as the numbers al
 - a float tensor (what the original model took) into int8: scale, round half to even, clip. A tensor ready for another
   artifact (the primary one, whose form callers may pass) becomes what the original took first, by its scale and
   zero-point;
-- a state whose output has the dtype, scale, zero-point and shape of the input goes on as its very bytes: nothing is
+- a state whose output has the dtype, scale, zero-point and shape of the input is handed on as its very bytes, never
   rounded;
 - where a state's 8 bits differ in scale or zero-point, every value is requantized, once, by a table of the 256 there
   are: half to even, clipped at the input's limits; any other state goes through real numbers and the input's layout.

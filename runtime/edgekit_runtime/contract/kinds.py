@@ -116,7 +116,7 @@ class TensorKind:
 
     def axes(self, spec: InputContract, tensor: TensorSpec, *, fits: bool) -> tuple[int, int, int] | None:
         """The order of axes that an artifact takes, where it is another.
-        Only a shape that does not fit is turned."""
+        Only a shape that does not fit is transposed."""
         if tensor.layout is None or len(spec.shape) != 3 or fits:
             return None
         return (2, 0, 1) if tensor.layout == "NCHW" else (1, 2, 0)

@@ -71,7 +71,7 @@ _GAP = 2.0
 _JPEG = b"\xff\xd8\xff"
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_EXIF = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
-"""What begins a chunk that may say how a PNG is turned."""
+"""What begins a chunk that may say how a PNG is rotated."""
 _TURNS = (
     None,
     None,
@@ -149,7 +149,7 @@ def upright_size(picture: Image.Image, data: bytes = b"") -> tuple[int, int]:
 
     data: what was opened; all that is read of it, as a rule, is the header.
     """
-    if picture.format == "TIFF":  # turned by Pillow itself, which says so in the size before or after, by version
+    if picture.format == "TIFF":  # rotated by Pillow itself, which says so in the size before or after, by version
         loaded(picture)
     width, height = picture.size
     if picture.format == "PNG":

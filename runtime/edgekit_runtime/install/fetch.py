@@ -52,7 +52,7 @@ _COPY = 1 << 20
 _FLUSH_S = 10.0
 _WAITS_S = (0.5, 2.0, 5.0)
 Judge = Callable[[Header], int]
-"""Told the head; raises what refuses the bundle, else returns how many bytes the whole file has."""
+"""Takes the head; raises what refuses the bundle, else returns how many bytes the whole file has."""
 
 
 @dataclass(frozen=True)

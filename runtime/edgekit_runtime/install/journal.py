@@ -11,8 +11,8 @@
     work    FETCH       VERIFY     STAGE       BURN      SELFTEST    TRIAL    -
 
     state     done               error          spontaneous reboot      hang
-    fetching  fetched            refused, or    goes on where the       refused; what
-                                 kept to go on  download stopped        came is kept
+    fetching  fetched            refused, or    resumed where the       refused; what
+                                 kept           download stopped        came is kept
     fetched   verified           refused        verified again          (waits for nothing)
     verified  staged             refused        staged again            (waits for nothing)
     staged    selftest           refused        self-test               (waits for nothing)
@@ -32,8 +32,8 @@ Rules:
 - a rollout_seq is burned when the self-test begins, and stays burned whatever comes of it: verified and staged, the
   bundle was accepted as the newest there is;
 - what the owner interrupts by hand counts as no failure;
-- a rollback leads to the last good bundle that is another: a generation that is damaged, lost or the same takes
-  nobody's place.
+- a rollback leads to the last good bundle that is another: a damaged, lost or equal generation
+  replaces no other one.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ FORMAT = 1
 MAX_BURNED = 64
 """Kept beside the last one: one for each group of keys that ever signed for this root, the last ones first."""
 State = Literal["fetching", "fetched", "verified", "staged", "selftest", "trial"]
-"""How far an install has come. Where there is no attempt, what answers is committed."""
+"""How far an install has come. Without an attempt the active generation is committed."""
 STATES: tuple[State, ...] = get_args(State)
 TrialBy = Literal["here", "app"]
 """Who tries a generation out: the installer, in a child, before anything answers with it; or the application, in use.
@@ -107,7 +107,7 @@ class AcceptedSequence:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why the last install did not become what answers.
+    """Why the last install did not become active.
 
     at: RFC 3339.
     generation: 0 where it did not come so far.
@@ -440,7 +440,7 @@ def _restarted(journal: Journal, attempt: Attempt, event: AttemptRestarted) -> T
 def _activated(journal: Journal, generation: int) -> Transition:
     """Of the one on trial: its commit.
 
-    Of any other: a trial by the application ends, another attempt may go on later.
+    Of any other: a trial by the application ends, another attempt may resume later.
     """
     step = _committed(journal, generation)
     if journal.on_trial is not None:

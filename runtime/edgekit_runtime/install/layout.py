@@ -1,16 +1,16 @@
 """The folder of an install root, and what is in it.
 
-    ROOT/slot.json            makes the folder a root; whom it trusts
+    ROOT/slot.json            makes the folder a root; its trusted keys and its board
     ROOT/trust/               its own copies of the public keys that --trust named (`reading`)
     ROOT/lock                 held by the process that changes something
-    ROOT/journal.json         which generation answers, and how far an unfinished install is (`journal`)
+    ROOT/journal.json         which generation is active, and how far an unfinished install is (`journal`)
     ROOT/events.jsonl         what happened, a line of JSON each, the last few thousand of them
     ROOT/incoming/            downloads that are not whole yet
     ROOT/objects/SHA256.ekb   whole bundles, read-only, named by all of their bytes
     ROOT/generations/N/       generation.json; bundle.ekb, a link to the object; starts/, while the application tries
                               it out
     ROOT/agent.json           the order in hand, where `edgekit agent` keeps the root up to date
-    ROOT/current              a link to generations/N: what answers
+    ROOT/current              a link to generations/N: the active one
 
     root = Root.open("/var/lib/edgekit/camera")
     lease, generation = root.hold_current()
@@ -314,7 +314,7 @@ class Root:
             raise unreadable(error, path) from error
 
     def hold_current(self) -> tuple[Lease, Generation]:
-        """What answers, held. A switch meanwhile is no error: then it is the other one."""
+        """The active generation, held. A switch meanwhile is no error: then it is the other one."""
         for last in (False, False, True):
             number = self.read_current()
             if number is None:
@@ -353,7 +353,7 @@ class Generation:
     """What was installed as generation `number`.
 
     header, object, bundle, seq: as in `journal.Attempt`.
-    unsigned: taken because of --allow-unsigned. told: who signed it, or why no trusted key did, in words; reports
+    unsigned: accepted because of --allow-unsigned. told: who signed it, or why no trusted key did, in words; reports
     show `signature_text`. at: RFC 3339, when it was staged.
     """
 

@@ -7,8 +7,8 @@ Rules:
 - the journal decides and `current` follows, always in this order. What is read here is flushed before
   anything is built on it: a power cut does not take it back;
 - three starts of the application that failed lead back to the previous generation, also if it is never started again;
-- what answers, what answered before, what is on trial or on its way stays, with its object. An install that was cut off
-  is left as it is, with what it fetched: the next one of the same bundle resumes, unless its owner gives it up;
+- the active and the previous generation, the one on trial or on its way stay, with their objects. An install that was
+  cut off is left as it is, with what it fetched: the next one of the same bundle resumes, unless its owner gives it up;
 - an object that a model has open, in whatever process, stays as well, and is collected another time. Where what stays
   cannot say which object it needs, because the disk does not give its record, no object goes;
 - links are removed, never followed, and what edgekit did not put there is left alone;

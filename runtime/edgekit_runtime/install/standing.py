@@ -3,9 +3,9 @@
     found = status("/var/lib/edgekit/camera")
     found.current.version, found.state, found.previous
 
-    activate(root)            # the one on trial answers for good
-    activate(root, 4)         # that one answers, if it is still here
-    rollback(root)            # back to the one before; of one on trial: away with it
+    activate(root)            # commit the one on trial
+    activate(root, 4)         # make that one active, if it is still here
+    rollback(root)            # back to the previous one, or give up the one on trial
 
 Rules:
 - a generation is read and checked again before it is switched to, dates aside: it was accepted in its time;
@@ -77,8 +77,8 @@ class Status:
     unfinished: an install that was cut off, or that works now (busy). failure: why the last one did not come to
     anything.
     seen, failed_starts: of a trial by the application. trust: its trusted keys. rollout_seq: the
-    highest that binds. refusal, previous_refusal: why what answers, and the one before it, does not open any more; None
-    where nothing speaks against it. profile: the board, as this root remembers it. freed: the last event of
+    highest that binds. refusal, previous_refusal: why the active or the previous generation does not open any more,
+    else None. profile: the board, as this root remembers it. freed: the last event of
     something removed.
     in_use: what goes as soon as the application that has it open closes it.
     """
@@ -171,7 +171,7 @@ def rollback(
     wait_s: float = _WAIT_S,
     clock: Callable[[], float] = time.time,
 ) -> Generation | None:
-    """What answers now; None where the only generation there was had been on trial.
+    """The generation that is active now; None where the only one had been on trial.
     Raises InstallError (no-generation).
     """
     root = Root.open(path)
@@ -265,7 +265,7 @@ def way_back(root: Root) -> int | None:
 def _refusal(
     root: Root, store: TrustStore | None, generation: Generation | None, back: int | None = None
 ) -> str | None:
-    """Why it would not be opened, by its head and whom this root trusts.
+    """Why it would not be opened, by its head and this root's trusted keys.
     back: where a rollback leads."""
     if generation is None:
         return None

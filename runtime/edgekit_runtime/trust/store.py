@@ -218,7 +218,7 @@ class TrustStore:
     def suffices(self, keyids: Collection[str]) -> bool:
         """Whether what these keys signed would count now, dates aside.
 
-        Whether a record of theirs still binds anybody.
+        Whether a record of theirs still binds.
         """
         return len(set(keyids) & set(self.bundle.keyids)) >= self.bundle.threshold
 

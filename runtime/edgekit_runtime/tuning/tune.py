@@ -1,4 +1,4 @@
-"""Choosing what answers on this board: measured once in a child process, and remembered.
+"""Choosing the artifact and engine of this board: measured once in a child process, and kept.
 
     verdict = tune(bundle, TuningOptions(threads=None))
     verdict.chosen, verdict.how, verdict.why
@@ -196,7 +196,7 @@ class _TrialResults:
 
 def _child(bundle: Bundle, numbers: Sequence[int], found: _TrialResults, bound_s: float, run: Run) -> bool:
     """One child over these candidates.
-    True when another should go on: this one died of a candidate."""
+    True when another should continue: this one died of a candidate."""
     job = {
         **bundle_job(bundle),
         "candidates": [found.offer[number].as_json() for number in numbers],
@@ -229,7 +229,7 @@ def _grace_s(offer: Sequence[TuningCandidate]) -> float:
 
 def _spared(bundle: Bundle, number: int | None, found: _TrialResults, ended: str) -> bool:
     """Others ended the child while this candidate was tried: again, or without it.
-    True when another child should go on.
+    True when another child should continue.
 
     number: None where it had not come to the first.
     """
