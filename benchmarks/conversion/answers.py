@@ -17,9 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+_ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(_ROOT / "benchmarks"), str(_ROOT / "runtime")]  # the peers' environment has no edgekit
 from peers.feeding import turned
 from side_by_side import compare
+
+from edgekit_runtime.board import cpu
 
 __all__ = ["opened"]
 
@@ -110,7 +113,7 @@ def _session(path: Path, example: _Array, level: Any) -> tuple[Callable[[_Array]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    options.add_session_config_entry("session.x64quantprecision", "1")  # what ARM computes, without VNNI too
+    options.add_session_config_entry("session.x64quantprecision", "1" if cpu().lacks_vnni else "0")  # what ARM computes
     options.graph_optimization_level = level
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     given = session.get_inputs()[0]

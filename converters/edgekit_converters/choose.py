@@ -384,9 +384,8 @@ def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -
 
 def _notes(chosen: Candidate, limits: ChoiceLimits) -> tuple[str, ...]:
     notes = []
-    if chosen.estimate is None or chosen.estimate.grade != "measured":
-        found = chosen.why_no_estimate if chosen.estimate is None else ""
-        notes.append(f"{chosen.recipe} was not measured on the board: {found or _range(chosen.estimate)}")
+    if chosen.estimate is None:  # an estimate says itself of what grade it is
+        notes.append(f"{chosen.recipe} was not measured on the board: {chosen.why_no_estimate or _range(None)}")
     fidelity = chosen.fidelity
     if fidelity is not None and fidelity.chosen_by:
         apart = (

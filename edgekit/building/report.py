@@ -372,8 +372,9 @@ def _bundle_lines(bundle: BundleReport, budget_ms: float | None) -> Iterator[str
     else:
         yield f"{bundle.profile}: {chosen.recipe} -> {bundle.path}"
         if chosen.estimate is not None:
+            known = "" if chosen.estimate.grade == "measured" else ", not measured on the board"
             within = "" if budget_ms is None else f"; its upper end keeps the budget of {budget_ms:g} ms"
-            yield f"  {_time(chosen.estimate)}{within}"
+            yield f"  {_time(chosen.estimate)}{known}{within}"
     for kept in bundle.choice.alternates:
         timed = kept.estimate is not None and kept.estimate.grade == "measured"
         yield (

@@ -463,6 +463,7 @@ def test_a_board_that_estimates_err_most_for_is_said_in_the_summary(request_for)
     said = {bundle.profile: [note for note in bundle.choice.notes if "err most" in note] for bundle in report.bundles}
     assert [len(said["rock-5b"]), len(said["raspberry-pi-5"])] == [1, 0]
     assert any(line.startswith("  note: estimates err most for Rockchip RK3588") for line in summary(report))
+    assert sum(line.endswith(" not measured on the board") for line in summary(report)) == 2
 
 
 def test_advice_is_never_cut_however_long_the_reason(request_for):

@@ -318,12 +318,11 @@ def test_of_equals_the_smaller_is_chosen():
 
 
 @pytest.mark.parametrize("recipe", ["tflite-int8", "tflite-f32"])
-def test_what_was_not_measured_on_the_board_says_so(recipe):
-    assert any(
-        "not measured on the board" in note
-        for note in choose("b", [candidate(recipe, estimated(1, 2, 3))], ChoiceLimits(), BOTH).notes
-    )
-    assert not choose("b", [candidate(recipe, measured_estimate(2, 3))], ChoiceLimits(), BOTH).notes
+def test_what_has_no_estimate_says_why_and_an_estimate_says_itself_that_it_is_one(recipe):
+    (note,) = choose("b", [candidate(recipe, None, why_no_estimate="no such board")], ChoiceLimits(), BOTH).notes
+    assert note == f"{recipe} was not measured on the board: no such board"
+    for found in (estimated(1, 2, 3), measured_estimate(2, 3)):
+        assert not choose("b", [candidate(recipe, found)], ChoiceLimits(), BOTH).notes
 
 
 MEMORY = {

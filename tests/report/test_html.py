@@ -47,7 +47,9 @@ def test_nothing_is_fetched_from_anywhere() -> None:
 def test_verdict_says_what_the_board_gets_and_what_it_costs() -> None:
     page = html(report())
     assert "raspberry-pi-4 gets tflite-int8, whose top-1 accuracy is 91.8 % where the original&#39;s is 92.0 %" in page
-    assert "20.7 ms (15.9 to 36.4), anchored" in page
+    assert "20.7 ms (15.9 to 36.4), anchored, not measured on the board" in page
+    timed = {**report()["bundles"][0], "estimate": {**ESTIMATE, "grade": "measured"}}
+    assert "not measured on the board" not in html(report(bundles=[timed]))
 
 
 def test_a_board_without_a_bundle_says_so_and_every_reason_is_there() -> None:
