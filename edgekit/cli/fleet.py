@@ -104,6 +104,7 @@ def serve(
 @click.option("--board", "boards", multiple=True, metavar="ID", help="A board that gets a user (repeatable).")
 @click.option("--boards", "list_of_boards", type=PATH, metavar="FILE", help="Their ids, one a line.")
 @click.option("--server", "servers", multiple=True, metavar="NAME", help="User of a fleet server. Default: ingest.")
+@click.option("--alert-reader", "readers", multiple=True, metavar="NAME", help="User that hears alerts (repeatable).")
 @click.option("--certificate", type=PATH, metavar="FILE", help="The broker's certificate (PEM).")
 @click.option("--key", type=PATH, metavar="FILE", help="Its private key (PEM). Default: in the certificate's file.")
 @click.option("--unencrypted", is_flag=True, help="Listen without TLS: on a network without listeners.")
@@ -112,7 +113,7 @@ def serve(
 @as_json
 def broker_config(
     as_json: bool, output: Path, boards: tuple[str, ...], list_of_boards: Path | None, servers: tuple[str, ...],
-    certificate: Path | None, key: Path | None, unencrypted: bool, port: int | None,
+    readers: tuple[str, ...], certificate: Path | None, key: Path | None, unencrypted: bool, port: int | None,
     address: str,
 ) -> int:  # fmt: skip
     """Write mosquitto's settings, rights and users for a fleet. Run it again to add boards.
@@ -127,7 +128,7 @@ def broker_config(
 
     ids = [*boards, *(read_boards(list_of_boards) if list_of_boards is not None else ())]
     port = port or (1883 if unencrypted else 8883)
-    plan = BrokerPlan(ids, servers or ("ingest",), port, address, certificate, key)
+    plan = BrokerPlan(ids, servers or ("ingest",), readers, port, address, certificate, key)
     written = write_broker_config(output, plan)
     if as_json:
         print_json({"files": [str(path) for path in written.files], "made": written.made})

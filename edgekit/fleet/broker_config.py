@@ -19,7 +19,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,10 +45,12 @@ _ITERATIONS = 1000  # the passwords are 192 random bits: they cannot be guessed,
 class BrokerPlan:
     """boards: their ids.
     servers: users that take everything in.
+    readers: users that hear alerts and nothing else.
     certificate: None for an unencrypted listener."""
 
     boards: Sequence[str] = ()
     servers: Sequence[str] = ("ingest",)
+    readers: Sequence[str] = ()
     port: int = 8883
     address: str = ""
     certificate: Path | None = None
@@ -74,12 +76,12 @@ def read_boards(path: Path) -> list[str]:
 
 def write_broker_config(folder: Path, plan: BrokerPlan) -> BrokerFiles:
     """Write mosquitto.conf, acl, passwd and users.txt. Raises FleetError."""
-    for name in [*plan.boards, *plan.servers]:
+    users = [*plan.servers, *plan.readers, *plan.boards]
+    for name in users:
         if not DEVICE_ID.match(name):
             raise FleetError("that is no id", where=name, do="Use 3 to 63 of a-z, 0-9 and -, a letter or digit first")
-    both = set(plan.boards) & set(plan.servers)
-    if both:
-        raise FleetError("a board has the name of a server", where=min(both), do="Rename one of them")
+    if both := {*plan.servers, *plan.readers} & set(plan.boards):
+        raise FleetError("a board has the name of a server or reader", where=min(both), do="Rename one of them")
     for path in (plan.certificate, plan.key):
         if path is not None and not path.is_file():
             raise FleetError("there is no such file", where=str(path), do="Pass the path of a PEM file")
@@ -88,8 +90,8 @@ def write_broker_config(folder: Path, plan: BrokerPlan) -> BrokerFiles:
         folder = folder.resolve()
         files = [folder / name for name in ("mosquitto.conf", "acl", "passwd", "users.txt")]
         write_durably(files[0], _settings(folder, plan).encode())
-        write_durably(files[1], _rights(plan.servers).encode())
-        made = _add_users(files[2], files[3], [*plan.servers, *plan.boards])
+        write_durably(files[1], _rights(plan).encode())
+        made = _add_users(files[2], files[3], users)
     except OSError as error:
         what = f"the broker's files cannot be written ({error.strerror or error})"
         raise FleetError(what, where=str(folder), do="Pass another folder with --output") from error
@@ -123,14 +125,16 @@ def _settings(folder: Path, plan: BrokerPlan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rights(servers: Iterable[str]) -> str:
+def _rights(plan: BrokerPlan) -> str:
     lines = [f"pattern write {ROOT}/%u/{kind}" for kind in BOARD_WRITES]
     lines += [f"pattern read {ROOT}/%u/{kind}" for kind in BOARD_READS]
-    for server in servers:
+    for server in plan.servers:
         lines += ["", f"user {server}"]
         lines += [f"topic read {ROOT}/+/{kind}" for kind in BOARD_WRITES]
         lines += [f"topic write {ROOT}/+/{kind}" for kind in BOARD_READS]
         lines.append(f"topic write {ALERTS}/#")
+    for reader in plan.readers:
+        lines += ["", f"user {reader}", f"topic read {ALERTS}/#"]
     return "\n".join(lines) + "\n"
 
 

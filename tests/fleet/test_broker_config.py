@@ -33,11 +33,11 @@ def fleet(tmp_path, monkeypatch):
     certificate(tmp_path, "broker")
     monkeypatch.setenv("SSL_CERT_FILE", str(ca))
     port = free_port()
-    plan = BrokerPlan(["porch-1", "gate-1"], port=port, address="127.0.0.1", certificate=tmp_path / "broker.crt",
-                key=tmp_path / "broker.key")  # fmt: skip
+    plan = BrokerPlan(["porch-1", "gate-1"], readers=["pager"], port=port, address="127.0.0.1",
+                certificate=tmp_path / "broker.crt", key=tmp_path / "broker.key")  # fmt: skip
     folder = tmp_path / "broker"
     written = write_broker_config(folder, plan)
-    assert written.made == ["ingest", "porch-1", "gate-1"]
+    assert written.made == ["ingest", "pager", "porch-1", "gate-1"]
     config = folder / "mosquitto.conf"
     if os.geteuid() == 0:
         config.write_text(config.read_text() + "user root\n")
@@ -181,6 +181,23 @@ def test_a_server_and_a_board_hold_all_their_connections_and_an_alert_is_publish
         assert not reporter.stats().troubles
         reporter.close()
         agent.close()
+
+
+def test_who_reads_alerts_hears_those_and_nothing_else(fleet):
+    port, users = fleet
+    heard, subscribed = [], threading.Event()
+    pager = client(port, "pager", users["pager"])
+    pager.on_message = lambda _c, _u, message: heard.append(message.topic)
+    pager.on_subscribe = lambda *_: subscribed.set()
+    pager.subscribe("#", qos=1)
+    assert subscribed.wait(10)
+    server = client(port, "ingest", users["ingest"])
+    for topic in ("ek/v1/gate-1/cmd", "ek/v1/gate-1/ack", "ek/alerts/fleet"):
+        server.publish(topic, b"x", qos=1).wait_for_publish(10)
+    wait_until(lambda: "ek/alerts/fleet" in heard)
+    assert heard == ["ek/alerts/fleet"]
+    server.disconnect()
+    pager.disconnect()
 
 
 def test_an_alert_that_the_broker_refuses_is_kept_and_tried_again(fleet, tmp_path):
