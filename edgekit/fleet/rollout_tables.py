@@ -198,7 +198,8 @@ class RolloutTables:
         after = obey(word, found.standing, now_ms)
         if word == "undo":
             ((later,),) = self._store.select(
-                "SELECT max(rollout) FROM rollout_board WHERE rollout > ? AND want IN ('new', 'former') AND device IN "
+                "SELECT max(rollout) FROM rollout_board WHERE rollout > ? AND want IN ('new', 'former') "
+                "AND NOT (want = 'former' AND phase = 'committed') AND device IN "
                 "(SELECT device FROM rollout_board WHERE rollout = ?)",
                 (number, number),
             )

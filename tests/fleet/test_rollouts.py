@@ -238,6 +238,23 @@ def test_one_rollout_a_board_and_the_last_one_is_undone_first(tables):
         tables.speak(1, "undo", 1200)
 
 
+def test_once_a_later_rollout_was_undone_the_one_before_it_can_be(tables):
+    made = tables.make(TWO, "http://x/y.ekb", replace(PLAN, waves=(1.0,)), NAMES[:2], 1000)
+    tables.report([(name, OrderReport(made.rev, "committed", "2", former=FORMER)) for name in NAMES[:2]], 1050)
+    tables.step(made, RolloutStanding("done", 0, 1000), 1100)
+    three = replace(TWO, version="3", sha256="3" * 64)
+    later = tables.make(three, "http://x/z.ekb", replace(PLAN, waves=(1.0,)), NAMES[:2], 1200)
+    of_two = Former("2", TWO.sha256)
+    tables.report([(name, OrderReport(later.rev, "committed", "3", former=of_two)) for name in NAMES[:2]], 1250)
+    tables.speak(2, "undo", 1300)
+    with pytest.raises(FleetError, match="Undo that one first: edgekit fleet undo 2"):
+        tables.speak(1, "undo", 1310)
+    tables.report([(name, OrderReport(later.undo_rev, "committed", "2")) for name in NAMES[:2]], 1350)
+    assert tables.speak(1, "undo", 1400).standing.state == "undoing"
+    back = [one for one in tables.due(1400, 100) if one.rollout == 1]
+    assert {(one.device, one.order.sha256) for one in back} == {(name, FORMER.sha256) for name in NAMES[:2]}
+
+
 def test_a_step_counts_only_where_it_was_decided(tables):
     made = tables.make(TWO, "http://x/y.ekb", PLAN, NAMES, 1000)
     tables.speak(1, "pause", 1100)
