@@ -17,8 +17,6 @@ from edgekit_converters.sources.model import (
     Note,
     SourceModel,
     State,
-    TensorFlowSource,
-    TfliteSource,
     parse_constant,
     parse_shape,
 )
@@ -30,8 +28,6 @@ __all__ = [
     "Note",
     "SourceModel",
     "State",
-    "TensorFlowSource",
-    "TfliteSource",
     "load",
     "parse_constant",
     "parse_shape",

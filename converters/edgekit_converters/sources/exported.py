@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import ConversionError, one_line
 from edgekit_converters.formats.onnx import new_constant, new_node, rename, replace, subgraphs
 from edgekit_converters.sources import onnx_graph
-from edgekit_converters.sources.model import SourceModel, TensorFlowSource
+from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.onnx_graph import order, renumber
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import graph_names
@@ -93,19 +93,20 @@ def export_error(source: SourceModel, problem: str) -> ConversionError:
 # adopted
 # and proved by `proved`.
 #
-#     data = to_onnx(source)
+#     data = to_onnx(source, source.call)
 
 
-def to_onnx(source: TensorFlowSource) -> bytes:
-    """Bytes.
+def to_onnx(source: SourceModel, call: Callable[..., list[Any]]) -> bytes:
+    """Export a source that TensorFlow traces.
 
-    Raises ConversionError when tf2onnx cannot express the model, or what it wrote gives other answers.
+    call: its network on TensorFlow tensors. Raises ConversionError when tf2onnx cannot express the model, or what it
+    wrote gives other answers.
     """
     free = all(spec.free_batch for spec in source.inputs)
     problem = ""
     for batch in (-1, 1) if free else (1,):
         try:
-            model = _export(source, batch)
+            model = _export(source, call, batch)
         except Exception as error:  # noqa: BLE001 - tf2onnx raises ValueError, RuntimeError, KeyError, ...
             problem = one_line(error)
             continue
@@ -115,7 +116,7 @@ def to_onnx(source: TensorFlowSource) -> bytes:
     raise export_error(source, problem)
 
 
-def _export(source: TensorFlowSource, batch: int) -> Any:
+def _export(source: SourceModel, call: Callable[..., list[Any]], batch: int) -> Any:
     tf = import_tensorflow()
     import tf2onnx
 
@@ -126,7 +127,7 @@ def _export(source: TensorFlowSource, batch: int) -> Any:
     ]
     pictures = [name for spec, name in zip(source.inputs, ins, strict=True) if spec.layout == "NHWC"]
     with quiet():
-        function = tf.function(lambda *x: [tf.identity(y, name=n) for y, n in zip(source.call(*x), outs, strict=True)])
+        function = tf.function(lambda *x: [tf.identity(y, name=n) for y, n in zip(call(*x), outs, strict=True)])
         model, _ = tf2onnx.convert.from_function(
             function, input_signature=signature, opset=onnx_graph.OPSET, inputs_as_nchw=pictures or None
         )

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +28,10 @@ from edgekit_runtime.tensors import TensorSpec
 
 __all__ = [
     "Description",
-    "FinishedSource",
     "LoadOptions",
     "Note",
     "SourceModel",
     "State",
-    "TensorFlowSource",
-    "TfliteSource",
     "changed_error",
     "content_sha256",
     "described_json",
@@ -200,54 +197,6 @@ class SourceModel(Protocol):
 
         Raises ConversionError where ONNX cannot express it.
         """
-        ...
-
-
-@runtime_checkable
-class TensorFlowSource(SourceModel, Protocol):
-    """A source that TensorFlow can trace: Keras 3, tf_keras, a SavedModel."""
-
-    @property
-    def variables(self) -> Sequence[Any]:
-        """The TensorFlow variables and other tracked resources (tables) that `call` reads."""
-        ...
-
-    @property
-    def tools(self) -> tuple[str, ...]:
-        """Distributions that read the file, besides TensorFlow: `keras`, `tf-keras`."""
-        ...
-
-    def call(self, *inputs: Any) -> list[Any]:
-        """The network on TensorFlow tensors in inference mode.
-
-        Inputs and results in the contract's order, one batch.
-        """
-        ...
-
-
-@runtime_checkable
-class TfliteSource(SourceModel, Protocol):
-    """A source that is a float .tflite already."""
-
-    def tflite(self) -> bytes:
-        """The file's bytes.
-
-        The tensors of `inputs` and `outputs` are named by their `tensor`, in the engine's order.
-        """
-        ...
-
-
-@runtime_checkable
-class FinishedSource(SourceModel, Protocol):
-    """A source that is to be packed as it is: nothing is converted, and it is its own original."""
-
-    @property
-    def tensors(self) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-        """Inputs and outputs as the file has them, in the engine's order, `name` from the contract."""
-        ...
-
-    def finished(self) -> bytes:
-        """The file's bytes."""
         ...
 
 

@@ -211,7 +211,8 @@ def _refuse(path: Path, what: str, do: str, cause: Exception | None = None) -> N
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TfliteModel(Description):
-    """See `model.TfliteSource`."""
+    """A source that is a float .tflite already.
+    Tensors are named by their `tensor`, in the engine's order."""
 
     data: bytes = field(repr=False)
     engine: Engine = field(repr=False)
@@ -317,7 +318,7 @@ def _called(file: FloatTflite, specs: Sequence[TensorSpec], where: str, kind: st
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FinishedTflite(Description):
-    """See `model.FinishedSource`.
+    """A source that is packed as it is: nothing is converted, and it is its own original.
 
     tensors: inputs and outputs as the file has them, called as the contract does.
     """

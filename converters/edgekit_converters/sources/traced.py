@@ -186,20 +186,22 @@ class Origin:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TracedSource(Description):
-    """See `model.TensorFlowSource`."""
+    """A source that TensorFlow can trace: Keras 3, tf_keras, a SavedModel."""
 
     network: TracedNetwork = field(repr=False)
 
     @property
     def variables(self) -> Sequence[Any]:
+        """The TensorFlow variables and other tracked resources (tables) that `call` reads."""
         return self.network.variables
 
     @property
     def tools(self) -> tuple[str, ...]:
+        """Distributions that read the file, besides TensorFlow: `keras`, `tf-keras`."""
         return self.network.tools
 
     def call(self, *inputs: Any) -> list[Any]:
-        """The network on TensorFlow tensors, in inference mode: what a `tf.function` of it traces."""
+        """The network on TensorFlow tensors in inference mode; both in the contract's order, one batch."""
         return self.network.function(*inputs)
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -222,7 +224,7 @@ class TracedSource(Description):
     def _onnx(self) -> bytes:
         from edgekit_converters.sources.exported import to_onnx
 
-        return to_onnx(self)
+        return to_onnx(self, self.call)
 
 
 def describe_traced(

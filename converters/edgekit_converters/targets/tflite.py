@@ -20,10 +20,12 @@ from typing import Any
 from edgekit_converters.errors import ConversionError, MissingToolsError, one_line
 from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.progress import Progress, silent
-from edgekit_converters.sources.model import SourceModel, TensorFlowSource, TfliteSource
+from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import graph_names
+from edgekit_converters.sources.tflite import TfliteModel
 from edgekit_converters.sources.torch import TorchSource
+from edgekit_converters.sources.traced import TracedSource
 from edgekit_converters.targets.artifact import FloatModel, TensorFlowNetwork, tool_versions, transposed_shape
 from edgekit_runtime.errors import EdgekitError, install_command
 
@@ -31,7 +33,7 @@ __all__ = ["float_model"]
 
 _TOOLS = ("tensorflow-cpu", "tensorflow")
 _INSTEAD = "Replace these operators in the model, or choose an ONNX recipe: onnx-int8-qdq, onnx-f32"
-# Axes turned from channels last to channels first, or back.
+# Transpositions from channels last to channels first, or back.
 _LAYOUTS = {(0, 2, 1), (0, 3, 1, 2), (0, 2, 3, 1), (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)}
 
 
@@ -42,12 +44,12 @@ def float_model(source: SourceModel, progress: Progress = silent, batch: int = 1
     ConversionError, naming operators and layers where TensorFlow's converter names them.
     """
     progress("conversion", 0, None)
-    if isinstance(source, TfliteSource):
+    if isinstance(source, TfliteModel):
         return _as_it_is(source, batch)
     if isinstance(source, TorchSource) and (found := _of_torch(source, batch)) is not None:
         return found
     tf = import_tensorflow()
-    if not isinstance(source, TensorFlowSource):
+    if not isinstance(source, TracedSource):
         from edgekit_converters.targets.onnx_to_tf import network as onnx_network
 
         network = onnx_network(source, f"{source.path.name}, tflite", batch)
@@ -150,7 +152,7 @@ def _convert(tf: Any, source: SourceModel, network: TensorFlowNetwork, batch: in
             raise _foreign(named, where) from error
 
 
-def _as_it_is(source: TfliteSource, batch: int) -> FloatModel:
+def _as_it_is(source: TfliteModel, batch: int) -> FloatModel:
     data, where = source.tflite(), source.path.name
     if batch != 1:
         raise ConversionError(

@@ -9,29 +9,21 @@ same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite_edit as tfl
-from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, RangeMethod, Recipe
+from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, Recipe
 
-__all__ = ["RangeSource", "dynamic", "float16", "make", "per_tensor_dense"]
-
-
-class RangeSource(Protocol):
-    """What calibration saw: `calibration.statistics.Statistics`."""
-
-    def ranges(self, method: RangeMethod) -> Mapping[str, tuple[float, float]]:
-        """Tensor name -> (low, high)."""
-        ...
+__all__ = ["dynamic", "float16", "make", "per_tensor_dense"]
 
 
-def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: RangeSource | None = None) -> bytes:
+def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None = None) -> bytes:
     """statistics: needed by recipes with `needs_calibration`, of the tensors of `model.data`.
 
     Raises ConversionError when the recipe cannot be carried out, naming operators and layers.

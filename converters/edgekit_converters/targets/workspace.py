@@ -29,7 +29,8 @@ from edgekit_converters.graph import Graph, open_graph
 from edgekit_converters.progress import Progress, silent, tick
 from edgekit_converters.sources.isolated import IsolatedSource
 from edgekit_converters.sources.load import actual
-from edgekit_converters.sources.model import FinishedSource, SourceModel
+from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.sources.tflite import FinishedTflite
 from edgekit_converters.store import NO_STORE, StageStore, key, unfinished_folder
 from edgekit_converters.targets.artifact import (
     STATIC,
@@ -306,7 +307,7 @@ def pack_artifact(source: SourceModel, recipe: Recipe) -> Artifact:
     """
     from edgekit_converters.workload import quantized_fraction
 
-    if not isinstance(source, FinishedSource):
+    if not isinstance(source, FinishedTflite):
         raise ConversionError(
             "only a .tflite file can be packed as it is", where=f"{source.path.name}, {recipe.name}", do="Leave it out"
         )

@@ -9,8 +9,9 @@ import pytest
 
 from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions, TensorFlowSource, onnx_graph
+from edgekit_converters.sources import LoadOptions, onnx_graph
 from edgekit_converters.sources.keras import code
+from edgekit_converters.sources.traced import TracedSource
 from edgekit_converters.targets import tflite
 from edgekit_runtime.engines import load_engine
 
@@ -52,7 +53,7 @@ def test_trust_changes_nothing_where_there_is_no_code(digits_model) -> None:
     source = sources.load(digits_model.model, TRUSTED)
     assert source.notes == ()
     assert source.sha256 == sources.load(digits_model.model).sha256
-    assert isinstance(source, TensorFlowSource)
+    assert isinstance(source, TracedSource)
     assert source.tools == ("keras",)
 
 
@@ -213,7 +214,7 @@ def test_names_that_tensorflow_does_not_take_are_kept_in_the_contract(tmp_path: 
     model.save(path)
     x = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
     source = sources.load(path)
-    assert isinstance(source, TensorFlowSource)
+    assert isinstance(source, TracedSource)
     assert [spec.name for spec in (*source.inputs, *source.outputs)] == ["a b", "-first", "out put é"]
     first, second, third = (np.asarray(variable) for variable in model.variables[:6:2])  # biases are zero
     np.testing.assert_allclose(source.predict([x])[0], x @ first @ second @ third, atol=1e-5)

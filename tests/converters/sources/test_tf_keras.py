@@ -10,7 +10,8 @@ import pytest
 
 from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import TensorFlowSource, onnx_graph
+from edgekit_converters.sources import onnx_graph
+from edgekit_converters.sources.traced import TracedSource
 from edgekit_runtime.engines import load_engine
 
 pytestmark = pytest.mark.convert
@@ -33,7 +34,7 @@ def old(tmp_path_factory) -> Path:
 
 def test_a_file_that_keras_3_cannot_read_goes_through_keras_2(old: Path) -> None:
     source = sources.load(old)
-    assert isinstance(source, TensorFlowSource)
+    assert isinstance(source, TracedSource)
     assert source.tools == ("tf-keras",)
     assert [spec.name for spec in (*source.inputs, *source.outputs)] == ["image", "probs"]
     saved = np.load(old.with_suffix(".npz"))

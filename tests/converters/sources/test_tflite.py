@@ -9,7 +9,7 @@ import pytest
 
 from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions, TfliteSource, onnx_graph, tflite
+from edgekit_converters.sources import LoadOptions, onnx_graph, tflite
 from edgekit_runtime.engines import load_engine
 
 pytestmark = pytest.mark.convert
@@ -74,7 +74,7 @@ def agree(source) -> None:
 def test_a_float_file_is_a_model_with_its_signatures_names(tmp_path: Path, network) -> None:
     data = convert(network, fixed())
     source = sources.load(write(tmp_path, data))
-    assert isinstance(source, TfliteSource)
+    assert isinstance(source, tflite.TfliteModel)
     assert source.tflite() == data
     [image] = source.inputs
     assert (image.name, image.shape, image.layout) == ("image", (1, 16, 16, 3), "NHWC")
