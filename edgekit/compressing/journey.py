@@ -143,28 +143,16 @@ class _Journey:
     def run(self) -> CompressReport:
         from edgekit_converters.compress.float_training import check_batch
         from edgekit_converters.compress.qat import open_network
-        from edgekit_converters.compress.train import TrainingOptions
 
         request = self._request
-        subject = open_subject(
-            BuildRequest(
-                request.model,
-                (),
-                request.output,
-                evaluation=request.evaluation,
-                max_drop=request.max_drop,
-                metric=request.metric,
-                contract=request.contract,
-                options=request.options,
-                cache=request.cache,
-            ),
-            self._store,
-            self._workers.progress,
-        )
+        built = BuildRequest(
+            request.model, (), request.output, evaluation=request.evaluation, max_drop=request.max_drop,
+            metric=request.metric, contract=request.contract, options=request.options, cache=request.cache,
+        )  # fmt: skip
+        subject = open_subject(built, self._store, self._workers.progress)
         given, found = self._train_set(subject)
         kind = _check_labels(subject, found, request.train)
-        splits = can_split(subject)
-        if "split" in request.steps and not splits:
+        if "split" in request.steps and not can_split(subject):
             what = "no output of the model holds boxes beside scores, so there is nothing to split"
             raise CompressError(what, where=str(request.model), do="Leave the step split out; see docs/compress.md")
         network = open_network(request.model)
@@ -177,6 +165,19 @@ class _Journey:
             self._say(f"{self._result} is what this command makes: nothing to do")
             rows = known_rows(request, name) or tuple(map(row_of, made.steps[-1]["rows"]))
             return self._written(self._report(rows, made.steps, self._result), name)
+        return self._compress(subject, (given, found, kind), teacher, name)
+
+    def _compress(
+        self,
+        subject: BuildSubject,
+        training: tuple[Dataset, Survey, Literal["classes", "numbers", "boxes"]],
+        teacher: Teacher | None,
+        name: str,
+    ) -> CompressReport:
+        """Measure plain INT8, and where that is not enough, train. name: the key of the result."""
+        from edgekit_converters.compress.train import TrainingOptions
+
+        request, (given, found, kind) = self._request, training
         readable = [index for index in range(len(given)) if index not in found.unreadable]
         chosen = sorted(visiting_order(len(readable), request.seed)[:_CALIBRATION])
         calibration = Subset(given, [readable[index] for index in chosen])
@@ -186,12 +187,12 @@ class _Journey:
         maker = Maker(subject, subject.workspace(self._workers.progress), self._workers)
         original = self._say_rows(self._gauge.originals(maker))
         plain = self._say_rows(self._gauge.rows(PLAIN, maker))
-        splits = splits and ("split" in request.steps or not request.steps)
-        if not self._limits.made(plain) and not splits:
+        splits = can_split(subject) and ("split" in request.steps or not request.steps)
+        if not self._limits.packable(plain) and not splits:
             failed = next(row for row in plain if row.recipe in self._limits.recipes)
             what = f"{failed.recipe} cannot be made: {failed.failed}"
             raise CompressError(what, where=str(request.model), do="Build it: the report says what stands in the way")
-        if not request.steps and self._limits.kept(plain) and not (splits and self._limits.broken(plain)):
+        if not request.steps and self._limits.are_kept(plain) and not (splits and self._limits.is_broken(plain)):
             return self._report(self._gauge.timed(subject, (*original, *plain)), (), None)
         repaired = self._say_rows(self._gauge.repaired(maker, plain)) if request.repair_s else ()
         with _scratch(request.output, request.model.stem) as folder:
@@ -263,7 +264,7 @@ class _Journey:
         """Carries out one step after the other."""
         while (step := self._next(chain)) is not None:
             options = replace(bench.options, key=key(bench.options.key, step, chain.kept))
-            if step == "prune" and any(map(self._limits.on_time, self._limits.made(chain.current))):
+            if step == "prune" and any(map(self._limits.is_on_time, self._limits.packable(chain.current))):
                 chain.steps.append({"step": step, "kept": False, "why": "the budget was kept before it", "rows": []})
                 continue
             self._say(f"step {step}:")
@@ -315,12 +316,12 @@ class _Journey:
         request, done = self._request, {step["step"] for step in chain.steps}
         if request.steps:
             return next((step for step in STEPS if step in request.steps and step not in done), None)
-        if "split" not in done and chain.splits and self._limits.broken(chain.current):
+        if "split" not in done and chain.splits and self._limits.is_broken(chain.current):
             return "split"
-        if self._limits.kept(chain.current):
+        if self._limits.are_kept(chain.current):
             return None
         smaller = "distill" if request.distills else "prune"
-        late = not any(map(self._limits.on_time, self._limits.made(chain.current)))
+        late = not any(map(self._limits.is_on_time, self._limits.packable(chain.current)))
         if late:
             return None if smaller in done else smaller
         return None if "qat" in done else "qat"
@@ -328,11 +329,13 @@ class _Journey:
     def _why_not(self, step: str, before: Sequence[Measured], after: Sequence[Measured]) -> str:
         """Why a step did not help, "" where it did."""
         limits = self._limits
-        if not limits.made(after):
+        if not limits.packable(after):
             return "no artifact can be made of its result"
         if step == "split":
             was = {row.recipe: row.drop for row in before}
-            gains = [row for row in limits.made(after) if row.drop is not None and row.drop < _known(was[row.recipe])]
+            gains = [
+                row for row in limits.packable(after) if row.drop is not None and row.drop < _known(was[row.recipe])
+            ]
             return "" if gains else "no format loses less than before"
         if step == "prune" or (step == "distill" and self._request.width is not None):
             return "" if limits.cost(after) < limits.cost(before) else "it takes no less time"
@@ -424,7 +427,7 @@ class _Journey:
     ) -> CompressReport:
         limits, kept_steps = self._limits, [step["step"] for step in steps if step["kept"]]
         last = [row for row in rows if row.step == (kept_steps[-1] if kept_steps else PLAIN)]
-        kept = limits.kept(last)
+        kept = limits.are_kept(last)
         if not steps:
             return CompressReport(
                 None, rows, steps, "plain INT8 keeps the limits: nothing was trained; build the model as it is", kept
@@ -432,7 +435,9 @@ class _Journey:
         if model is None:
             verdict = "; ".join(f"{step['step']} was not kept: {step['why']}" for step in steps)
             return CompressReport(None, rows, steps, f"{verdict}; see docs/compress.md for when it does not help", kept)
-        best = min(limits.made(last), key=lambda row: (not limits.on_time(row), row.drop or 0.0, row.high_ms or 0.0))
+        best = min(
+            limits.packable(last), key=lambda row: (not limits.is_on_time(row), row.drop or 0.0, row.high_ms or 0.0)
+        )
         verdict = f"{best.recipe} of {model} loses {100 * (best.drop or 0.0):.2f} points"
         if best.high_ms is not None:
             verdict += f" and is estimated to take up to {best.high_ms:.3g} ms"

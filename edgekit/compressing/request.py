@@ -167,28 +167,28 @@ class Limits:
             raise CompressError(what, do="Choose another --profile: `edgekit profiles list` shows them")
         return cls(ChoiceLimits(max_drop=request.max_drop, budget_ms=request.budget_ms), recipes)
 
-    def made(self, rows: Sequence[Measured]) -> list[Measured]:
+    def packable(self, rows: Sequence[Measured]) -> list[Measured]:
         """Those that a build could pack."""
         return [row for row in rows if row.recipe in self.recipes and row.drop is not None]
 
-    def on_time(self, row: Measured) -> bool:
+    def is_on_time(self, row: Measured) -> bool:
         budget = self.accuracy.budget_ms
         return budget is None or (row.high_ms is not None and row.high_ms <= budget)
 
-    def near(self, row: Measured) -> bool:
+    def is_accurate(self, row: Measured) -> bool:
         return row.drop is not None and self.accuracy.allow(row.drop)
 
-    def kept(self, rows: Sequence[Measured]) -> bool:
-        return any(self.on_time(row) and self.near(row) for row in self.made(rows))
+    def are_kept(self, rows: Sequence[Measured]) -> bool:
+        return any(self.is_on_time(row) and self.is_accurate(row) for row in self.packable(rows))
 
-    def broken(self, rows: Sequence[Measured]) -> bool:
+    def is_broken(self, rows: Sequence[Measured]) -> bool:
         """Whether an artifact of a format that the board runs cannot be made, or loses too much."""
-        return any(row.recipe in self.recipes and not self.near(row) for row in rows)
+        return any(row.recipe in self.recipes and not self.is_accurate(row) for row in rows)
 
     def best(self, rows: Sequence[Measured]) -> Measured | None:
         """The one that loses least of those on time; of all where none is."""
-        made = self.made(rows)
-        timely = [row for row in made if self.on_time(row)] or made
+        made = self.packable(rows)
+        timely = [row for row in made if self.is_on_time(row)] or made
         return min(timely, key=lambda row: math.inf if row.drop is None else row.drop, default=None)
 
     def drop(self, rows: Sequence[Measured]) -> float:
@@ -198,12 +198,12 @@ class Limits:
 
     def packed(self, rows: Sequence[Measured]) -> float:
         """The fewest bytes of a compressed artifact."""
-        return min((float(row.packed_bytes) for row in self.made(rows)), default=math.inf)
+        return min((float(row.packed_bytes) for row in self.packable(rows)), default=math.inf)
 
     def cost(self, rows: Sequence[Measured]) -> float:
         """The least high end of an estimate; multiply-accumulates where there is none."""
-        times = [row.high_ms for row in self.made(rows) if row.high_ms is not None]
-        return min(times) if times else min((float(row.macs) for row in self.made(rows)), default=math.inf)
+        times = [row.high_ms for row in self.packable(rows) if row.high_ms is not None]
+        return min(times) if times else min((float(row.macs) for row in self.packable(rows)), default=math.inf)
 
 
 @dataclass(frozen=True)

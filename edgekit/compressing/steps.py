@@ -284,7 +284,7 @@ def _leaving(network: Any, channels: Any, bench: Bench) -> list[int]:
     profile, budget = request.load_profile(), request.budget_ms
     assert profile is not None
     assert budget is not None
-    timed = [row for row in bench.limits.made(bench.rows) if row.high_ms is not None]
+    timed = [row for row in bench.limits.packable(bench.rows) if row.high_ms is not None]
     if not timed:
         raise CompressError(
             f"no time on {request.profile} can be estimated for this model, so none can be reached",

@@ -295,14 +295,14 @@ def test_one_artifact_of_a_format_that_the_board_runs_keeps_both_limits():
     good, late, other = (
         _row("qat", name, 0.0, ms) for name, ms in (("tflite-int8", 4.9), ("tflite-int8", 5.1), ("onnx-int8-qdq", 1.0))
     )
-    assert limits.kept([good, late])
-    assert not limits.kept([late])
-    assert not limits.kept([late, other]), "an artifact that the board cannot run decides nothing"
+    assert limits.are_kept([good, late])
+    assert not limits.are_kept([late])
+    assert not limits.are_kept([late, other]), "an artifact that the board cannot run decides nothing"
     both = replace(limits, recipes=("tflite-int8", "onnx-int8-qdq"))
     late_and_near = _row("qat", "onnx-int8-qdq", 0.0, 9.0)
     assert both.drop([_row("qat", "tflite-int8", 0.02, 4.0), late_and_near]) == 0.02, "what is late is not packed"
     assert both.drop([late_and_near]) == 0.0
-    assert not limits.kept([_row("qat", "tflite-int8", 0.0)]), "a budget is not promised without an estimate"
+    assert not limits.are_kept([_row("qat", "tflite-int8", 0.0)]), "a budget is not promised without an estimate"
     assert Limits.of(CompressRequest(Path("n.keras"), "", "", Path("o"))).recipes == ("tflite-int8", "onnx-int8-qdq")
 
 
