@@ -65,19 +65,24 @@ def full() -> dict[str, Any]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_no_column_leaves_the_page(browser, tmp_path, width):
-    file = tmp_path / "report.html"
-    file.write_text(html(full()), encoding="utf-8")
+def check_width(browser, folder, text, width, selector, fewest):
+    """That nothing of a page lies outside, and that it has its parts."""
+    file = folder / "page.html"
+    file.write_text(text, encoding="utf-8")
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
         browser.get(file.as_uri())
         assert browser.execute_script(OUTSIDE) == []
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-        assert browser.execute_script("return document.querySelectorAll('table').length") >= 5
+        assert browser.execute_script(f"return document.querySelectorAll('{selector}').length") >= fewest
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_column_leaves_the_page(browser, tmp_path, width):
+    check_width(browser, tmp_path, html(full()), width, "table", 5)
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -93,14 +98,4 @@ def test_no_column_leaves_the_page_of_compress(browser, tmp_path, width):
     record = [{"step": "qat", "kept": False, "why": "it loses no less than before", "gain": gain}]
     result = {"name": "x" * 60, "profile": "raspberry-pi-4", "seed": 0, "kept": False, "verdict": "a verdict " * 20,
               "rows": rows, "steps": record}  # fmt: skip
-    file = tmp_path / "compress.html"
-    file.write_text(page([result]), encoding="utf-8")
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        browser.get(file.as_uri())
-        assert browser.execute_script(OUTSIDE) == []
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-        assert browser.execute_script("return document.querySelectorAll('svg.main-svg').length") >= 2
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    check_width(browser, tmp_path, page([result]), width, "svg.main-svg", 2)

@@ -34,6 +34,7 @@ __all__ = [
     "Node",
     "Operation",
     "Weights",
+    "free_name",
     "model_of",
     "read_network",
     "to_keras",
@@ -69,6 +70,16 @@ _INSTEAD = "Use the layers that docs/compress.md lists, or build without compres
 
 Weights = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
 """Name of a product -> (kernel in Keras' shape, bias [channels])."""
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """`name`, or with the first number that is free. It is added to those taken."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    taken.add(found)
+    return found
 
 
 @dataclass(frozen=True)

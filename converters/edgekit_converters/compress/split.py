@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.compress.channels import trace, without
-from edgekit_converters.compress.network import Network
+from edgekit_converters.compress.network import Network, free_name
 from edgekit_converters.compress.record import Joined
 from edgekit_runtime.contract.spec import Contract, DetectionSpec
 
@@ -117,12 +117,7 @@ class _Cut:
         return tensor if own else keras.layers.Identity(name=self.unique(name))(tensor)
 
     def unique(self, name: str) -> str:
-        found, number = name, 1
-        while found in self._names:
-            number += 1
-            found = f"{name}_{number}"
-        self._names.add(found)
-        return found
+        return free_name(name, self._names)
 
     def __call__(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
         """tensor[..., start:stop, ...] along that axis, made as far back as can be; the tensor itself where that is all

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_converters.compress.network import free_name
 from edgekit_converters.errors import CompressError
 from edgekit_converters.formats.onnx import FoldedView, attribute, parse
 from edgekit_converters.sources.model import SourceModel
@@ -136,13 +137,7 @@ class _Twin:
         return {"name": self._unique((node.name or node.output[0]) + part)}
 
     def _unique(self, name: str) -> str:
-        plain = _NO_NAME.sub("_", name).strip("_") or "layer"
-        found, count = plain, 1
-        while found in self._names:
-            count += 1
-            found = f"{plain}_{count}"
-        self._names.add(found)
-        return found
+        return free_name(_NO_NAME.sub("_", name).strip("_") or "layer", self._names)
 
     def _refusal(self, node: Any, why: str) -> CompressError:
         name = node.name or node.output[0]
