@@ -1,4 +1,6 @@
-"""edgekit: the host side, what a person runs. The command is in `edgekit.cli`; `build`, `compress`: in Python."""
+"""edgekit: the host side, what a person runs.
+The command is in `edgekit.cli`; `build`, `compress`: in Python.
+"""
 
 from typing import TYPE_CHECKING
 

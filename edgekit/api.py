@@ -1,4 +1,5 @@
-"""The build for notebooks and scripts; `edgekit build` is this function with the command line's words.
+"""The build for notebooks and scripts.
+`edgekit build` is this function with the command line's words.
 
 from edgekit import build
 

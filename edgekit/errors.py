@@ -1,4 +1,6 @@
-"""The errors of the workstation and the host that belong to no one package, and the line that prints an error."""
+"""Errors of the workstation and the host that belong to no one package.
+And the line that prints an error.
+"""
 
 from __future__ import annotations
 

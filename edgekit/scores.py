@@ -1,5 +1,5 @@
-"""A metric's values as a person reads them: a share in per cent and its changes in points, anything else in its own
-unit.
+"""A metric's values as a person reads them.
+A share in per cent and its changes in points, anything else in its own unit.
 
 value("top1", 0.85), change("top1", 0.05, 0.9)               # "85.0 %", "+5.0"
 value("own:rmse", 92.48), change("own:rmse", 2094, 92.48)    # "92.48", "+2094"

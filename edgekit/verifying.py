@@ -1,4 +1,5 @@
-"""Why a bundle is trusted, or why it is not: every check that opening makes, one after another, each reported.
+"""Why a bundle is trusted, or why it is not.
+Every check that opening makes, one after another, each reported.
 
     verification = Verification(Path("net.ekb"), VerifyOptions(trust=("root.json",)))
     for check in verification: print(check)

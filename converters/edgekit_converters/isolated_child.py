@@ -1,4 +1,5 @@
-"""The process in which a stranger's model is opened: a wall first, then Keras, TensorFlow or PyTorch.
+"""The process in which a stranger's model is opened.
+A wall first, then Keras, TensorFlow or PyTorch.
 
 python -m edgekit_converters.isolated_child FOLDER MODEL KERAS_HOME BYTES   # by `sources.isolated`, asked over standard
 input

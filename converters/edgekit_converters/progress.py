@@ -1,4 +1,5 @@
-"""Long work: its progress, a callable that the command line draws as a bar, and its time limit.
+"""Progress and time limit of long work.
+Progress is a callable that the command line draws as a bar.
 
     with time_limit(check):            # check raises TimeIsOverError when the time is over
         workspace.make(recipe, plan)

@@ -1,4 +1,5 @@
-"""What was made once and need not be made again: bytes under a key that says what they were made from.
+"""What was made once and need not be made again.
+Bytes under a key that says what they were made from.
 
 Rules:
 - a key is a digest of content: of the model, the data, the recipe and the plan, and, in every key, of edgekit's own

@@ -1,5 +1,5 @@
-"""What a process that opens a stranger's model may still do: read its tools and the model, write in one folder, and
-compute.
+"""What a process that opens a stranger's model may still do.
+Read its tools and the model, write in one folder, and compute.
 
     missing = build_wall(Wall(readable=[model], writable=[folder]))       # () where all of it holds
 

@@ -1,4 +1,4 @@
-"""Anchors: from one network timed on a board to the expected latency of another, and the file of those times.
+"""Anchors: from one network timed on a board to the latency of another, and their file.
 
     anchored_ms(terms, anchor_terms, anchor_ms)              # by the roofline's ratio
     blend(carried_ms, host.ratio * anchor_ms)          # together with the ratio measured on the workstation

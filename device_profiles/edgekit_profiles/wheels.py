@@ -1,4 +1,5 @@
-"""Which engines install on a board: its architecture, Python and glibc against the tags of the published wheels.
+"""Which engines install on a board.
+Its architecture, Python and glibc against the tags of the published wheels.
 
 Rules: the newest wheel that fits is the answer, and a package of the image's Debian release where none does; where a
 profile pins a version only that one counts, and of its format no engine that is not pinned; where nothing fits, or

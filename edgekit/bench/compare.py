@@ -1,4 +1,5 @@
-"""Two records of `edgekit bench` side by side, unless they were made under different conditions.
+"""Two records of `edgekit bench` side by side.
+Unless they were made under different conditions.
 
     old = read_record(Path("before.json"))
     comparison = compare(old, found)

@@ -1,4 +1,5 @@
-"""The machine under a benchmark: what it is, and what became of it while something was timed.
+"""The machine under a benchmark.
+What it is, and what became of it while something was timed.
 
     with MachineObserver() as observed:
         ...                                 # what is timed

@@ -1,4 +1,5 @@
-"""Asking a model: callers that wait for their answer before they ask again, or arrivals at their own rate.
+"""Asking a model.
+Callers that wait for their answer before they ask again, or arrivals at their own rate.
 
     outcome = ask(model, items, Load(concurrency=8, requests=1000))        # closed loop
     outcome = ask(model, items, Load(rate=200.0, duration_s=10.0))         # open loop
@@ -10,8 +11,8 @@ Rules:
   meanwhile;
 - arrivals follow from the seed alone, so that two runs ask at the same moments;
 - a request that gets no answer has no latency: it is counted by its error, and a refusal for its budget as refused;
-- of a model that keeps a state each caller asks a session of its own;
-- an interruption ends every caller after the request that it is at;
+- of a model that keeps a state each caller asks a session of its own; an interruption ends every caller after its
+  request;
 - stages are kept of at most MOST_TIMINGS answers, evenly spread, so that memory does not grow with the run.
 """
 

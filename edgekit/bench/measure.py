@@ -1,4 +1,5 @@
-"""One bundle under one load, and what a start of it costs, as `edgekit bench --json` prints both.
+"""One bundle under one load, and what a start of it costs.
+As `edgekit bench --json` prints both.
 
     found = measure(Path("digits.ekb"), BenchSetup(threads=1), Load(requests=500))
     found["p50_ms"], found["stages_ms"]["engine"], found["conditions"]["during"]["throttled"]

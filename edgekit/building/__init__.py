@@ -1,4 +1,6 @@
-"""The build journey: one trained model in, for each board a checked bundle or the reasons why there is none."""
+"""The build journey.
+One trained model in, for each board a checked bundle or the reasons why there is none.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Files that another tool made of the same model, measured as edgekit's own artifacts are: `build --compare FILE`.
+"""Files that another tool made of the same model, measured as edgekit's own artifacts are.
+`build --compare FILE`.
 
     files = read_compared([Path("mine_int8.tflite")])
     results = measure_compared(maker, files)            # one RecipeResult a file, under the file's name

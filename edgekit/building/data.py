@@ -1,4 +1,5 @@
-"""The two data sets of a build, and what was computed of them, which the next build loads from its cache.
+"""The two data sets of a build, and what was computed of them.
+The next build loads that from its cache.
 
 Rules:
 - a file that cannot be read is left out, with a finding; an item of both sets is left out of calibration;

@@ -1,4 +1,5 @@
-"""The degraded artifact of a bundle: another bundle's model, for answers that would be late otherwise.
+"""The degraded artifact of a bundle.
+Another bundle's model, for answers that would be late otherwise.
 
     small = read_degraded([Path("small-raspberry-pi-4.ekb")], profiles, secret)["raspberry-pi-4"]
     shipped = degraded_artifact(small, contract)

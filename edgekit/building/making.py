@@ -1,4 +1,5 @@
-"""Make and measure every recipe once, side by side, and find the items whose answers changed.
+"""Make and measure every recipe once, side by side.
+And find the items whose answers changed.
 
     with Workers(2, progress) as workers:
         found = workers.run([partial(make, recipe, workers.progress) for recipe in recipes])

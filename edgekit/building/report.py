@@ -1,4 +1,6 @@
-"""What a build found: the object that `--json` prints, and the few lines that a person reads."""
+"""What a build found.
+The object that `--json` prints, and the few lines that a person reads.
+"""
 
 from __future__ import annotations
 

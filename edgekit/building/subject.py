@@ -1,5 +1,5 @@
-"""What every artifact of a build is made from and compared with: the model, its contract, the data, the original's
-answers.
+"""What every artifact of a build is made from and compared with.
+The model, its contract, the data, the original's answers.
 """
 
 from __future__ import annotations

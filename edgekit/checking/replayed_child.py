@@ -1,5 +1,5 @@
-"""Run in another environment: the golden examples of one artifact on the engine that is there, or a bare model file
-loaded.
+"""Run in another environment.
+The golden examples of one artifact on the engine that is there, or a bare model file loaded.
 
 It is a script and no module: beside it nothing of edgekit's is on the path but `edgekit_runtime`, NumPy and an engine.
 """

@@ -1,4 +1,4 @@
-"""edgekit fleet alerts, acknowledge, silence, check: what is wrong with a fleet, and rules tried on stored data."""
+"""edgekit fleet alerts, acknowledge, silence, check: what is wrong, and rules tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""edgekit bench: time a bundle on this machine, under the load that it will get, and compare with an earlier time."""
+"""edgekit bench: time a bundle under the load that it will get, beside an earlier time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""edgekit compress: a float model trained a little more, narrower or for 8 bits, so that INT8 keeps the limits."""
+"""edgekit compress: a float model trained so that INT8 keeps the limits."""
 
 from __future__ import annotations
 

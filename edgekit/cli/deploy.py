@@ -1,4 +1,4 @@
-"""`edgekit deploy`: a bundle and all that a board needs for it, over ssh, as a folder or as a .deb.
+"""edgekit deploy: a bundle and all that a board needs, over ssh, in a folder or a .deb.
 
 Rule: what is about to be shipped passes `edgekit check` before anything is copied.
 """

@@ -1,4 +1,4 @@
-"""edgekit doctor: what is installed here and what is missing for what; or what a code or an error message means."""
+"""edgekit doctor: what is installed and missing here, and what a code means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""edgekit inspect: what is in a bundle; where, when and how it may be used, and how it was made.
+"""edgekit inspect: what is in a bundle.
+Where, when and how it may be used, and how it was made.
 
 Rule: what an artifact's reports hold is not checked when a bundle is read, so that later versions may say more; a
 report that is not understood is pointed at, never guessed from.

@@ -1,4 +1,4 @@
-"""edgekit install: put a bundle where an application opens it, checked, tried out, in one switch."""
+"""edgekit install: put a bundle where an application opens it, checked and tried out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Commands of `edgekit keys` that write versions of root.json: trust, rotate, revoke and renew.
+"""Commands of `edgekit keys` that write versions of root.json.
+Trust, rotate, revoke and renew.
 
 Rules:
 - a version is signed by the keys of --sign, else by the user's own keys that may sign it;

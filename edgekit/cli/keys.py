@@ -1,4 +1,4 @@
-"""edgekit keys: make keys and secrets, list and update trusted keys, sign what is there already."""
+"""edgekit keys: keys and secrets, the trusted keys, and signing."""
 
 from __future__ import annotations
 

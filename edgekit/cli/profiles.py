@@ -1,4 +1,4 @@
-"""edgekit profiles: the boards edgekit knows and those of the user's own folders, which one this is, and its speed."""
+"""edgekit profiles: the known boards, which one this is, and its speed."""
 
 from __future__ import annotations
 

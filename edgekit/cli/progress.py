@@ -1,4 +1,6 @@
-"""Progress of long work on stderr: a bar with a rate and an ETA on a terminal, a plain line now and then elsewhere."""
+"""Progress of long work on stderr.
+A bar with a rate and an ETA on a terminal, a plain line now and then elsewhere.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""edgekit fleet rollout, rollouts, pause, resume, abort, undo: a fleet moved to a new bundle in waves, and back."""
+"""edgekit fleet rollout and its kin: a fleet moved in waves, and back."""
 
 from __future__ import annotations
 

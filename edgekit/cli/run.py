@@ -1,4 +1,4 @@
-"""edgekit run: ask a bundle for answers on this machine, or fill a cache file before the application asks."""
+"""edgekit run: ask a bundle for answers here, or fill a cache file ahead of time."""
 
 from __future__ import annotations
 

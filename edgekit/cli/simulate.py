@@ -1,4 +1,4 @@
-"""edgekit simulate offload: how often a budget is met, by edgekit's policy and by others, on a virtual clock."""
+"""edgekit simulate offload: how often policies meet a budget, on a virtual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgekit verify`: is a bundle to be trusted, and does it give its golden answers on this machine?"""
+"""edgekit verify: is a bundle trusted, and are its golden answers the same here?"""
 
 from __future__ import annotations
 

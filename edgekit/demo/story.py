@@ -1,4 +1,5 @@
-"""The second half of `edgekit demo --fleet`: an alert that names its cause, and a wave that undoes itself.
+"""The second half of `edgekit demo --fleet`.
+An alert that names its cause, and a wave that undoes itself.
 
     story = Story(server, bundle, photo, folder)
     for check in story.checks(): print(check.what, check.problem)

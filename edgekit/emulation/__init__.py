@@ -1,5 +1,5 @@
-"""An ARM board without the board: Debian's user land under QEMU's user mode, to prove that a bundle installs and
-agrees.
+"""An ARM board without the board.
+Debian's user land under QEMU's user mode, to prove that a bundle installs and agrees.
 
     # EmulatedReplay(ok=True, runtime="litert 2.3.0", where="emulated", ...)
     found = replay("camera.ekb", load("raspberry-pi-4"))

@@ -1,4 +1,5 @@
-"""Runs on the emulated board, with what the wheelhouse installed there and nothing else of this tree.
+"""Runs on the emulated board, with what the wheelhouse installed there.
+Nothing else of this tree is there.
 
 `python3 guest.py TASKS.json RESULTS.jsonl`: a list of tasks in, one JSON line for each out, after a first line that
 says what system this is and where every package came from. A line is written when its task is done: where the engine

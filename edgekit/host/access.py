@@ -1,4 +1,5 @@
-"""Clients of the host server: known by the SHA-256 of their bearer token, each with a rate of its own.
+"""Clients of the host server.
+Known by the SHA-256 of their bearer token, each with a rate of its own.
 
     tokens = Tokens.read(Path("tokens.txt"))
     client = tokens.admit(head.headers, now)                # raises RequestError: 401, or 429 with Retry-After

@@ -1,4 +1,5 @@
-"""The Open Inference Protocol's resources: a request that was read in, a response out. No socket is known here.
+"""The Open Inference Protocol's resources: a request that was read in, a response out.
+No socket is known here.
 
     api = Api(repository)
     response = await api.handle(InferenceRequest(head, body, arrived=clock()))

@@ -1,4 +1,6 @@
-"""What the server refuses: a request, with the status of its response, or the way it was started."""
+"""What the server refuses.
+A request, with the status of its response, or the way it was started.
+"""
 
 from __future__ import annotations
 

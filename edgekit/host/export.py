@@ -1,4 +1,5 @@
-"""A bundle as the model repository of Triton, or of KServe's Triton runtime: where one machine is not enough.
+"""A bundle as the model repository of Triton, or of KServe's Triton runtime.
+Where one machine is not enough.
 
     made = export(bundle, folder, Export("triton", gpu=True))
     made.host_line("http://gpu-box:8000")         # Host("http://gpu-box:8000", model="net")

@@ -1,4 +1,5 @@
-"""What is served: bundles, opened, under the names and versions of their manifests, as the protocol describes models.
+"""What is served.
+Bundles, opened, under the names and versions of their manifests, as the protocol describes models.
 
     repository = Repository.open(["digits-host-cpu.ekb"], trust=[...])
     repository.find("digits").metadata()

@@ -1,4 +1,5 @@
-"""Which way of computing answers for a served model, and why the engines of a GPU that do not answer do not.
+"""Which way of computing answers for a served model.
+And why the engines of a GPU that do not answer do not.
 
     for engine, why in not_taken(model.describe()): ...          # ("tensorrt", "not installed: pip install ...")
 

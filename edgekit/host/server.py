@@ -1,4 +1,4 @@
-"""The server: listens, keeps its connections within bounds, and ends without cutting anybody off.
+"""The server: listens, bounds its connections, and ends without cutting off an answer.
 
     server = Server(Api(repository), HttpLimits())
     await server.start(sock)
@@ -52,7 +52,7 @@ _Stamp = tuple[int, int, int]
 
 
 class Reread:
-    """Files that are replaced while the server runs: renewed certificates, added or removed clients.
+    """Files that are replaced while the server runs: certificates and clients.
 
     The caller has read what is there at the start. A replacement that is wrong changes nothing, and is logged once.
     load: reads the files; it may raise ServeError.

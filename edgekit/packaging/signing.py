@@ -1,4 +1,5 @@
-"""Signing with Ed25519: what signs, and the block of signatures that a bundle or a root.json carries.
+"""Signing with Ed25519.
+What signs, and the block of signatures that a bundle or a root.json carries.
 
 key = load_signing_key(Path("alice.pem"), passphrase=ask)        # asked only when the file is encrypted
 block = signature_block(manifest, [key])

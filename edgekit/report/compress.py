@@ -1,4 +1,5 @@
-"""The results of `edgekit compress` -> one self-contained page: accuracy against latency, step by step.
+"""The results of `edgekit compress` -> one self-contained page.
+Accuracy against latency, step by step.
 
     page([result])                     # of NAME-compress.json
     page([result, *others])            # with other seeds, whose spread is shown
@@ -37,7 +38,9 @@ _DIAMETER, _SEED = 11.0, 5.0
 
 @dataclass(frozen=True)
 class Summary:
-    """One artifact over seeds. rows: of each seed that has it. low, high: ends of the bar. gain: of its step over the
+    """One artifact over seeds.
+
+    rows: of each seed that has it. low, high: ends of the bar. gain: of its step over the
     one before, mean and 95 % interval, None where it has none; noise: the interval holds zero."""
 
     step: str
@@ -86,7 +89,7 @@ def page(results: Sequence[Result]) -> str:
 
 
 def summary(results: Sequence[Result]) -> list[Summary]:
-    """Of each artifact of the first result, over all results, in its order; what failed is left out."""
+    """Of each artifact of the first result, over all results. What failed is left out."""
     found = []
     for row in results[0]["rows"]:
         name = row["step"], row["recipe"]

@@ -1,4 +1,5 @@
-"""Ship it, ship it after more items, or do not: one decision a board, from what was measured.
+"""Ship it, ship it after more items, or do not.
+One decision a board, from what was measured.
 
     decide(Evidence("tflite-int8", items=500, loss=0.002, interval=(-0.004, 0.008), limit=0.01)).verdict  # "ship"
     for sentence in sentences_of(report_json): ...      # "Ship it after about 130 more labelled items: ..."

@@ -1,4 +1,5 @@
-"""From a bundle to a board: what it installs there, as files with hashes, and the way to put them there.
+"""From a bundle to a board.
+What it installs there, as files with hashes, and the way to put them there.
 
 plan         the engine, its version, names, and the service
 resolve      a board's machine, Python and glibc; exact versions for it, by uv

@@ -1,4 +1,5 @@
-"""The same package as a .deb: files that dpkg owns, and nothing that pip would have to do on the board.
+"""The same package as a .deb.
+Files that dpkg owns, and nothing that pip would have to do on the board.
 
 Rules:
 - the environment is packed as it will stand, wheels unpacked, in /opt/edgekit/NAME/env: dpkg owns it and `dpkg -V`

@@ -1,4 +1,5 @@
-"""Wheel files from an index into a folder, once: cached by their SHA-256, resumed after an interruption.
+"""Wheel files from an index into a folder, once.
+Cached by their SHA-256, resumed after an interruption.
 
 Rules:
 - bytes are trusted only when their SHA-256 is the one that the resolution named; no more of them are read than the

@@ -1,4 +1,5 @@
-"""The folder that a package is put into: a new one, an empty one such as a USB stick, or that of an earlier package.
+"""The folder that a package is put into.
+A new one, an empty one such as a USB stick, or that of an earlier package.
 
 Rules:
 - a file that the earlier package's SHA256SUMS does not list belongs to someone else: the folder is refused, untouched;

@@ -1,4 +1,5 @@
-"""A bundle onto a board over ssh: copied, installed, self-tested and timed; a second time only what changed.
+"""A bundle onto a board over ssh: copied, installed, self-tested and timed.
+A second time only what changed.
 
 Rules:
 - the board is probed before anything is sent, and one that cannot take the bundle is refused then;

@@ -1,4 +1,5 @@
-"""Every policy on the same traces: shares met, offloaded and wasted, the bound, and the time of recovery.
+"""Every policy on the same traces.
+Shares met, offloaded and wasted, the bound, and the time of recovery.
 
 rows = compare(sweep_scenarios(SCENARIOS["LAN 35/s"], "load"), seeds=(1,), seconds=60.0)
 recovery("busy host", seeds=(1, 2)).longest_s

@@ -1,4 +1,5 @@
-"""The policies that are compared: edgekit's own, those that others use, and a bound that knows the future.
+"""The policies that are compared.
+edgekit's own, those that others use, and a bound that knows the future.
 
     results = play(trace, "edgekit")
     results.met, results.offloaded, results.latest_ms

@@ -1,4 +1,5 @@
-"""A device, a network and a host on a virtual clock: what a policy meets, without a thread and without waiting.
+"""A device, a network and a host on a virtual clock.
+What a policy meets, without a thread and without waiting.
 
     world = World(trace)
     world.at(0.5, lambda: ...)

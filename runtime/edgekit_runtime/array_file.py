@@ -1,4 +1,5 @@
-"""NumPy files from untrusted sources: what the header declares is checked before anything is unpacked.
+"""NumPy files from untrusted sources.
+What the header declares is checked before anything is unpacked.
 
     read_headers(Path("x.npz"))  # {"x": ArrayHeader((40000000, 8, 8, 1), float32)}
 

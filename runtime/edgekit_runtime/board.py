@@ -1,4 +1,4 @@
-"""This board: what identifies it, where verdicts about it are kept, and what memory this process may take.
+"""What identifies this board, where its verdicts are kept, and its bounds of memory.
 
     key = fingerprint()                       # another processor, kernel or core count: another key
     folder = state_dir() / "tuning"

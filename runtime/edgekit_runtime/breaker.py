@@ -1,4 +1,4 @@
-"""A breaker: leaves a server alone that does not answer, and finds out cheaply when it is back.
+"""A breaker: stop asking a server that fails, and find out cheaply when it is back.
 
     breaker = Breaker()
     if breaker.allows():

@@ -1,4 +1,5 @@
-"""One deadline for a whole exchange (connecting, sending, every read), and a limit of its bytes.
+"""One deadline and one limit of bytes for a whole exchange.
+Connecting, sending and every read count.
 
 A socket's own timeout restarts with each read, so a server that sends a byte now and then holds a caller for ever.
 Here each step gets what is left, and no more. A reader such as http.client consumes headers, chunk extensions and

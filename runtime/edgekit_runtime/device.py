@@ -1,4 +1,5 @@
-"""The board's own engine as a destination: adapt -> batcher -> engine -> finish, and what is learnt of it.
+"""The board's own engine as a destination.
+Adapt -> batcher -> engine -> finish, and what is learnt of it.
 
     device = Device(contract, prepared)
     outputs = device.finish(request, device.batcher.call(device.adapt(request, items)))

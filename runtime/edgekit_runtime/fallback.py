@@ -1,4 +1,5 @@
-"""A device, its degraded artifact and its hosts as the policy sees them: the batchers and the host clients.
+"""A device, its degraded artifact and its hosts as the policy sees them.
+The batchers and the host clients.
 
     fallback = Fallback(device, hosts)
     away = fallback.away(request, items, size=150_528)

@@ -1,4 +1,5 @@
-"""Faults of the parts that an answer does not depend on: cache, meter, telemetry and metrics.
+"""Faults of the parts that an answer does not depend on.
+Cache, meter, telemetry and metrics.
 
     faults = Faults("digits")
     stats = faults.shield("cache", cache.stats)         # None where it raised

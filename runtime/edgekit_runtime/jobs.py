@@ -1,4 +1,5 @@
-"""A job for a child process and what came of it: the one protocol between edgekit and its children.
+"""A job for a child process and what came of it.
+The one protocol between edgekit and its children.
 
     came = ask(python_module("edgekit_runtime.tuning.trial"), job, silence_s=60.0)     # the parent
     came.facts, came.result, came.error, came.crashed

@@ -13,10 +13,9 @@ Rules:
 - every request that was accepted is answered, with an Answer or an error, also when the journey is closed;
 - a fault of the cache or the meter takes no answer away: it is noted (`faults`), and the request continues without it;
 - a host's answer is kept under the host's artifact, and found only for a request that the device would not answer in
-  time;
+  time; a degraded answer is never kept, and those that joined the request go their own way;
 - with hosts, or a degraded artifact, a request with a budget ends by its deadline, with an answer or an error; what
-  comes later is kept;
-- a degraded answer is never kept, and those that joined the request go their own way.
+  comes later is kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Public names that are imported when they are first used: importing a package must cost a board nothing.
+"""Public names that are imported when they are first used.
+Importing a package must cost a board nothing.
 
     __getattr__ = lazily(__name__, {"edgekit_runtime.errors": ("EdgekitError", "InputError")})
 

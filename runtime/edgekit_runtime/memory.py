@@ -1,4 +1,5 @@
-"""One memory budget for several models of a process: what does not fit is degraded in order, and says so.
+"""One memory budget for several models of a process.
+What does not fit is degraded in order, and says so.
 
     budget = MemoryBudget(300)
     faces = open_bundle("faces.ekb", limits=ModelLimits(memory=budget))

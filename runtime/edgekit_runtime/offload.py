@@ -1,4 +1,5 @@
-"""The offload policy for one request: where it goes, when it is hedged, and its end at the deadline.
+"""The offload policy for one request.
+Where it goes, when it is hedged, and its end at the deadline.
 
     offload = Offload(device, hosts, clock, alarms.at)
     errand = Errand(work, due, size, ended=answer)

@@ -1,4 +1,5 @@
-"""From a checked bundle to a ready engine: choose, load, self-test and warm up, within the memory budget.
+"""From a checked bundle to a ready engine.
+Choose, load, self-test and warm up, within the memory budget.
 
     prepared = prepare(bundle, Preparation(cache_mb=64))
     prepared.engine.run_batch(items)         # one object for every batch size in use

@@ -1,5 +1,5 @@
-"""The owner of the SQLite file at a path, by its first hundred bytes: no other program's file is ever written to or
-moved.
+"""The owner of the SQLite file at a path, by its first hundred bytes.
+No other program's file is ever written to or moved.
 
     owner(Path("answers.db"), 0x656B6163)           # "empty", "ours", "unmarked" or "other"
     set_aside(Path("spool.db"))                     # spool.db.bad, or where there is one spool.db.bad2

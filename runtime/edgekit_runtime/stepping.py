@@ -1,4 +1,5 @@
-"""One artifact on one engine, frame after frame: what a session, the self-test and a build have in common.
+"""One artifact on one engine, frame after frame.
+What a session, the self-test and a build have in common.
 
     stepper = Stepper(contract, entry.inputs, entry.outputs, engine)
     for frame in frames:

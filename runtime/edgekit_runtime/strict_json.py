@@ -1,4 +1,5 @@
-"""JSON, strictly: bounded before it is parsed, without two possible readings, or in the one form that RFC 8785 allows.
+"""JSON, strictly.
+Bounded before it is parsed, without two possible readings, or in the one form that RFC 8785 allows.
 
     value = load_json(payload)                          # ValueError: no JSON, NaN, nested too deeply
     strict_json(b'{"version": 3, "version": 9}')        # ValueError: the name 'version' stands there twice

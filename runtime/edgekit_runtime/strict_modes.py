@@ -1,4 +1,5 @@
-"""Who could put another file in the place of one that decides about trust: the rule of sshd's StrictModes.
+"""Who could put another file in the place of one that decides about trust.
+The rule of sshd's StrictModes.
 
     found = first_unsafe(Path("/etc/edgekit/trust/root.json"))      # None: only root and this user can change it
     found.where, found.what, found.do                            # "/etc/edgekit", "...", "Run: chmod go-w /etc/edgekit"

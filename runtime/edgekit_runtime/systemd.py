@@ -1,4 +1,5 @@
-"""Notify systemd of this process: it is ready once a model is open, and alive while every open model is healthy.
+"""Notify systemd of this process.
+It is ready once a model is open, and alive while every open model is healthy.
 
 The unit that `edgekit deploy --service` writes sets EDGEKIT_NOTIFY; without it nothing is sent, because an application
 may speak to systemd by itself. The protocol is sd_notify(3): one datagram to the socket in NOTIFY_SOCKET.

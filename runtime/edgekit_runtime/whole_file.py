@@ -1,4 +1,5 @@
-"""The two ways to write a file whole, for good or as what can be made again, and the one file lock.
+"""The two ways to write a file whole, and the one file lock.
+Written for good, or as what can be made again.
 
     write_durably(Path("bundles/net.ekb"), data)     # the old bytes or the new ones, whenever the power goes
     write_cache(file, [data])                        # the old bytes or the new ones, unless the power goes

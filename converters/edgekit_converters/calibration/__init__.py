@@ -1,4 +1,5 @@
-"""Representative and evaluation data: opened from a folder, an array file or a function, linted, split and streamed.
+"""Representative and evaluation data.
+Opened from a folder, an array file or a function, linted, split and streamed.
 
     dataset = open_dataset("photos/", contract)
     calibration, held_out = split(dataset)

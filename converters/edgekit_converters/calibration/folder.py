@@ -1,4 +1,5 @@
-"""A folder of images: read recursively, in the order of their paths; sub-folders are labels when every image is in one.
+"""A folder of images: read recursively, in the order of their paths.
+Sub-folders are labels when every image is in one.
 
     classes = Classes(contract)
     classes.of_folder(Path("golden retriever"))        # 207

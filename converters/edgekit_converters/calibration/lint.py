@@ -1,4 +1,5 @@
-"""Faults of a calibration or an evaluation set that can be seen without running the model; each set is read once.
+"""Faults of a calibration or an evaluation set that can be seen without running the model.
+Each set is read once.
 
     for finding in lint(calibration, evaluation, contract):
         print(finding.level, finding.what, finding.do)

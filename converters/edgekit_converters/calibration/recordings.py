@@ -1,4 +1,5 @@
-"""Recordings as examples: each .wav as one row of numbers, or cut into frames for a model that keeps a state.
+"""Recordings as examples.
+Each .wav as one row of numbers, or cut into frames for a model that keeps a state.
 
     open_dataset("prompts/", contract)           # the loudest part of each .wav, as long as the model's input
     open_streams(Path("speech/"), contract)      # a Dataset of frames; `lengths`: how many each recording has

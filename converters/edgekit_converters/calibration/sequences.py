@@ -1,4 +1,5 @@
-"""Examples for a model that keeps a state: sequences of frames, each frame with the state that it occurs with.
+"""Examples for a model that keeps a state.
+Sequences of frames, each frame with the state that it occurs with.
 
     # a Dataset of frames; `Example.step` is 0 at each beginning
     sequences = open_sequences("speech/", contract, source)

@@ -1,4 +1,5 @@
-"""What calibration saw of every tensor, in constant memory, and the ranges that follow from it.
+"""What calibration saw of every tensor, in constant memory.
+And the ranges that follow from it.
 
     statistics = observe(graph, feeds, total=500)
     statistics.ranges("mse")["block_1/conv"]            # (-0.31, 5.2)

@@ -1,4 +1,5 @@
-"""Mistakes in how pictures are handed to a network that only show when it is run: colour order, normalisation, layout.
+"""Mistakes in how pictures are handed to a network that only show when it is run.
+Colour order, normalisation, layout.
 
     for finding in suspicions(source, contract, dataset):
         print(finding.what, finding.do)          # "with red and blue exchanged the original is surer, 41 of 48 ..."

@@ -1,4 +1,5 @@
-"""What a model's inputs and outputs mean, from the model itself and the `.contract.toml` that a person put beside it.
+"""What a model's inputs and outputs mean.
+From the model itself, and from the `.contract.toml` that a person put beside it.
 
     file = find_contract_file(Path("model.keras"))      # model.contract.toml, or None
     contract = describe(source, file)

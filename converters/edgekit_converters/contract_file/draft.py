@@ -1,4 +1,5 @@
-"""A contract file to begin with: what the model's shapes show, what models of a family usually take, and what to check.
+"""A contract file to begin with.
+What the model's shapes show, what models of a family usually take, and what to check.
 
     draft(source, "torchvision")            # text that `describe` reads back as it is
 
@@ -74,7 +75,7 @@ _HEAD = "# What the numbers of this model mean. A draft: check each line.\n"
 
 
 def left_to_say(source: SourceModel, text: str) -> tuple[str, ...]:
-    """What a person should add to this draft before a build with photos or labels takes it, a clause each."""
+    """What a person should add before a build with photos or labels takes it, a clause each."""
     document = parse_toml(text)
     found = []
     if document["task"] == "classification" and "labels" not in document:

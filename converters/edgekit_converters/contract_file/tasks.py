@@ -1,4 +1,5 @@
-"""A contract file as one table, and its `[detection]`, `[embedding]` and `[state]` tables as the contract has them.
+"""A contract file as one table, and its tables of a task as the contract has them.
+Those are `[detection]`, `[embedding]` and `[state]`.
 
     document = read_document(Path("model.contract.toml"))           # a mistake names the file, the key and the remedy
     document.text("task", "raw", ("classification", "raw"))

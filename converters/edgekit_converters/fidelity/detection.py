@@ -1,4 +1,5 @@
-"""Boxes of two detectors: mean average precision against labels, and without labels how many boxes are the same.
+"""Boxes of two detectors.
+Mean average precision against labels, and without labels how many boxes are the same.
 
 Mean average precision is that of the COCO evaluation.
 

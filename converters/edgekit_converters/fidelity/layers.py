@@ -1,4 +1,5 @@
-"""Where an artifact departs from the original: the float graph and the quantized one, layer by layer.
+"""Where an artifact departs from the original.
+The float graph and the quantized one, layer by layer.
 
     errors = layer_errors(open_graph("tflite", float_data), open_graph("tflite", artifact.data), feeds)
     worst = sorted(errors, key=lambda error: error.own_sqnr_db or math.inf)[:5]

@@ -39,8 +39,10 @@ _PATIENCE_S = 3.0  # a repair compares dozens of artifacts, and a slow function 
 
 @dataclass(frozen=True)
 class FunctionMetric:
-    """name: `module:function`. clock: seconds. joined: makes of an answer the outputs that the function was written
-    for; None where they are the answer's own."""
+    """A metric that the user's own function computes.
+
+    name: `module:function`. clock: seconds. joined: makes of an answer the outputs that the function was written for;
+    None where they are the answer's own."""
 
     name: str
     function: Callable[[dict[str, NDArray[Any]], Any], Any]

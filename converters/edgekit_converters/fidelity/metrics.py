@@ -1,4 +1,5 @@
-"""Task metrics: what the labels say of the original and of the artifact, and how sure that is.
+"""Task metrics.
+What the labels say of the original and of the artifact, and how sure that is.
 
     metric = named_metric("f1", contract)
     score = metric.compare([metric.keep(answer, label), ...], [...])      # Score(metric="f1", drop=0.012, ci95=(...))
@@ -296,9 +297,9 @@ def macro_f1(truth: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
 
 
 def named_metric(name: str, contract: Contract, joined: Callable[[Outputs], Outputs] | None = None) -> Metric:
-    """name: one of `_NAMES`, or `module:function`. joined: what makes the outputs that a function was written for.
+    """The metric of that name: one of `_NAMES`, or `module:function`.
 
-    Raises MetricError: unknown, or not for this task.
+    joined: what makes the outputs that a function was written for. Raises MetricError: unknown, or not for this task.
     """
     from edgekit_converters.fidelity.detection import MeanAveragePrecision
     from edgekit_converters.fidelity.metric_function import open_metric_function

@@ -1,4 +1,5 @@
-"""Samples that no calibration set holds and every device meets: silence, a covered lens, a broken sensor.
+"""Samples that no calibration set holds and every device meets.
+Silence, a covered lens, a broken sensor.
 
 verdicts = odd_inputs(artifact, contract)
 [v for v in verdicts if not v.ok]        # (OddInput(name="zeros", ok=False, what="the engine died with SIGFPE"),)

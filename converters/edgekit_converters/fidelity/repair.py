@@ -1,4 +1,5 @@
-"""The least departure from full int8 that keeps a limit on the drop, searched for as long as there is time.
+"""The least departure from full INT8 that keeps a limit on the drop.
+It is searched for as long as there is time.
 
     found = repair(bench, RepairStart("tflite-int8", plan, checked), RepairTarget(0.01, mixed="tflite-int8-mixed"))
     found.met, found.plan.float_layers, found.why

@@ -1,4 +1,5 @@
-"""What a comparison found, and what an output's values are: that decides how an error is weighed.
+"""What a comparison found, and what an output's values are.
+The latter decides how an error is weighed.
 
     found = kinds(contract, reference.outputs)
     found["price"].what             # "numbers": each is weighed by itself, against how much it varies

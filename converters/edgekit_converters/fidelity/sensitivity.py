@@ -1,4 +1,5 @@
-"""Which layers to give back to float, in which order: those that hurt most for what they cost.
+"""Which layers to give back to float, in which order.
+Those that hurt most for what they cost.
 
     units = island_units(graph.layers)
     order = by_benefit(units, {unit.name: noise_with_that_unit_alone_in_int8})

@@ -1,4 +1,5 @@
-"""What is counted while items stream by: a few numbers an item, never its outputs; and how sure it is.
+"""What is counted while items stream by, and how sure it is.
+A few numbers an item, never its outputs.
 
     drift = DriftMeter(["probs"], kinds(contract, reference.outputs))
     drift.add({"probs": original}, {"probs": answer})

@@ -1,5 +1,5 @@
-"""Model files as plain values: one reader for .tflite and one for .onnx, which every other package uses. Nothing is
-run.
+"""Model files as plain values.
+One reader for .tflite and one for .onnx, which every other package uses. Nothing is run.
 
     from edgekit_converters.formats import tflite
     tflite.read(data).main.operators[0].op          # "CONV_2D"

@@ -1,5 +1,5 @@
-"""An .onnx file: its graph as who makes and who reads each value, its constants as arrays, and edits that keep all
-else.
+"""An .onnx file.
+Its graph as who makes and who reads each value, its constants as arrays, and edits that keep all else.
 
     view = GraphView(parse(data))
     view.maker("y").op_type, [node.op_type for node in view.users("y")], view.shape("y")

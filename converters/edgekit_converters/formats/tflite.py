@@ -1,5 +1,5 @@
-"""A .tflite file as plain values: subgraphs, tensors, operators, signatures, and the constants where they stand in the
-file.
+"""A .tflite file as plain values.
+Subgraphs, tensors, operators, signatures, and the constants where they stand in the file.
 
 Rules:
 - tensors keep the file's names; one without a name, or with that of an earlier one of its subgraph, gets `#index`

@@ -1,4 +1,5 @@
-"""A .tflite file as objects that can be edited: what all that writes such a file is written with.
+"""A .tflite file as objects that can be edited.
+What all that writes such a file is written with.
 
 Rules: reading and writing leaves everything that is not touched as it was; a tensor's name outlives what is done to it,
 because float and quantized files are aligned by name; an operator gets a new version without changing that of the

@@ -1,5 +1,5 @@
-"""What an .onnx file asks of ONNX Runtime: the IR version, the operator sets, operators with their element types,
-shapes.
+"""What an .onnx file asks of ONNX Runtime.
+The IR version, the operator sets, operators with their element types, shapes.
 
 Rules: operators of ONNX Runtime's own domain and of ai.onnx.ml are no custom ones; an axis is empty where the file says
 0, and free where it says nothing or a name, the batch aside. Element types are inferred without the weights; of

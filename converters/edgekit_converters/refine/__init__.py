@@ -1,4 +1,5 @@
-"""Float weights made ready to be quantized: the same layers and shapes, other constants, less lost in 8 bits.
+"""Float weights made ready to be quantized.
+The same layers and shapes, other constants, less lost in 8 bits.
 
     refined = apply(graph, ("round",), statistics, feeds)     # seconds; the quantizer then finds these very integers
     islands = restore_layers(refined, graph, {"block_1/conv"})    # layers that stay in float get their own weights back

@@ -1,4 +1,5 @@
-"""Channels of one tensor brought to like ranges, where that changes nothing in float: cross-layer equalisation.
+"""Channels of one tensor brought to like ranges, where that changes nothing in float.
+Cross-layer equalisation.
 
 A tensor has one scale in 8 bits, so that a channel whose values are a hundredth of its neighbour's has two steps left.
 If channel c of a layer's output is divided by s and every layer that reads it multiplies its weights for c by s, the

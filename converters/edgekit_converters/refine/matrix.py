@@ -1,4 +1,5 @@
-"""A layer with weights seen as a matrix product, whatever the file's layout: output = weights @ patch + bias.
+"""A layer with weights seen as a matrix product, whatever the file's layout.
+Output = weights @ patch + bias.
 
     matrix = as_matrix(graph, layer)
     weights = matrix.weights(graph.constant(layer.weight))     # float64 [groups, outputs, n]

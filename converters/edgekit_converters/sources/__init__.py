@@ -1,4 +1,5 @@
-"""A model that someone trained -> a SourceModel: what it is, its inputs and outputs, and the original answers in float.
+"""A model that someone trained -> a SourceModel.
+What it is, its inputs and outputs, and the original answers in float.
 
     source = load(Path("net.keras"))
     source.inputs[0].shape                  # (-1, 224, 224, 3)

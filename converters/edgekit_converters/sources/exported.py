@@ -1,4 +1,5 @@
-"""What tf2onnx wrote, with the contract's names and order and boards' versions, proved to answer as the original.
+"""What tf2onnx wrote, proved to answer as the original.
+It gets the contract's names and order and the boards' versions.
 
 Rules: inputs and outputs keep the contract's names and order; picture inputs are NCHW, so that ONNX Runtime's
 convolutions need no transposes (the metadata says which); the result must agree with the original.

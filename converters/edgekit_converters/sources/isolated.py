@@ -1,4 +1,5 @@
-"""A stranger's model, opened in a process that cannot reach the network or write outside a folder of its own.
+"""A stranger's model, opened in a process behind a wall.
+It cannot reach the network, or write outside a folder of its own.
 
     source = open_isolated(Path("net.keras"), LoadOptions())
     source.predict([batch])                 # asked of that process

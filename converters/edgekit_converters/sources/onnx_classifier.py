@@ -1,4 +1,5 @@
-"""A classifier as the converters of scikit-learn, LightGBM and XGBoost write it: its scores alone, as one tensor.
+"""A classifier as the converters of scikit-learn, LightGBM and XGBoost write it.
+Its scores alone, as one tensor.
 
     found = scores_alone(model)             # in place
     found.labels, found.removed             # ("setosa", "versicolor", "virginica"), ("output_label",)

@@ -1,4 +1,5 @@
-"""What is done to every float ONNX graph before anything is made of it: names, batch axis, versions, folding, proof.
+"""What is done to every float ONNX graph before anything is made of it.
+Names, batch axis, versions, folding, proof.
 
 Rules: opset 17 unless the source's is newer (then at most 21), IR at most 10, which is what the ONNX Runtimes of boards
 take; constants folded; the result is run against the original on random data, and what differs is an error.

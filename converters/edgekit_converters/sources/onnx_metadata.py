@@ -1,4 +1,5 @@
-"""What an exporter wrote into an ONNX file's metadata: class names, size, task, as Ultralytics does.
+"""What an exporter wrote into an ONNX file's metadata.
+Class names, size, task, as Ultralytics does.
 
     said = read_metadata(model)
     said.picture                            # (640, 640) height and width of `imgsz`, None where it is not there

@@ -1,5 +1,5 @@
-"""TensorFlow and its friends write freely to stderr: here they are kept off the terminal, and their errors are not
-lost.
+"""TensorFlow and its friends write freely to stderr.
+Here they are kept off the terminal, and their errors are not lost.
 
 Rules:
 - while `quiet()` lasts, what C++ code writes to file descriptor 2 goes to a scratch file, and Python's own `sys.stderr`

@@ -1,5 +1,5 @@
-"""What the shape of an input or output may be and what it is called; that weights are finite, and when a tensor is a
-picture.
+"""Shapes and names that an input or output may have.
+Also that weights are finite, and when a tensor is a picture.
 
 Rules: the first axis is the batch, free or 1; every other axis is fixed in the file or by --shape, or the error names
 it and shows the option to give; a 4-D input with 1, 3 or 4 channels is a picture; output shapes are those that a run

@@ -1,4 +1,5 @@
-""".tflite files: float ones, and finished ones that are packed as they are; LiteRT runs both.
+""".tflite files: float ones, and finished ones that are packed as they are.
+LiteRT runs both.
 
     source = load(Path("net.tflite"), LoadOptions())
     source = load_finished(Path("wake.tflite"), LoadOptions(as_is=True))     # quantized, or with its state inside

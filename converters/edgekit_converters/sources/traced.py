@@ -1,4 +1,5 @@
-"""Sources that TensorFlow traces: one class for Keras and SavedModel alike, and what their graphs run.
+"""Sources that TensorFlow traces.
+One class for Keras and SavedModel alike, and what their graphs run.
 
     source = describe_traced(network, Origin(path, "keras", sha256), inputs, outputs)
     nodes = reachable_nodes(graph_def, ["StatefulPartitionedCall:0"])
@@ -201,7 +202,7 @@ class TracedSource(Description):
         return self.network.tools
 
     def call(self, *inputs: Any) -> list[Any]:
-        """The network on TensorFlow tensors in inference mode; both in the contract's order, one batch."""
+        """The network on TensorFlow tensors, for inference. Both are in the contract's order."""
         return self.network.function(*inputs)
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:

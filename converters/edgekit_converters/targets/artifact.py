@@ -1,4 +1,5 @@
-"""What conversion works with, as data: recipes, plans, float models, artifacts, and their bytes in a store.
+"""What conversion works with, as data.
+Recipes, plans, float models, artifacts, and their bytes in a store.
 
     recipe("tflite-int8")                                        # Recipe("tflite-int8", "tflite", "int8")
     QuantizationPlan(float_layers=frozenset({"block_1/conv"}), ranges="mse")  # how an artifact departs from its recipe

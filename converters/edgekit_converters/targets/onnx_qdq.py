@@ -1,4 +1,4 @@
-"""The QuantizeLinear and DequantizeLinear nodes that turn a float ONNX graph into an 8-bit one.
+"""QuantizeLinear and DequantizeLinear nodes that make a float ONNX graph an 8-bit one.
 
 Rules:
 - a value that an 8-bit layer reads or makes goes through one pair, called `<value>_QuantizeLinear_Output` and

@@ -1,5 +1,5 @@
-"""ONNX recipes: every one starts from the float model's bytes, and what it makes loads in ONNX Runtime with all its
-optimizations.
+"""ONNX recipes.
+Every one starts from the float model's bytes, and what it makes loads in ONNX Runtime with all its optimizations.
 
     data = make(model, recipe("onnx-int8-qdq"), QuantizationPlan(ranges="mse"), statistics)
     data = make(model, recipe("onnx-f32"), QuantizationPlan(), None)

@@ -1,4 +1,5 @@
-"""The process in which onnx2tf runs: graph.onnx in the working directory -> a SavedModel beside it.
+"""The process in which onnx2tf runs.
+`graph.onnx` in the working directory becomes a SavedModel beside it.
 
 python -m edgekit_converters.targets.onnx_to_tf_worker 1      # a batch of 1; by `onnx_to_tf`, in a folder of its own
 """

@@ -1,4 +1,5 @@
-"""A source as float .tflite, once: what every TFLite recipe starts from (see `tflite_quantize`).
+"""A source as float .tflite, once.
+What every TFLite recipe starts from (see `tflite_quantize`).
 
 Rules:
 - a batch of fixed size, 1 unless another is asked for: many .tflite graphs cannot be resized;

@@ -1,4 +1,5 @@
-"""A float .tflite file and a recipe in, the recipe's bytes out: every TFLite recipe starts here.
+"""A float .tflite file and a recipe in, the recipe's bytes out.
+Every TFLite recipe starts here.
 
 Rules: nothing is converted again, so that trying another plan costs less than a second; `plan.float_layers` is honoured
 by every recipe, `plan.ranges` and `plan.fixed_ranges` by those that quantize activations; the same arguments give the

@@ -1,21 +1,20 @@
-"""`tflite-int8`, `tflite-int8-mixed`, `tflite-int16x8`: weights and activations in integers, by TensorFlow's own
-quantizer.
+"""`tflite-int8`, `tflite-int8-mixed`, `tflite-int16x8`.
+Weights and activations in integers, by TensorFlow's own quantizer.
 
 The float file gets the range of each activation written into it, and `mlir_quantize` does the rest: what TensorFlow's
 converter does after it has calibrated, in well under a second.
 
 Rules:
 - every range holds 0 and has a width, so that no scale is 0 and a silent input divides by nothing; in 16 bits it is
-  symmetric, because the kernels for 16-bit activations know no zero-point;
-- the parts that a tensor is sliced into have its range: given one of their own, the quantizer leaves what reads the
-  second part in float;
+  symmetric, because the kernels for 16-bit activations know no zero-point. The parts that a tensor is sliced into have
+  its range: given one of their own, the quantizer leaves what reads the second part in float;
 - tensors go through the quantizer under names of ours, and come out under their own: a layer that is to stay in float
   is named exactly, whatever characters its name has;
 - the result is read again: a layer that should be in float and is not, or the reverse, is an error, never a surprise,
   but for those that only pick one of their inputs: between layers in 8 bits the quantizer leaves them there, which
   costs nothing;
-- what tflite-runtime 2.14 has no int8 kernel for stays in float in a mixed file, so that it loads there too;
-- ends are integers, except in a mixed file where a float layer reads or makes them;
+- what tflite-runtime 2.14 has no int8 kernel for stays in float in a mixed file, so that it loads there too. Ends
+  are integers, except in a mixed file where a float layer reads or makes them;
 - parts of unlike ranges that are joined to one output, as boxes in pixels and scores, are joined in float in a mixed
   file, each with a scale of its own; a file without float layers that would leave a part next to no levels is refused;
 - divisions, and the others of `UNSAFE`, never run in 8 bits: a divisor rounds to zero for inputs that the float network

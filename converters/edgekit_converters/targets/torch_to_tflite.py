@@ -1,4 +1,5 @@
-"""A PyTorch source as float .tflite, through litert-torch, without TensorFlow or ONNX in between.
+"""A PyTorch source as float .tflite, through litert-torch.
+Neither TensorFlow nor ONNX lies in between.
 
 Rules:
 - pictures become NHWC, as TFLite's kernels want them; every other input and every output keeps the source's axes;

@@ -1,5 +1,5 @@
-"""What every artifact of one source is made from: its float model in each format and what calibration saw, each made
-once.
+"""What every artifact of one source is made from.
+Its float model in each format and what calibration saw, each made once.
 
     workspace = Workspace(source, samples)
     artifact = workspace.make(recipe("tflite-int8"))

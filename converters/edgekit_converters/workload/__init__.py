@@ -1,4 +1,5 @@
-"""What an artifact asks of a processor, read from its own bytes: the input of the latency estimate.
+"""What an artifact asks of a processor, read from its own bytes.
+The input of the latency estimate.
 
 Rules: an operation is counted as the engine runs it (activations fused, constants folded, quantize pairs absorbed);
 what cannot be counted is listed in `Workload.unknown` by name, so that the estimate can refuse it.

@@ -1,4 +1,5 @@
-"""Real trained networks, rebuilt from ordinary packages, for the demo, the tests and the benchmarks.
+"""Real trained networks, rebuilt from ordinary packages.
+For the demo, the tests and the benchmarks.
 
 save_efficientnet_lite0(Path("efficientnet_lite0.keras"))
 """

@@ -1,4 +1,5 @@
-"""INT8 as TensorFlow's guide to post-training quantization shows it, with nothing of edgekit's own.
+"""INT8 as TensorFlow's guide to post-training quantization shows it.
+Nothing of edgekit's own is in it.
 
     plain_int8(Path("net.keras"), samples)      # bytes of a .tflite file: what the demo's result is compared with
 

@@ -1,4 +1,5 @@
-"""What an agent does next: an order, what it wrote down of it, and how its root stands, in; one step out.
+"""What an agent does next.
+An order, what it wrote down of it, and how its root stands, in; one step out.
 
     decide(order, AgentNote(rev=7, phase="fetching"), RootState(current="ab12.."))     # "install"
 

@@ -1,4 +1,5 @@
-"""The agent of a board: it listens for orders, has them carried out by `edgekit_runtime.install`, and reports.
+"""The agent of a board.
+It listens for orders, has them carried out by `edgekit_runtime.install`, and reports.
 
     agent = Agent(AgentOptions("mqtts://porch-1:secret@broker:8883", "porch-1", Path("/var/lib/edgekit/camera")))
     agent.run(stop)                  # until `stop` is set

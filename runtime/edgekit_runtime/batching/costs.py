@@ -1,4 +1,5 @@
-"""What a batch costs, who is expected to come back, and what follows: measured, without a thread or a clock of its own.
+"""What a batch costs, who is expected to come back, and what follows.
+Measured, without a thread or a clock of its own.
 
     costs = learn(run_zeros, sizes=(1, 2, 4, 8, 16, 32))     # at the warm-up: run_zeros(n) runs a batch of n
     costs.first(33)                                          # 32, where 32 and then 1 is cheaper than 33 at once

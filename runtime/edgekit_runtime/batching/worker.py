@@ -1,4 +1,5 @@
-"""The engine's side: a gate that lets one thread in, what runs inside it, and the thread that runs what waits.
+"""The engine's side of a batcher.
+A gate that lets one thread in, what runs inside it, and the thread that runs what waits.
 
     worker = Worker(queue, gate, runs, patience_s, fallen=abandon)
     worker.begin()                          # by the queue, with the first request that has to wait

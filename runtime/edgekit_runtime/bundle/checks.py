@@ -1,5 +1,5 @@
-"""Parsing a manifest, and what it must be beyond its types: references that lead somewhere, sizes that fit, numbers
-that make sense.
+"""Parsing a manifest, and what it must be beyond its types.
+References that lead somewhere, sizes that fit, numbers that make sense.
 
     manifest = parse_manifest(data, where)
     check_manifest(manifest, where)                 # BundleError names the first thing that is wrong

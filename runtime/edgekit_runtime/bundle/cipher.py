@@ -1,4 +1,5 @@
-"""How one blob is encrypted: AES-256-GCM under a key of its own, found from the secret key and a salt.
+"""How one blob is encrypted.
+AES-256-GCM under a key of its own, found from the secret key and a salt.
 
     salt, sealed = encrypt(key, data, bound_to(model_id, "model"))
     data = decrypt(key, salt, sealed, bound_to(model_id, "model"))      # InvalidTag where one bit of anything differs

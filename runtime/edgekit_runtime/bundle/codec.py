@@ -1,5 +1,5 @@
-"""Dataclasses to JSON and back, with an error that names the place: manifests, and every record that edgekit keeps for
-itself.
+"""Dataclasses to JSON and back, with an error that names the place.
+Manifests, and every record that edgekit keeps for itself.
 
     value = to_json(manifest)
     manifest = from_json(Manifest, value, "manifest")      # BundleError: manifest.artifacts[0].bytes: 7.5 is not an int

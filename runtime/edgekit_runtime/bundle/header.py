@@ -1,4 +1,5 @@
-"""The head of an .ekb: everything before the first blob, judged over bytes, so that a download can be refused early.
+"""The head of an .ekb.
+Everything before the first blob, judged over bytes, so that a download can be refused early.
 
     while (need := header_needs(data, where)) > len(data):      # a few rounds: the lengths first, then all
         data += more(need - len(data))

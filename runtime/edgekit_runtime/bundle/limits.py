@@ -1,4 +1,5 @@
-"""How much of everything a manifest may hold: what a writer refuses to write, a reader refuses to read.
+"""How much of everything a manifest may hold.
+What a writer refuses to write, a reader refuses to read.
 
 The figures leave room for what models have (ImageNet-21k has 21,841 labels of at most 300 bytes) and no more than a
 small board can hold while it reads.

@@ -1,5 +1,5 @@
-"""The manifest of an .ekb bundle: what is inside, what it promises, the answers it must give, and which reader opens
-it.
+"""The manifest of an .ekb bundle.
+What is inside, what it promises, the answers it must give, and which reader opens it.
 
     check_reader("0.2.0", ("encrypted-blobs",), where)    # BundleError where this reader is too old, or lacks a feature
 

@@ -1,4 +1,5 @@
-"""The key of encrypted bundles: what it is, where it comes from, and what may be done with it.
+"""The key of encrypted bundles.
+What it is, where it comes from, and what may be done with it.
 
     secret = load_secret("file:/etc/edgekit/secret")         # or env:NAME, or cmd:"COMMAND ARGUMENTS"
     bundle = read_bundle("camera.ekb", secret=secret)

@@ -1,4 +1,5 @@
-"""How old something is, on boards whose clock starts in 1970, jumps when the network comes up, and sleeps.
+"""The age of an entry, on boards whose clocks cannot be trusted.
+They start in 1970, jump when the network comes up, and sleep.
 
     born = moment()
     age_s(born, moment())           # seconds, or None where it is unknown

@@ -1,4 +1,5 @@
-"""The disk tier: answers that survive a reboot, written behind by one thread, so that no request waits for the card.
+"""The disk tier.
+Answers that survive a reboot, written behind by one thread, so that no request waits for the card.
 
     disk = DiskCache(Path("answers.db"), namespace, max_bytes=256 << 20)
     disk.put(key, outputs)                  # returns at once

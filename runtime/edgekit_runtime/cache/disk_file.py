@@ -1,4 +1,5 @@
-"""The disk tier's file: answers in SQLite, made so that a memory card wears little, and kept through a disk's troubles.
+"""The disk tier's file.
+Answers in SQLite, made so that a memory card wears little, and kept through a disk's troubles.
 
     medium = Medium(path, max_bytes)            # raises CacheFileError for somebody else's database, and nothing else
     medium.attend(error)                        # what a reader met, or None: now and then, before writing

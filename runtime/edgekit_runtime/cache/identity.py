@@ -1,4 +1,5 @@
-"""What makes two requests the same: every byte the caller gave, its dtype and shape, the model and its contract.
+"""What makes two requests the same.
+Every byte the caller gave, its dtype and shape, the model and its contract.
 
     key, inputs = identify({"image": "cat.jpg"}, namespace)     # the file is read once, here
     flight, leads = flights.join(key)                           # identical requests share one inference

@@ -1,4 +1,5 @@
-"""The shared tier: answers that several hosts keep in one Redis or Valkey, behind each one's memory.
+"""The shared tier.
+Answers that several hosts keep in one Redis or Valkey, behind each one's memory.
 
     shared = SharedCache("redis://cache:6379/0", namespace, ttl_s=3600)
     shared.put(key, outputs)                # returns at once

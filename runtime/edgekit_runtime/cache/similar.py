@@ -1,4 +1,5 @@
-"""Two tiers for requests that are alike: pictures that changed little, and inputs whose vectors lie near each other.
+"""Two tiers for requests that are alike.
+Pictures that changed little, and inputs whose vectors lie near each other.
 
     similar = Similar(threshold=4.0)
     mark = similar.mark(items)              # None: an input is no picture

@@ -1,4 +1,5 @@
-"""The cache a request's journey talks to: exact answers in memory and on disk, and answers of requests that look alike.
+"""The cache a request's journey talks to.
+Exact answers in memory and on disk, and answers of requests that look alike.
 
     cache = Cache(MemoryCache(64 << 20), disk=DiskCache("answers.db", namespace), similar=Similar(4.0))
     if cache.pays(request.start):

@@ -1,4 +1,5 @@
-"""Canonical tensor -> the tensor one artifact takes, and the state that one run of it hands to the next.
+"""Canonical tensor -> the tensor one artifact takes.
+And the state that one run of it hands to the next.
 
     adapter = Adapter(contract.inputs[0], artifact.inputs[0])
     tensor = adapter(canonical)            # batch axis added: shape (1, ...)

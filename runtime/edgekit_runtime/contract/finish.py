@@ -1,4 +1,5 @@
-"""Raw engine outputs -> named, dequantized, read-only arrays; a classifier's best classes, an embedding's vector.
+"""Raw engine outputs -> named, dequantized, read-only arrays.
+A classifier's best classes, an embedding's vector.
 
 finisher = Finisher(contract, artifact.outputs)
 outputs = finisher(engine.run([tensor]))        # {"probs": float32 [1000]}

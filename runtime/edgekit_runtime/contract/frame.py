@@ -1,4 +1,5 @@
-"""What a camera hands out: BGR or RGB, YUV 4:2:0 in planes or 4:2:2 in one, with the padding that drivers leave.
+"""What a camera hands out.
+BGR or RGB, YUV 4:2:0 in planes or 4:2:2 in one, with the padding that drivers leave.
 
     model.predict(Frame(array, "bgr"))                                      # OpenCV, picamera2: uint8 [H, W, 3]
     model.predict(Frame(buffer, "nv12", width=1280, height=720, stride=1280))

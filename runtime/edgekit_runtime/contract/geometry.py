@@ -1,4 +1,5 @@
-"""Where a picture is placed for a network, and where the network's points lie in the picture: pure arithmetic.
+"""Where a picture is placed for a network, and the network's points in the picture.
+Pure arithmetic.
 
     placement = place(1280, 720, image)             # crop, inner size, offset on the network's canvas
     placement.geometry.to_caller(boxes)             # network pixels -> pixels of the caller's picture

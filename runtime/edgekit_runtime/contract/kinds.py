@@ -1,4 +1,5 @@
-"""The kinds of input, a row each: what the runtime does that depends on what an input is follows from its row.
+"""The kinds of input, a row each.
+What the runtime does that depends on what an input is follows from its row.
 
     kind_of(spec).dtypes(spec)              # of a canonical item; for an image uint8 first
     kind_of(spec).open("cat.jpg", spec)     # (pixels, where they lie in the picture)

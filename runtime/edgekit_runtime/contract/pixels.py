@@ -1,4 +1,5 @@
-"""uint8 pixels -> one artifact's numbers, `(pixel - mean) / std` and the quantization in one go.
+"""uint8 pixels -> one artifact's numbers.
+`(pixel - mean) / std` and the quantization are one step.
 
 The way is chosen once, from the specs, and is as short as the numbers allow:
 

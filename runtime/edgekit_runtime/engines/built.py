@@ -1,4 +1,5 @@
-"""A cache of engines built for this GPU, in the state folder: building takes seconds to minutes.
+"""A cache of engines built for this GPU, in the state folder.
+Building takes seconds to minutes.
 
     key = key_of(data, "tensorrt-rtx 1.7.1.116", shapes="1 1 1, 2 8 32", gpu=cuda.identity())
     plan = load_or_build(folder, key, lambda: builder.build(...))

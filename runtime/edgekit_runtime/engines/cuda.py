@@ -1,4 +1,5 @@
-"""The NVIDIA driver by its own interface (libcuda): which GPU is here, memory on it, and copies to and from it.
+"""The NVIDIA driver by its own interface (libcuda).
+Which GPU is here, memory on it, and copies to and from it.
 
     gpu().name, gpu().sm                         # "NVIDIA H200", (9, 0); EngineError where there is none
     with CudaLane() as lane:                         # a stream, and memory that lives as long as it

@@ -1,4 +1,5 @@
-"""An engine in a process of its own, behind the engine protocol: a crash or a hang ends only that process.
+"""An engine in a process of its own, behind the engine protocol.
+A crash or a hang ends only that process.
 
     host = IsolatedHost()
     engine = host.load("litert", "tflite", data, EngineSetup(threads=2))

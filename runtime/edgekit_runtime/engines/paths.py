@@ -1,4 +1,5 @@
-"""Which engine of a GPU runs on this machine, and why the others do not: each tries a small model in its own process.
+"""Which engine of a GPU runs on this machine, and why the others do not.
+Each tries a small model in its own process.
 
     for path in gpu_paths():
         print(path.engine, path.version, path.why or "runs")

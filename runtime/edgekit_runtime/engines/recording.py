@@ -1,4 +1,6 @@
-"""An engine that keeps the inputs of its first run and the time of its runs: a real example to measure with."""
+"""An engine that keeps the inputs of its first run and the time of its runs.
+A real example to measure with.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ONNX artifacts through TensorRT, or TensorRT for RTX where that is what is installed: one API, two packages.
+"""ONNX artifacts through TensorRT, or TensorRT for RTX where that is what is installed.
+One API, two packages.
 
 Rules:
 - precision is the file's: networks are strongly typed, so float16 comes from `onnx-f16` and 8 bits from

@@ -1,5 +1,5 @@
-"""TFLite artifacts through LiteRT (`ai-edge-litert`) or, where that has no wheel, `tflite-runtime` 2.14, and their
-delegates.
+"""TFLite artifacts through LiteRT or tflite-runtime, and their delegates.
+LiteRT is `ai-edge-litert`; where that has no wheel, `tflite-runtime` 2.14 runs them.
 
     delegate = load_delegate(interpreter_module, "libedgetpu.so.1,device=usb:0")
 

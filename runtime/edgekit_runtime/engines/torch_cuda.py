@@ -1,4 +1,5 @@
-"""ONNX artifacts through PyTorch with CUDA graphs: the engine for a GPU that TensorRT does not run on.
+"""ONNX artifacts through PyTorch with CUDA graphs.
+The engine for a GPU that TensorRT does not run on.
 
 Rules:
 - `onnx2pytorch` makes PyTorch operators of the file, in the file's own precision: float16 comes from `onnx-f16`. What

@@ -1,4 +1,5 @@
-"""Writing that survives a power cut, opening that follows no links, and what to do about foreign files.
+"""Writing that survives a power cut, and opening that follows no links.
+And what to do about foreign files.
 
     write_file(root / "journal.json", text)      # the old text or the new one, whenever the power goes
     with open_regular(path) as file: ...         # InstallError (planted) for a link, a pipe, a file with a second name

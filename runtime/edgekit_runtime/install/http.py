@@ -1,4 +1,5 @@
-"""Read one bundle over HTTP from a byte offset, as a bounded stream that knows its range and validators.
+"""Read one bundle over HTTP from a byte offset.
+It comes as a bounded stream that knows its range and validators.
 
     stream = get("https://models.example/net.ekb", start=4096, validator='"5f3e"', limits=DownloadLimits())
     while chunk := stream.read(): ...

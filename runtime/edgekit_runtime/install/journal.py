@@ -1,4 +1,5 @@
-"""What a root remembers, and what happens next: a journal and an event in, the next journal and the next work out.
+"""What a root remembers, and what happens next.
+A journal and an event in, the next journal and the next work out.
 
     journal = parse_journal(text, where)
     journal.answering   # the generation that `current` must point at; None where nothing was installed yet

@@ -1,4 +1,5 @@
-"""The self-test and the trial of a bundle before it becomes active, each in a process of its own.
+"""The self-test and the trial of a bundle before it becomes active.
+Each runs in a process of its own.
 
     proof = prove("selftest", bundle)       # every golden example, on the engine that an application would get
     proof = prove("trial", bundle)          # then a few hundred inferences, timed, and the most memory that they took

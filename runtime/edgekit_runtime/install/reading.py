@@ -1,4 +1,5 @@
-"""The trusted keys of a root, and reading its objects through the descriptor that holds their lock.
+"""The trusted keys of a root, and its objects read under their lock.
+They are read through the descriptor that holds it.
 
     said = trust_files(("/media/stick/ci.pub.pem",))
     said.names                               # ("trust/14873a41c0ffee00-ci.pub.pem",), which slot.json keeps

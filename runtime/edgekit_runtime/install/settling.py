@@ -1,4 +1,5 @@
-"""Settle a root: point `current` where the journal says, count failed starts, collect what is not needed.
+"""Settle a root.
+Point `current` where the journal says, count failed starts, collect what is not needed.
 
     journal = settle(root)              # under the lock; `current` is then what the journal says
     collected = collect("/var/lib/edgekit/camera")

@@ -1,4 +1,5 @@
-"""A generation on trial: its promise, its measurements, its starts, and the verdict as a pure function.
+"""A generation on trial.
+Its promise, its measurements, its starts, and the verdict as a pure function.
 
     start = begin(root, 4)          # before the bundle is opened
     start.end()                     # the model was closed in order

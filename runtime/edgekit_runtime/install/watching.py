@@ -1,5 +1,5 @@
-"""The generation that a model answers with, and its trial by the application: the model is watched, and the verdict is
-carried out in the root.
+"""The generation that a model answers with, and its trial by the application.
+The model is watched, and the verdict is carried out in the root.
 
     watch = TrialWatch(model, held)
     watch.start()               # a thread of its own, which looks once a second

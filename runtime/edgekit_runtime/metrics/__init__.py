@@ -1,4 +1,6 @@
-"""What models have done, for Prometheus: the page as text, and the page over HTTP on loopback."""
+"""What models have done, for Prometheus.
+The page as text, and the page over HTTP on loopback.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the models of a process have done, as a page for Prometheus (text exposition format 0.0.4), and its server.
+"""What the models of a process have done, as a page for Prometheus, and its server.
+The page is in text exposition format 0.0.4.
 
     print(metrics_text([measured]))                     # one page for any number of models
     with serve_metrics(model, port=9400) as server:     # or any function that makes the page

@@ -1,4 +1,5 @@
-"""The structure of an .onnx file, from its bytes: what ONNX Runtime would follow, open or allocate.
+"""The structure of an .onnx file, from its bytes.
+What ONNX Runtime would follow, open or allocate.
 
     facts = check(data, MAX_TENSOR_BYTES)
 

@@ -1,4 +1,5 @@
-"""Tensors and operators of a .tflite file: what their scales, strings, sparse levels and options must satisfy.
+"""Tensors and operators of a .tflite file.
+What their scales, strings, sparse levels and options must satisfy.
 
     check_node(data, node, tensors, "operator 3 (CONV_2D) of graph 0")
 

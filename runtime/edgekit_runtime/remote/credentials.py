@@ -1,4 +1,5 @@
-"""Credentials for a `Host`: a bearer token, the CA of its certificate, a certificate of this device.
+"""Credentials for a `Host`.
+A bearer token, the CA of its certificate, a certificate of this device.
 
 Rules:
 - a token is read when it is needed, from a variable or a file that other users may not read; it is in no message and on

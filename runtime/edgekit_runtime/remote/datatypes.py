@@ -1,4 +1,5 @@
-"""The protocol's datatypes as NumPy arrays: to and from little-endian bytes, to and from JSON lists.
+"""The protocol's datatypes as NumPy arrays.
+To and from little-endian bytes, to and from JSON lists.
 
     datatype_of(pixels.dtype)                              # "UINT8"
     from_bytes(view, "FP32", (1, 4), "input 'x'")          # a view where alignment allows, else a copy

@@ -1,4 +1,5 @@
-"""Open Inference Protocol v2, the inference request and its answer, as JSON or with the binary tensor extension.
+"""Open Inference Protocol v2: the inference request and its answer.
+As JSON, or with the binary tensor extension.
 
     wire = encode_request({"image": pixels}, binary=True, timeout_us=50_000)
     request = decode_request(body, wire.headers.get(HEADER_LENGTH))     # request.inputs["image"], read-only

@@ -1,4 +1,5 @@
-"""The first open of a (bundle, engine, board): golden examples in a process of its own, and what passed here before.
+"""The first open of a (bundle, engine, board).
+Golden examples in a process of its own, and what passed here before.
 
     ran = first_open(bundle, entry, engine.info)           # SelfTestError where the child failed, crashed or hung
     if not passed_before(bundle, entry, engine.info):

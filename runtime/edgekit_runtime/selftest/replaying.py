@@ -1,4 +1,4 @@
-"""Golden examples through an engine, and how far each answer is from the one that travelled with it.
+"""Golden examples through an engine, and the distance of each answer from the packed one.
 
 tested = replay(bundle, entry, engine)                 # SelfTestError at the first that is out of tolerance
 

@@ -1,4 +1,5 @@
-"""Sessions of one model: a frame's way, whose turn it is, and how many may be open (see the package for the rules).
+"""Sessions of one model.
+A frame's way, whose turn it is, and how many may be open (see the package for the rules).
 
     turns.wait()                  # returns when it is this caller's turn
     try: ...

@@ -1,4 +1,5 @@
-"""What a board reports of its own work: counted by the meter, cut into windows, spooled, and sent where its owner said.
+"""What a board reports of its own work.
+Counted by the meter, cut into windows, spooled, and sent where its owner said.
 
 meter -> one window a minute -> spool (SQLite) -> MQTT -> ... the ingestor's acknowledgement -> the spool forgets
 

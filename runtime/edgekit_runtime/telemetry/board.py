@@ -1,4 +1,5 @@
-"""What a board says of itself beside its inferences: load, memory, heat, disk, its name, and whether its clock is set.
+"""What a board says of itself beside its inferences.
+Load, memory, heat, disk, its name, and whether its clock is set.
 
     board = Board(Path("/var/lib/edgekit"))
     board.read()                # System(cpu=31.5, mem=44.0, temp=58.4, thr=0, disk=20111)

@@ -1,4 +1,5 @@
-"""Which windows to send next: a pure rule of what was sent, what was confirmed and what time it is.
+"""Which windows to send next.
+A pure rule of what was sent, what was confirmed and what time it is.
 
 Rules:
 - events first, then the newest window; what waits from before follows, oldest first, by the credit of an

@@ -1,4 +1,5 @@
-"""Timings of many answers: a histogram that is merged by adding, and the stages that an answer goes through.
+"""Timings of many answers.
+A histogram that is merged by adding, and the stages that an answer goes through.
 
     h = Histogram(); h.record(3.2); h.record(4.1)
     h.quantile(0.5)         # 3.2, within 1.1 %

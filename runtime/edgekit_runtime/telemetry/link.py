@@ -6,8 +6,8 @@ Rules:
 - every connection starts clean: nothing is kept in the client, what matters is in the owner's spool or store;
 - `step` waits for the network or for `wake`, never longer than asked, except while a connection is being made;
 - what went wrong last is one word in `trouble`, and counted: unreachable, unknown-host, tls, version, password,
-  refused, no-answer, lost, taken-over, too-large, forbidden; `said` is the broker's own reason, where it gave one;
-- every receipt of MQTT 5 is read: what the broker does not let this end publish or receive is `forbidden`;
+  refused, no-answer, lost, taken-over, too-large, forbidden (MQTT 5: what the broker lets this end neither publish nor
+  receive); `said` is the broker's own reason, where it gave one;
 - MQTT 5 bounds a packet both ways: the broker drops what is above `most_bytes`, and nothing goes out above the broker's
   bound, for which it would end the connection.
 

@@ -1,4 +1,5 @@
-"""Counts every answer: how many, from where, how long and in which stage, and what became of the budget.
+"""Counts every answer.
+How many, from where, how long and in which stage, and what became of the budget.
 
     meter.record("device", 4.2, True, {"decode": 0.4, "queue": 0.0, "engine": 3.6})
     meter.stats().latency_ms.p99                    # since the meter was made

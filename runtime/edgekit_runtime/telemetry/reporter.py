@@ -1,4 +1,5 @@
-"""The one thread that reports: cuts a window, spools it, sends it, forgets it when the ingestor has stored it.
+"""The one thread that reports.
+Cuts a window, spools it, sends it, forgets it when the ingestor has stored it.
 
     about = About("porch-1", "digits", "1", "9f3c..", "raspberry-pi-4")
     reporter = Reporter(meter, about, TelemetryOptions("mqtt://host", "porch-1"))

@@ -1,4 +1,5 @@
-"""A telemetry window: what one model did on one board in about a minute, as some hundred bytes of JSON.
+"""A telemetry window.
+What one model did on one board in about a minute, as some hundred bytes of JSON.
 
 Rules:
 - only the fields of docs/telemetry-format.md are in it: counts, histograms, names and versions; no input, label or

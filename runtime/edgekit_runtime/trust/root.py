@@ -1,4 +1,4 @@
-"""root.json: the file that says which keys a machine trusts, how many of them must sign, and until when.
+"""root.json: which keys a machine trusts, how many of them must sign, and until when.
 
     {"signed": {"type": "edgekit-root", "format": 1, "version": 3, "issued": "2026-11-22T00:00:00Z",
                 "expires": "2027-11-22T00:00:00Z",

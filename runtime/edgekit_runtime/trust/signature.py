@@ -1,4 +1,5 @@
-"""Ed25519 signatures over the DSSE pre-authentication encoding, verified before the signed bytes are parsed.
+"""Ed25519 signatures over the DSSE pre-authentication encoding.
+They are verified before the signed bytes are parsed.
 
     good = verify(manifest, signatures, {keyid: raw_public})        # the keyids whose signature holds, each once
 

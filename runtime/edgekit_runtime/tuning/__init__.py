@@ -1,4 +1,6 @@
-"""Which artifact, engine, thread count and delegate answers on this board: measured once, remembered, and explained."""
+"""Which artifact, engine, thread count and delegate answers on this board.
+Measured once, remembered, and explained.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Candidates (artifact, engine, threads, delegate) of a bundle on this board, their verdicts, and the file of verdicts.
+"""Candidates of a bundle on this board, their verdicts, and the file of verdicts.
+A candidate is an artifact, an engine, threads and a delegate.
 
     found = candidates(manifest, available(), TuningOptions(), cores=4)
     found[0]                    # what runs where nothing is measured: the bundle's own choice
@@ -10,15 +11,14 @@ Rules:
   was asked for comes before it. An artifact with a delegate's operators (an Edge TPU's) is never offered without one;
 - threads: what the caller or the bundle says, and 1, half and all of the cores; two can be slower than one;
 - `pin="primary"`: the primary artifact alone, on the first engine that runs it, by that engine's own choice of kernels:
-  the same answers on every machine that has this engine;
-- a degraded artifact runs only where its recipe is pinned: it answers beside the others, never in their place;
+  the same answers on every machine that has this engine. A degraded artifact runs only where its recipe is pinned: it
+  answers beside the others, never in their place;
 - engines of a GPU come first, with one thread count. They answer only after they were measured here, or where the
   caller asked for one: `engine="tensorrt"`, or "gpu" for any of them;
 - kernels other than the engine's own choice come last: they win seldom, and then by much. ONNX Runtime's fast 8-bit
   sums are a candidate only where they can saturate, an x86 without VNNI: elsewhere they are what the default computes;
 - a stored verdict is good for one bundle, board, runtime and set of engines; anything unreadable is as if it were not
-  there;
-- what a model may take is asked at each opening: among the measured, the fastest that fits.
+  there. How much memory a model may take is found at each opening: the fastest of the measured that fits answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The trial, in a child process: load each candidate, replay its golden examples, race it against the best so far.
+"""The trial, in a child process.
+Load each candidate, replay its golden examples, race it against the best so far.
 
 A candidate that crashes is a reason and not the application's end, and what the losers loaded is gone with the child.
 One line of JSON a fact, as soon as it is known:
@@ -18,8 +19,8 @@ Rules:
   three, and only the near ones run all rounds;
 - to take over, a challenger must be faster by more than the noise; at a tie the more promising one stays;
 - when the bound is over no other candidate enters, and those being compared are judged by what is known. No inference
-  is begun that is not needed to name a winner: a slow model's other examples are replayed by who opens it;
-- what an engine of a GPU takes to be built, loaded and warm does not count against the bound;
+  is begun that is not needed to name a winner: a slow model's other examples are replayed where it is opened. What
+  an engine of a GPU takes to be built, loaded and warm does not count against the bound;
 - fast 8-bit sums are admitted only where they give the very bits of the exact ones.
 """
 

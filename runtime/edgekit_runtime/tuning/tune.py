@@ -1,12 +1,13 @@
-"""Choosing the artifact and engine of this board: measured once in a child process, and kept.
+"""Choosing the artifact and engine of this board.
+Measured once in a child process, and kept.
 
     verdict = tune(bundle, TuningOptions(threads=None))
     verdict.chosen, verdict.how, verdict.why
 
 Rules:
 - about `bound_s` seconds of measuring, at the first opening of a bundle on a board with these engines; never again
-  until one of them changes. An inference that runs when they are over is not cut short, and nothing else is begun;
-- EDGEKIT_TUNE=off takes the bundle's default, EDGEKIT_TUNE=SECONDS another bound;
+  until one of them changes. An inference that runs when they are over is not cut short, and nothing else is begun.
+  EDGEKIT_TUNE=off takes the bundle's default, EDGEKIT_TUNE=SECONDS another bound;
 - a candidate must give the golden answers before it may win; one that crashes or hangs costs its child, not the
   application;
 - what an engine of a GPU takes to be built is not measuring: the bound and the silence leave room for it. The verdict

@@ -1,4 +1,5 @@
-"""Why an artifact lost what it lost: the cause in words, the figures that show it, and what to do.
+"""Why an artifact lost what it lost.
+The cause in words, the figures that show it, and what to do.
 
     causes = explain(examine(float_graph, quantized_graph, feeds))
     causes[0].what          # "the 0.01 % largest values stretch the range 9x: ..."

@@ -1,4 +1,6 @@
-"""Causes that lie in the values a layer makes: their range, their spread, what they are computed from."""
+"""Causes that lie in the values a layer makes.
+Their range, their spread, what they are computed from.
+"""
 
 from __future__ import annotations
 
