@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -144,8 +143,10 @@ def _add_users(passwd: Path, clear: Path, names: Sequence[str]) -> list[str]:
     new = {name: secrets.token_urlsafe(24) for name in dict.fromkeys(names) if name not in known}
     if new or not passwd.exists():
         before = clear.read_text() if clear.exists() else ""
-        _write_private(clear, before + "".join(f"{name} {password}\n" for name, password in new.items()))
-        _write_private(passwd, kept + "".join(f"{name}:{_hash(password)}\n" for name, password in new.items()))
+        own = "".join(f"{name} {password}\n" for name, password in new.items())
+        write_durably(clear, (before + own).encode(), 0o600)
+        brokers = "".join(f"{name}:{_hash(password)}\n" for name, password in new.items())
+        write_durably(passwd, (kept + brokers).encode(), 0o600)
     return list(new)
 
 
@@ -154,14 +155,3 @@ def _hash(password: str) -> str:
     salt = secrets.token_bytes(12)
     found = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
     return f"$7${_ITERATIONS}${base64.b64encode(salt).decode()}${base64.b64encode(found).decode()}"
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Whole or not at all, and never open to others for a moment."""
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)

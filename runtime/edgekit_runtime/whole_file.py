@@ -50,10 +50,10 @@ class Draft:
 
 
 @contextlib.contextmanager
-def draft_in(folder: int, name: str) -> Iterator[Draft]:
+def draft_in(folder: int, name: str, mode: int = 0o644) -> Iterator[Draft]:
     """A new file in an open folder, flushed to the disk at the end; removed on an error.
     Raises OSError."""
-    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o644, dir_fd=folder)
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, mode, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb", buffering=0) as file:
             yield Draft(file)
@@ -70,12 +70,12 @@ def replace_in(folder: int, draft: str, name: str) -> None:
     os.fsync(folder)
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """The folder is made where it is missing. Raises OSError."""
+def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """The folder is made where it is missing. mode: of a new file, from its first moment. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     folder, draft = os.open(path.parent, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)), _draft(path)
     try:
-        with draft_in(folder, draft) as file:
+        with draft_in(folder, draft, mode) as file:
             file.write(data)
         try:
             replace_in(folder, draft, path.name)
