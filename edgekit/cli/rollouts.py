@@ -47,7 +47,9 @@ STORE = click.option(
 @STORE
 @as_json
 def rollout(bundle: Path, url: str | None, server: str | None, as_json: bool, store: str, **given: Any) -> int:
-    """Move boards to BUNDLE in waves. The fleet server carries it out; boards need `edgekit agent`.
+    """Move boards to BUNDLE in waves.
+
+    The fleet server carries it out; boards need `edgekit agent`.
 
     \b
     edgekit fleet rollout net.ekb --waves 1%,10%,50%,100% --abort-over 5% --server https://fleet.example

@@ -127,7 +127,7 @@ RECOVERIES: dict[str, tuple[Scenario, Callable[[Trace], Spells], str]] = {
 
 
 def recovery(name: str, *, seeds: Sequence[int], seconds: float = 60.0) -> RecoveryTime:
-    """How soon after the end of this trouble a request is answered by the device or host that should answer it."""
+    """Seconds from the end of this trouble to the first answer from the right place."""
     scenario, spells, source = RECOVERIES[name]
     found = []
     for seed in seeds:

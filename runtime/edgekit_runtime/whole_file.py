@@ -71,7 +71,10 @@ def replace_in(folder: int, draft: str, name: str) -> None:
 
 
 def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """The folder is made where it is missing. mode: of a new file, from its first moment. Raises OSError."""
+    """The folder is made where it is missing. Raises OSError.
+
+    mode: of the file, from its first moment.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     folder, draft = os.open(path.parent, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)), _draft(path)
     try:
