@@ -17,7 +17,7 @@ from typing import Any
 
 from edgekit.building.subject import BuildSubject
 from edgekit_converters import contract_file, fidelity
-from edgekit_converters.compress.record import Joined
+from edgekit_converters.compress.record import JoinedOutput
 from edgekit_converters.contract_file.tasks import read_document
 from edgekit_converters.fidelity import Reference
 from edgekit_converters.sources.load import open_source
@@ -43,7 +43,7 @@ class Split:
 
     before: Contract
     names: tuple[str, ...]
-    joined: Joined | None
+    joined: JoinedOutput | None
 
     def answers(self, given: Reference, contract: Contract | None = None) -> Reference:
         """Answers as the model gives them now. contract: of the model that gave them, None for this one before."""

@@ -27,7 +27,7 @@ from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.strict_json import load_json
 
-__all__ = ["MEMBER", "Joined", "Record", "learnt_plan", "read_record", "with_record"]
+__all__ = ["MEMBER", "JoinedOutput", "Record", "learnt_plan", "read_record", "with_record"]
 
 MEMBER = "edgekit.json"
 """Name of the record in the archive."""
@@ -35,7 +35,7 @@ _MOST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedOutput:
     """The answer of a model before its outputs were split. output: its name; parts: the outputs that it is made of, in
     order; axis: along which, of an item's answer."""
 
@@ -56,7 +56,7 @@ class Record:
     steps: tuple[dict[str, Any], ...] = ()
     ranges: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     key: str = ""
-    joined: Joined | None = None
+    joined: JoinedOutput | None = None
 
 
 def with_record(data: bytes, record: Record) -> bytes:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.compress.channels import trace, without
 from edgekit_converters.compress.network import Network, free_name
-from edgekit_converters.compress.record import Joined
+from edgekit_converters.compress.record import JoinedOutput
 from edgekit_runtime.contract.spec import Contract, DetectionSpec
 
 __all__ = ["can_split", "detection_keys", "joining", "split", "split_answer"]
@@ -52,13 +52,13 @@ def column_axis(shape: tuple[int, ...], spec: DetectionSpec) -> int:
     return next(axis for axis, size in enumerate(shape) if size != 1)
 
 
-def joining(contract: Contract, names: Sequence[str]) -> Joined | None:
+def joining(contract: Contract, names: Sequence[str]) -> JoinedOutput | None:
     """None where the scores are no part of the old answer. contract: of the model before; names: of the new outputs."""
     spec, (output,) = contract.detection, contract.outputs
     assert spec is not None
     if spec.row != "box scores":
         return None
-    return Joined(output.name, tuple(names), column_axis(tuple(output.shape), spec))
+    return JoinedOutput(output.name, tuple(names), column_axis(tuple(output.shape), spec))
 
 
 def split_answer(

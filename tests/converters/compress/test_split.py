@@ -8,7 +8,7 @@ import pytest
 from edgekit_converters import contract_file
 from edgekit_converters.compress.boxes import box_layout
 from edgekit_converters.compress.network import read_network, to_keras
-from edgekit_converters.compress.record import Joined, Record, read_record, with_record
+from edgekit_converters.compress.record import JoinedOutput, Record, read_record, with_record
 from edgekit_converters.compress.split import can_split, detection_keys, joining, split, split_answer
 from edgekit_converters.errors import CompressError
 from edgekit_converters.sources import load
@@ -174,7 +174,7 @@ def test_a_metric_function_goes_on_reading_the_old_answer(tmp_path):
     np.testing.assert_array_equal(found[output.name], answer)
     path = tmp_path / "net.keras"
     path.write_bytes(with_record(path.read_bytes(), Record(joined=join)))
-    assert read_record(path).joined == Joined(output.name, ("boxes", "scores"), 0)
+    assert read_record(path).joined == JoinedOutput(output.name, ("boxes", "scores"), 0)
     _, _, sure = _network(_joined_before, tmp_path, row="box objectness scores", candidates="first")
     assert joining(sure, ("boxes", "scores")) is None
 
