@@ -238,6 +238,35 @@ def test_no_column_leaves_the_page(server, browser, width):
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+TWO_LINES = """
+return [...document.querySelectorAll("#device-label-1 .name small span")]
+  .filter((part) => part.offsetHeight > 1.9 * parseFloat(getComputedStyle(part).fontSize))
+  .map((part) => part.innerText);
+"""
+NARROW = """
+const list = document.getElementById("events");
+return [...list.children].filter((line) => line.offsetWidth < list.clientWidth).map((line) => line.innerText);
+"""
+
+
+def test_a_label_breaks_in_front_of_itself_and_an_event_takes_its_line(server, browser):
+    first = birth("label-1", site="site-10", group="north-hall", boot=1, received=int(time.time() * 1000))
+    other = birth("label-1", site="site-10", group="north-hall", boot=2, ver="2", received=int(time.time() * 1000))
+    server.store.commit([], [first, other])
+    size = {"width": 1280, "height": 844, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        browser.get(server.url + "?q=label-1")
+        labels = browser.find_elements("css selector", "#device-label-1 .name small span")
+        assert [label.text for label in labels] == ["raspberry-pi-4", "site-10", "north-hall"]
+        assert browser.execute_script(TWO_LINES) == []
+        browser.get(server.url + "device/label-1")
+        assert "runs digits 2 instead of digits 1" in text(browser, "events")
+        assert browser.execute_script(NARROW) == []
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_a_list_gains_and_loses_boards_as_they_change(server, browser):
     browser.get(server.url + "?state=offline")
     wait(browser, lambda b: text(b, "live") == "live")

@@ -134,14 +134,23 @@ function timeAxis(moments) {
   return [new Date(first - (now - first) / 50), new Date(now + (now - first) / 50)];
 }
 
-// A line where a version began or something was installed, with its name.
-function marksOf(marks, colour) {
+// A line where a version began or something was installed, with its name; names that would overlap stand below each other.
+function marksOf(marks, colour, range) {
+  const width = innerWidth > 820 ? Math.min(innerWidth, 1200) / 2 - 80 : innerWidth - 120; // of the narrowest chart
+  const msPerLetter = (7 * (range[1] - range[0])) / width;
+  const ends = [];
+  const rows = marks.map((mark) => {
+    const free = ends.findIndex((end) => end <= mark.t);
+    const row = free < 0 ? ends.length : free;
+    ends[row] = mark.t + msPerLetter * (mark.text.length + 1);
+    return row;
+  });
   const shapes = marks.map((mark) => ({
     type: "line", x0: new Date(mark.t), x1: new Date(mark.t), y0: 0, y1: 1, yref: "paper",
     line: { color: colour.quiet, width: 1, dash: "dot" },
   }));
-  const annotations = marks.map((mark) => ({
-    x: new Date(mark.t), y: 1, yref: "paper", yanchor: "top", xanchor: "left", showarrow: false,
+  const annotations = marks.map((mark, i) => ({
+    x: new Date(mark.t), y: 1, yshift: -12 * (rows[i] % 8), yref: "paper", yanchor: "top", xanchor: "left", showarrow: false,
     text: mark.text.replaceAll("<", "‹"), font: { size: 11, color: colour.quiet },
   }));
   return { shapes, annotations };
@@ -153,10 +162,11 @@ async function drawDevice(chart) {
   const colour = colours();
   const t = dates(series.t);
   const mode = modeOf(t);
-  const marks = marksOf(series.marks, colour);
+  const range = timeAxis([...t, ...dates(series.rolled.t)]);
+  const marks = marksOf(series.marks, colour, range);
   const options = (unit, extra) => {
     const made = layout(colour, unit, { ...marks, ...extra });
-    made.xaxis.range = timeAxis([...t, ...dates(series.rolled.t)]);
+    made.xaxis.range = range;
     return made;
   };
   const half = (unit, extra) => {
