@@ -19,6 +19,7 @@ from edgekit.fleet.alert_tables import AlertTables
 from edgekit.fleet.alerts import AlertFinding
 from edgekit.fleet.pages import app, show
 from edgekit.fleet.pages.charts import device_series
+from edgekit.fleet.rolling import RollingPace
 from edgekit.fleet.serve import FleetServer, Settings
 from edgekit.fleet.store import FleetDevice
 
@@ -30,7 +31,7 @@ def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     with Mosquitto(folder) as broker:
         settings = Settings(broker.url, store=f"sqlite:///{folder}/fleet.db", listen="127.0.0.1:0",
-            pace=Pace(chores_s=60),
+            pace=Pace(chores_s=60), rolling=RollingPace(alerts_s=3600.0),  # tests alone open alerts
                             every_s=0.1)  # fmt: skip
         with FleetServer(settings) as running:
             now = int(time.time() * 1000)
