@@ -106,9 +106,9 @@ class AlertTables:
             }
             silent = [what for (what,) in batch.execute(
                 "SELECT what FROM alert_silence WHERE until_ms > ?", (now_ms,)).fetchall()]  # fmt: skip
-            told: dict[int, list[str]] = {}
+            sent_to: dict[int, list[str]] = {}
             for number, sink in batch.execute("SELECT alert, sink FROM alert_told").fetchall():
-                told.setdefault(int(number), []).append(sink)
+                sent_to.setdefault(int(number), []).append(sink)
             opened = []
             for one in findings:
                 known = lasting.pop(one.key, None)
@@ -117,7 +117,7 @@ class AlertTables:
                         "UPDATE alert SET words = ?, facts = ?, seen_ms = ? WHERE id = ?",
                         (one.text, json.dumps(dict(one.facts)), now_ms, known.id),
                     )
-                    if _HELD_BACK in told.get(known.id, ()):
+                    if _HELD_BACK in sent_to.get(known.id, ()):
                         now = replace(known, text=one.text, facts=dict(one.facts), seen_ms=now_ms)
                         self._notify_opened(batch, now, sinks, silent, now_ms)
                     continue
@@ -137,7 +137,8 @@ class AlertTables:
                     "UPDATE alert SET cleared_ms = ?, words = ?, facts = ? WHERE id = ?",
                     (now_ms, over.text, json.dumps(over.facts), alert.id),
                 )
-                self._notify(batch, over, "cleared", [sink for sink in told.get(alert.id, ()) if sink in sinks], now_ms)
+                still = [sink for sink in sent_to.get(alert.id, ()) if sink in sinks]
+                self._notify(batch, over, "cleared", still, now_ms)
                 batch.execute("DELETE FROM alert_told WHERE alert = ?", (alert.id,))
             batch.execute("DELETE FROM alert WHERE cleared_ms > 0 AND cleared_ms < ?", (now_ms - _KEPT_MS,))
             batch.execute("DELETE FROM alert_message WHERE until_ms < ?", (now_ms,))

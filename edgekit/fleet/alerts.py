@@ -10,8 +10,7 @@ Rules:
   half of the answers each board counts once, so it hides nothing;
 - it names the stage that grew most, and the version since which, where the one before was well;
 - what falls silent has not recovered: `silent` says which findings ended for want of answers;
-- many boards of one site that go offline, lag or throttle together are one finding, and not one each;
-- the same thing has the same key, as long as it lasts.
+- many boards of one site that go offline, lag or throttle together are one finding, which keeps its key while it lasts.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Rules:
 - nothing is acknowledged before it is committed; what is committed is acknowledged by its contiguous mark, also again;
 - up to `most` messages, or what comes in `wait_s`, are one transaction; sooner where all that boards had credit for is
   there, because they wait for the next acknowledgement;
-- a payload that is refused is counted under one word, and stops nothing else;
-- a store that fails loses nothing: nothing is acknowledged, and the boards send it again;
+- a payload that is refused is counted under one word and stops nothing else; what a failing store could not take is
+  not acknowledged, and the boards send it again;
 - an acknowledgement gives a board with a backlog credit for more of it; no more is on its way to this ingestor than the
   broker queues for it;
 - whenever the ingestor comes to a broker it acknowledges nothing new to every board that it knows, some at a time: they

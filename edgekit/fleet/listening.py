@@ -27,7 +27,7 @@ MOST_HEAD_BYTES = 16 * 1024
 def bounded(*, request_s: float, most: int, most_a_peer: int, exempt: Collection[str] = ()) -> type[H11Protocol]:
     """A protocol class for `uvicorn.Config(http=...)`; its connections count together."""
 
-    class Protocol(_Bounded):
+    class Protocol(_BoundedProtocol):
         _table = _Table(request_s, min(most, _affordable()), most_a_peer, frozenset(exempt))
 
     return Protocol
@@ -49,9 +49,9 @@ class _Table:
     def __init__(self, request_s: float, most: int, most_a_peer: int, exempt: Collection[str]) -> None:
         self.request_s = request_s
         self._most, self._most_a_peer, self._exempt = most, most_a_peer, exempt
-        self._open: dict[_Bounded, str] = {}
+        self._open: dict[_BoundedProtocol, str] = {}
 
-    def admit(self, one: _Bounded, peer: str) -> bool:
+    def admit(self, one: _BoundedProtocol, peer: str) -> bool:
         """Count it, in the place of another one where the bound is reached.
         False if there is no place."""
         same = [other for other, address in self._open.items() if address == peer]
@@ -65,11 +65,11 @@ class _Table:
         self._open[one] = peer
         return True
 
-    def remove(self, one: _Bounded) -> None:
+    def remove(self, one: _BoundedProtocol) -> None:
         self._open.pop(one, None)
 
 
-class _Bounded(H11Protocol):
+class _BoundedProtocol(H11Protocol):
     _table: _Table
 
     def __init__(self, *given: Any, **named: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from edgekit.fleet.store import Event, FleetDevice, Rollup, quantiles
 from edgekit_runtime.telemetry import Histogram
 
-__all__ = ["Compared", "compare", "device_series", "mean_ms", "model_series"]
+__all__ = ["VersionSummary", "compare", "device_series", "mean_ms", "model_series"]
 
 _NAMES = ("t", "p50", "p95", "p99", "rate", "temp")
 _MARKED = ("install", "rollback", "trial")
@@ -106,7 +106,7 @@ def _marks(rollups: Sequence[Rollup], events: Sequence[Event], since_ms: int) ->
     return sorted(marks, key=lambda mark: mark["t"])
 
 
-class Compared:
+class VersionSummary:
     """One version on one profile over the whole time, beside the others."""
 
     def __init__(self, version: str, profile: str, rollups: Sequence[Rollup]) -> None:
@@ -123,12 +123,12 @@ class Compared:
         self.psi = max(known) if known else None
 
 
-def compare(rollups: Iterable[Rollup]) -> list[Compared]:
+def compare(rollups: Iterable[Rollup]) -> list[VersionSummary]:
     """A line a version and profile, by name."""
     groups: dict[tuple[str, str], list[Rollup]] = {}
     for rollup in rollups:
         groups.setdefault((rollup.version, rollup.profile), []).append(rollup)
-    return [Compared(*key, group) for key, group in sorted(groups.items())]
+    return [VersionSummary(*key, group) for key, group in sorted(groups.items())]
 
 
 def model_series(rollups: Iterable[Rollup]) -> dict[str, dict[str, list[Any]]]:

@@ -36,7 +36,7 @@ OFFERED: Mapping[State, tuple[Word, ...]] = {
 }
 _MEANS: Mapping[Word, str] = {
     "pause": "no further wave; boards that were ordered finish",
-    "resume": "go on; the wave in hand needs no figures then",
+    "resume": "continue; the wave in hand needs no figures then",
     "abort": "end; orders are withdrawn, boards that moved stay",
     "undo": "end; boards that moved go back to their former bundle",
 }
