@@ -1,6 +1,4 @@
-"""Errors of the workstation and the host that belong to no one package.
-And the line that prints an error.
-"""
+"""Errors of the workstation and the host, and the line that prints an error."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Make and measure every recipe once, side by side.
-And find the items whose answers changed.
+"""Make and measure every recipe once, and find the items whose answers changed.
 
     with Workers(2, progress) as workers:
         found = workers.run([partial(make, recipe, workers.progress) for recipe in recipes])

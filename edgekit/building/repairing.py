@@ -1,5 +1,5 @@
-"""INT8 artifacts brought back within the limit, or made again in another form.
-In one that the model and the board's runtime allow.
+"""INT8 artifacts brought back within the limit.
+Where repair fails they are made again, in a form that the model and the board's runtime allow.
 
     results = repair(maker, compared, boards, Search(limits, budget_s=120, jobs=2), say)
 

@@ -1,4 +1,4 @@
-"""edgekit fleet rollout and its kin: a fleet moved in waves, and back."""
+"""edgekit fleet rollout, pause, resume, abort, undo: move a fleet in waves, and back."""
 
 from __future__ import annotations
 

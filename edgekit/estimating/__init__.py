@@ -1,5 +1,5 @@
 """How long an artifact will take on a board that is not here.
-And what was measured so as to know it better.
+Anchors, measured on such a board, narrow the range.
 
 subject     what is asked about: a model file, or the artifacts of a bundle
 answer      the estimate for one board, layer by layer, or why there is none; records passed on as measured

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from edgekit.fleet.alert_tables import UNKNOWN, AlertTables, Message
 from edgekit.fleet.alerts import AlertFinding, Build, Rules, Snapshot, Trouble, evaluate, silent
+from edgekit.fleet.pages.show import span
 from edgekit.fleet.rollout_tables import RolloutTables, SharedStore
 from edgekit.fleet.store import BuildBoards, Event, FleetDevice, Query, Rollup
 from edgekit_runtime.errors import MemoryExceeded
@@ -165,19 +166,9 @@ def look(store: SharedStore, rollouts: RolloutTables, rules: Rules, now_ms: int,
     return Snapshot(now_ms, rows, _budgets(boards, rows), troubles, sites, stopped, drift, latency)
 
 
-def _lasting(ms: int) -> str:
-    minutes = round(ms / 60_000)
-    if minutes < 2:
-        return "a minute" if minutes else "less than a minute"
-    return next(
-        f"{minutes // length} {unit}" for length, unit in ((1440, "days"), (60, "hours"), (1, "minutes"))
-        if minutes >= 2 * length
-    )  # fmt: skip
-
-
 def _describe(state: str, row: FleetDevice, now_ms: int) -> str:
     if state == "offline":
-        return f"offline for {_lasting(now_ms - row.since_ms)}"
+        return f"offline for {span((now_ms - row.since_ms) / 1000)}"
     if state == "lagging":
         return f"{row.waiting:,} windows wait on the board"
     hot = "" if row.temp is None or row.temp < _HOT else f" at {row.temp:.0f} degrees"
@@ -239,7 +230,7 @@ def replay(store: SharedStore, rules: Rules, since_ms: int, now_ms: int) -> Iter
             else:
                 gone.pop(event.device, None)
         troubles = [
-            Trouble("offline", name, site_of.get(name, ""), f"offline for {_lasting(moment - one.at_ms)}")
+            Trouble("offline", name, site_of.get(name, ""), f"offline for {span((moment - one.at_ms) / 1000)}")
             for name, one in gone.items()
             if moment - one.at_ms >= 1000 * rules.offline_s
         ]

@@ -1,5 +1,4 @@
 """The way of one model's items to its Runtime.
-In order of arrival, no further than an engine can use, none too late.
 
     lane = Lane([model])
     answers = await lane.run([{"image": pixels}], deadline=loop.time() + 0.05)

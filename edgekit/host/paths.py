@@ -1,5 +1,4 @@
-"""Which way of computing answers for a served model.
-And why the engines of a GPU that do not answer do not.
+"""Which engine answers for a served model, and why those of a GPU do not.
 
     for engine, why in not_taken(model.describe()): ...          # ("tensorrt", "not installed: pip install ...")
 

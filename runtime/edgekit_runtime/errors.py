@@ -304,8 +304,7 @@ class ForkedError(EdgekitError):
 
 
 class SessionError(EdgekitError):
-    """A stateful model was asked without a session, or a stateless one with it.
-    Or the session ended."""
+    """A stateful model was asked without a session, a stateless one with it, or it ended."""
 
     code = "session"
 

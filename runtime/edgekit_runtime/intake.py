@@ -1,5 +1,4 @@
-"""What a caller passed -> one canonical item for each input of the contract.
-With it goes where its picture lies.
+"""What a caller passed -> one canonical item an input, and where its picture lies.
 
     intake = Intake(contract, entry.inputs)
     named = intake.take(image)                  # by name, and refused where it cannot fit

@@ -1,5 +1,4 @@
-"""A raw value -> the canonical array of one input.
-And what examples of each kind of input look like.
+"""A raw value -> the canonical array of one input; what examples of a kind look like.
 
     reader = Canonical(contract)
     inputs = reader({"image": array}, origin="data.npz, item 3")       # CalibrationError names the item

@@ -1,5 +1,4 @@
-"""What calibration saw of every tensor, in constant memory.
-And the ranges that follow from it.
+"""What calibration saw of every tensor, in constant memory, and the ranges from it.
 
     statistics = observe(graph, feeds, total=500)
     statistics.ranges("mse")["block_1/conv"]            # (-0.31, 5.2)

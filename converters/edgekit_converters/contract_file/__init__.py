@@ -1,5 +1,5 @@
 """What a model's inputs and outputs mean.
-From the model itself, and from the `.contract.toml` that a person put beside it.
+The model itself says it, and the `.contract.toml` that a person put beside it.
 
     file = find_contract_file(Path("model.keras"))      # model.contract.toml, or None
     contract = describe(source, file)

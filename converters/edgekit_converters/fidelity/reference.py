@@ -1,5 +1,5 @@
 """The original's answers, made once and compared with every artifact.
-And the examples that are chosen by them.
+Golden examples are chosen by them.
 
     answers = reference(source, contract, dataset)
     # they travel in the bundle, so that a board can prove its answers

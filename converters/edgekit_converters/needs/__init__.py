@@ -1,5 +1,4 @@
-"""What an artifact asks of the runtime that loads it.
-And which runtimes would refuse it or answer wrongly.
+"""What an artifact asks of a runtime, and which would refuse it or answer wrongly.
 
     needs = read_needs("tflite", artifact.data)
     barriers(needs, Runtime("tflite-runtime", "2.14.0", "aarch64"))         # () where nothing stands in the way

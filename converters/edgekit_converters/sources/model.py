@@ -1,5 +1,4 @@
-"""What every source becomes: a model that runs as it was trained.
-And the options to load it.
+"""What every source becomes: a model that runs as it was trained; options to load it.
 
     options = LoadOptions(shapes=dict([parse_shape("image=1,3,48,192")]))
     source = load(Path("net.onnx"), options)

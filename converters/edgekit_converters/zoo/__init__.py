@@ -1,5 +1,5 @@
 """Real trained networks, rebuilt from ordinary packages.
-For the demo, the tests and the benchmarks.
+The demo, the tests and the benchmarks run on them.
 
 save_efficientnet_lite0(Path("efficientnet_lite0.keras"))
 """

@@ -1,5 +1,4 @@
-"""Canonical tensor -> the tensor one artifact takes.
-And the state that one run of it hands to the next.
+"""Canonical tensor -> the tensor one artifact takes; a state from one run to the next.
 
     adapter = Adapter(contract.inputs[0], artifact.inputs[0])
     tensor = adapter(canonical)            # batch axis added: shape (1, ...)

@@ -1,5 +1,4 @@
-"""What a caller has -> the canonical tensor of one input.
-With it goes where it lies in the caller's picture.
+"""What a caller has -> the canonical tensor of one input, and its place in the picture.
 
 For an image input the caller may pass a path, encoded bytes (PNG, JPEG, ...), a PIL image, a camera's `Frame`, or an
 array: uint8 [H, W], [H, W, 1], [H, W, 3] or [H, W, 4] are pixels of any size (RGB order unless `color` says bgr); a

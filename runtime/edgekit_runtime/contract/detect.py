@@ -1,5 +1,4 @@
 """Detection: raw outputs -> boxes in the caller's own picture.
-And what a contract must say for that.
 
     found = boxes(answer.outputs, contract, geometry)       # [Box("cat", 15, 0.91, left=40.5, top=12.0, ...), ...]
     wrong = nonsense(contract)          # None, or Nonsense("row", "the output 'y' has 3 numbers ...", "Write ...")

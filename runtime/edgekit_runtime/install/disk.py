@@ -1,5 +1,5 @@
 """Writing that survives a power cut, and opening that follows no links.
-And what to do about foreign files.
+A file that edgekit did not leave gets an error that says what to do.
 
     write_file(root / "journal.json", text)      # the old text or the new one, whenever the power goes
     with open_regular(path) as file: ...         # InstallError (planted) for a link, a pipe, a file with a second name

@@ -1,5 +1,4 @@
-"""The status of a root, and commit and rollback by hand.
-And the remedy where a generation does not open.
+"""The status of a root, commit and rollback by hand, and what helps where neither opens.
 
     found = status("/var/lib/edgekit/camera")
     found.current.version, found.state, found.previous
