@@ -13,10 +13,13 @@ import tiny
 from native import compiled
 
 from edgekit.packaging import BundleArtifact
+from edgekit_runtime import readiness
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.contract import Adapter, Finisher
 from edgekit_runtime.engines import ENGINES, available
 from edgekit_runtime.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
+from edgekit_runtime.install.prove_child import run_trial
+from edgekit_runtime.jobs import bundle_job
 from edgekit_runtime.memory import MemoryBudget
 from edgekit_runtime.readiness import PROCESS_MB, Preparation, prepare
 from edgekit_runtime.tuning import Tuner, TuningOptions
@@ -91,6 +94,22 @@ def test_a_variant_that_mixes_its_items_up_is_dropped_and_told(with_batch, monke
     assert prepared.engine.sizes == (1,)
     assert any("in a batch of 4" in note for note in prepared.notes)
     prepared.close()
+
+
+@needs_tflite
+@pytest.mark.parametrize(("what", "offered"), [("selftest", [4]), ("trial", [])])
+def test_a_trial_whose_memory_is_judged_tries_no_batches(with_batch, monkeypatch, what, offered):
+    """The better they pay on a machine, the larger are those tried: a process of 103 MB took up to 333."""
+    offers, real = [], readiness.warm_up
+
+    def warm_up(bundle, entry, single, offer, load):
+        offers.append(sorted(offer))
+        return real(bundle, entry, single, offer, load)
+
+    monkeypatch.setattr(readiness, "warm_up", warm_up)
+    job = {"what": what, **bundle_job(with_batch), "answers": 5, "most_s": 5.0, "least": 5, "p99_ms": None}
+    run_trial({**job, "recipe": None, "engine": None}, lambda fact: None)
+    assert offers == [offered]
 
 
 @needs_tflite

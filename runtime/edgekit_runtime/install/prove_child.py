@@ -31,24 +31,28 @@ _TELL_EVERY_S = 1.0
 def run_trial(job: dict[str, Any], say: Say) -> dict[str, Any]:
     """say: called after an inference, now and then, that there was one. Raises EdgekitError."""
     bundle = bundle_of(job)
-    if job["what"] == "selftest":
+    selftest = job["what"] == "selftest"
+    if selftest:
         for entry in bundle.manifest.artifacts:
             if entry.role == "degraded":
                 _opened(bundle, entry.recipe, None).close()
-    with closing(_opened(bundle, job["recipe"], job["engine"])) as model:
+    with closing(_opened(bundle, job["recipe"], job["engine"], batching=selftest)) as model:
         last = model.describe()
         engine = f"{last['engine']['name']} {last['engine']['version']}"
         facts = {"engine": engine, "recipe": last["recipe"]}
-        if job["what"] == "selftest":
+        if selftest:
             tested = last["selftest"]
             examples = "1 golden example" if tested["examples"] == 1 else f"{tested['examples']} golden examples"
             return {**facts, "text": f"gives its {examples}, at most {tested['worst_steps']:.3g} steps apart"}
         return {**facts, "seen": _seen(model, bundle, job, say)}
 
 
-def _opened(bundle: Bundle, recipe: str | None, engine: str | None) -> Model:
+def _opened(bundle: Bundle, recipe: str | None, engine: str | None, *, batching: bool = True) -> Model:
     """As an application opens it, without a cache: every answer is the device's.
-    recipe: that one alone, by the defaults."""
+
+    recipe: that one alone, by the defaults. batching: not in a trial, whose memory is judged: the better batches pay on
+    this board, the larger are those that warming up tries, and no promise covers them.
+    """
     from edgekit_runtime.model import Model
     from edgekit_runtime.opened import OpenedBundle
     from edgekit_runtime.options import CacheOptions, Options
@@ -59,7 +63,8 @@ def _opened(bundle: Bundle, recipe: str | None, engine: str | None) -> Model:
         raise BundleError("nothing else is opened here", where=str(path))
 
     wanted = replace(TuningOptions.needed_by(bundle.manifest), engine=engine, pin=recipe)
-    opened = OpenedBundle(bundle, prepare(bundle, Preparation(wanted, tuning=None if recipe is None else Tuner(0.0))))
+    how = Preparation(wanted, batching=batching, tuning=None if recipe is None else Tuner(0.0))
+    opened = OpenedBundle(bundle, prepare(bundle, how))
     try:
         return Model(opened, Options(cache=CacheOptions(memory_mb=0)), never)
     except BaseException:
