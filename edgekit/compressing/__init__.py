@@ -7,6 +7,6 @@ report.model                        # out/net.keras: `edgekit build` takes it, a
 from __future__ import annotations
 
 from edgekit.compressing.journey import compress
-from edgekit.compressing.request import RECIPES, STEPS, CompressReport, CompressRequest, Measured
+from edgekit.compressing.request import RECIPES, STEPS, CompressReport, CompressRequest, MeasuredArtifact
 
-__all__ = ["RECIPES", "STEPS", "CompressReport", "CompressRequest", "Measured", "compress"]
+__all__ = ["RECIPES", "STEPS", "CompressReport", "CompressRequest", "MeasuredArtifact", "compress"]

@@ -41,12 +41,12 @@ from edgekit.compressing.request import (
     CompressReport,
     CompressRequest,
     Limits,
-    Measured,
+    MeasuredArtifact,
     check,
     line_of,
 )
 from edgekit.compressing.result import known_rows, read_beside, row_of, write_report
-from edgekit.compressing.splitting import Split, can_split, split_model
+from edgekit.compressing.splitting import OutputSplit, can_split, split_model
 from edgekit.compressing.steps import Bench, Teacher, carry_out, open_teacher
 from edgekit.packaging import write_whole
 from edgekit.version import __version__
@@ -114,11 +114,11 @@ class _Chain:
     what its artifacts are compared with. splits: whether its answer can be split; split: how it was, None for not."""
 
     path: Path
-    current: tuple[Measured, ...]
-    rows: tuple[Measured, ...]
+    current: tuple[MeasuredArtifact, ...]
+    rows: tuple[MeasuredArtifact, ...]
     subject: BuildSubject
     splits: bool
-    split: Split | None = None
+    split: OutputSplit | None = None
     steps: list[dict[str, Any]] = field(default_factory=list)
     made: Any = None
 
@@ -209,7 +209,7 @@ class _Journey:
             self._trained(chain, bench)
             return self._finished(chain, bench)
 
-    def _say_rows(self, rows: tuple[Measured, ...]) -> tuple[Measured, ...]:
+    def _say_rows(self, rows: tuple[MeasuredArtifact, ...]) -> tuple[MeasuredArtifact, ...]:
         for row in rows:
             self._say(line_of(row))
         return rows
@@ -326,7 +326,7 @@ class _Journey:
             return None if smaller in done else smaller
         return None if "qat" in done else "qat"
 
-    def _why_not(self, step: str, before: Sequence[Measured], after: Sequence[Measured]) -> str:
+    def _why_not(self, step: str, before: Sequence[MeasuredArtifact], after: Sequence[MeasuredArtifact]) -> str:
         """Why a step did not help, "" where it did."""
         limits = self._limits
         if not limits.packable(after):
@@ -343,7 +343,7 @@ class _Journey:
             return "" if limits.packed(after) < limits.packed(before) else "it takes no fewer bytes when compressed"
         return "" if limits.drop(after) < limits.drop(before) else "it loses no less than before"
 
-    def _gain(self, before: Sequence[Measured], after: Sequence[Measured]) -> dict[str, Any] | None:
+    def _gain(self, before: Sequence[MeasuredArtifact], after: Sequence[MeasuredArtifact]) -> dict[str, Any] | None:
         """Of the best artifact against the best before it; None where there is none, or no metric."""
         first, second = self._limits.best(before), self._limits.best(after)
         found = None if first is None or second is None else self._gauge.gain(first, second)
@@ -378,7 +378,7 @@ class _Journey:
             self._say(f"there is no page: {failed}")
         return report
 
-    def _teacher_row(self, bench: Bench) -> tuple[Measured, ...]:
+    def _teacher_row(self, bench: Bench) -> tuple[MeasuredArtifact, ...]:
         """What a teacher of its own scores on the evaluation set, as it is."""
         subject, teacher = bench.subject, bench.teacher
         labels = subject.reference.labels
@@ -397,7 +397,7 @@ class _Journey:
             for each in (subject.reference.outputs, renamed)
         )
         score = metric.compare(own, others)
-        row = Measured("teacher", "as it is", score.metric, score.original, score.artifact)
+        row = MeasuredArtifact("teacher", "as it is", score.metric, score.original, score.artifact)
         return self._say_rows((row,))
 
     def _data(self, subject: BuildSubject, given: Subset, kind: str, folder: Path) -> Any:
@@ -423,7 +423,7 @@ class _Journey:
         return TrainingData(x, np.asarray(labels, np.float32).reshape(len(labels), -1), "numbers")
 
     def _report(
-        self, rows: tuple[Measured, ...], steps: tuple[dict[str, Any], ...], model: Path | None
+        self, rows: tuple[MeasuredArtifact, ...], steps: tuple[dict[str, Any], ...], model: Path | None
     ) -> CompressReport:
         limits, kept_steps = self._limits, [step["step"] for step in steps if step["kept"]]
         last = [row for row in rows if row.step == (kept_steps[-1] if kept_steps else PLAIN)]

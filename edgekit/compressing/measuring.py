@@ -28,7 +28,7 @@ from edgekit.building.data import key
 from edgekit.building.making import Maker, RecipeResult, Workers
 from edgekit.building.repairing import Search, with_repairs
 from edgekit.building.subject import BuildSubject
-from edgekit.compressing.request import FLOATS, ORIGINAL, RECIPES, REPAIRED, CompressRequest, Gain, Measured
+from edgekit.compressing.request import FLOATS, ORIGINAL, RECIPES, REPAIRED, CompressRequest, Gain, MeasuredArtifact
 from edgekit_converters import fidelity, targets, workload
 from edgekit_converters.calibration import Subset
 from edgekit_converters.choose import MAX_DROP, ChoiceLimits
@@ -58,10 +58,10 @@ class Gauge:
         new = replace(subject, source=source, store=NO_STORE, scratch=None)
         return Maker(new, new.workspace(self._workers.progress), self._workers)
 
-    def rows(self, step: str, maker: Maker, recipes: Sequence[str] = RECIPES) -> tuple[Measured, ...]:
+    def rows(self, step: str, maker: Maker, recipes: Sequence[str] = RECIPES) -> tuple[MeasuredArtifact, ...]:
         return self._rows(step, maker, maker.workers.run([partial(maker.make, targets.recipe(one)) for one in recipes]))
 
-    def in_float(self, step: str, maker: Maker) -> tuple[Measured, ...]:
+    def in_float(self, step: str, maker: Maker) -> tuple[MeasuredArtifact, ...]:
         """A trained model's TFLite artifact in float, which no longer answers what the original does."""
         made = maker.convert(targets.recipe(FLOATS[0]))
         if made.artifact is not None:
@@ -70,11 +70,11 @@ class Gauge:
             made = replace(made, fidelity=found)
         return self._rows(step, maker, [made])
 
-    def originals(self, maker: Maker) -> tuple[Measured, ...]:
+    def originals(self, maker: Maker) -> tuple[MeasuredArtifact, ...]:
         """The model as it is, in float in each format."""
         return self.rows(ORIGINAL, maker, FLOATS)
 
-    def repaired(self, maker: Maker, plain: Sequence[Measured]) -> tuple[Measured, ...]:
+    def repaired(self, maker: Maker, plain: Sequence[MeasuredArtifact]) -> tuple[MeasuredArtifact, ...]:
         """What a build would make of plain INT8 that misses the limit, compared on all items; half of them chose it."""
         limits = ChoiceLimits(max_drop=MAX_DROP if self._request.max_drop is None else self._request.max_drop)
         search = Search(limits, self._request.repair_s, self._request.jobs)
@@ -98,11 +98,11 @@ class Gauge:
         (found,) = self._estimates(maker.subject, [maker.convert(targets.recipe(recipe))])
         return None if found is None else found.high_ms
 
-    def timed(self, subject: BuildSubject, rows: Sequence[Measured]) -> tuple[Measured, ...]:
+    def timed(self, subject: BuildSubject, rows: Sequence[MeasuredArtifact]) -> tuple[MeasuredArtifact, ...]:
         """With the median on this machine; without one where an engine refuses an artifact."""
         kept = {name: one for name, one in self._results.items() if one.artifact is not None}
         clock = timer(subject, self._store, list(kept.values()))
-        found: list[Measured] = []
+        found: list[MeasuredArtifact] = []
         for row in rows:
             one = kept.get((row.step, row.recipe))
             try:
@@ -111,7 +111,7 @@ class Gauge:
                 return tuple(rows)
         return tuple(found)
 
-    def gain(self, before: Measured, after: Measured) -> Gain | None:
+    def gain(self, before: MeasuredArtifact, after: MeasuredArtifact) -> Gain | None:
         """What the second loses less than the first; None where no metric fits the labels."""
         metric = self._metric(before)
         if metric is None:
@@ -120,7 +120,7 @@ class Gauge:
         low, high = found.ci95
         return Gain(before.step, after.recipe, found.metric, -found.drop, (-high, -low))
 
-    def _metric(self, row: Measured) -> Any:
+    def _metric(self, row: MeasuredArtifact) -> Any:
         """Of the outputs that the row's artifact has; None where none fits the labels."""
         subject = self._subjects[row.step, row.recipe]
         if subject.reference.labels is None:
@@ -128,7 +128,7 @@ class Gauge:
         metrics = fidelity.task_metrics(subject.contract.of_caller, subject.reference.labels, subject.metric)
         return metrics[0] if metrics else None
 
-    def _kept(self, row: Measured) -> list[Any]:
+    def _kept(self, row: MeasuredArtifact) -> list[Any]:
         """What its metric keeps of each item's answer."""
         name = row.step, row.recipe
         if name not in self._answers:
@@ -145,7 +145,7 @@ class Gauge:
             self._answers[name] = kept
         return self._answers[name]
 
-    def _rows(self, step: str, maker: Maker, results: Sequence[RecipeResult]) -> tuple[Measured, ...]:
+    def _rows(self, step: str, maker: Maker, results: Sequence[RecipeResult]) -> tuple[MeasuredArtifact, ...]:
         times = self._estimates(maker.subject, results)
         self._results |= {(step, one.recipe.name): one for one in results}
         self._subjects |= {(step, one.recipe.name): maker.subject for one in results}
@@ -164,12 +164,12 @@ class Gauge:
         return [one.estimate for one in candidates(profile, support, results, clocks)]
 
 
-def _measured(step: str, made: RecipeResult, time: Estimate | None) -> Measured:
+def _measured(step: str, made: RecipeResult, time: Estimate | None) -> MeasuredArtifact:
     found, artifact = made.fidelity, made.artifact
     if found is None or artifact is None:
-        return Measured(step, made.recipe.name, failed=made.failed or "it was not made")
+        return MeasuredArtifact(step, made.recipe.name, failed=made.failed or "it was not made")
     precision: Literal["int8", "float32"] = "int8" if made.recipe.precision == "int8" else "float32"
-    return Measured(
+    return MeasuredArtifact(
         step,
         made.recipe.name,
         found.metric,

@@ -31,7 +31,7 @@ __all__ = [
     "CompressRequest",
     "Gain",
     "Limits",
-    "Measured",
+    "MeasuredArtifact",
     "check",
     "line_of",
     "note_of",
@@ -98,7 +98,7 @@ class CompressRequest:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredArtifact:
     """One artifact. step: "original", "plain INT8", "repaired", "teacher", or the step that made its model. score,
     original: the metric of it and of the original on the evaluation set. drop: as `Fidelity.loss`; interval: 95 %, None
     without a metric. int8: share of the products in 8 bits, 0..1. macs: multiply-accumulates. low_ms, ms, high_ms: the
@@ -167,40 +167,40 @@ class Limits:
             raise CompressError(what, do="Choose another --profile: `edgekit profiles list` shows them")
         return cls(ChoiceLimits(max_drop=request.max_drop, budget_ms=request.budget_ms), recipes)
 
-    def packable(self, rows: Sequence[Measured]) -> list[Measured]:
+    def packable(self, rows: Sequence[MeasuredArtifact]) -> list[MeasuredArtifact]:
         """Those that a build could pack."""
         return [row for row in rows if row.recipe in self.recipes and row.drop is not None]
 
-    def is_on_time(self, row: Measured) -> bool:
+    def is_on_time(self, row: MeasuredArtifact) -> bool:
         budget = self.accuracy.budget_ms
         return budget is None or (row.high_ms is not None and row.high_ms <= budget)
 
-    def is_accurate(self, row: Measured) -> bool:
+    def is_accurate(self, row: MeasuredArtifact) -> bool:
         return row.drop is not None and self.accuracy.allow(row.drop)
 
-    def are_kept(self, rows: Sequence[Measured]) -> bool:
+    def are_kept(self, rows: Sequence[MeasuredArtifact]) -> bool:
         return any(self.is_on_time(row) and self.is_accurate(row) for row in self.packable(rows))
 
-    def is_broken(self, rows: Sequence[Measured]) -> bool:
+    def is_broken(self, rows: Sequence[MeasuredArtifact]) -> bool:
         """Whether an artifact of a format that the board runs cannot be made, or loses too much."""
         return any(row.recipe in self.recipes and not self.is_accurate(row) for row in rows)
 
-    def best(self, rows: Sequence[Measured]) -> Measured | None:
+    def best(self, rows: Sequence[MeasuredArtifact]) -> MeasuredArtifact | None:
         """The one that loses least of those on time; of all where none is."""
         made = self.packable(rows)
         timely = [row for row in made if self.is_on_time(row)] or made
         return min(timely, key=lambda row: math.inf if row.drop is None else row.drop, default=None)
 
-    def drop(self, rows: Sequence[Measured]) -> float:
+    def drop(self, rows: Sequence[MeasuredArtifact]) -> float:
         """Of the best one."""
         best = self.best(rows)
         return math.inf if best is None or best.drop is None else best.drop
 
-    def packed(self, rows: Sequence[Measured]) -> float:
+    def packed(self, rows: Sequence[MeasuredArtifact]) -> float:
         """The fewest bytes of a compressed artifact."""
         return min((float(row.packed_bytes) for row in self.packable(rows)), default=math.inf)
 
-    def cost(self, rows: Sequence[Measured]) -> float:
+    def cost(self, rows: Sequence[MeasuredArtifact]) -> float:
         """The least high end of an estimate; multiply-accumulates where there is none."""
         times = [row.high_ms for row in self.packable(rows) if row.high_ms is not None]
         return min(times) if times else min((float(row.macs) for row in self.packable(rows)), default=math.inf)
@@ -213,7 +213,7 @@ class CompressReport:
     or by plain INT8 where there is none. page: the HTML page, None where there is none."""
 
     model: Path | None
-    rows: tuple[Measured, ...]
+    rows: tuple[MeasuredArtifact, ...]
     steps: tuple[dict[str, Any], ...]
     verdict: str
     kept: bool
@@ -246,7 +246,7 @@ def note_of(step: dict[str, Any]) -> str:
     return f"{text}; {step['gain']['words']}" if step.get("gain") else text
 
 
-def _cells(row: Measured, note: str) -> tuple[str, ...]:
+def _cells(row: MeasuredArtifact, note: str) -> tuple[str, ...]:
     if row.failed:
         return (row.step, row.recipe, *[""] * 7, row.failed)
     score = "" if row.score is None else f"{row.score:.4f}"
@@ -258,7 +258,7 @@ def _cells(row: Measured, note: str) -> tuple[str, ...]:
     return (row.step, row.recipe, score, drop, macs, time, here, *sizes, note)
 
 
-def line_of(row: Measured) -> str:
+def line_of(row: MeasuredArtifact) -> str:
     """A row in words, for the console."""
     if row.failed:
         return f"{row.step}, {row.recipe}: {row.failed}"

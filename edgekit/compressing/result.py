@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgekit.compressing.request import CompressReport, CompressRequest, Measured
+from edgekit.compressing.request import CompressReport, CompressRequest, MeasuredArtifact
 from edgekit.errors import OutputError
 from edgekit.packaging import write_whole
 from edgekit_converters.errors import CompressError
@@ -24,17 +24,17 @@ from edgekit_runtime.strict_json import load_json
 __all__ = ["known_rows", "read_beside", "row_of", "write_report"]
 
 
-def row_of(stored: dict[str, Any]) -> Measured:
+def row_of(stored: dict[str, Any]) -> MeasuredArtifact:
     """As it was before it was JSON."""
     interval = stored["interval"]
-    return Measured(**stored | {"interval": None if interval is None else tuple(interval)})
+    return MeasuredArtifact(**stored | {"interval": None if interval is None else tuple(interval)})
 
 
 def report_file(folder: Path, model: Path) -> Path:
     return folder / f"{model.stem}-compress.json"
 
 
-def known_rows(request: CompressRequest, key: str) -> tuple[Measured, ...]:
+def known_rows(request: CompressRequest, key: str) -> tuple[MeasuredArtifact, ...]:
     """Empty where no run of that key left its file, or an older version did."""
     try:
         stored = load_json(report_file(request.output, request.model).read_bytes())

@@ -26,7 +26,7 @@ from edgekit_converters.sources.stated import toml_text
 from edgekit_converters.store import NO_STORE
 from edgekit_runtime.contract import Contract
 
-__all__ = ["Split", "can_split", "split_model"]
+__all__ = ["OutputSplit", "can_split", "split_model"]
 
 
 def can_split(subject: BuildSubject) -> bool:
@@ -37,7 +37,7 @@ def can_split(subject: BuildSubject) -> bool:
 
 
 @dataclass(frozen=True)
-class Split:
+class OutputSplit:
     """before: of the model whose one output was split. names: of its new outputs. joined: what gives the old one of
     them, None where nothing does."""
 
@@ -75,7 +75,7 @@ class Split:
         return replace(subject, source=source, contract=contract, metric=named, reference=reference)
 
 
-def split_model(path: Path, subject: BuildSubject) -> tuple[Any, Split]:
+def split_model(path: Path, subject: BuildSubject) -> tuple[Any, OutputSplit]:
     """(TrainedFile, how it was split). Raises CompressError for a model that cannot be made again."""
     from edgekit_converters.compress import split
     from edgekit_converters.compress.qat import TrainedFile, open_network
@@ -87,4 +87,4 @@ def split_model(path: Path, subject: BuildSubject) -> tuple[Any, Split]:
         model.save(Path(scratch) / "model.keras")
         data = (Path(scratch) / "model.keras").read_bytes()
     made = TrainedFile(data, {}, {"outputs": list(names)})
-    return made, Split(subject.contract, names, split.joining(subject.contract, names))
+    return made, OutputSplit(subject.contract, names, split.joining(subject.contract, names))

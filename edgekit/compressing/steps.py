@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from edgekit.building.data import Opener, cached_reference, key, survey_digest
 from edgekit.building.subject import BuildSubject
-from edgekit.compressing.request import CompressRequest, Limits, Measured
-from edgekit.compressing.splitting import Split
+from edgekit.compressing.request import CompressRequest, Limits, MeasuredArtifact
+from edgekit.compressing.splitting import OutputSplit
 from edgekit_converters import contract_file, fidelity
 from edgekit_converters.calibration import Dataset, Example, Subset
 from edgekit_converters.errors import CompressError
@@ -71,14 +71,14 @@ class Teacher:
         if len(own) == len(mine) == 1 and not pictures((*own, *mine)):
             shape, wanted = tuple(own[0].shape), tuple(mine[0].shape)
             if len(shape) == 3 and wanted != shape and wanted == (shape[-1], *shape[:-1]):
-                return _Rearranged(opener.open(path, labelled=False), mine[0].name, True)
+                return _RearrangedDataset(opener.open(path, labelled=False), mine[0].name, True)
             if wanted == shape:
-                return _Rearranged(opener.open(path, labelled=False), mine[0].name, False)
+                return _RearrangedDataset(opener.open(path, labelled=False), mine[0].name, False)
         return replace(opener, contract=self.contract, source=self.source).open(path, labelled=False)
 
 
 @dataclass(frozen=True)
-class _Rearranged:
+class _RearrangedDataset:
     """A dataset of one input under another name, its channels first where they were last; itself a Dataset."""
 
     dataset: Dataset
@@ -128,9 +128,9 @@ class Bench:
     progress: Progress
     say: Callable[[str], None]
     teacher: Teacher | None = None
-    rows: tuple[Measured, ...] = ()
+    rows: tuple[MeasuredArtifact, ...] = ()
     sparse: bool = False
-    split: Split | None = None
+    split: OutputSplit | None = None
 
 
 def open_teacher(request: CompressRequest, subject: BuildSubject, store: StageStore) -> Teacher | None:

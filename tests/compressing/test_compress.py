@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import edgekit
 from edgekit.cli.compress import compress as compress_command
-from edgekit.compressing import CompressReport, CompressRequest, Measured
+from edgekit.compressing import CompressReport, CompressRequest, MeasuredArtifact
 from edgekit.compressing.journey import _Chain, _Journey, _scratch
 from edgekit.compressing.request import Limits
 from edgekit.compressing.steps import _logits
@@ -231,7 +231,7 @@ def test_a_batch_of_one_with_batch_norm_is_refused_before_anything_is_measured(o
 
 
 def _row(step, recipe, drop, high_ms=None, macs=1000):
-    return Measured(step, recipe, "top1", 0.9, 0.9 - drop, drop, None, 1.0, 1, macs, high_ms, high_ms)
+    return MeasuredArtifact(step, recipe, "top1", 0.9, 0.9 - drop, drop, None, 1.0, 1, macs, high_ms, high_ms)
 
 
 def _of(**options):
@@ -246,7 +246,7 @@ def _chain(*rows, done=(), splits=False):
 
 BOARD = {"profile": "raspberry-pi-4"}
 NEAR, FAR = _row("plain INT8", "tflite-int8", 0.0, 9.0), _row("plain INT8", "tflite-int8", 0.04, 9.0)
-NOT_MADE = Measured("plain INT8", "tflite-int8", failed="boxes and scores under one scale")
+NOT_MADE = MeasuredArtifact("plain INT8", "tflite-int8", failed="boxes and scores under one scale")
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_a_narrower_network_has_to_take_less_time_and_training_to_lose_less():
     assert journey._why_not("prune", before, before) == "it takes no less time"
     assert journey._why_not("qat", faster, [_row("qat", "tflite-int8", 0.01, 4.0)]) == ""
     assert journey._why_not("qat", before, faster) == "it loses no less than before"
-    assert "no artifact" in journey._why_not("qat", before, [Measured("qat", "tflite-int8", failed="it broke")])
+    assert "no artifact" in journey._why_not("qat", before, [MeasuredArtifact("qat", "tflite-int8", failed="it broke")])
     onnx = _row("plain INT8", "onnx-int8-qdq", 0.0)
     assert journey._why_not("split", [NOT_MADE, onnx], [_row("split", "tflite-int8", 0.002), onnx]) == ""
     assert journey._why_not("split", [NOT_MADE, onnx], [NOT_MADE, onnx]) == "no format loses less than before"

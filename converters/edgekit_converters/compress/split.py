@@ -92,7 +92,7 @@ def split(network: Network, contract: Contract) -> Any:
     model = without(network, trace(network), np.zeros(0, np.int64))
     answer = model.outputs[0]
     axis = 1 + column_axis(tuple(answer.shape[1:]), spec)
-    cut = _Cut({operation.name for operation in model.operations})
+    cut = _Slicer({operation.name for operation in model.operations})
     boxes = cut(answer, axis, 0, 4)
     if spec.row == "box objectness scores":
         sure, rest = cut(answer, axis, 4, 5), cut(answer, axis, 5, int(answer.shape[axis]))
@@ -102,7 +102,7 @@ def split(network: Network, contract: Contract) -> Any:
     return keras.Model(model.input, [cut.named(boxes, "boxes"), cut.named(scores, "scores")])
 
 
-class _Cut:
+class _Slicer:
     """names: of the model's layers and of the arithmetic between them."""
 
     def __init__(self, names: set[str]) -> None:

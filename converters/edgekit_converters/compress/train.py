@@ -42,12 +42,12 @@ from edgekit_converters.progress import Progress, silent
 from edgekit_runtime.whole_file import write_cache
 
 __all__ = [
-    "Fitted",
+    "QatResult",
     "Teaching",
-    "Trained",
     "Trainee",
     "TrainingData",
     "TrainingOptions",
+    "TrainingResult",
     "answers_of",
     "fit",
     "loss_of",
@@ -146,7 +146,7 @@ class _State:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class TrainingResult:
     """values: of the trainee's variables and others at the best round. history: step, loss and score of each round.
     reason: why it ended before the last step, "" where it did not."""
 
@@ -164,7 +164,7 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Trained(Fitted):
+class QatResult(TrainingResult):
     """network: with channels equalised."""
 
     network: Network
@@ -180,7 +180,7 @@ def train(
     say: Callable[[str], None] = lambda line: None,
     *,
     hold_zeros: bool = False,
-) -> Trained:
+) -> QatResult:
     """In 8 bits, with the float network as its teacher. folder, say: as of `fit`. hold_zeros: of kernels."""
     used, _ = _parts(data, options)
     first = _batches(data.x, np.sort(used[:_CALIBRATION]), options.batch)
@@ -189,7 +189,7 @@ def train(
     teaching = Teaching(answers_of(Simulation(network, None), data.x, options.batch, progress))
     sparsity = held_zeros(network) if hold_zeros else None
     found = fit(simulation, data, teaching, options, folder, "qat", progress, say, sparsity=sparsity)
-    return Trained(found.values, found.history, found.reason, found.best_step, network, simulation)
+    return QatResult(found.values, found.history, found.reason, found.best_step, network, simulation)
 
 
 def fit(
@@ -203,7 +203,7 @@ def fit(
     say: Callable[[str], None] = lambda line: None,
     *,
     sparsity: Sparsity | None = None,
-) -> Fitted:
+) -> TrainingResult:
     """folder: for the state that a later run resumes, under this name; it must exist. say: is given a line after each
     round.
 
@@ -244,7 +244,7 @@ def fit(
         )
     if state.reason:
         say(f"training ended: {state.reason}")
-    return Fitted(state.best, tuple(state.history), state.reason, state.best_step)
+    return TrainingResult(state.best, tuple(state.history), state.reason, state.best_step)
 
 
 def _parts(data: TrainingData, options: TrainingOptions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
