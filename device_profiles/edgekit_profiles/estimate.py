@@ -175,7 +175,8 @@ def _case(profile: Profile, workload: Workload, framework: str, threads: int | N
         raise CannotEstimateError(f"nothing is known of the engine '{framework}'", where=where, do=MEASURE)
     if workload.unknown:
         names = ", ".join(sorted(set(workload.unknown))[:5])
-        free = any("known only at run time" in name for name in workload.unknown)
+        # An operation such as NonMaxSuppression makes answers of a free size, whatever its inputs' sizes are.
+        free = all("known only at run time" in name for name in workload.unknown)
         do = "Fix the sizes of its inputs: edgekit build MODEL --shape NAME=1,3,224,224" if free else MEASURE
         raise CannotEstimateError(f"the model has work that cannot be counted: {names}", where=where, do=do)
     if workload.batch != 1:

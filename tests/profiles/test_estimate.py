@@ -248,6 +248,13 @@ def test_a_free_size_is_refused_with_the_option_that_fixes_it():
     assert "--shape" in caught.value.do
 
 
+def test_a_size_that_an_operation_leaves_free_is_not_said_to_be_fixed_by_an_option():
+    unknown = ("NonMaxSuppression", "Gather of a shape known only at run time")
+    with pytest.raises(CannotEstimateError, match="NonMaxSuppression") as caught:
+        estimate(PI4, Workload("int8", (op("pw"),), unknown), "litert")
+    assert "--shape" not in caught.value.do
+
+
 @pytest.mark.parametrize(("work", "options", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_the_evidence_does_not_cover_is_refused(work: Workload, options: dict[str, object], message: str):
     with pytest.raises(CannotEstimateError) as caught:

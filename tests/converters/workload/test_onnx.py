@@ -99,7 +99,64 @@ def test_a_free_batch_counts_as_one_and_a_fixed_one_is_kept():
         assert read_workload("onnx", data, "float32").batch == batch
 
 
+def moved(body: str, inputs: str, **constants: np.ndarray) -> int:
+    """Elements that one operation counts as moving, whatever it makes."""
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 20]> g ({inputs}) => (float[a,b,c,d] y) {{ {body} }}'
+    )
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    (op,) = read_workload("onnx", model.SerializeToString(), "float32").ops
+    assert (op.kind, op.macs) == ("ew", 0)
+    return op.activation_elements
+
+
+def test_the_largest_of_a_row_are_found_in_many_times_the_time_of_moving_it():
+    row = "float[1,1,1,8400] x"
+    plain = moved("y = Sigmoid(x)", row)
+    chosen = moved("y, i = TopK(x, k)", row, k=np.array([300]))
+    assert plain == 2 * 8400
+    assert chosen == 16 * (8400 + 300 + 300)
+
+
+# name -> (operation, inputs, elements read and written): what exporters write beside products
+EXPORTED = {
+    "Trilu": ("y = Trilu(x)", "float[1,1,8,8] x", 2 * 64),
+    "CumSum": ("y = CumSum(x, a)", "float[1,1,8,8] x", 2 * 64),
+    "ScatterND": ("y = ScatterND(x, i, u)", "float[1,1,8,8] x, int64[1,1,2,3] i, float[1,1,2,8] u", 2 * 64 + 6 + 16),
+    "ScatterElements": (
+        "y = ScatterElements <axis = 3> (x, i, u)",
+        "float[1,1,8,8] x, int64[1,1,8,8] i, float[1,1,8,8] u",
+        24 * 4 * 64,
+    ),
+    "GridSample": ("y = GridSample(x, g)", "float[1,4,8,8] x, float[1,2,2,2] g", 8 * (256 + 8 + 16)),
+}
+
+
+@pytest.mark.parametrize(("body", "inputs", "elements"), EXPORTED.values(), ids=EXPORTED)
+def test_what_exporters_write_beside_products_is_counted(body: str, inputs: str, elements: int):
+    assert moved(body, inputs, a=np.array(3)) == elements
+
+
+EINSUMS = {
+    "attention": ('y = Einsum <equation = "bhqd,bhkd->bhqk"> (x, x)', "pw", 2 * 8 * 4 * 8, 0, True),
+    "a kernel": ('y = Einsum <equation = "bhqd, de -> bhqe"> (x, w)', "pw", 2 * 8 * 4 * 5, 20, False),
+    "one row": ('y = Einsum <equation = "bhqd,bhqd->"> (x, x)', "fc", 2 * 8 * 4, 0, True),
+}
+
+
+@pytest.mark.parametrize(("body", "kind", "macs", "weights", "computed"), EINSUMS.values(), ids=EINSUMS)
+def test_an_einsum_of_two_tensors_counts_its_products(body: str, kind: str, macs: int, weights: int, computed: bool):
+    work = read_workload("onnx", graph(body, "float[1,2,8,4] x", "float[a,b,c,d] y", w=kernel(4, 5)), "float32")
+    assert [(op.kind, op.macs, op.weight_elements, op.computed) for op in work.ops] == [(kind, macs, weights, computed)]
+
+
 UNKNOWN = {
+    "an einsum of three": (
+        'y = Einsum <equation = "abc,acd,ade->abe"> (x, x, x)',
+        "float[1,8,8] x",
+        "Einsum",
+    ),
+    "an einsum with dots": ('y = Einsum <equation = "...c,...d->...c"> (x, x)', "float[1,8,8] x", "Einsum"),
     "an operation without a rule": ("y = Det(x)", "float[1,8,8] x", "Det"),
     "a recurrent layer": ("y, h = GRU <hidden_size = 2> (x, w, w)", "float[1,8,8] x", "GRU"),
     "a free axis": ("y = Relu(x)", "float[1,A,8] x", "input 'x' of a shape known only at run time"),

@@ -132,6 +132,16 @@ def test_attention_is_counted_and_a_loop_is_named():
 
 
 @pytest.mark.convert
+def test_the_largest_of_a_row_are_found_in_many_times_the_time_of_moving_it():
+    tf = pytest.importorskip("tensorflow")
+    row = tf.TensorSpec((1, 600), tf.float32)
+    traced = tf.function(lambda x: tf.math.top_k(x, 50)).get_concrete_function(row)
+    data = tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
+    work = read_workload("tflite", data, "float32")
+    assert (work.unknown, [op.activation_elements for op in work.ops]) == ((), [40 * (600 + 50 + 50)])
+
+
+@pytest.mark.convert
 def test_a_fixed_batch_is_kept():
     keras = pytest.importorskip("keras")
     image = keras.Input((8,), batch_size=4)
