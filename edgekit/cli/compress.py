@@ -14,6 +14,16 @@ from edgekit.cli.progress import console_progress
 __all__ = ["compress"]
 
 
+def _sides(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
+    """(height, width) of "160", or of "120x160"."""
+    if text is None:
+        return None
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() for side in sides):
+        raise click.BadParameter("give a side in pixels, 160, or a height and a width, 120x160")
+    return int(sides[0]), int(sides[-1])
+
+
 @click.command()
 @click.argument("model", type=PATH)
 @click.option("--train", required=True, metavar="SET", help="Labelled inputs to train on, as for edgekit build.")
@@ -59,6 +69,18 @@ __all__ = ["compress"]
     default="sliced",
     show_default=True,
     help="distill: the derived student begins with MODEL's own weights, or with new ones.",
+)
+@click.option(
+    "--input",
+    "input_size",
+    callback=_sides,
+    metavar="SIDE",
+    help="distill: derive the student, of pictures of that side, or of HEIGHTxWIDTH: 160.",
+)
+@click.option(
+    "--features",
+    metavar="LAYER",
+    help="distill: the student also learns what that layer of the teacher gives. STUDENT=TEACHER where names differ.",
 )
 @click.option("--temperature", type=float, default=2.0, show_default=True, help="distill: softens answers of classes.")
 @click.option("--alpha", type=float, default=0.7, show_default=True, help="distill: the teacher's share of the loss.")

@@ -9,7 +9,6 @@ Rules:
 - without steps the limits decide: boxes beside scores that 8 bits break call for a split; too slow calls for pruning,
   or distilling where a teacher or a width is given; too much lost for training in 8 bits; where plain INT8 keeps both,
   nothing is trained;
-- no item of the evaluation set is trained on: where the training set holds one, it is refused and the items counted;
 - the same command again resumes what was interrupted, and makes nothing twice.
 """
 
@@ -18,7 +17,6 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -26,15 +24,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from edgekit.building.data import Opener, cached_survey, key, survey_digest
+from edgekit.building.data import Opener, key, survey_digest
 from edgekit.building.journey import output_folder, refuse_full_disk
 from edgekit.building.making import Maker, Workers
 from edgekit.building.request import BuildRequest
 from edgekit.building.subject import BuildSubject, open_subject
 from edgekit.compressing.measuring import Gauge
+from edgekit.compressing.moving import moved_contract, of_size, subject_of_size
 from edgekit.compressing.request import (
     PLAIN,
     STEPS,
@@ -47,11 +43,12 @@ from edgekit.compressing.request import (
 )
 from edgekit.compressing.result import known_rows, read_beside, row_of, write_report
 from edgekit.compressing.splitting import OutputSplit, can_split, split_model
-from edgekit.compressing.steps import Bench, Teacher, carry_out, open_teacher
+from edgekit.compressing.steps import HINTS, Bench, Teacher, carry_out, open_teacher
+from edgekit.compressing.training_set import ITEMS, check_labels, training_data, training_set
 from edgekit.packaging import write_whole
 from edgekit.version import __version__
 from edgekit_converters import contract_file, fidelity
-from edgekit_converters.calibration import Dataset, Subset, Survey, source_samples, visiting_order
+from edgekit_converters.calibration import Dataset, Subset, Survey, visiting_order
 from edgekit_converters.choose import MAX_DROP
 from edgekit_converters.compress.record import Record, read_record, with_record
 from edgekit_converters.errors import CompressError, SourceError
@@ -65,8 +62,8 @@ __all__ = ["compress"]
 _CALIBRATION = 500
 """Training items, at most, that plain INT8 is calibrated with."""
 _FEW = 32
-_SHOWN = 3
-_ITEMS = "items.npy"
+_OF_SIZE = "of-size"
+"""Folder of what is read again at another size."""
 
 
 def compress(
@@ -111,13 +108,15 @@ def _trainable(request: CompressRequest, say: Callable[[str], None]) -> Compress
 @dataclass
 class _Chain:
     """What was carried out so far. path: of the model that was kept last; current: what was measured of it; subject:
-    what its artifacts are compared with. splits: whether its answer can be split; split: how it was, None for not."""
+    what its artifacts are compared with; data: TrainingData. splits: whether its answer can be split; split: how it
+    was, None for not."""
 
     path: Path
     current: tuple[MeasuredArtifact, ...]
     rows: tuple[MeasuredArtifact, ...]
     subject: BuildSubject
     splits: bool
+    data: Any = None
     split: OutputSplit | None = None
     steps: list[dict[str, Any]] = field(default_factory=list)
     made: Any = None
@@ -150,14 +149,16 @@ class _Journey:
             metric=request.metric, contract=request.contract, options=request.options, cache=request.cache,
         )  # fmt: skip
         subject = open_subject(built, self._store, self._workers.progress)
-        given, found = self._train_set(subject)
-        kind = _check_labels(subject, found, request.train)
+        given, found = training_set(request, subject, self._store, self._workers.progress)
+        kind = check_labels(subject, found, request.train)
         if "split" in request.steps and not can_split(subject):
             what = "no output of the model holds boxes beside scores, so there is nothing to split"
             raise CompressError(what, where=str(request.model), do="Leave the step split out; see docs/compress.md")
         network = open_network(request.model)
         if request.steps != ("qat",):
             check_batch(network, request.batch, str(request.model))
+        if request.input_size is not None:
+            of_size(network, subject.contract, request.input_size, str(request.model))
         teacher = open_teacher(request, subject, self._store)
         name = self._key(subject, found, teacher)
         made = self._made()
@@ -193,10 +194,10 @@ class _Journey:
             what = f"{failed.recipe} cannot be made: {failed.failed}"
             raise CompressError(what, where=str(request.model), do="Build it: the report says what stands in the way")
         if not request.steps and self._limits.are_kept(plain) and not (splits and self._limits.is_broken(plain)):
-            return self._report(self._gauge.timed(subject, (*original, *plain)), (), None)
+            return self._report(self._gauge.timed((*original, *plain)), (), None)
         repaired = self._say_rows(self._gauge.repaired(maker, plain)) if request.repair_s else ()
         with _scratch(request.output, request.model.stem) as folder:
-            data = self._data(subject, Subset(given, readable), kind, folder)
+            data = training_data(subject, Subset(given, readable), kind, folder, self._workers.progress)
             store = DiskStore(folder) if request.cache is None else self._store
             batches = max(1, math.ceil(request.epochs * len(readable) / request.batch))
             options = TrainingOptions(batches, request.batch, request.rate, seed=request.seed, key=name)
@@ -205,7 +206,7 @@ class _Journey:
                 partial(self._gauge.high_ms, subject), self._workers.progress, self._say, teacher,
             )  # fmt: skip
             rows = (*original, *plain, *repaired)
-            chain = _Chain(request.model, plain, rows, subject, can_split(subject))
+            chain = _Chain(request.model, plain, rows, subject, can_split(subject), data)
             self._trained(chain, bench)
             return self._finished(chain, bench)
 
@@ -222,40 +223,11 @@ class _Journey:
             self._say(f"{self._result} is damaged: it is made again")
             return None
 
-    def _train_set(self, subject: BuildSubject) -> tuple[Dataset, Survey]:
-        """The training set, which holds no evaluation item. Raises CompressError, CalibrationError."""
-        request = self._request
-        opener = Opener(subject.contract, self._store, self._workers.progress, subject.source)
-        given = opener.open(request.train, labelled=subject.contract.task != "detection")
-        found = cached_survey(self._store, given, subject.contract, self._workers.progress)
-        evaluated = set(subject.sets.evaluation_items)
-        shared = [origin for one in found.by_digest if one in evaluated for origin in found.by_digest[one]]
-        if shared:
-            shown = ", ".join(shared[:_SHOWN]) + (", ..." if len(shared) > _SHOWN else "")
-            raise CompressError(
-                f"{len(shared)} of its {found.items} items are in the evaluation set too: {shown}",
-                where=request.train,
-                do="Take them out of one of the two: an accuracy on items that were trained on says nothing",
-            )
-        if found.not_finite:
-            raise CompressError(
-                f"{len(found.not_finite)} of its items hold NaN or infinity, {found.not_finite[0]} for one",
-                where=request.train,
-                do="Leave them out",
-            )
-        if len(found.digests) < 2 * request.batch:
-            raise CompressError(
-                f"{len(found.digests)} items are fewer than two batches of {request.batch}",
-                where=request.train,
-                do="Give more labelled items, or a smaller --batch",
-            )
-        return given, found
-
     def _key(self, subject: BuildSubject, found: Survey, teacher: Teacher | None) -> str:
         request = self._request
         settings = [request.steps, request.epochs, request.batch, request.rate, request.seed, request.max_drop]
         settings += [request.width, request.start, request.temperature, request.alpha, request.sparsity]
-        settings += [request.metric]
+        settings += [request.metric, request.input_size, request.features]
         settings += [] if teacher is None else [teacher.source.sha256, to_json(teacher.contract)]
         sets = (survey_digest(found), subject.sets.evaluation_digest, request.profile, request.budget_ms)
         return key("compress", subject.source.sha256, to_json(subject.contract), *sets, settings)
@@ -270,11 +242,14 @@ class _Journey:
             self._say(f"step {step}:")
             candidate = bench.folder / step / self._request.model.name
             candidate.parent.mkdir(exist_ok=True)
-            subject, split = chain.subject, chain.split
+            subject, split, data = chain.subject, chain.split, chain.data
             if step == "split":
                 made, split = split_model(chain.path, subject)
             else:
-                made = carry_out(step, chain.path, self._bench_of(chain, replace(bench, options=options)))
+                path, work = chain.path, self._bench_of(chain, replace(bench, options=options))
+                if step == "distill" and self._request.input_size is not None:
+                    path, work = self._of_size(chain, work, self._request.input_size)
+                made, subject, data = carry_out(step, path, work), work.subject, work.data
             write_whole(candidate, with_record(made.data, Record((), made.ranges)), "the model")
             if step == "split" and split is not None:
                 text = split.contract_text(self._contract_file())
@@ -292,11 +267,11 @@ class _Journey:
             chain.steps.append(record | {"rows": [asdict(row) for row in chain.rows]})
             if not why:
                 chain.path, chain.current, chain.made = candidate, rows, made
-                chain.subject, chain.split = subject, split
+                chain.subject, chain.split, chain.data = subject, split, data
 
     def _bench_of(self, chain: _Chain, bench: Bench) -> Bench:
         """For a step that begins with what was kept last."""
-        subject, data = chain.subject, bench.data
+        subject, data = chain.subject, chain.data
         if data.kind == "boxes":
             from edgekit_converters.compress.boxes import box_layout
 
@@ -305,11 +280,30 @@ class _Journey:
         made: dict[str, Any] = {"rows": chain.current, "split": chain.split, "sparse": "sparse" in chain.kept}
         return replace(bench, subject=subject, data=data, high_ms=times, **made)
 
+    def _of_size(self, chain: _Chain, bench: Bench, size: tuple[int, int]) -> tuple[Path, Bench]:
+        """(the model that was kept last for pictures of that size, not trained; what works with it)"""
+        from edgekit_converters.compress.qat import open_network
+
+        request, path = self._request, bench.folder / _OF_SIZE / self._request.model.name
+        path.parent.mkdir(exist_ok=True)
+        of_size(open_network(chain.path), chain.subject.contract, size, str(request.model)).save(path)
+        contract_file.default_file(path).write_text(self._contract_text(chain), encoding="utf-8")
+        subject = subject_of_size(path, chain.subject, request.train, request.evaluation, bench.progress)
+        opener = Opener(subject.contract, NO_STORE, bench.progress, subject.source)
+        given = Subset(opener.open(request.train), bench.chosen)
+        data = training_data(subject, given, bench.data.kind, path.parent, bench.progress)
+        return path, replace(bench, subject=subject, data=data)
+
     def _contract_file(self) -> Path:
-        """Of a detector, which has one."""
+        """Of a model of pictures or boxes, which has one."""
         file = self._request.contract or contract_file.find_contract_file(self._request.model)
         assert file is not None
         return file
+
+    def _contract_text(self, chain: _Chain) -> str:
+        """Of the file that goes beside the model that was kept last."""
+        file = self._contract_file()
+        return chain.split.contract_text(file) if chain.split else moved_contract(file, chain.subject.contract.labels)
 
     def _next(self, chain: _Chain) -> str | None:
         """The step to carry out now, None for no more."""
@@ -337,7 +331,7 @@ class _Journey:
                 row for row in limits.packable(after) if row.drop is not None and row.drop < _known(was[row.recipe])
             ]
             return "" if gains else "no format loses less than before"
-        if step == "prune" or (step == "distill" and self._request.width is not None):
+        if step == "prune" or (step == "distill" and self._request.narrows):
             return "" if limits.cost(after) < limits.cost(before) else "it takes no less time"
         if step == "sparse":
             return "" if limits.packed(after) < limits.packed(before) else "it takes no fewer bytes when compressed"
@@ -353,18 +347,19 @@ class _Journey:
         """What was kept is written, if it keeps the limit of accuracy where it was made narrower."""
         most = MAX_DROP if self._request.max_drop is None else self._request.max_drop
         lost = self._limits.drop(chain.current)
-        shrunk = {"prune", "sparse"} & set(chain.kept) or ("distill" in chain.kept and self._request.width is not None)
+        shrunk = {"prune", "sparse"} & set(chain.kept) or ("distill" in chain.kept and self._request.narrows)
         if shrunk and not replace(self._limits.accuracy, max_drop=most).allow(lost):
             chain.discard_all(f"in the end it loses {100 * lost:.2f} points, more than the {100 * most:.4g} allowed")
         rows = (*chain.rows, *self._teacher_row(bench))
-        timed = self._gauge.timed(bench.subject, rows)
+        timed = self._gauge.timed(rows)
         if chain.made is None:
             return self._written(self._report(timed, tuple(chain.steps), None), bench.options.key)
         request = self._request
         file = request.contract or contract_file.find_contract_file(request.model)
         if file is not None:
-            text = file.read_bytes() if chain.split is None else chain.split.contract_text(file).encode()
-            write_whole(contract_file.default_file(self._result), text, "the contract file")
+            write_whole(
+                contract_file.default_file(self._result), self._contract_text(chain).encode(), "the contract file"
+            )
         joined = None if chain.split is None else chain.split.joined
         chain.steps[-1]["rows"] = [asdict(row) for row in rows]
         record = Record(tuple(chain.steps), chain.made.ranges, bench.options.key, joined)
@@ -399,28 +394,6 @@ class _Journey:
         score = metric.compare(own, others)
         row = MeasuredArtifact("teacher", "as it is", score.metric, score.original, score.artifact)
         return self._say_rows((row,))
-
-    def _data(self, subject: BuildSubject, given: Subset, kind: str, folder: Path) -> Any:
-        """The training set as the model takes it, in a file of the folder: it may be larger than the memory."""
-        from edgekit_converters.compress.train import TrainingData
-
-        samples = source_samples(given, subject.contract, subject.source)
-        x: NDArray[np.float32] | None = None
-        labels: list[Any] = []
-        for index, example in enumerate(given):
-            (item,) = samples.adapt(example)
-            if x is None:
-                file = folder / _ITEMS
-                x = np.lib.format.open_memmap(file, "w+", np.float32, (len(given), *item.shape[1:]))
-            x[index] = item[0]
-            labels.append(example.label)
-            self._workers.progress("reading the training set", index + 1, len(given))
-        assert x is not None
-        if kind == "boxes":
-            return TrainingData(x, None, "boxes")
-        if kind == "classes":
-            return TrainingData(x, np.asarray(labels, np.int64), "classes")
-        return TrainingData(x, np.asarray(labels, np.float32).reshape(len(labels), -1), "numbers")
 
     def _report(
         self, rows: tuple[MeasuredArtifact, ...], steps: tuple[dict[str, Any], ...], model: Path | None
@@ -458,35 +431,6 @@ def _known(drop: float | None) -> float:
     return math.inf if drop is None else drop
 
 
-def _check_labels(subject: BuildSubject, found: Survey, train: str) -> Literal["classes", "numbers", "boxes"]:
-    """What labels are; what is no class was refused where it was read. A detector's are of any form, and are not read.
-
-    Raises CompressError for labels that are missing or all the same."""
-    if subject.contract.task == "detection":
-        return "boxes"
-    evaluation = subject.sets.evaluation.name
-    sets = ((train, found.labels), (evaluation, list(map(str, subject.reference.labels or ()))))
-    for where, labels in sets:
-        missing = labels.count("") if labels else len(subject.reference)
-        if missing:
-            raise CompressError(
-                f"{missing} of its {len(labels) or missing} items have no label",
-                where=where,
-                do="Give labels: sub-folders named as the classes, or `y` in an .npz",
-            )
-    if subject.contract.task != "classification":
-        return "numbers"
-    for where, labels in sets:
-        counted = Counter(labels)
-        if len(counted) < 2:
-            raise CompressError(
-                f"all its {len(labels)} items have one label, {next(iter(counted))}",
-                where=where,
-                do="Give items of every class that the model knows",
-            )
-    return "classes"
-
-
 @contextmanager
 def _scratch(output: Path, name: str) -> Iterator[Path]:
     """A folder for the state of a run: it goes when the run is over, or nothing was trained yet.
@@ -500,6 +444,8 @@ def _scratch(output: Path, name: str) -> Iterator[Path]:
         yield folder
         finished = True
     finally:
-        (folder / _ITEMS).unlink(missing_ok=True)
+        for large in (ITEMS, HINTS):
+            (folder / large).unlink(missing_ok=True)
+        shutil.rmtree(folder / _OF_SIZE, ignore_errors=True)
         if finished or not any(folder.glob("*.npz")):
             shutil.rmtree(folder, ignore_errors=True)

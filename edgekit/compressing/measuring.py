@@ -3,7 +3,7 @@
     gauge = Gauge(request, store, workers)
     rows = gauge.rows("qat", gauge.maker_of(path, subject))
     gauge.gain(before, after)                          # Gain(points=0.021, ci95=(0.008, 0.034)): outside the noise
-    rows = gauge.timed(subject, rows)                  # with here_ms, one artifact after the other
+    rows = gauge.timed(rows)                  # with here_ms, one artifact after the other
 
 Rules:
 - what decides is the estimate of the file and the board alone, as a bundle says it; times of this workstation are taken
@@ -98,15 +98,20 @@ class Gauge:
         (found,) = self._estimates(maker.subject, [maker.convert(targets.recipe(recipe))])
         return None if found is None else found.high_ms
 
-    def timed(self, subject: BuildSubject, rows: Sequence[MeasuredArtifact]) -> tuple[MeasuredArtifact, ...]:
-        """With the median on this machine; without one where an engine refuses an artifact."""
+    def timed(self, rows: Sequence[MeasuredArtifact]) -> tuple[MeasuredArtifact, ...]:
+        """With the median on this machine, those of one input in one go; without one where an engine refuses an
+        artifact."""
         kept = {name: one for name, one in self._results.items() if one.artifact is not None}
-        clock = timer(subject, self._store, list(kept.values()))
+        inputs = {name: self._subjects[name].contract.inputs for name in kept}
+        clocks = {
+            of: timer(self._subjects[name], self._store, [one for other, one in kept.items() if inputs[other] == of])
+            for name, of in inputs.items()
+        }
         found: list[MeasuredArtifact] = []
         for row in rows:
-            one = kept.get((row.step, row.recipe))
+            name = row.step, row.recipe
             try:
-                found.append(row if one is None else replace(row, here_ms=clock(one).mid_ms))
+                found.append(replace(row, here_ms=clocks[inputs[name]](kept[name]).mid_ms) if name in kept else row)
             except EdgekitError:
                 return tuple(rows)
         return tuple(found)

@@ -57,9 +57,10 @@ class CompressRequest:
     steps: empty where the limits decide. epochs: passes over the training set for each step, at most. max_drop: points
     of the metric, budget_ms: of the board's estimate; None for no limit. cache: as a build's. teacher: a model that
     edgekit reads, None for the model itself; width: share of the channels that a derived student has, None for the
-    model as the student; start: its weights. temperature, alpha: as of `Teaching`. repair_s: seconds for what a build
-    would repair, 0 for not. beside: folders of results with other seeds, which the page shows, too. sparsity: share of
-    each kernel's weights that the step sparse makes zero. metric: as a build's.
+    model as the student; start: its weights. input_size: (height, width) of its picture, None for the model's.
+    features: "LAYER" or "STUDENT=TEACHER", layers whose maps it learns, too. temperature, alpha: as of `Teaching`.
+    repair_s: seconds for what a build would repair, 0 for not. beside: folders of results with other seeds, which the
+    page shows, too. sparsity: share of each kernel's weights that the step sparse makes zero. metric: as a build's.
     """
 
     model: Path
@@ -82,6 +83,8 @@ class CompressRequest:
     teacher: Path | None = None
     width: float | None = None
     start: Literal["sliced", "new"] = "sliced"
+    input_size: tuple[int, int] | None = None
+    features: str | None = None
     temperature: float = 2.0
     alpha: float = 0.7
     repair_s: float = 0.0
@@ -91,7 +94,12 @@ class CompressRequest:
 
     @property
     def distills(self) -> bool:
-        return self.teacher is not None or self.width is not None
+        return self.teacher is not None or self.narrows
+
+    @property
+    def narrows(self) -> bool:
+        """Whether the student is derived of the model."""
+        return self.width is not None or self.input_size is not None
 
     def load_profile(self) -> Profile | None:
         return open_catalogue(self.profile_paths).load(self.profile) if self.profile else None
@@ -321,10 +329,16 @@ def _check_steps(request: CompressRequest) -> None:
     if "distill" in request.steps and not request.distills:
         raise CompressError(
             "the step distill needs a teacher or a student",
-            do="Give --teacher MODEL, whose student is the model; or --width 0.5, to derive a student of the model",
+            do="Give --teacher MODEL, whose student is the model; or --width 0.5 or --input, to derive a student of it",
         )
     if request.steps and request.distills and "distill" not in request.steps:
-        raise CompressError("--teacher and --width are of the step distill", do="Add it: --steps distill")
+        raise CompressError("--teacher, --width and --input are of the step distill", do="Add it: --steps distill")
+    if request.features is not None and not request.distills:
+        raise CompressError(
+            "--features is of the step distill", do="Add a student: --steps distill --width 0.5, or --teacher"
+        )
+    if request.input_size is not None and min(request.input_size) < 1:
+        raise CompressError(f"--input is {min(request.input_size)}", do="Give the side of a picture: --input 160")
     if request.distills and not request.steps and request.budget_ms is None:
         raise CompressError("nothing calls for the step distill", do="Give --steps distill, or --budget-ms")
     if "prune" in request.steps and request.budget_ms is None:

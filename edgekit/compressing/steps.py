@@ -25,7 +25,7 @@ from edgekit.building.subject import BuildSubject
 from edgekit.compressing.request import CompressRequest, Limits, MeasuredArtifact
 from edgekit.compressing.splitting import OutputSplit
 from edgekit_converters import contract_file, fidelity
-from edgekit_converters.calibration import Dataset, Example, Subset
+from edgekit_converters.calibration import Dataset, Example, Subset, source_samples
 from edgekit_converters.errors import CompressError
 from edgekit_converters.progress import Progress
 from edgekit_converters.sources import SourceModel
@@ -38,8 +38,10 @@ from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
 from edgekit_runtime.contract.kinds import pictures
 
-__all__ = ["Bench", "Teacher", "carry_out", "open_teacher"]
+__all__ = ["HINTS", "Bench", "Teacher", "carry_out", "open_teacher"]
 
+HINTS = "hints.npy"
+"""What a layer of the teacher gives to each training item, while it is trained."""
 _LEAST_PROBABILITY = 1e-7
 """Of an answer in probabilities, before its logarithm is taken."""
 _TRIES = 4
@@ -64,6 +66,14 @@ class Teacher:
         return cached_reference(
             opener.store, name, lambda: fidelity.reference(self.source, self.contract, part, opener.progress)
         )
+
+    def items(self, opener: Opener, path: str, chosen: list[int]) -> Iterator[NDArray[Any]]:
+        """Of a set, as the teacher takes them, each with a batch axis of 1; it has one input."""
+        given = self._open(opener, path)
+        samples = source_samples(given, self.contract, self.source)
+        for example in Subset(given, chosen):
+            (item,) = samples.adapt(example)
+            yield item
 
     def _open(self, opener: Opener, path: str) -> Dataset:
         """As the teacher takes it: arrays that are the student's but for a name or channels first are moved."""
@@ -225,10 +235,26 @@ def _distill(path: Path, bench: Bench) -> Any:
     answers = _logits(given if bench.split is None else bench.split.answers(given, teacher.contract), bench.data.kind)
     teaching = Teaching(answers, request.alpha, request.temperature)
     run = FloatRun("distill", bench.options, bench.folder, bench.progress, bench.say)
+    if request.features is not None:
+        hints, wanted = _hints(teacher, opener, bench, student)
+        teaching, run = replace(teaching, hints=wanted), replace(run, adapted=hints.adapted)
     made = train_float(network, student, bench.data, teaching, run)
     settings: dict[str, Any] = {"width": request.width, "start": request.start if request.width is not None else None}
+    settings |= {"input": request.input_size, "features": request.features}
     settings |= {"temperature": request.temperature, "alpha": request.alpha, "teacher": teacher.source.sha256}
     return replace(made, record=made.record | settings)
+
+
+def _hints(teacher: Teacher, opener: Opener, bench: Bench, student: Any) -> tuple[Any, NDArray[np.float32]]:
+    """(Hints, what the teacher's layer gives to each item, in a file of the folder)"""
+    from edgekit_converters.compress.hints import Hints, open_teacher, parse_layers
+
+    request = bench.request
+    own, theirs = parse_layers(request.features or "")
+    path = request.teacher or request.model
+    hints = Hints(open_teacher(path), theirs, own, path.name)
+    items = teacher.items(opener, request.train, bench.chosen)
+    return hints, hints.wanted(items, len(bench.chosen), student, bench.folder / HINTS)
 
 
 def _logits(answers: fidelity.Reference, kind: str) -> NDArray[np.float32]:

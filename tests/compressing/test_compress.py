@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from conftest import run_edgekit
 
 import edgekit
 from edgekit.cli.compress import compress as compress_command
@@ -322,6 +324,24 @@ def test_the_copy_of_the_training_set_goes_after_errors_too_and_the_state_stays(
     with pytest.raises(type(error) if isinstance(error, Exception) else error):
         run()
     assert [path.name for path in (tmp_path / ".net.compress").iterdir()] == ["qat-0.npz"]
+
+
+def test_a_full_disk_is_one_sentence(opened, tmp_path):
+    """The copy of the training set does not fit. A process of its own: a write to a mapped file would end it."""
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=150k", "tmpfs", small], capture_output=True).returncode:
+        pytest.skip("mounting needs root: run as root")
+    for name, (x, y) in (("train", opened.train), ("evaluation", opened.evaluation)):
+        np.savez(tmp_path / f"{name}.npz", x=x, y=y)
+    sets = ("--train", "train.npz", "--evaluation", "evaluation.npz")
+    command = ("compress", str(opened.model), *sets, "--steps", "qat", "--cache", str(opened.cache), "-o", "small")
+    try:
+        ran = run_edgekit(*command, cwd=tmp_path)
+    finally:
+        subprocess.run(["umount", small], check=True)
+    assert ran.code == 1
+    assert ran.err.splitlines()[-1].startswith("error: small/.digits.compress/items.npy: the disk is full")
 
 
 def test_an_error_before_anything_is_trained_leaves_no_folder(tmp_path):

@@ -172,11 +172,20 @@ def batch_norms(network: Network) -> list[str]:
     return [call.name for call in calls if call.layer.trainable]
 
 
-def without(network: Network, channels: Channels, leaving: Labels, *, seed: int = 0, new: bool = False) -> Any:
+def without(
+    network: Network,
+    channels: Channels,
+    leaving: Labels,
+    *,
+    seed: int = 0,
+    new: bool = False,
+    shape: Sequence[int | None] | None = None,
+) -> Any:
     """A Keras model of the layers without these channels, in float, to be trained.
 
     leaving: labels, none for the model as it is. seed: of dropout and of what begins anew. new: weights are drawn as
-    the layers say, not those of the channels that stay. Layers and input keep their names; models inside the model are
+    the layers say, not those of the channels that stay. shape: of another input, with its batch axis.
+    Layers and input keep their names; models inside the model are
     no more.
     """
     import keras
@@ -184,7 +193,7 @@ def without(network: Network, channels: Channels, leaving: Labels, *, seed: int 
     gone = np.zeros(channels.count, bool)
     gone[leaving] = True
     kept = [~gone[labels] for labels in channels.labels]
-    first = keras.Input(batch_shape=network.input.shape, name=network.nodes[0].name)
+    first = keras.Input(batch_shape=shape or network.input.shape, name=network.nodes[0].name)
     values: dict[int, Any] = {id(network.input): first}
     for place, call in enumerate(network.calls):
         sources = [values[one] for one in call.inputs]

@@ -30,7 +30,8 @@ __all__ = ["FloatRun", "check_batch", "train_float"]
 @dataclass(frozen=True)
 class FloatRun:
     """name: of the step. folder: where an interrupted run resumes from. say: as of `fit`. sparsity: the share of each
-    kernel that becomes zero, None for none."""
+    kernel that becomes zero, None for none. adapted: of the model, a Keras tensor [N, numbers] that learns the hints;
+    None for none."""
 
     name: str
     options: TrainingOptions
@@ -38,6 +39,7 @@ class FloatRun:
     progress: Progress = silent
     say: Callable[[str], None] = lambda line: None
     sparsity: float | None = None
+    adapted: Callable[[Any], Any] | None = None
 
 
 def check_batch(network: Network, batch: int, where: str) -> None:
@@ -84,6 +86,8 @@ def train_float(network: Network, model: Any, data: TrainingData, teaching: Teac
         activation, last.activation = last.activation, keras.activations.linear
     elif softmax:
         inner = keras.Model(model.inputs, last.input)
+    if run.adapted is not None:
+        inner = keras.Model(inner.inputs[0], [*inner.outputs, run.adapted(model)])
     trainee = _KerasTrainee(inner)
     sparsity = None
     if run.sparsity is not None:

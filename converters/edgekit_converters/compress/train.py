@@ -14,6 +14,8 @@ Rules:
   first step is round 0, so that training can never make it worse;
 - the state is on the disk after each round: a killed or interrupted run resumes there, and the same run twice gives the
   same result;
+- what a layer inside the teacher gives (`Teaching.hints`) adds its squared error to the loss of a training step, and
+  nothing to what decides which round is best;
 - weights that are to be zero are set to zero after each step; a round before all of them are is never the best;
 - a loss that is not finite ends the run with the best round so far, and the result says so.
 """
@@ -23,6 +25,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,6 +52,7 @@ __all__ = [
     "TrainingOptions",
     "TrainingResult",
     "answers_of",
+    "array_on_disk",
     "fit",
     "loss_of",
     "train",
@@ -110,11 +114,18 @@ class TrainingOptions:
 @dataclass(frozen=True)
 class Teaching:
     """answers: float32 [N, outputs] of the teacher to each item, of classes before a softmax. alpha: their share of the
-    loss, 0..1. temperature: what the answers of both are divided by; of numbers it has no effect."""
+    loss, 0..1. temperature: what the answers of both are divided by; of numbers it has no effect. hints: float32
+    [N, numbers] of a layer inside it, None for none; the trainee gives its own behind its answers."""
 
     answers: NDArray[np.float32]
     alpha: float = 0.5
     temperature: float = 1.0
+    hints: NDArray[np.float32] | None = None
+
+    def of(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """[rows, outputs], and hints behind them."""
+        found = self.answers[rows]
+        return found if self.hints is None else np.concatenate([found, self.hints[rows]], axis=1)
 
 
 class Trainee(Protocol):
@@ -314,7 +325,7 @@ class _Run:
             if state.step % EVERY == 0:
                 self._choose_zeros(state.step)
             state.step += 1
-            parts = [tf.constant(one[rows]) for one in (self._data.x, self._labels, self._teaching.answers)]
+            parts = [tf.constant(one) for one in self._parts(rows)]
             loss = float(self._step(*parts, tf.constant(rate, tf.float32), tf.constant(state.step, tf.float32)))
             if not math.isfinite(loss):
                 return loss
@@ -324,12 +335,16 @@ class _Run:
         state.moments = [variable.numpy() for variable in self._moments]
         return loss
 
+    def _parts(self, rows: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
+        """Of these items: inputs, labels, and what the teacher says."""
+        return self._data.x[rows], self._labels[rows], self._teaching.of(rows)
+
     def score(self, held: NDArray[np.int64]) -> tuple[float, float]:
         """(share of right answers, or minus the squared error; minus the loss) of the held-out items."""
         found = []
         for start in range(0, len(held), self._options.batch):
             rows = held[start : start + self._options.batch]
-            parts = [self._tf.constant(one[rows]) for one in (self._data.x, self._labels, self._teaching.answers)]
+            parts = [self._tf.constant(one) for one in self._parts(rows)]
             found.append([float(one) * len(rows) for one in self._losses(*parts)])
         right, loss = (float(sum(one)) / len(held) for one in zip(*found, strict=True))
         return right, -loss
@@ -337,7 +352,8 @@ class _Run:
     def _step_of(self, x: Any, y: Any, teacher: Any, rate: Any, step: Any) -> Any:
         tf, variables = self._tf, self._variables
         with tf.GradientTape() as tape:
-            loss = self._loss(self._trainee.answer(x, training=True), y, teacher)
+            answers, teacher, far = self._apart(self._trainee.answer(x, training=True), teacher)
+            loss = self._loss(answers, y, teacher) + far
         gradients = tape.gradient(loss, variables)
         parts = [loss, *(gradient for gradient in gradients if gradient is not None)]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in parts])  # a clip hides a NaN
@@ -356,7 +372,7 @@ class _Run:
 
     def _losses_of(self, x: Any, y: Any, teacher: Any) -> tuple[Any, Any]:
         tf = self._tf
-        logits = self._trainee.answer(x, training=False)
+        logits, teacher, _ = self._apart(self._trainee.answer(x, training=False), teacher)
         loss = self._loss(logits, y, teacher)
         if self._data.kind == "boxes":
             return -loss, loss
@@ -364,6 +380,15 @@ class _Run:
             return -tf.reduce_mean(tf.square(tf.reshape(logits, tf.shape(y)) - y)), loss
         best = tf.argmax(logits, -1) if logits.shape[-1] > 1 else tf.cast(logits[:, 0] > 0, tf.int64)
         return tf.reduce_mean(tf.cast(tf.equal(best, y), tf.float32)), loss
+
+    def _apart(self, answers: Any, teacher: Any) -> tuple[Any, Any, Any]:
+        """(answers, the teacher's, how far hints are from the teacher's)"""
+        if self._teaching.hints is None:
+            return answers, teacher, 0.0
+        size = self._teaching.answers.shape[1]
+        far = self._tf.reduce_mean(self._tf.square(answers[:, size:] - teacher[:, size:]))
+        own, theirs = (self._tf.reshape(one[:, :size], [-1, size]) for one in (answers, teacher))
+        return own, theirs, far
 
     def _loss(self, logits: Any, y: Any, teacher: Any) -> Any:
         alpha, of_teacher = self._alpha, self._data.loss_of_teacher(logits, teacher, self._teaching.temperature)
@@ -409,6 +434,18 @@ def answers_of(trainee: Trainee, x: NDArray[np.float32], batch: int, progress: P
         found.append(run(tf.constant(x[start : start + batch])).numpy())
         progress("answers of the float model", min(start + batch, len(x)), len(x))
     return np.concatenate(found)
+
+
+def array_on_disk(file: Path, shape: Sequence[int]) -> NDArray[np.float32]:
+    """float32, to be filled: it may be larger than the memory. Raises OSError where the disk has no room, because
+    a write to a mapped file that finds none ends the process."""
+    made = np.lib.format.open_memmap(file, "w+", np.float32, tuple(shape))
+    try:
+        with file.open("r+b") as opened:
+            os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from error
+    return made
 
 
 def _all(trainee: Trainee) -> list[Any]:

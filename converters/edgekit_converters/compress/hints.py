@@ -1,0 +1,117 @@
+"""What a layer inside the teacher gives, which a layer of the student learns to give through a 1x1 adapter.
+
+    hints = Hints(open_teacher(path), "relu_3", "relu_2")       # the teacher's layer, the student's
+    wanted = hints.wanted(items, student)                       # float32 [N, numbers], in a file of the folder
+    answers = hints.adapted(student)                            # a Keras tensor, [N, numbers]: of the same shape
+
+Rules (Romero et al., arXiv 1412.6550):
+- the adapter is a 1x1 convolution, or a dense layer behind the last map; it is trained with the student, and is no part
+  of what is saved;
+- a map of the teacher that is larger is averaged to the student's size; each channel has mean 0 and deviation 1 over
+  the items, so that a loss of 1 is a student that knows the means alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.compress.channels import trace, without
+from edgekit_converters.compress.network import Network, read_network
+from edgekit_converters.compress.qat import open_network
+from edgekit_converters.compress.train import array_on_disk
+from edgekit_converters.compress.twin import keras_twin
+from edgekit_converters.errors import CompressError
+from edgekit_converters.sources.load import load
+
+__all__ = ["Hints", "open_teacher", "parse_layers"]
+
+_BATCH = 64
+_NAME = "edgekit_adapter"
+"""Not Keras' own, which a loaded model may have."""
+_LEAST = 1e-6
+_SHOWN = 8
+
+
+def parse_layers(text: str) -> tuple[str, str]:
+    """(the student's layer, the teacher's) of "LAYER", or of "STUDENT=TEACHER"."""
+    student, _, teacher = text.partition("=")
+    return student.strip(), (teacher or student).strip()
+
+
+def open_teacher(path: Path) -> Network:
+    """Raises CompressError for a teacher whose layers cannot be read."""
+    return open_network(path) if path.suffix == ".keras" else read_network(keras_twin(load(path)), path.name)
+
+
+@dataclass
+class Hints:
+    """teacher: the network; layer, student_layer: names. where: of the teacher, for errors."""
+
+    teacher: Network
+    layer: str
+    student_layer: str
+    where: str = ""
+    _shape: tuple[int, ...] = field(default=(), init=False)
+
+    def wanted(self, items: Iterable[NDArray[np.float32]], count: int, student: Any, file: Path) -> NDArray[np.float32]:
+        """Of each item, [count, numbers], in that file. items: as the teacher takes them, each with a batch axis of 1.
+
+        Raises CompressError where a layer is not there, or gives no map."""
+        import tensorflow as tf
+
+        model = without(self.teacher, trace(self.teacher), np.zeros(0, np.int64))
+        inner = type(model)(model.inputs[0], _layer(model, self.layer, self.where).output)
+        own = tuple(map(int, _layer(student, self.student_layer, "the student").output.shape[1:]))
+        theirs = tuple(map(int, inner.output_shape[1:]))
+        if len(own) != len(theirs) or len(own) not in (1, 3):
+            raise CompressError(
+                f"the student's '{self.student_layer}' gives {_size(own)}, and the teacher's '{self.layer}' "
+                f"{_size(theirs)}",
+                do="Give --features two maps, or two rows of numbers",
+            )
+        self._shape = (*own[:-1], theirs[-1])
+        answer = tf.function(lambda x: inner(x, training=False), reduce_retracing=True)
+        made = array_on_disk(file, (count, *self._shape))
+        at, given = 0, iter(items)
+        while some := list(islice(given, _BATCH)):
+            value = answer(tf.constant(np.concatenate(some)))
+            if len(own) == 3 and own[:2] != theirs[:2]:
+                value = tf.image.resize(value, own[:2], "area")
+            made[at : at + len(some)] = value
+            at += len(some)
+        rows = made.reshape(-1, theirs[-1])
+        made -= rows.mean(axis=0)
+        made /= np.maximum(rows.std(axis=0), _LEAST)
+        return made.reshape(count, -1)
+
+    def adapted(self, student: Any) -> Any:
+        """student: a Keras model; `wanted` was called before."""
+        import keras
+
+        found = _layer(student, self.student_layer, "the student").output
+        layers, channels = keras.layers, self._shape[-1]
+        adapter = (
+            layers.Conv2D(channels, 1, name=_NAME) if len(self._shape) == 3 else layers.Dense(channels, name=_NAME)
+        )
+        return layers.Flatten(name=f"{_NAME}_numbers")(adapter(found))
+
+
+def _layer(model: Any, name: str, where: str) -> Any:
+    try:
+        return model.get_layer(name)
+    except ValueError:
+        known = [layer.name for layer in model.layers if len(layer.output.shape) == 4][-_SHOWN:]
+        raise CompressError(
+            f"there is no layer '{name}'", where=where, do=f"Its last layers that give maps: {', '.join(known)}"
+        ) from None
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
