@@ -88,7 +88,8 @@ def test_an_ordinary_build_packs_pure_int8_and_decodes_the_original_boxes(compre
     with open_bundle(Path(folder, bundle["path"]), allow_unsigned=True) as model:
         for image, row in zip(images, np.asarray(raw), strict=True):
             found = model.predict(finder.photo(image)).boxes
-            if row[4:].max() < 0.6 or not found:
+            second, best = np.sort(row[4:])[-2:]
+            if best < 0.6 or best - second < 0.3 or not found:  # the float network wavers
                 continue
             assert found[0].index == row[4:].argmax()
             centre = [(found[0].left + found[0].right) / 2, (found[0].top + found[0].bottom) / 2]
