@@ -12,6 +12,7 @@ import queue
 import shutil
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.memory import lacks_memory
 
 Waiting: TypeAlias = "queue.SimpleQueue[tuple[dict[str, Any], bytes]]"
+
+_LOG = "Set EDGEKIT_CONVERTER_LOG=1 to see where it failed, or export the model to ONNX"
 
 
 def main(folder: str, model: str, keras_home: str, memory: str) -> None:
@@ -110,10 +113,12 @@ def _serve(answers: IO[bytes], waiting: Waiting, missing: Sequence[str], bounds:
                 from edgekit_converters.targets.workspace import convert_float_model
 
                 write_frame(answers, {}, convert_float_model(source, head["format"], head["batch"], silent))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - as each framework does
             explained = bounds.explain(error) or error
             if not isinstance(explained, EdgekitError):
-                raise
+                traceback.print_exc()
+                kind = SourceError if head["do"] in ("open", "predict") else EdgekitError  # one recipe's
+                explained = kind(f"{type(error).__name__}: {one_line(error)}", where=bounds.model, do=_LOG)
             texts = {"what": explained.what, "where": explained.where, "do": explained.do}
             write_frame(answers, {"error": {"type": type(explained).__name__, **texts}})
 

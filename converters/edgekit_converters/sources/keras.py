@@ -84,6 +84,8 @@ _FUNCTIONS = frozenset(
     sparsemax squareplus swish tanh tanh_shrink threshold gelu_new
     """.split()  # noqa: SIM905
 )
+_LOOKUPS = frozenset(["TextVectorization", "StringLookup", "IntegerLookup", "Hashing", "HashedCrossing"])
+"""Layers of Keras that turn words or keys into numbers, which no board's engine does."""
 _NAMED = re.compile(r"(\w+_)?(activation|initializer|regularizer|constraint)")
 _CALLED = frozenset(
     """
@@ -183,6 +185,12 @@ def _piece(config: dict[str, Any], layer: str) -> str:
     return f"the layer '{layer}' is of {place}, which is not a layer of Keras that only computes"
 
 
+def _has_lookup(config: Any) -> bool:
+    if isinstance(config, dict):
+        return config.get("class_name") in _LOOKUPS or any(map(_has_lookup, config.values()))
+    return isinstance(config, list) and any(map(_has_lookup, config))
+
+
 _MAX_CONFIG_BYTES = 64 << 20
 
 
@@ -246,6 +254,13 @@ def _load(file: _KerasFile, options: LoadOptions) -> TracedSource:
         pieces = list(dict.fromkeys([*code(file.config), *file.members]))
     except RecursionError as error:
         _refuse(file.path, "its config is nested too deeply", error)
+    if pieces and not options.trust_model and _has_lookup(file.config):
+        raise SourceError(
+            f"{pieces[0]}: boards take numbers",
+            where=str(file.path),
+            do="Save the layers behind it as a model of their own, such as keras.Sequential([keras.Input((LENGTH,), "
+            "dtype='int64'), *model.layers[1:]]), and run this layer in your application",
+        )
     if pieces and not options.trust_model:
         raise SourceError(
             f"{pieces[0]}, which edgekit does not run",

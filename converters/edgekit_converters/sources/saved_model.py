@@ -39,7 +39,8 @@ _VARIABLES = ("VarHandleOp", "Variable", "VariableV2")
 _RESTORES = {"RestoreV2", "RestoreSlice", "Restore", "AssignVariableOp", "Assign"}
 _SAVE_AGAIN = "Save it again: model.export(folder) in Keras 3, tf.saved_model.save(model, folder) elsewhere"
 _DO_WITHOUT = (
-    "Save a signature that takes and returns numbers, without them, or pass --trust-model if you know the file's author"
+    "Save a signature that takes and returns numbers, without them (of a Keras model, the layers behind its text or "
+    "lookup layer), or pass --trust-model if you know the file's author"
 )
 
 
@@ -165,6 +166,9 @@ def _function(path: Path, program: _Program) -> tuple[Any, Iterator[tuple[str, N
                 frozen = freeze(session, opened.as_graph_def(), kept)
             for function in frozen.library.function:
                 function.attr.pop("_input_shapes", None)  # of before, when weights were arguments
+            for nodes in (frozen.node, *(function.node_def for function in frozen.library.function)):
+                for node in nodes:
+                    node.attr.pop("_gradient_op_type", None)  # swish has one, and the converter cannot save it
             _name_by_content(frozen)
             whole = tf.compat.v1.wrap_function(lambda: tf.compat.v1.import_graph_def(frozen, name=""), [])
             network = whole.prune(*ends)

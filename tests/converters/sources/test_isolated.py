@@ -41,6 +41,10 @@ def test_an_isolated_model_is_described_answers_and_converts_as_one_that_was_ope
     assert workspace.float_model("tflite").inputs == ("image",)
     assert float_model_from(there.float_model("tflite", 2)).data[4:8] == b"TFL3"
     assert [note.code for note in there.notes] == ["not-isolated"] * len(missing_parts())
+    with pytest.raises(SourceError, match="ValueError: 32 bytes for 8") as unforeseen:
+        there.child.ask({"do": "predict", "arrays": [["<f4", [2]]]}, x[0, 0])
+    assert "EDGEKIT_CONVERTER_LOG" in unforeseen.value.do
+    assert there.predict([x])[0].shape == (3, 10)  # an error that nothing foresaw does not end the process
     there.child._process.kill()  # as a crash inside TensorFlow would
     with pytest.raises(SourceError, match="the process that opened it ended"):
         there.predict([x])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,28 @@ def test_a_lambda_runs_only_in_a_trusted_file_and_it_is_said(tmp_path: Path, suf
     [note] = source.notes
     assert note.code == "trusted-code"
     assert "doubler" in note.what
+
+
+def test_a_layer_of_words_is_refused_with_what_makes_a_network_of_numbers(tmp_path: Path) -> None:
+    """The model of any text tutorial: words come in."""
+    import keras
+
+    words = keras.layers.TextVectorization(max_tokens=20, output_sequence_length=6, vocabulary=["good", "bad"])
+    dense = keras.layers.Dense(2, activation="softmax")
+    layers = [words, keras.layers.Embedding(20, 4), keras.layers.GlobalAveragePooling1D(), dense]
+    model = keras.Sequential([keras.Input((1,), dtype="string"), *layers])
+    model.save(tmp_path / "net.keras")
+    with pytest.raises(SourceError, match=r"TextVectorization.*boards take numbers") as refused:
+        sources.load(tmp_path / "net.keras")
+    assert "--trust-model" not in refused.value.do  # it would not help: the input stays a string
+    advice = re.search(r"keras\.Sequential\(.*?:\]\]\)", refused.value.do)
+    assert advice is not None
+    numbers = eval(advice[0].replace("LENGTH", "6"), {"keras": keras, "model": model})
+    numbers.save(tmp_path / "numbers.keras")
+    source = sources.load(tmp_path / "numbers.keras")
+    assert source.inputs[0].shape == (-1, 6)
+    ids = np.array([[2, 3, 0, 0, 0, 0]], np.int64)
+    np.testing.assert_allclose(source.predict([ids])[0], numbers(ids), atol=1e-6)
 
 
 def test_what_keras_cannot_find_is_named_and_not_its_general_advice(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
 from edgekit_converters.sources import LoadOptions, onnx_graph
+from edgekit_converters.targets.tflite import float_model
 from edgekit_runtime.engines import load_engine
 
 pytestmark = pytest.mark.convert
@@ -77,6 +78,22 @@ def test_two_models_may_have_functions_of_one_name(tmp_path: Path) -> None:
     x = np.ones((1, 3), np.float32)
     for name, factor in (("one", 1.5), ("two", 2.5)):
         np.testing.assert_allclose(sources.load(tmp_path / name).predict([x])[0], x * factor)
+
+
+def test_an_activation_with_a_gradient_of_its_own_keeps_its_names_in_tflite(tmp_path: Path) -> None:
+    """`tf.nn.silu`, as in any EfficientNet that Keras 3 exports."""
+    import tensorflow as tf
+
+    net = tf.Module()
+    net.serve = tf.function(
+        lambda x: {"y": tf.nn.silu(x)}, input_signature=[tf.TensorSpec((None, 3), name="x")], autograph=False
+    )
+    tf.saved_model.save(net, str(tmp_path / "net"), signatures={"serving_default": net.serve})
+    found = float_model(sources.load(tmp_path / "net"))
+    assert (found.inputs, found.outputs) == (("x",), ("y",))
+    x = np.array([[-2, 0, 3]], np.float32)
+    with load_engine("tflite", found.data) as engine:
+        np.testing.assert_allclose(engine.run([x])[0], x / (1 + np.exp(-x)), atol=1e-5)
 
 
 def test_another_signature_is_another_model_and_its_free_axes_are_pinned(folder: Path) -> None:
