@@ -39,7 +39,7 @@ def fleet() -> None:
     "--host", "names", multiple=True, metavar="NAME", help="A name that browsers call this server by (repeatable)."
 )
 @click.option("--password", metavar="SOURCE", help="Ask for this password: env:NAME or file:PATH.")
-@click.option("--proxy-user-header", metavar="NAME", help="Let in whom a proxy signed in: the header with the user.")
+@click.option("--proxy-user-header", metavar="NAME", help="Let in users of a proxy: the header that names the user.")
 @click.option("--proxy", "proxies", multiple=True, metavar="ADDRESS", help="The proxy's own address (repeatable).")
 @click.option("--alerts", "rules", type=PATH, metavar="FILE", help="Rules of alerts, and where they are sent (TOML).")
 @click.option("--share", metavar="NAME", help="Share what boards send with `edgekit fleet ingest --share NAME`.")

@@ -83,10 +83,10 @@ def trust(
 
     KEY is a name, or a public PEM file.
 
-    The first time this makes version 1, and the keys of --sign sign the versions after it: they decide whom boards
-    trust. Without --sign that is your own key among KEY; where several are your own, say which. Later each change is a
-    new version, signed by the one before. Where several keys must sign, the version lies beside root.json until
-    `edgekit keys sign` has added the others.
+    The first time this makes version 1, and the keys of --sign sign the versions after it: they decide which keys
+    boards trust. Without --sign that is your own key among KEY; where several are your own, say which. Later each
+    change is a new version, signed by the one before. Where several keys must sign, the version lies beside
+    root.json until `edgekit keys sign` has added the others.
 
     \b
     edgekit keys trust alice                                             one person
@@ -228,7 +228,7 @@ class _RootEditor:
         if not self._asked.keys and len(own) > 1:
             raise click.UsageError(
                 f"{', '.join(own)} are all yours: say with --sign which of them sign the next versions of root.json, "
-                f"and so decide whom boards trust, such as --sign {own[0]}."
+                f"and so decide which keys boards trust, such as --sign {own[0]}."
             )
         return self.signers([entry.keyid for entry in entries])
 

@@ -1,4 +1,4 @@
-"""Compress: a float model and labelled data in, a float model out that is faster, or keeps its accuracy in 8 bits.
+"""Compress a float model with labelled data, so that it is faster or survives 8 bits.
 
 report = compress(CompressRequest(Path("net.keras"), "train/", "labelled/", Path("out"), steps=("qat",)))
 report.model                        # out/net.keras: `edgekit build` takes it, and the ranges in it

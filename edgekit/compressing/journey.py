@@ -1,4 +1,4 @@
-"""The journey of `edgekit compress`: measure, carry out a step, measure again, keep what helped.
+"""The journey of `edgekit compress`: measure, take a step, measure again, keep what helped.
 
 Rules:
 - plain INT8 is measured first, on artifacts, and each step after it in the same way; a step that did not help is not
@@ -78,9 +78,11 @@ def compress(
 
 
 def _trainable(request: CompressRequest, say: Callable[[str], None]) -> CompressRequest:
-    """The request with a Keras model: the given one, or one that computes the same as a PyTorch or ONNX model.
+    """The request with a Keras model.
 
-    That one is kept beside the result, so that the same command again finds the same file.
+    It is the given one, or one that computes the same as a PyTorch or ONNX model.
+
+    A model made so is kept beside the result, so that the same command again finds the same file.
     """
     if request.model.suffix == ".keras":
         return request
@@ -107,9 +109,13 @@ def _trainable(request: CompressRequest, say: Callable[[str], None]) -> Compress
 
 @dataclass
 class _Chain:
-    """What was carried out so far. path: of the model that was kept last; current: what was measured of it; subject:
-    what its artifacts are compared with; data: TrainingData. splits: whether its answer can be split; split: how it
-    was, None for not."""
+    """What was carried out so far.
+
+    path: of the model that was kept last; current: what was measured of it.
+    subject: what its artifacts are compared with.
+    data: TrainingData.
+    splits: whether its answer can be split; split: how it was, None for not.
+    """
 
     path: Path
     current: tuple[MeasuredArtifact, ...]

@@ -1,4 +1,4 @@
-"""Artifacts of the original and of each step: made, compared, estimated for the board, and timed on this machine.
+"""Artifacts of the original and of each step: made, compared, estimated and timed.
 
     gauge = Gauge(request, store, workers)
     rows = gauge.rows("qat", gauge.maker_of(path, subject))
@@ -52,8 +52,10 @@ class Gauge:
         self._answers: dict[tuple[str, str], list[Any]] = {}
 
     def maker_of(self, path: Path, subject: BuildSubject) -> Maker:
-        """What makes artifacts of that model, compared with the original's answers; nothing of that is remembered as if
-        it were compared with its own."""
+        """What makes artifacts of that model, compared with the original's answers.
+
+        None of them is remembered as if it were compared with its own model.
+        """
         source = open_source(path, self._request.options, NO_STORE)
         new = replace(subject, source=source, store=NO_STORE, scratch=None)
         return Maker(new, new.workspace(self._workers.progress), self._workers)
@@ -62,7 +64,10 @@ class Gauge:
         return self._rows(step, maker, maker.workers.run([partial(maker.make, targets.recipe(one)) for one in recipes]))
 
     def in_float(self, step: str, maker: Maker) -> tuple[MeasuredArtifact, ...]:
-        """A trained model's TFLite artifact in float, which no longer answers what the original does."""
+        """A trained model's TFLite artifact in float.
+
+        It no longer answers what the original does.
+        """
         made = maker.convert(targets.recipe(FLOATS[0]))
         if made.artifact is not None:
             subject = maker.subject
@@ -75,7 +80,10 @@ class Gauge:
         return self.rows(ORIGINAL, maker, FLOATS)
 
     def repaired(self, maker: Maker, plain: Sequence[MeasuredArtifact]) -> tuple[MeasuredArtifact, ...]:
-        """What a build would make of plain INT8 that misses the limit, compared on all items; half of them chose it."""
+        """What a build would make of plain INT8 that misses the limit.
+
+        It is compared on all items; half of them chose it.
+        """
         limits = ChoiceLimits(max_drop=MAX_DROP if self._request.max_drop is None else self._request.max_drop)
         search = Search(limits, self._request.repair_s, self._request.jobs)
         before = [self._results[row.step, row.recipe] for row in plain]
@@ -99,8 +107,10 @@ class Gauge:
         return None if found is None else found.high_ms
 
     def timed(self, rows: Sequence[MeasuredArtifact]) -> tuple[MeasuredArtifact, ...]:
-        """With the median on this machine, those of one input in one go; without one where an engine refuses an
-        artifact."""
+        """The rows with the median on this machine, those of one input in one go.
+
+        Without one where an engine refuses an artifact.
+        """
         kept = {name: one for name, one in self._results.items() if one.artifact is not None}
         inputs = {name: self._subjects[name].contract.inputs for name in kept}
         clocks = {
@@ -157,8 +167,11 @@ class Gauge:
         return tuple(_measured(step, one, time) for one, time in zip(results, times, strict=True))
 
     def _estimates(self, subject: BuildSubject, results: Sequence[RecipeResult]) -> list[Estimate | None]:
-        """Of the file and the board alone, as a bundle says them: times of this workstation, which is busy training,
-        differ from one run to the next. Where it is the board it is timed."""
+        """Estimates of the file and the board alone, as a bundle says them.
+
+        Times of this workstation, which is busy training, differ from one run to the next. Where it is the board it is
+        timed.
+        """
         profile = self._request.load_profile()
         if profile is None:
             return [None] * len(results)

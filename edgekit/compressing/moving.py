@@ -1,10 +1,12 @@
-"""A model that leaves its folder or its size: the contract file that goes with it, and the student of `--input`.
+"""A model that leaves its folder or its size.
+
+The contract file goes with it; of another size is the student of `--input`.
 
     text = moved_contract(file, contract.labels)                        # labels in it, not in a file beside it
     model = of_size(network, contract, (160, 160), "net.keras")         # the same weights, for smaller pictures
     subject = subject_of_size(path, subject, "train/", "labelled/", progress)  # its sets, read again
 
-Rules: the original's answers stay those that artifacts are compared with; a teacher goes on reading pictures of its own
+Rules: the original's answers stay those that artifacts are compared with; a teacher still reads pictures of its own
 size.
 """
 
@@ -70,7 +72,11 @@ def of_size(network: Any, contract: Contract, size: tuple[int, int], where: str)
 
 
 def subject_of_size(path: Path, subject: BuildSubject, train: str, evaluation: str, progress: Progress) -> BuildSubject:
-    """path: of the model of another size, its contract file beside it. subject: of the model before."""
+    """The subject with a model of another size.
+
+    path: of that model, its contract file beside it.
+    subject: of the model before.
+    """
     source = open_source(path, LoadOptions(), NO_STORE)
     contract = contract_file.describe(source, contract_file.find_contract_file(path))
     contract = replace(contract, scores=subject.contract.scores)

@@ -1,4 +1,6 @@
-"""What `edgekit compress` is asked, and what it answers; requests that cannot be carried out are refused here.
+"""The request and the report of `edgekit compress`.
+
+Requests that cannot be carried out are refused here.
 
 Rules: the limits are kept where one artifact of a format that the board runs keeps both, because a build packs one. Of
 the budget it is the high end of the estimate that counts, as in a build.
@@ -52,7 +54,10 @@ REPAIRED = "repaired"
 
 @dataclass(frozen=True)
 class CompressRequest:
-    """train, evaluation: labelled sets as `edgekit build` reads them. profile: a board's, for estimates, "" for none.
+    """What to compress, with which data, and the limits.
+
+    train, evaluation: labelled sets as `edgekit build` reads them.
+    profile: a board's, for estimates, "" for none.
 
     steps: empty where the limits decide. epochs: passes over the training set for each step, at most. max_drop: points
     of the metric, budget_ms: of the board's estimate; None for no limit. cache: as a build's. teacher: a model that
@@ -107,11 +112,18 @@ class CompressRequest:
 
 @dataclass(frozen=True)
 class MeasuredArtifact:
-    """One artifact. step: "original", "plain INT8", "repaired", "teacher", or the step that made its model. score,
-    original: the metric of it and of the original on the evaluation set. drop: as `Fidelity.loss`; interval: 95 %, None
-    without a metric. int8: share of the products in 8 bits, 0..1. macs: multiply-accumulates. low_ms, ms, high_ms: the
-    board's estimate, None for none. here_ms: the median on this machine, None where it was not timed. packed_bytes: of
-    the artifact compressed by xz. failed: why there is no artifact."""
+    """One artifact and what was measured of it.
+
+    step: "original", "plain INT8", "repaired", "teacher", or the step that made its model.
+    score, original: the metric of it and of the original on the evaluation set.
+    drop: as `Fidelity.loss`; interval: 95 %, None without a metric.
+    int8: share of the products in 8 bits, 0..1.
+    macs: multiply-accumulates.
+    low_ms, ms, high_ms: the board's estimate, None for none.
+    here_ms: the median on this machine, None where it was not timed.
+    packed_bytes: of the artifact compressed by xz.
+    failed: why there is no artifact.
+    """
 
     step: str
     recipe: str
@@ -133,8 +145,11 @@ class MeasuredArtifact:
 
 @dataclass(frozen=True)
 class Gain:
-    """What a step's artifact loses less than the one before it. of: the step before; recipe: of the artifact. points:
-    of the metric, as `drop`, with its 95 % interval over the items that both answered."""
+    """What a step's artifact loses less than the one before it.
+
+    of: the step before; recipe: of the artifact.
+    points: of the metric, as `drop`, with its 95 % interval over the items that both answered.
+    """
 
     of: str
     recipe: str
@@ -216,9 +231,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class CompressReport:
-    """model: what was written, None where nothing was worth it. steps: a record of each step that was carried out, with
-    `kept`, `gain` and, where it is not kept, `why`. verdict: in words. kept: whether the limits are kept by the model,
-    or by plain INT8 where there is none. page: the HTML page, None where there is none."""
+    """What a run did, and whether the limits are kept.
+
+    model: what was written, None where nothing was worth it.
+    steps: a record of each step that was carried out, with `kept`, `gain` and, where it is not kept, `why`.
+    verdict: in words.
+    kept: whether the limits are kept by the model, or by plain INT8 where there is none.
+    page: the HTML page, None where there is none.
+    """
 
     model: Path | None
     rows: tuple[MeasuredArtifact, ...]

@@ -1,4 +1,4 @@
-"""What `edgekit compress` leaves beside the model: NAME-compress.json, and the page made of it.
+"""What `edgekit compress` leaves beside the model: NAME-compress.json and a page of it.
 
     report, failed = write_report(report, request, key)        # out/net-compress.json, out/net-compress.html
     known_rows(request, key)                                   # rows of the same command's earlier run, with its times
@@ -44,7 +44,10 @@ def known_rows(request: CompressRequest, key: str) -> tuple[MeasuredArtifact, ..
 
 
 def read_beside(request: CompressRequest) -> list[dict[str, Any]]:
-    """The files of `request.beside`. Raises CompressError for a folder without one, and for one of another board."""
+    """Read the files of `request.beside`.
+
+    Raises CompressError for a folder without one, and for one of another board.
+    """
     found = []
     for folder in request.beside:
         file = report_file(folder, request.model)
@@ -70,7 +73,10 @@ def read_beside(request: CompressRequest) -> list[dict[str, Any]]:
 
 
 def write_report(report: CompressReport, request: CompressRequest, key: str) -> tuple[CompressReport, str]:
-    """(the report with its page, why there is none). Raises OutputError where the JSON cannot be written."""
+    """Write the report; return it with its page, and why there is none.
+
+    Raises OutputError where the JSON cannot be written.
+    """
     from edgekit.report.compress import page
 
     file = report_file(request.output, request.model)

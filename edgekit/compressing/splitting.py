@@ -1,11 +1,13 @@
-"""The step `split` of `edgekit compress`: a detector's boxes and scores become outputs, each with a scale of its own.
+"""The step `split` of `edgekit compress`: boxes and scores become outputs.
+
+Each has a scale of its own.
 
     made, split = split_model(path, bench.subject)              # a TrainedFile that nothing has trained
     write_whole(contract_file.default_file(candidate), split.contract_text(file).encode(), "the contract file")
     subject = split.subject(candidate, subject, request.metric)         # compared with the same answers as before
 
 Rules: the model's numbers stay what they were, so that its answers are compared with the original's; a metric function
-goes on reading the original's one output; the contract file of the result says where boxes and scores are now.
+still reads the original's one output; the contract file of the result says where boxes and scores are now.
 """
 
 from __future__ import annotations
@@ -38,15 +40,22 @@ def can_split(subject: BuildSubject) -> bool:
 
 @dataclass(frozen=True)
 class OutputSplit:
-    """before: of the model whose one output was split. names: of its new outputs. joined: what gives the old one of
-    them, None where nothing does."""
+    """How a model's one output was split.
+
+    before: the contract of the model whose output it was.
+    names: of its new outputs.
+    joined: what gives the old one of them, None where nothing does.
+    """
 
     before: Contract
     names: tuple[str, ...]
     joined: JoinedOutput | None
 
     def answers(self, given: Reference, contract: Contract | None = None) -> Reference:
-        """Answers as the model gives them now. contract: of the model that gave them, None for this one before."""
+        """Answers as the model gives them now.
+
+        contract: of the model that gave them, None for this one before.
+        """
         from edgekit_converters.compress.split import split_answer
 
         before = contract or self.before
@@ -76,7 +85,10 @@ class OutputSplit:
 
 
 def split_model(path: Path, subject: BuildSubject) -> tuple[Any, OutputSplit]:
-    """(TrainedFile, how it was split). Raises CompressError for a model that cannot be made again."""
+    """Split a model's output: (TrainedFile, how it was split).
+
+    Raises CompressError for a model that cannot be made again.
+    """
     from edgekit_converters.compress import split
     from edgekit_converters.compress.qat import TrainedFile, open_network
     from edgekit_converters.sources.quiet import quiet

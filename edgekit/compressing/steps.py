@@ -1,4 +1,4 @@
-"""The steps of `edgekit compress`: a `.keras` file and training data in, a trained `.keras` file out.
+"""The steps of `edgekit compress`: a `.keras` file and data in, a trained file out.
 
 made = carry_out("prune", path, bench)              # TrainedFile: bytes, ranges that were learnt, a record
 
@@ -58,7 +58,10 @@ class Teacher:
     contract: Contract
 
     def answers(self, opener: Opener, path: str, chosen: list[int] | None) -> fidelity.Reference:
-        """Of a set, remembered by the store of the opener, which is the student's. chosen: items, None for all."""
+        """Answers to a set, remembered by the store of the opener, which is the student's.
+
+        chosen: items, None for all.
+        """
         given = self._open(opener, path)
         found = opener.survey(given)
         part = Subset(given, list(range(len(given))) if chosen is None else chosen)
@@ -76,7 +79,10 @@ class Teacher:
             yield item
 
     def _open(self, opener: Opener, path: str) -> Dataset:
-        """As the teacher takes it: arrays that are the student's but for a name or channels first are moved."""
+        """Open a set as the teacher takes it.
+
+        Arrays that are the student's but for a name or channels first are moved.
+        """
         own, mine = opener.contract.inputs, self.contract.inputs
         if len(own) == len(mine) == 1 and not pictures((*own, *mine)):
             shape, wanted = tuple(own[0].shape), tuple(mine[0].shape)
@@ -89,7 +95,10 @@ class Teacher:
 
 @dataclass(frozen=True)
 class _RearrangedDataset:
-    """A dataset of one input under another name, its channels first where they were last; itself a Dataset."""
+    """A dataset of one input under another name, its channels first where they were last.
+
+    It is itself a Dataset.
+    """
 
     dataset: Dataset
     input: str
@@ -144,7 +153,10 @@ class Bench:
 
 
 def open_teacher(request: CompressRequest, subject: BuildSubject, store: StageStore) -> Teacher | None:
-    """None where nothing is distilled. Raises SourceError, ContractFileError; CompressError for other outputs."""
+    """Open the teacher, None where nothing is distilled.
+
+    Raises SourceError, ContractFileError; CompressError for other outputs.
+    """
     if not request.distills:
         return None
     if request.teacher is None:
@@ -258,8 +270,10 @@ def _hints(teacher: Teacher, opener: Opener, bench: Bench, student: Any) -> tupl
 
 
 def _logits(answers: fidelity.Reference, kind: str) -> NDArray[np.float32]:
-    """float32 [N, outputs]: as the teacher gives them, one output after the other, or the logarithms of its
-    probabilities."""
+    """What the teacher answers before a softmax, float32 [N, outputs].
+
+    It is one output after the other, or the logarithms of its probabilities.
+    """
     values = np.stack([np.concatenate([*map(np.ravel, one.values())]) for one in answers.outputs]).astype(np.float64)
     if kind == "classes" and values.min() >= 0:
         least = _LEAST_PROBABILITY

@@ -1,4 +1,6 @@
-"""The training set of `edgekit compress`: checked against the evaluation set, and read as the model takes it.
+"""The training set of `edgekit compress`.
+
+It is checked against the evaluation set, and read as the model takes it.
 
     given, found = training_set(request, subject, store, progress)              # a dataset, and what a look at it found
     kind = check_labels(subject, found, request.train)                          # "classes", "numbers" or "boxes"
@@ -66,9 +68,12 @@ def training_set(
 
 
 def check_labels(subject: BuildSubject, found: Survey, train: str) -> Literal["classes", "numbers", "boxes"]:
-    """What labels are; what is no class was refused where it was read. A detector's are of any form, and are not read.
+    """Refuse labels of the wrong form; what is no class was refused where it was read.
 
-    Raises CompressError for labels that are missing or all the same."""
+    A detector's are of any form, and are not read.
+
+    Raises CompressError for labels that are missing or all the same.
+    """
     if subject.contract.task == "detection":
         return "boxes"
     evaluation = subject.sets.evaluation.name
@@ -95,7 +100,10 @@ def check_labels(subject: BuildSubject, found: Survey, train: str) -> Literal["c
 
 
 def training_data(subject: BuildSubject, given: Subset, kind: str, folder: Path, progress: Progress) -> Any:
-    """The training set as the model takes it, in a file of the folder: it may be larger than the memory."""
+    """The training set as the model takes it, in a file of the folder.
+
+    It may be larger than the memory.
+    """
     from edgekit_converters.compress.train import TrainingData, array_on_disk
 
     samples = source_samples(given, subject.contract, subject.source)

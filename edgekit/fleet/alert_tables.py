@@ -8,7 +8,7 @@ Rules:
 - an alert and the messages about it are one transaction; a message stays until its receiver took it, for three days at
   most, and is tried again after a pause that doubles up to an hour;
 - what is silenced is kept and shown, and not sent; where it outlasts its silence it is sent then;
-- who was sent that an alert opened is sent that it is over, silence or not; nobody else is;
+- a receiver of an alert's opening is sent its end, silence or not; no other receiver is;
 - an acknowledgement says who has it, and changes nothing else.
 """
 
@@ -37,7 +37,7 @@ _SCHEMA = (
     PRIMARY KEY (alert, event, sink))""",
     "CREATE TABLE IF NOT EXISTS alert_told (alert {int}, sink {text}, PRIMARY KEY (alert, sink))",
 )
-"""alert_told: to whom it was sent that an alert opened; _HELD_BACK while it is silenced."""
+"""alert_told: the receivers of an alert's opening; _HELD_BACK while it is silenced."""
 _COLUMNS = "id, what, kind, words, facts, opened_ms, seen_ms, cleared_ms, taken_ms, taken_by"
 _PATIENCE_MS = 3 * 24 * 3600 * 1000
 _KEPT_MS = 90 * 24 * 3600 * 1000
@@ -147,7 +147,7 @@ class AlertTables:
     def _notify_opened(
         self, batch: Any, alert: Alert, sinks: Sequence[str], silent: Sequence[str], now_ms: int
     ) -> None:
-        """To everybody, unless it is silenced; and remember to whom."""
+        """Notify every receiver, unless the alert is silenced, and remember them."""
         quiet = any(what in (alert.kind, alert.key) for what in silent)
         batch.execute("DELETE FROM alert_told WHERE alert = ?", (alert.id,))
         for sink in [_HELD_BACK] if quiet else sinks:

@@ -1,4 +1,6 @@
-"""Alerts carried out: the store looked at, findings written down, messages delivered; and rules tried on stored data.
+"""Carry out alerts: look at the store, write findings down, deliver messages.
+
+Rules can be tried on stored data.
 
 alerting = Alerting(store, Rules(), publish)
 alerting.step(now_ms)                                 # each `every_s`, by the thread of the roll-outs

@@ -1,4 +1,6 @@
-"""Thousands of boards on one event loop: windows, flow and seal are those of a real board, inferences are invented.
+"""Thousands of boards on one event loop.
+
+Windows, flow and seal are those of a real board; inferences are invented.
 
     found = BoardLoad(Broker.parse("mqtt://127.0.0.1"), BoardLoadPlan(devices=10_000, seconds=300)).run()
     found.live_s, found.drained_s, found.sends_a_window

@@ -1,4 +1,4 @@
-"""What mosquitto needs for a fleet: TLS, a user for each board, rights, and bounds on what waits.
+"""What mosquitto needs for a fleet: TLS, a user for each board, rights, and bounds.
 
     written = write_broker_config(Path("broker"), BrokerPlan(boards=("porch-1",), certificate=..., key=...))
     written.made            # the users that got a password now
@@ -35,7 +35,7 @@ ALERTS = "ek/alerts"
 _MOST_QUEUED_BYTES = 64 * 2**20
 _MOST_QUEUED = 1_000_000
 """More than these bytes hold. With 0, for no bound, mosquitto 2.0 ends the connection of a client that it forbids
-something, instead of going on after its receipt."""
+something, instead of keeping it after the receipt."""
 _MOST_PACKET_BYTES = 64 * 2**10
 _ITERATIONS = 1000  # the passwords are 192 random bits: they cannot be guessed, however fast a guess is
 

@@ -1,4 +1,4 @@
-"""A thread of the fleet server that owns a connection to the broker, and retries after failures.
+"""A thread of the fleet server that owns a broker connection and retries after failures.
 
     class Ingest(BrokerThread):
         def __init__(self, broker):
@@ -71,7 +71,7 @@ class BrokerThread(ABC):
             self.finish()
         except StoreError as error:
             self._failed("store", error)
-        except Exception as error:  # noqa: BLE001 - the broker is told goodbye all the same
+        except Exception as error:  # noqa: BLE001 - the link is closed all the same
             self._failed("fault", error)
         finally:
             self.link.close()

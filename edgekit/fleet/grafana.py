@@ -1,4 +1,7 @@
-"""A dashboard for Grafana, made from a table: python -m edgekit.fleet.grafana > edgekit/fleet/grafana.json"""
+"""A dashboard for Grafana, made from a table.
+
+python -m edgekit.fleet.grafana > edgekit/fleet/grafana.json
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The store in PostgreSQL: for fleets that one file no longer holds, several page servers, or ingestors that share.
+"""The store in PostgreSQL: for fleets that one file no longer holds.
+
+Several page servers or ingestors can share it.
 
     store = PostgresStore.open("postgresql://fleet@db.example/fleet")     # the password: PGPASSWORD or ~/.pgpass
 

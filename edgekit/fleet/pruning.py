@@ -1,4 +1,6 @@
-"""Prune a fleet's store: rows past their days, the oldest rows beyond a table's bytes, and forgotten boards.
+"""Prune a fleet's store: rows past their days, the oldest beyond a table's bytes.
+
+Forgotten boards leave it, too.
 
     with store.writing():
         prune(store, BOUNDS, now_ms)

@@ -1,4 +1,6 @@
-"""Roll-outs carried out: orders published, reports taken in, steps taken; and alerts, in the same thread of the server.
+"""Carry out roll-outs: publish orders, take reports in, take steps.
+
+Alerts run in the same thread of the server.
 
     rolling = Rolling(Broker.parse("mqtt://127.0.0.1"), store)
     rolling.start()

@@ -133,9 +133,10 @@ def fitting(
     site: str | None = None,
     group: str | None = None,
 ) -> list[str]:
-    """Ids of the boards that a roll-out is for. model: None for the bundle's own name; boards that run the very bundle
-    are left out.
-    """  # fmt: skip
+    """Ids of the boards that a roll-out is for.
+
+    model: None for the bundle's own name. Boards that run the very bundle are left out.
+    """
     return [
         row.id
         for row in rows

@@ -1,4 +1,4 @@
-"""A roll-out in waves: which boards a wave has, whether the next one starts, and whether its boards do worse.
+"""Roll-outs in waves: a wave's boards, when the next starts, whether its boards do worse.
 
     waves_of(rev, devices, (0.01, 0.1, 0.5, 1.0))           # {"porch-1": 0, "gate-2": 3, ...}
     decide(plan, standing, tally, verdict, now_ms)          # the next RolloutStanding

@@ -1,5 +1,6 @@
-"""Simulated boards: the code that real boards run, fed with made-up latencies. For the demo, tests and
-benchmarks.
+"""Simulated boards: the code that real boards run, fed with made-up latencies.
+
+They are for the demo, tests and benchmarks.
 
 Everything from the meter to MQTT is the real thing, spool on disk included; only the inferences are invented.
 

@@ -1,4 +1,4 @@
-"""The store in one SQLite file: what a fleet of some thousand boards needs, and nothing to install.
+"""The store in one SQLite file: enough for some thousand boards, nothing to install.
 
 One connection writes, in one thread; others read.
 

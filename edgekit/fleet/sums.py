@@ -1,4 +1,6 @@
-"""Roll-ups on their way into a store and out of it: sums of windows, the rows they are, and what those take.
+"""Roll-ups on their way into a store and out of it: sums of windows and their rows.
+
+A roll-up takes so many bytes, which are counted.
 
     sums = Sums.of_row(row)
     sums.add_window(window)

@@ -1,4 +1,6 @@
-"""One transaction's worth of changes to a fleet's store: rows are read once, changed in memory, written at the end.
+"""One transaction's worth of changes to a fleet's store.
+
+Rows are read once, changed in memory and written at the end.
 
     batch = Batch(database, named)
     batch.change(birth)

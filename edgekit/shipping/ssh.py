@@ -10,7 +10,7 @@ Rules:
   handled;
 - one connection is opened and shared by every command (ControlMaster), and it is closed at the end, whatever happened;
 - a key that was named is the one that is used: ssh itself only warns where there is no such file, and takes another;
-- what ssh says when it fails is turned into what to do about it;
+- an error of ssh becomes an error that says what to do;
 - the probe needs only sh: it reads a fixed list of small files and writes nothing; the code that looks at a board here
   answers;
 - the installed user land decides which wheels are packed, not the image that a profile was written for; a board that

@@ -1,4 +1,6 @@
-"""How far a detector's boxes are from a teacher's, in the units that the contract decodes them to.
+"""How far a detector's boxes are from a teacher's.
+
+The units are those that the contract decodes boxes to.
 
     layout = box_layout(contract)               # where boxes and scores stand in an answer, whatever its outputs are
     loss = layout.loss(answers, teacher)        # both float32 [N, numbers]: all outputs, one after the other
@@ -38,8 +40,14 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BoxLayout:
-    """boxes: places in an answer, [rows, 4]; scores: [rows, classes]; sure: of objectness, [rows], None for none.
-    span: what a box as large as the picture has, [4]. activation: as of the contract."""
+    """Where a detector's boxes and scores stand in an answer.
+
+    boxes: places in an answer, [rows, 4].
+    scores: [rows, classes].
+    sure: of objectness, [rows], None for none.
+    span: what a box as large as the picture has, [4].
+    activation: as of the contract.
+    """
 
     boxes: Places
     scores: Places
@@ -65,8 +73,10 @@ class BoxLayout:
         return _BOX_WEIGHT * boxes + scores
 
     def drawn(self, answers: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
-        """Labels as likely as the answers say, [N, numbers]: what the gradient of a loss is taken at, since it is none
-        where answers are compared with themselves."""
+        """Labels as likely as the answers say, [N, numbers].
+
+        The gradient of a loss is taken at them, since answers that are compared with themselves have none.
+        """
         found = np.array(answers.reshape(len(answers), -1))
         low, high = (-_SURE_LOGIT, _SURE_LOGIT) if self.activation != "none" else (0.0, 1.0)
         for places in (self.scores, self.sure):

@@ -1,4 +1,4 @@
-"""Channels that can leave a network, those that must leave together, and the Keras model without them.
+"""Channels that can leave a network, those that leave together, and the model without them.
 
     channels = trace(network)
     [(block.layers, len(block.labels)) for block in channels.blocks]      # [(("stem", "point"), 64), ...]
@@ -42,7 +42,11 @@ _TWO_INPUTS = frozenset({"add", "multiply"})
 
 @dataclass(frozen=True)
 class Block:
-    """labels: of channels that may leave one by one, int64 [n]. layers: names of those that make them."""
+    """Channels that the same layers make.
+
+    labels: of channels that may leave one by one, int64 [n].
+    layers: names of those that make them.
+    """
 
     layers: tuple[str, ...]
     labels: Labels
@@ -50,8 +54,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Channels:
-    """labels: of each node, those of its channels, int64 [channels]. shapes: of each node, for one item, without the
-    batch. count: of labels."""
+    """A network's channels: which may leave, and which are one.
+
+    labels: of each node, those of its channels, int64 [channels].
+    shapes: of each node, for one item, without the batch.
+    count: of labels.
+    """
 
     labels: tuple[Labels, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -183,10 +191,9 @@ def without(
 ) -> Any:
     """A Keras model of the layers without these channels, in float, to be trained.
 
-    leaving: labels, none for the model as it is. seed: of dropout and of what begins anew. new: weights are drawn as
-    the layers say, not those of the channels that stay. shape: of another input, with its batch axis.
-    Layers and input keep their names; models inside the model are
-    no more.
+    leaving: labels, none for the model as it is. seed: of dropout and of values drawn again. new: weights are drawn as
+    the layers say, not those of the channels that stay. shape: of another input, with its batch axis. Layers and
+    input keep their names; models inside the model are no more.
     """
     import keras
 
@@ -240,7 +247,11 @@ def _name_of(layer: Any, variable: Any) -> str:
 
 
 def _part(old: NDArray[Any], name: str, before: NDArray[np.bool_], after: NDArray[np.bool_]) -> NDArray[Any]:
-    """What stays of a weight. name: Keras', of the weight. before, after: channels that the layer reads and makes."""
+    """What stays of a weight.
+
+    name: Keras', of the weight.
+    before, after: channels that the layer reads and makes.
+    """
     if name == "depthwise_kernel":
         return old[:, :, before]
     if name == "pointwise_kernel":

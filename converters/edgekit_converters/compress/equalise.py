@@ -1,4 +1,6 @@
-"""Channels of unlike ranges brought together before training, where that changes nothing in float.
+"""Channels of unlike ranges brought together before training.
+
+Nothing changes in float.
 
     same = equalised(network, batches)
 

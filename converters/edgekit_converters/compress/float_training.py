@@ -1,4 +1,6 @@
-"""A Keras model trained as it is, in float, by the loop of every step: batch norm and dropout do their work.
+"""Train a Keras model as it is, in float, by the loop of every step.
+
+Batch norm and dropout do their work.
 
 made = train_float(network, model, data, Teaching(answers), FloatRun("distill", TrainingOptions(steps=2000), folder))
 made.data                                       # a .keras file, without ranges: a build calibrates it
@@ -29,9 +31,14 @@ __all__ = ["FloatRun", "check_batch", "train_float"]
 
 @dataclass(frozen=True)
 class FloatRun:
-    """name: of the step. folder: where an interrupted run resumes from. say: as of `fit`. sparsity: the share of each
-    kernel that becomes zero, None for none. adapted: of the model, a Keras tensor [N, numbers] that learns the hints;
-    None for none."""
+    """How a step trains in float.
+
+    name: of the step.
+    folder: where an interrupted run resumes from.
+    say: as of `fit`.
+    sparsity: the share of each kernel that becomes zero, None for none.
+    adapted: of the model, a Keras tensor [N, numbers] that learns the hints; None for none.
+    """
 
     name: str
     options: TrainingOptions
@@ -69,7 +76,9 @@ class _KerasTrainee:
 
 
 def train_float(network: Network, model: Any, data: TrainingData, teaching: Teaching, run: FloatRun) -> TrainedFile:
-    """model: Keras', of the network's layers, with all their channels or fewer; it is trained in place.
+    """Train a model in place.
+
+    model: Keras', of the network's layers, with all their channels or fewer.
 
     Raises CompressError for a batch norm and a batch of 1, and for a model in which nothing can be trained.
     """

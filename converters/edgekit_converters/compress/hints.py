@@ -1,4 +1,6 @@
-"""What a layer inside the teacher gives, which a layer of the student learns to give through a 1x1 adapter.
+"""What a layer inside the teacher gives, which a layer of the student learns to give.
+
+A 1x1 adapter stands between the two.
 
     hints = Hints(open_teacher(path), "relu_3", "relu_2")       # the teacher's layer, the student's
     wanted = hints.wanted(items, student)                       # float32 [N, numbers], in a file of the folder
@@ -61,9 +63,12 @@ class Hints:
     _shape: tuple[int, ...] = field(default=(), init=False)
 
     def wanted(self, items: Iterable[NDArray[np.float32]], count: int, student: Any, file: Path) -> NDArray[np.float32]:
-        """Of each item, [count, numbers], in that file. items: as the teacher takes them, each with a batch axis of 1.
+        """Write the hints of each item, [count, numbers], into that file.
 
-        Raises CompressError where a layer is not there, or gives no map."""
+        items: as the teacher takes them, each with a batch axis of 1.
+
+        Raises CompressError where a layer is not there, or gives no map.
+        """
         import tensorflow as tf
 
         model = without(self.teacher, trace(self.teacher), np.zeros(0, np.int64))

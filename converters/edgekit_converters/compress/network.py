@@ -1,4 +1,6 @@
-"""A Keras 3 model as the converters will see it: batch norm folded into kernels, activations fused, moves apart.
+"""A Keras 3 model as the converters will see it.
+
+Batch norm is folded into kernels, activations are fused, moves stand apart.
 
     network = read_network(model)
     [node.op for node in network.nodes]        # ["input", "conv", "depthwise", "add", "move", "dense", "softmax"]
@@ -103,10 +105,15 @@ class Node:
 
 @dataclass
 class Network:
-    """nodes: in the order of execution, the input first. outputs: the places of the answers, in the model's order.
-    calls: what Keras called, for `to_keras`. places: id of a Keras tensor -> place of the node that has its values.
-    input: Keras' tensor; results: ids of those that are the answers. numbers: whether the answer is numbers that are
-    predicted, or boxes, and not scores of classes."""
+    """A model as nodes, with what Keras needs to be called again.
+
+    nodes: in the order of execution, the input first.
+    outputs: the places of the answers, in the model's order.
+    calls: what Keras called, for `to_keras`.
+    places: id of a Keras tensor -> place of the node that has its values.
+    input: Keras' tensor; results: ids of those that are the answers.
+    numbers: whether the answer is numbers that are predicted, or boxes, and not scores of classes.
+    """
 
     nodes: list[Node] = field(default_factory=list)
     outputs: tuple[int, ...] = ()
@@ -127,7 +134,10 @@ class Network:
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """The places of what a loss reads: of classes before a last softmax or sigmoid, else the answers."""
+        """The places of what a loss reads.
+
+        Those of classes before a last softmax or sigmoid, else the answers.
+        """
         last = self.nodes[self.outputs[0]]
         if len(self.outputs) > 1 or self.numbers or last.op not in ("softmax", "sigmoid"):
             return self.outputs
@@ -145,9 +155,12 @@ class Network:
 
 @dataclass(frozen=True)
 class Call:
-    """A layer that Keras called. name: its own, with a number behind it where an earlier layer has that name.
+    """A layer that Keras called.
 
-    inputs, output: ids of Keras tensors. folded: of a batch norm that is in a kernel."""
+    name: its own, with a number behind it where an earlier layer has that name.
+
+    inputs, output: ids of Keras tensors. folded: of a batch norm that is in a kernel.
+    """
 
     layer: Any
     name: str
@@ -162,9 +175,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Operation:
-    """Keras' arithmetic between layers, called again with other values in the place of those that it was called with.
+    """Keras' arithmetic between layers.
 
-    arguments, named: as of the call, the computed ones among them."""
+    It is called again with other values in the place of those that it was called with.
+
+    arguments, named: as of the call, the computed ones among them.
+    """
 
     operation: Any
     arguments: tuple[Any, ...]
@@ -410,8 +426,10 @@ class _Reader:
 
 
 def to_keras(network: Network, weights: Weights) -> Any:
-    """A Keras model that computes the network with these kernels and biases: batch norm and dropout are gone, the input
-    and the other layers keep their names."""
+    """Make a Keras model that computes the network with these kernels and biases.
+
+    Batch norm and dropout are gone; the input and the other layers keep their names.
+    """
     import keras
 
     first = keras.Input(batch_shape=network.input.shape, name=network.nodes[0].name)
@@ -435,7 +453,11 @@ def to_keras(network: Network, weights: Weights) -> Any:
 
 
 def model_of(network: Network, first: Any, values: Mapping[int, Any]) -> Any:
-    """A Keras model with the network's answers. first: its input; values: by the id of the network's tensor."""
+    """Make a Keras model with the network's answers.
+
+    first: its input.
+    values: by the id of the network's tensor.
+    """
     import keras
 
     answers = [values[one] for one in network.results]

@@ -1,4 +1,4 @@
-"""Structured pruning: channels leave where a board gains most time for the least that they matter.
+"""Structured pruning: channels leave that gain a board much time and matter little.
 
     network = open_network(path)
     channels = trace(network)
@@ -43,7 +43,10 @@ Milliseconds = Callable[[Workload], float]
 def importance(
     network: Network, channels: Channels, data: TrainingData, options: TrainingOptions
 ) -> NDArray[np.float64]:
-    """By label, [labels]: how much the loss depends on that channel. 0 for what no product makes."""
+    """How much the loss depends on each channel, by label, [labels].
+
+    0 for what no product makes.
+    """
     import tensorflow as tf
 
     plain = Simulation(network, None)
@@ -81,7 +84,10 @@ def _gradient(tf: Any, plain: Simulation, data: TrainingData, x: Any, y: Any) ->
 
 
 class Count:
-    """The operations of a network without some of its channels, as an engine would run them in 8 bits."""
+    """The operations of a network without some of its channels.
+
+    They are those that an engine would run in 8 bits.
+    """
 
     def __init__(self, network: Network, channels: Channels) -> None:
         self._network, self._channels = network, channels
@@ -118,8 +124,10 @@ class Count:
 def choose_by_time(
     channels: Channels, matters: NDArray[np.float64], count: Count, milliseconds: Milliseconds, budget_ms: float
 ) -> tuple[Labels, bool]:
-    """Labels that leave so that the estimate keeps the budget, and whether it does: the fewest channels that may be
-    left can take longer."""
+    """Choose labels that leave so that the estimate keeps the budget, and whether it does.
+
+    The fewest channels that may be left can take longer.
+    """
     order = [block.labels[np.argsort(matters[block.labels], kind="stable")] for block in channels.blocks]
     gone = [0] * len(order)
     leaving = np.zeros(channels.count, bool)
@@ -147,7 +155,9 @@ def choose_by_time(
 
 
 def choose_by_width(channels: Channels, matters: NDArray[np.float64], width: float) -> Labels:
-    """Labels that leave so that each block has that share of its channels, a multiple of 8, those that matter most.
+    """Choose labels that leave so that each block has that share of its channels.
+
+    What stays is a multiple of 8, those that matter most.
 
     Raises CompressError where none may leave.
     """

@@ -31,7 +31,12 @@ _PROBES = 4
 
 @dataclass(frozen=True)
 class TrainedFile:
-    """data: a `.keras` file. ranges: format -> tensor of its float graph -> (low, high). record: JSON, of the run."""
+    """A trained model and what was learnt for its targets.
+
+    data: a `.keras` file.
+    ranges: format -> tensor of its float graph -> (low, high).
+    record: JSON, of the run.
+    """
 
     data: bytes
     ranges: dict[str, dict[str, tuple[float, float]]]
@@ -39,8 +44,11 @@ class TrainedFile:
 
 
 def open_network(path: Path) -> Network:
-    """Raises SourceError for a file that holds code, CompressError for a layer that is not simulated and for a network
-    that Keras cannot make again."""
+    """Open a model as a network that can be trained.
+
+    Raises SourceError for a file that holds code, CompressError for a layer that is not simulated and for a network
+    that Keras cannot make again.
+    """
     keras = import_keras()
     load(path)  # refuses code
     with quiet():
@@ -68,8 +76,11 @@ def train_for_8_bits(
     store: StageStore = NO_STORE,
     hold_zeros: bool = False,
 ) -> TrainedFile:
-    """path: a `.keras` file that `sources.load` takes. folder: where an interrupted run resumes from. hold_zeros: of a
-    network that was made sparse.
+    """Train a model in 8 bits, with its float answers as the teacher.
+
+    path: a `.keras` file that `sources.load` takes.
+    folder: where an interrupted run resumes from.
+    hold_zeros: of a network that was made sparse.
 
     Raises CompressError for a layer that is not simulated.
     """

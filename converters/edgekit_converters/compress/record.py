@@ -1,4 +1,6 @@
-"""What was learnt, beside the network in one `.keras` file: ranges for each target, and the steps that made it.
+"""What was learnt, beside the network in one `.keras` file.
+
+These are ranges for each target, and the steps that made it.
 
     data = with_record(path.read_bytes(), Record(ranges={"tflite": {"conv": (0.0, 6.0)}}))
     plan = learnt_plan(path, graph)                     # QuantizationPlan(fixed_ranges=...), None for other files
@@ -36,8 +38,12 @@ _MOST_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class JoinedOutput:
-    """The answer of a model before its outputs were split. output: its name; parts: the outputs that it is made of, in
-    order; axis: along which, of an item's answer."""
+    """The answer of a model before its outputs were split.
+
+    output: its name.
+    parts: the outputs that it is made of, in order.
+    axis: along which, of an item's answer.
+    """
 
     output: str
     parts: tuple[str, ...]
@@ -49,9 +55,13 @@ class JoinedOutput:
 
 @dataclass(frozen=True)
 class Record:
-    """steps: what was done and measured, JSON. ranges: format -> tensor of its float graph -> (low, high). key: of all
-    that the result follows from. joined: what a metric function written for the original reads, None for the outputs
-    as they are."""
+    """What a `.keras` file says of the training that made it.
+
+    steps: what was done and measured, JSON.
+    ranges: format -> tensor of its float graph -> (low, high).
+    key: of all that the result follows from.
+    joined: what a metric function written for the original reads, None for the outputs as they are.
+    """
 
     steps: tuple[dict[str, Any], ...] = ()
     ranges: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
@@ -91,7 +101,9 @@ def read_record(path: Path) -> Record | None:
 
 
 def learnt_plan(path: Path, graph: Graph) -> QuantizationPlan | None:
-    """The plan with the ranges that the model was trained for, and its weights as they are; None where it has none.
+    """The plan with the ranges that the model was trained for, None for a model without.
+
+    Its weights stay as they are.
 
     Raises ConversionError where the graph has no tensor of such a name: another version of the tools made it.
     """

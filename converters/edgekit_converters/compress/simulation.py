@@ -35,7 +35,11 @@ _STEPS = 255
 
 @dataclass(frozen=True)
 class Grids:
-    """group: of each node, the place whose scale it has. scales: by such a place. zeros: levels below zero, 0..255.
+    """The scales of a network in 8 bits.
+
+    group: of each node, the place whose scale it has.
+    scales: by such a place.
+    zeros: levels below zero, 0..255.
 
     spread: by place of a product, the standard deviation of its sums, [channels].
     """
@@ -53,7 +57,10 @@ class Grids:
 
 
 def calibrated(network: Network, batches: Iterable[NDArray[np.float32]]) -> Grids:
-    """Ranges of least squared error over these inputs, the answer's whole. batches: float32 [N, ...] of the input."""
+    """Ranges of least squared error over these inputs, those of the answer whole.
+
+    batches: float32 [N, ...] of the input.
+    """
     import tensorflow as tf
 
     group = _groups(network)
@@ -108,8 +115,11 @@ def joined(answers: Sequence[Any]) -> Any:
 
 
 class Simulation:
-    """grids: None for float alone. variables: TensorFlow's, to train: a kernel and a bias for each product, then the
-    logarithm of each learnt scale."""
+    """A network that computes as if in 8 bits, and learns.
+
+    grids: None for float alone.
+    variables: TensorFlow's, to train: a kernel and a bias for each product, then the logarithm of each learnt scale.
+    """
 
     def __init__(self, network: Network, grids: Grids | None) -> None:
         import tensorflow as tf
@@ -154,7 +164,10 @@ class Simulation:
         return found
 
     def rounded(self, values: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
-        """The same with kernels as 8 bits have them: a quantizer rounds these to the same integers again."""
+        """The same with kernels as 8 bits have them.
+
+        A quantizer rounds these to the same integers again.
+        """
         found = [np.asarray(value, np.float32) for value in values]
         for place, at in self._kernel.items():
             depthwise = self._network.nodes[place].op == "depthwise"
@@ -173,14 +186,19 @@ class Simulation:
         return found
 
     def logits(self, x: Any, variables: Sequence[Any], *, quantized: bool = True) -> Any:
-        """What a loss reads: the only answer, or [N, numbers] of all, one after the other. x: float32 [N, ...]."""
+        """What a loss reads: the only answer, or [N, numbers] of all, one after the other.
+
+        x: float32 [N, ...].
+        """
         held = frozenset(range(len(self._network.nodes))) if quantized else frozenset[int]()
         values = self.values(x, variables, held)
         return joined([values[place] for place in self._network.heads])
 
     def values(self, x: Any, variables: Sequence[Any], held: Collection[int]) -> list[Any]:
-        """The value of each node. held: places whose values are in integers; a product is computed in 8 bits where its
-        input is."""
+        """The value of each node.
+
+        held: places whose values are in integers; a product is computed in 8 bits where its input is.
+        """
         tf, nodes = self._tf, self._network.nodes
         values: list[Any] = []
         for place, node in enumerate(nodes):

@@ -1,4 +1,6 @@
-"""Unstructured pruning: the smallest weights of each kernel become zero while the network trains, and stay zero.
+"""Unstructured pruning: the smallest weights of each kernel become zero and stay zero.
+
+They do so while the network trains.
 
     sparsity = Sparsity(kernels_of(model, trainee.variables), 0.9)
     made = train_float(network, model, data, teaching, replace(run, sparsity=sparsity))
@@ -31,8 +33,11 @@ _KERNELS = {"Conv2D": "kernel", "Dense": "kernel", "SeparableConv2D": "pointwise
 
 @dataclass(frozen=True)
 class Sparsity:
-    """places: of the trainee's variables that are kernels. share: of each that becomes zero, above 0 and below 1; None
-    where the zeros that it has are held."""
+    """Which weights become zero.
+
+    places: of the trainee's variables that are kernels.
+    share: of each that becomes zero, above 0 and below 1; None where the zeros that it has are held.
+    """
 
     places: tuple[int, ...]
     share: float | None
@@ -55,13 +60,19 @@ class Sparsity:
 
 
 def smallest(kernel: NDArray[np.float32], share: float) -> NDArray[np.int64]:
-    """Flat places of that share of the weights, those of least magnitude; one weight always stays."""
+    """Flat places of that share of the weights, those of least magnitude.
+
+    One weight always stays.
+    """
     count = min(round(share * kernel.size), kernel.size - 1)
     return np.argsort(np.abs(kernel), axis=None, kind="stable")[:count].astype(np.int64)
 
 
 def kernels_of(model: Any, variables: Sequence[Any]) -> tuple[int, ...]:
-    """Places of the kernels among a Keras model's trained variables. model: flat, as `channels.without` makes it."""
+    """Places of the kernels among a Keras model's trained variables.
+
+    model: flat, as `channels.without` makes it.
+    """
     named = [(layer, _KERNELS.get(type(layer).__name__)) for layer in model.layers]
     wanted = {id(getattr(layer, name).value) for layer, name in named if name is not None}
     return tuple(place for place, variable in enumerate(variables) if id(variable) in wanted)

@@ -1,4 +1,4 @@
-"""A detector whose answer holds boxes beside scores, made to answer them apart, so that each has a scale of its own.
+"""Split a detector's answer into boxes and scores, so that each has a scale of its own.
 
     model = split(network, contract)                # outputs "boxes" and "scores" instead of one; the same numbers
     joined = joining(contract, model.output_names)  # what makes the old answer of the new ones, None where none does
@@ -53,7 +53,11 @@ def column_axis(shape: tuple[int, ...], spec: DetectionSpec) -> int:
 
 
 def joining(contract: Contract, names: Sequence[str]) -> JoinedOutput | None:
-    """None where the scores are no part of the old answer. contract: of the model before; names: of the new outputs."""
+    """What makes the old answer of the new ones; None where the scores are no part of it.
+
+    contract: of the model before.
+    names: of the new outputs.
+    """
     spec, (output,) = contract.detection, contract.outputs
     assert spec is not None
     if spec.row != "box scores":
@@ -64,7 +68,10 @@ def joining(contract: Contract, names: Sequence[str]) -> JoinedOutput | None:
 def split_answer(
     answer: Mapping[str, NDArray[Any]], contract: Contract, names: Sequence[str]
 ) -> dict[str, NDArray[Any]]:
-    """An answer of the model before, as the model after gives it. contract, names: as of `joining`."""
+    """An answer of the model before, as the model after gives it.
+
+    contract, names: as of `joining`.
+    """
     spec, (output,) = contract.detection, contract.outputs
     assert spec is not None
     value = np.asarray(answer[output.name])
@@ -77,7 +84,10 @@ def split_answer(
 
 
 def detection_keys(contract: Contract, names: Sequence[str]) -> dict[str, Any]:
-    """What `[detection]` of a contract file says otherwise after the split. contract, names: as of `joining`."""
+    """What `[detection]` of a contract file says otherwise after the split.
+
+    contract, names: as of `joining`.
+    """
     spec = contract.detection
     assert spec is not None
     return {"boxes": names[0], "row": "box", "scores": names[1], "candidates": spec.candidates}
@@ -120,8 +130,10 @@ class _Slicer:
         return free_name(name, self._names)
 
     def __call__(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
-        """tensor[..., start:stop, ...] along that axis, made as far back as can be; the tensor itself where that is all
-        of it and nothing behind it is cut."""
+        """tensor[..., start:stop, ...] along that axis, made as far back as can be.
+
+        The tensor itself where that is all of it and nothing behind it is cut.
+        """
         history = tensor._keras_history
         operation = history.operation
         arguments = operation._inbound_nodes[history.node_index].arguments
@@ -141,7 +153,10 @@ class _Slicer:
         return made
 
     def _followed(self, operation: Any, arguments: Any, axis: int, start: int, stop: int, rank: int) -> Any:
-        """None where it cannot be followed through that operation, `_SAME` where nothing behind it was cut."""
+        """The slice made behind that operation, None where it cannot be followed through it.
+
+        `_SAME` where nothing behind it was cut.
+        """
         kind, sources = type(operation).__name__, arguments.keras_tensors
         if kind == "Concatenate":
             return self._of_parts(operation, sources, axis, start, stop)
@@ -221,7 +236,10 @@ class _Slicer:
         return self._again(operation, target_shape=[*operation.target_shape[:-1], stop - start])(part)
 
     def _of_product(self, operation: Any, source: Any, axis: int, start: int, stop: int, rank: int) -> Any:
-        """A layer that makes these channels alone; one whose activation reads all of them stays whole."""
+        """A layer that makes these channels alone.
+
+        One whose activation reads all of them stays whole.
+        """
         if axis != rank - 1 or operation.activation.__name__ in _NOT_LAST:
             return None
         size = "filters" if type(operation).__name__ == "Conv2D" else "units"
@@ -255,7 +273,10 @@ class _Slicer:
         return operation(*given)
 
     def _again(self, operation: Any, **changed: Any) -> Any:
-        """The same layer once more, under a name of its own; arithmetic has no state and is called as it is."""
+        """The same layer once more, under a name of its own.
+
+        Arithmetic has no state and is called as it is.
+        """
         import keras
 
         if not isinstance(operation, keras.layers.Layer):

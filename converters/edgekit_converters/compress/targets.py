@@ -1,9 +1,11 @@
-"""The simulated network beside what the converters make of it: whose tensor is whose, and how far apart answers are.
+"""The simulated network beside what the converters make of it.
+
+Whose tensor is whose, and how far apart answers are:
 
     names = tensor_names(network, simulation, values, workspace, "tflite", samples)
     found = steps_apart(network, simulation, values, artifact, names, samples)      # 0 or 1
 
-Rules: tensors are told apart by their values on real inputs, whatever a converter calls them; those that the artifact
+Rules: tensors are matched by their values on real inputs, whatever a converter calls them; those that the artifact
 keeps in float are in float in the simulation too.
 """
 
@@ -37,7 +39,9 @@ def tensor_names(
     format: str,  # noqa: A002
     items: NDArray[np.float32],
 ) -> dict[str, int]:
-    """Tensor of the target's float graph -> place in the network. items: [N, ...], N of 4 or more are better.
+    """Find the tensor of the target's float graph for each place in the network.
+
+    items: [N, ...], N of 4 or more are better.
 
     Raises CompressError where the answer itself is not found.
     """
@@ -80,10 +84,12 @@ def steps_apart(
     workspace: Workspace,
     items: NDArray[np.float32],
 ) -> NDArray[np.float64]:
-    """Of each item, [N], how many steps of its range the first answer is apart, artifact and simulation, before a
-    softmax.
+    """How many steps of its range artifact and simulation are apart, of each item, [N].
 
-    items: [N, ...]."""
+    What is compared is the first answer, before a softmax.
+
+    items: [N, ...].
+    """
     form = artifact.recipe.format
     graph = open_graph(form, artifact.data)
     held = frozenset(place for name, place in names.items() if name in graph.grids)

@@ -1,4 +1,6 @@
-"""The training loop of every step: rounds of training steps, each checked on held-out items, the best one kept.
+"""The training loop of every step.
+
+Rounds of training steps are checked on held-out items, and the best one is kept.
 
     data = TrainingData(x, y, "classes")
     fitted = fit(trainee, data, Teaching(answers), TrainingOptions(steps=2000), folder, "distill")
@@ -70,8 +72,12 @@ _LAST = 0.01  # of the learning rate, at the last step
 
 @dataclass(frozen=True)
 class TrainingData:
-    """x: float32 [N, ...], as the network takes it. y: int64 [N] for classes, float32 [N, outputs] for numbers, None
-    where there are no labels. layout: of boxes, which have none."""
+    """Items to train on.
+
+    x: float32 [N, ...], as the network takes it.
+    y: int64 [N] for classes, float32 [N, outputs] for numbers, None where there are no labels.
+    layout: of boxes, which have none.
+    """
 
     x: NDArray[np.float32]
     y: NDArray[Any] | None
@@ -100,8 +106,13 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """steps: of `batch` items, at most. rate: Adam's first, falling as a cosine. patience: rounds without a better one.
-    key: of all that the run follows from besides; a state with another one is not resumed."""
+    """How long and how fast to train.
+
+    steps: of `batch` items, at most.
+    rate: Adam's first, falling as a cosine.
+    patience: rounds without a better one.
+    key: of all that the run follows from besides; a state with another one is not resumed.
+    """
 
     steps: int = 2000
     batch: int = 64
@@ -113,9 +124,13 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class Teaching:
-    """answers: float32 [N, outputs] of the teacher to each item, of classes before a softmax. alpha: their share of the
-    loss, 0..1. temperature: what the answers of both are divided by; of numbers it has no effect. hints: float32
-    [N, numbers] of a layer inside it, None for none; the trainee gives its own behind its answers."""
+    """What a teacher says, and how much it counts.
+
+    answers: float32 [N, outputs] of the teacher to each item, of classes before a softmax.
+    alpha: their share of the loss, 0..1.
+    temperature: what the answers of both are divided by; of numbers it has no effect.
+    hints: float32 [N, numbers] of a layer inside it, None for none; the trainee gives its own behind its answers.
+    """
 
     answers: NDArray[np.float32]
     alpha: float = 0.5
@@ -129,7 +144,11 @@ class Teaching:
 
 
 class Trainee(Protocol):
-    """variables: TensorFlow's, which Adam moves. others: what a training step changes besides: moving means, seeds."""
+    """What is trained.
+
+    variables: TensorFlow's, which Adam moves.
+    others: what a training step changes besides: moving means, seeds.
+    """
 
     @property
     def variables(self) -> Sequence[Any]: ...
@@ -142,8 +161,13 @@ class Trainee(Protocol):
 
 @dataclass
 class _State:
-    """step: how many were done. values: of the variables and the others; moments: Adam's two for each variable. best:
-    values of the best round."""
+    """Where a run stands, as it is on the disk.
+
+    step: how many were done.
+    values: of the variables and the others.
+    moments: Adam's two for each variable.
+    best: values of the best round.
+    """
 
     values: Values
     moments: Values
@@ -158,8 +182,12 @@ class _State:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """values: of the trainee's variables and others at the best round. history: step, loss and score of each round.
-    reason: why it ended before the last step, "" where it did not."""
+    """The best round of a run.
+
+    values: of the trainee's variables and others.
+    history: step, loss and score of each round.
+    reason: why it ended before the last step, "" where it did not.
+    """
 
     values: Values
     history: tuple[dict[str, float], ...]
@@ -192,7 +220,11 @@ def train(
     *,
     hold_zeros: bool = False,
 ) -> QatResult:
-    """In 8 bits, with the float network as its teacher. folder, say: as of `fit`. hold_zeros: of kernels."""
+    """Train in 8 bits, with the float network as its teacher.
+
+    folder, say: as of `fit`.
+    hold_zeros: of kernels.
+    """
     used, _ = _parts(data, options)
     first = _batches(data.x, np.sort(used[:_CALIBRATION]), options.batch)
     network = equalised(replace(network, numbers=data.kind != "classes"), first)
@@ -215,10 +247,13 @@ def fit(
     *,
     sparsity: Sparsity | None = None,
 ) -> TrainingResult:
-    """folder: for the state that a later run resumes, under this name; it must exist. say: is given a line after each
-    round.
+    """Train, and return the best round.
 
-    Raises CompressError where training ends before the sparsity is reached."""
+    folder: for the state that a later run resumes, under this name; it must exist.
+    say: is given a line after each round.
+
+    Raises CompressError where training ends before the sparsity is reached.
+    """
     import tensorflow as tf
 
     used, held = _parts(data, options)
@@ -273,7 +308,10 @@ def _words(kind: str, score: tuple[float, float]) -> str:
 
 
 class _Run:
-    """One training run in TensorFlow: the step as a compiled function, and the variables that it moves."""
+    """One training run in TensorFlow.
+
+    It holds the step as a compiled function, and the variables that it moves.
+    """
 
     def __init__(
         self,
@@ -340,7 +378,10 @@ class _Run:
         return self._data.x[rows], self._labels[rows], self._teaching.of(rows)
 
     def score(self, held: NDArray[np.int64]) -> tuple[float, float]:
-        """(share of right answers, or minus the squared error; minus the loss) of the held-out items."""
+        """The score of the held-out items: (share of right answers, minus the loss).
+
+        Minus the squared error in the place of the share, for numbers.
+        """
         found = []
         for start in range(0, len(held), self._options.batch):
             rows = held[start : start + self._options.batch]
@@ -396,7 +437,11 @@ class _Run:
 
 
 def loss_of(kind: str, logits: Any, y: Any) -> Any:
-    """What labels say of answers, a TensorFlow scalar. logits: [N, outputs]; kind, y: as of TrainingData."""
+    """What labels say of answers, a TensorFlow scalar.
+
+    logits: [N, outputs].
+    kind, y: as of TrainingData.
+    """
     import tensorflow as tf
 
     if kind == "numbers":
@@ -437,8 +482,10 @@ def answers_of(trainee: Trainee, x: NDArray[np.float32], batch: int, progress: P
 
 
 def array_on_disk(file: Path, shape: Sequence[int]) -> NDArray[np.float32]:
-    """float32, to be filled: it may be larger than the memory. Raises OSError where the disk has no room, because
-    a write to a mapped file that finds none ends the process."""
+    """Make a float32 array to be filled; it may be larger than the memory.
+
+    Raises OSError where the disk has no room, because a write to a mapped file that finds none ends the process.
+    """
     made = np.lib.format.open_memmap(file, "w+", np.float32, tuple(shape))
     try:
         with file.open("r+b") as opened:

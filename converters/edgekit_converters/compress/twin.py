@@ -1,4 +1,6 @@
-"""A Keras model that computes what an ONNX network computes, so that a PyTorch or ONNX model can be trained.
+"""A Keras model that computes what an ONNX network computes.
+
+So a PyTorch or ONNX model can be trained.
 
     model = keras_twin(source)              # of any source with .onnx(); the shapes and names of its ends are the same
 

@@ -1,4 +1,7 @@
-"""The fleet's pages. Import `edgekit.fleet.pages.app` to serve them: it needs the `fleet` extra."""
+"""The fleet's pages.
+
+Import `edgekit.fleet.pages.app` to serve them: it needs the `fleet` extra.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Access to the pages: open, by password, or for users whom a trusted proxy has signed in.
+"""Access to the pages: open, by password, or for users that a trusted proxy has signed in.
 
     access = Access.by_password("correct horse", clock=time.monotonic)
     token = access.sign_in("192.0.2.7", "correct horse")            # a session's; None when it is wrong

@@ -1,4 +1,4 @@
-"""The pages: what is wrong, every board, models against each other, events, and how the server itself does.
+"""The pages: what is wrong, every board, models compared, events, the server itself.
 
 Rules:
 - pages read device rows and roll-ups, never raw windows, and never block the event loop;

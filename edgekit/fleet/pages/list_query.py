@@ -1,4 +1,6 @@
-"""What the address of a list says: the boards wanted, their order, the page. Nothing of it is kept anywhere else.
+"""What the address of a list says: the boards wanted, their order, the page.
+
+Nothing of it is kept anywhere else.
 
 asked = ListQuery.read({"state": "late", "sort": "-p99", "page": "2"})
 asked.query                 # Query(state="late", sort="p99", descending=True, offset=100)

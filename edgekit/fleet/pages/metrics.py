@@ -1,4 +1,6 @@
-"""/metrics for Prometheus: the fleet by (model, version, profile), boards by state, and the server itself.
+"""/metrics for Prometheus: the fleet by model, version and profile, boards by state.
+
+The server itself has figures there, too.
 
     page = FleetMetrics(store, facts.refused, facts.health)
     page.text(now_ms)

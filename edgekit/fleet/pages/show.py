@@ -1,4 +1,4 @@
-r"""How figures are written on a page: Jinja filters, each a pure function of what it is given.
+r"""How figures are written on a page: Jinja filters, each a pure function.
 
 ms(12.345)          # '12.3 ms'
 share(3, 40)        # '7.5 %'

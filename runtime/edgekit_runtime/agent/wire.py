@@ -71,8 +71,8 @@ class OrderReport:
 
     version: the one that is active.
     former: see there, None where the board keeps none.
-    sha256: that was ordered, so a report of another bundle under the same rev is told apart; empty where a board does
-    not say it.
+    sha256: of the ordered bundle, by which a report of another one under the same rev is recognized; empty where a
+    board does not say it.
     """
 
     rev: int

@@ -102,7 +102,7 @@ class AcceptedSequence:
     signed_by: tuple[str, ...] = ()
 
     def covers(self, other: AcceptedSequence) -> bool:
-        """Whether all whom the other one binds are bound by this one."""
+        """Whether every signer of the other one has signed this one, and its number is no lower."""
         return self.seq >= other.seq and set(self.signed_by) >= set(other.signed_by)
 
 

@@ -77,7 +77,7 @@ _RECREATE = (
     "Write it again: edgekit install BUNDLE --root ROOT, with the same --trust and --profile as before; what "
     "answers may be that BUNDLE"
 )
-_TELL_AGAIN = "It says whom the root trusts. Say it again: edgekit install BUNDLE --root ROOT --trust KEY.pub.pem"
+_TRUST_AGAIN = "It names the root's trusted keys. Write it: edgekit install BUNDLE --root ROOT --trust KEY.pub.pem"
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,9 @@ class Root:
         text = read_text(file)
         if text is None:
             raise InstallError(
-                "is missing, and with it whom this root trusts", where=str(file), do=_RECREATE, code="install-root"
+                "is missing, and with it the root's trusted keys", where=str(file), do=_RECREATE, code="install-root"
             )
-        slot: Slot = parse_record(Slot, file, text, _TELL_AGAIN)
+        slot: Slot = parse_record(Slot, file, text, _TRUST_AGAIN)
         return slot
 
     def write_slot(self, slot: Slot) -> None:

@@ -53,7 +53,7 @@ _DO = {
     "unsigned": _TRUST,
     "unknown-key": _TRUST,
     "too-few-signatures": _TRUST,
-    "no-trust-store": "Put back what says whom to trust: edgekit keys update ROOT.json; else install it again with "
+    "no-trust-store": "Put the trusted keys back: edgekit keys update ROOT.json; else install it again with "
     "edgekit install --trust",
     "bad-signature": "Install it again: it was damaged here, or changed by somebody else",
     "bundle-integrity": "Install it again: it was damaged here, or changed by somebody else",

@@ -216,7 +216,7 @@ class HostClient:
 
     @property
     def breaks(self) -> int:
-        """How often a kept connection turned out to have ended: the host may be another one by now."""
+        """How often a kept connection had ended: the host may be another one by now."""
         return self._pool.breaks - self._probing_breaks
 
     def ping(self, timeout_s: float) -> float:

@@ -101,7 +101,7 @@ class Pool:
 
     @property
     def breaks(self) -> int:
-        """How often a kept connection turned out to have ended.
+        """How often a kept connection had ended.
         Those that are idle now are looked at."""
         with self._lock:
             idle, self._idle = self._idle, []

@@ -406,7 +406,7 @@ def new_client(broker: Broker, client_id: str, *, will: Will | None = None, v5: 
     It connects when its owner says so.
 
     A client id that another client connects with ends this connection, so where there is a password it ends with
-    something of it: nobody else can know it, and two boards with the same name and password still meet.
+    something of it: no other client can know it, and two boards with the same name and password still meet.
     """
     mqtt = _paho()
     if broker.password:

@@ -71,7 +71,7 @@ def store_in(contents: Sequence[tuple[str, bytes]]) -> TrustStore | None:
         return TrustStore(", ".join(where for where, _ in contents), keys, Role(tuple(keys), 1))
     if len(contents) > 1:
         raise TrustError(
-            "a root.json says alone whom to trust, and something else was named beside it",
+            "a root.json names every trusted key, and other keys were given beside it",
             where=roots[0][0],
             do="Name the root.json alone, or public keys alone",
         )
@@ -153,8 +153,8 @@ def no_trust(where: str = "") -> TrustError:
 
 def _is_there(path: Path, *, ours: bool) -> bool:
     """Raises TrustError where that is unknown.
-    Not so of a user's own folder: a HOME that this user may not enter, as services have it, is another's, and whom that
-    one trusts is nothing to go by."""
+    Not so of a user's own folder: a HOME that this user may not enter, as services have it, belongs to another user,
+    whose trusted keys do not count."""
     try:
         return path.exists()
     except OSError as error:

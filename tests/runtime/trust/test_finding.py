@@ -151,9 +151,9 @@ def test_a_key_that_is_named_twice_is_one(files):
     assert load_trust([files / "bea.pub.pem"] * 2).bundle.keyids == (rooted.keyid("bea"),)
 
 
-def test_a_root_says_alone_whom_to_trust(files):
+def test_a_root_names_every_trusted_key(files):
     assert load_trust(files / "root.json").version == 1
-    with pytest.raises(TrustError, match="alone whom to trust"):
+    with pytest.raises(TrustError, match="names every trusted key"):
         load_trust([files / "root.json", files / "bea.pub.pem"])
 
 
