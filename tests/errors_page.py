@@ -14,9 +14,8 @@ FILE = Path(__file__).parents[1] / "docs" / "errors.md"
 HEAD = """<!-- Generated whole from the error classes: python tests/errors_page.py -->
 # Errors of the runtime
 
-Import them from `edgekit_runtime.errors`; an `except` of a class catches those indented below it. \
-`error.code` tells the reasons of
-one class apart, and is stable: [codes.md](codes.md) explains each code, `edgekit doctor CODE` with its reason.
+Import them from `edgekit_runtime.errors`; an `except` of a class catches those indented below it.
+Behind a class are the codes that its `error.code` may be. They are stable, and [codes.md](codes.md) explains each.
 
 """
 WITHIN = {"WireError", "WindowError", "TooSlow", "WrongPartError", "FinalError", "_LeaderInterruptedError"}
@@ -40,17 +39,11 @@ def below(parent: type[EdgekitError], depth: int) -> Iterator[tuple[int, type[Ed
 
 def text() -> str:
     listed = [(0, EdgekitError), *((depth, kind) for depth, kind in errors() if kind.__name__ not in WITHIN)]
-    return HEAD + "".join(line for depth, kind in listed for line in lines(depth, kind))
+    return HEAD + "".join(line(depth, kind) for depth, kind in listed)
 
 
-def lines(depth: int, kind: type[EdgekitError]) -> Iterator[str]:
-    reasons = f" Also {', '.join(f'`{code}`' for code in kind.reasons)}." if kind.reasons else ""
-    yield f"{'  ' * depth}- `{kind.__name__}` (`{kind.code}`): {first_line(kind)}{reasons}\n"
-
-
-def first_line(kind: type[EdgekitError]) -> str:
-    assert kind.__doc__, f"{kind.__name__} has no docstring"
-    return kind.__doc__.splitlines()[0]
+def line(depth: int, kind: type[EdgekitError]) -> str:
+    return f"{'  ' * depth}- `{kind.__name__}`: {', '.join(f'`{code}`' for code in (kind.code, *kind.reasons))}\n"
 
 
 if __name__ == "__main__":
