@@ -338,9 +338,11 @@ def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
     shares = [o["agreement"]["value"] for o in found["outputs"] if o["kind"] == "classes" and o["agreement"]]
     agreement = found["agreement"] if found["agreement"] is not None else min(shares, default=None)
     agrees = "-" if agreement is None else _percent(agreement)
-    errors = [o["spread_error"] for o in found["outputs"] if o["spread_error"] is not None]
+    # A detector's rows may change places, so its outputs as they are say nothing beside its boxes.
+    raw = [] if found.get("decisions") is not None else found["outputs"]
+    errors = [o["spread_error"] for o in raw if o["spread_error"] is not None]
     spread = _percent(max(errors)) if errors else "-"
-    directed = not found["outputs"] or any(o["kind"] in ("classes", "vector") for o in found["outputs"])
+    directed = not found["outputs"] or any(o["kind"] in ("classes", "vector") for o in raw)
     cosine = f"{found['cosine']:.4f}" if directed else "-"  # of single numbers it says nothing
     macs = f"{100 * found['quantized_macs']:.0f} %{_STAR if found['uncounted'] else ''}"
     return (name, _size(candidate["bytes"]), macs, *metric, agrees, spread, cosine)

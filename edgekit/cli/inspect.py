@@ -158,9 +158,11 @@ def _fidelity(entry: ArtifactEntry) -> Iterator[str]:
         lost = f"drop {drop} points" if scores.is_share(metric) else drop
         value = scores.value(metric, found["artifact"])
         parts.append(f"{scores.SHORT.get(metric, metric)} {value}, {lost} (95 % interval {below} to {above})")
+    boxes = found.get("decisions") is not None
     if found["agreement"] is not None:
-        parts.append(f"agrees on {100 * found['agreement']:.1f} %")
-    parts.append(closeness(found))
+        parts.append(f"agrees on {100 * found['agreement']:.1f} %{' of boxes' if boxes else ''}")
+    if not boxes:  # whose rows may change places
+        parts.append(closeness(found))
     items = f"{found['items']} items"
     if found.get("sequences"):
         items = f"{found['items']} frames of {found['sequences']} sequences"

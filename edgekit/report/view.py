@@ -397,6 +397,11 @@ class ReportView:
         return scores.is_share(self.metric)
 
     @property
+    def in_boxes(self) -> bool:
+        """Whether a detector's boxes were compared."""
+        return any(c.fidelity.get("decisions") is not None for c in self.candidates)
+
+    @property
     def original(self) -> float | None:
         return next((c.fidelity["original"] for c in self.candidates if c.fidelity.get("metric")), None)
 

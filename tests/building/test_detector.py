@@ -12,7 +12,8 @@ import yolo
 from edgekit.building import BuildRequest, build, summary
 from edgekit.building.subject import few_boxes
 from edgekit.report.html import html
-from edgekit_converters.fidelity import Reference
+from edgekit_converters.fidelity import Fidelity, Reference
+from edgekit_runtime.bundle.codec import from_json
 
 pytestmark = pytest.mark.convert
 
@@ -76,6 +77,29 @@ def test_the_verdict_is_in_boxes(report):
     shown = html(json.loads(json.dumps(report.as_json())))
     kept = fidelities(report)[report.bundles[0].choice.chosen.recipe]["decisions"]
     assert f"keeps {kept['kept']} of the original&#39;s {kept['original']} boxes" in shown
+
+
+def test_the_same_boxes_in_other_rows_frighten_nobody(report):
+    """A head as YOLOv10's sorts its rows by score: two that change places are no error of the boxes."""
+    first, *others = report.candidates
+    swapped = [output | {"spread_error": 1.369, "cosine": 0.1234} for output in first["fidelity"]["outputs"]]
+    fidelity = first["fidelity"] | {"outputs": swapped, "cosine": 0.1234, "sqnr_db": -3.4}
+    swapped = replace(report, candidates=(first | {"fidelity": fidelity}, *others))
+    printed = "\n".join(summary(swapped))
+    assert "agrees" in printed
+    assert not any(word in printed for word in ("of spread", "136.9", "cosine", "0.1234"))
+    table, folded = html(json.loads(json.dumps(swapped.as_json()))).split("Every output and metric", 1)
+    assert not any(word in table for word in ("0.1234", "-3.4 dB"))
+    assert "0.1234" in folded
+    assert "in other rows count as an error" in folded
+
+
+def test_a_float_detector_is_told_from_a_wrong_conversion_by_its_boxes(report):
+    fidelity = from_json(Fidelity, fidelities(report)["tflite-f32"], "a fidelity", nulls=True)
+    (output,) = fidelity.outputs
+    swapped = replace(fidelity, outputs=(replace(output, cosine=0.5),))
+    assert swapped.likeness == fidelity.decisions.agreement > 0.99
+    assert replace(swapped, decisions=replace(fidelity.decisions, agreement=0.2)).likeness == 0.5
 
 
 def test_few_levels_are_a_warning_whatever_the_limit(report):

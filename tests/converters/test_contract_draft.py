@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from linear import linear
 
-from edgekit_converters.contract_file import describe, draft, families
+from edgekit_converters.contract_file import describe, draft, families, left_to_say
 from edgekit_converters.errors import ContractFileError
 from edgekit_runtime.contract import DetectionSpec
 from edgekit_runtime.tensors import TensorSpec
@@ -79,6 +79,17 @@ def test_a_family_is_what_its_exporters_write(tmp_path):
     assert (torchvision.scores, torchvision.inputs[0].image.mean) == ("logits", (123.675, 116.28, 103.53))
     keras = read(model("a classifier of photos"), "keras-app", tmp_path)
     assert (keras.scores, keras.inputs[0].image.mean) == ("probabilities", (127.5,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "offered"), {"boxes and scores": True, "a detector": True, "nothing that is known": False}.items()
+)
+def test_a_draft_that_cannot_know_boxes_says_which_family_does(name, offered):
+    source = model(name)
+    text = draft(source)
+    assert "raw" in text
+    assert any("--like ssd" in hint for hint in left_to_say(source, text)) == offered
+    assert not any("--like" in hint for hint in left_to_say(source, draft(source, "ssd")))
 
 
 def test_the_output_with_the_classes_is_named(tmp_path):

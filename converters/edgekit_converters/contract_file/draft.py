@@ -80,6 +80,9 @@ def left_to_say(source: SourceModel, text: str) -> tuple[str, ...]:
     found = []
     if document["task"] == "classification" and "labels" not in document:
         found.append("name the classes in `labels`, in the model's order")
+    pictures = any(_channels(spec) in (1, 3) for spec in source.inputs)
+    if document["task"] == "raw" and pictures and _ssd(source.outputs) is not None:
+        found.append("if its outputs are boxes and scores, draft it again with --like ssd")
     inputs = document.get("inputs") or dict.fromkeys((spec.name for spec in source.inputs), document.get("input", {}))
     for spec in source.inputs:
         if _channels(spec) in (1, 3) and inputs.get(spec.name, {}).get("kind") == "tensor":
@@ -149,7 +152,8 @@ def _task(source: SourceModel, like: Family | None) -> tuple[str, dict[str, tupl
     if like in ("yolo", "ssd"):
         head = _yolo(outputs) if like == "yolo" else _ssd(outputs)
         if head is not None:
-            return "detection", {"detection": (f"The outputs: {shown}.", dict(head))}
+            usual = "" if like == "yolo" else " Boxes as TensorFlow's: PyTorch's are mostly xyxy, in pixels."
+            return "detection", {"detection": (f"The outputs: {shown}.{usual}", dict(head))}
         return "raw", {}
     sizes = [(spec, max(spec.shape[1:], default=0)) for spec in outputs if np.dtype(spec.dtype).kind == "f"]
     classes = [spec for spec, most in sizes if most >= 2 and math.prod(spec.shape[1:]) == most]

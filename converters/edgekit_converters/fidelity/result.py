@@ -318,9 +318,11 @@ class Fidelity:
     def likeness(self) -> float:
         """Of the output that is least like the original's, 1 for the same.
 
-        The mean cosine where outputs are not known.
+        The mean cosine where outputs are not known. A detector's boxes may be the same in other rows: then their
+        agreement, if it is more.
         """
-        return min((output.likeness for output in self.outputs), default=self.cosine)
+        raw = min((output.likeness for output in self.outputs), default=self.cosine)
+        return raw if self.decisions is None or self.coarse_outputs else max(raw, self.decisions.agreement)
 
     @property
     def loss_ci95(self) -> tuple[float, float] | None:
