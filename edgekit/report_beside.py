@@ -10,11 +10,11 @@ Whatever else lies there, or was damaged, is no report: an estimate without the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from edgekit_profiles import HostTimes
+from edgekit_runtime.strict_json import load_json
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle import Bundle
@@ -60,7 +60,7 @@ def _estimates(bundle: Bundle) -> Iterator[tuple[str, str | None, Json]]:
     """(SHA-256 of the file, profile, estimate)."""
     manifest = bundle.manifest
     with bundle.path.with_name(f"{manifest.name}-build.json").open("rb") as file:
-        report = json.loads(file.read(_MOST_BYTES))
+        report = load_json(file.read(_MOST_BYTES))
     if report["model"]["sha256"] != manifest.model_id:
         return
     files = {made["recipe"]: made["sha256"] for made in report["candidates"]}

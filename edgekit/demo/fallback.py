@@ -35,6 +35,7 @@ from edgekit.fleet.rolling import RollingPace
 from edgekit.fleet.serve import FleetServer, Settings
 from edgekit.fleet.simulated import SimulatedBoards
 from edgekit_runtime import BudgetExceeded, Model, TelemetryOptions, open_bundle
+from edgekit_runtime.strict_json import load_json
 
 __all__ = ["BUDGET_MS", "PHASES", "Check", "FallbackDemo", "FleetDemo", "Phase", "build_step"]
 
@@ -144,11 +145,11 @@ class FleetDemo:
         return "" if row.model in page and "ms" in page else "the page does not show them"
 
     def _real_series(self) -> str:
-        series = json.loads(self._get(f"device/{REAL}/series"))
+        series = load_json(self._get(f"device/{REAL}/series"))
         return "" if len([p for p in series["p99"] if p is not None]) >= 2 else "fewer than two windows yet"
 
     def _healthy(self) -> str:
-        health = json.loads(self._get("healthz"))
+        health = load_json(self._get("healthz"))
         return "" if health["ok"] and not health["lost"] and not health["refused"] else json.dumps(health)
 
 
@@ -307,7 +308,7 @@ def _host(bundle: Path) -> Iterator[str]:
             raise DemoError(
                 f"the host did not start: {(errors or line).strip()}", do=f"Try: edgekit host serve {bundle}"
             )
-        yield str(json.loads(line)["listening"])
+        yield str(load_json(line)["listening"])
     finally:
         process.terminate()
         try:

@@ -24,6 +24,7 @@ from edgekit.fleet.alerts import KINDS, AlertFinding
 from edgekit.fleet.errors import FleetError
 from edgekit.fleet.rollout_tables import Tables
 from edgekit_runtime.errors import shorten
+from edgekit_runtime.strict_json import load_json
 
 __all__ = ["UNKNOWN", "Alert", "AlertTables", "Message"]
 
@@ -234,4 +235,4 @@ class AlertTables:
 
 def _alert(row: Sequence[Any]) -> Alert:
     number, key, kind, text, facts, *times = row
-    return Alert(number, key, kind, text, json.loads(facts), *times)
+    return Alert(number, key, kind, text, load_json(facts), *times)

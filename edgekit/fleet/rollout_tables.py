@@ -27,6 +27,7 @@ from edgekit.fleet.errors import FleetError
 from edgekit.fleet.rollouts import ACTIVE, RolloutPlan, RolloutStanding, State, Tally, Word, obey, waves_of
 from edgekit.fleet.store import FleetDevice, Store
 from edgekit_runtime.agent import FINAL, Order, OrderReport
+from edgekit_runtime.bundle.codec import read_json
 
 __all__ = ["BoardRow", "DueOrder", "Rollout", "RolloutBundle", "RolloutTables", "SharedStore", "Tables", "fitting"]
 
@@ -383,8 +384,7 @@ class RolloutTables:
 
 
 def _rollout(row: Sequence[Any]) -> Rollout:
-    given = json.loads(row[9])
-    plan = RolloutPlan(**{**given, "waves": tuple(given["waves"])})
+    plan = read_json(RolloutPlan, row[9], "the plan of a roll-out")
     facts: dict[str, Any] = dict(zip(_COLUMNS.split(", "), row, strict=True))
     standing = replace(RolloutStanding(*row[12:17]), by_word=bool(row[17]))
     for name in ("plan", "state", "wave", "since_ms", "waived", "why", "by_word"):

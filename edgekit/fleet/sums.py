@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from edgekit.fleet import packed
 from edgekit.fleet.schema import SUMS, quoted
+from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.telemetry import Window
 
 __all__ = [
@@ -83,7 +84,7 @@ class Sums:
         if row[n + 5] and whole:
             made.stages = packed.unpack(row[n + 5])
         if row[n + 6]:
-            made.codes = json.loads(row[n + 6])
+            made.codes = load_json(row[n + 6])
         return made
 
     def row(self) -> tuple[Any, ...]:

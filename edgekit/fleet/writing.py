@@ -25,6 +25,7 @@ from edgekit.fleet import packed
 from edgekit.fleet.schema import DEVICE_COLUMNS, SUMS, quoted
 from edgekit.fleet.store import QUARTER_MS, Arrival, Change, Mark, moment_of, quarter_of
 from edgekit.fleet.sums import READ_ROLLUPS, ROW_BYTES, Database, Key, Sums, grow, select_in, write_rollups
+from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.telemetry import Window
 
 __all__ = ["RECENT", "Batch"]
@@ -190,7 +191,7 @@ class Batch:
             "WHERE device IN ({})", list(numbers),
         ):  # fmt: skip
             mark = known.setdefault(numbers[num], {})[epoch] = _Epoch(hwm)
-            mark.ahead = json.loads(ahead) if ahead else []
+            mark.ahead = load_json(ahead) if ahead else []
             mark.stored, mark.gap, mark.dropped, mark.refused, mark.seen_ms = stored, gap, dropped, refused, seen_ms
             mark.new = False
         windows: list[tuple[Any, ...]] = []

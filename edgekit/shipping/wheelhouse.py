@@ -21,7 +21,6 @@ import errno
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -43,6 +42,7 @@ from edgekit_profiles.wheels import DebianPackage, debian_packages, wheels
 from edgekit_runtime.board import state_dir
 from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.errors import MissingExtraError
+from edgekit_runtime.strict_json import load_json
 
 __all__ = ["DISTRIBUTION", "WheelFile", "Wheelhouse", "collect", "image_packages", "metadata_of", "own_wheel"]
 
@@ -71,7 +71,7 @@ def own_wheel(folder: Path) -> Path:
     Raises ShippingError, and OSError where there is no room."""
     folder.mkdir(parents=True, exist_ok=True)
     direct = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
-    value = json.loads(direct) if direct else {}
+    value = load_json(direct) if direct else {}
     if not value.get("dir_info", {}).get("editable"):
         return _repacked(folder)
     tree = Path(url2pathname(urlsplit(value["url"]).path))

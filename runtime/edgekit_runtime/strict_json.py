@@ -62,9 +62,9 @@ class JsonSizeError(ValueError):
     """The text is JSON perhaps, and holds too many values to be parsed."""
 
 
-def load_json(data: bytes | bytearray | memoryview, *, most_values: int = MOST_VALUES) -> Any:
+def load_json(data: str | bytes | bytearray | memoryview, *, most_values: int = MOST_VALUES) -> Any:
     """The value. Raises ValueError; of these JsonSizeError for too many values."""
-    return _parsed(str(data, "utf-8"), most_values)
+    return _parsed(data if isinstance(data, str) else str(data, "utf-8"), most_values)
 
 
 def strict_json(data: bytes) -> Any:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.ranges import ActivationHistogram, chosen_range
 from edgekit_converters.errors import CalibrationError
+from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.whole_file import write_cache
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class Statistics:
         """Raises CalibrationError for bytes that `to_bytes` did not write."""
         try:
             with np.load(io.BytesIO(stored), allow_pickle=False) as arrays:
-                head = json.loads(arrays["head"].tobytes())
+                head = load_json(arrays["head"].tobytes())
                 counted, measured, histograms, channels = (
                     arrays[key] for key in ("counted", "measured", "histograms", "channels")
                 )

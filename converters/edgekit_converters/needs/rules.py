@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -28,6 +27,7 @@ from typing import Any, Literal
 from edgekit_converters.formats import tflite
 from edgekit_profiles.schema import parse_toml
 from edgekit_runtime.modelfile.check import DELEGATED
+from edgekit_runtime.strict_json import load_json
 
 __all__ = [
     "Barrier",
@@ -115,7 +115,7 @@ def kernel_versions() -> tuple[str, ...]:
 @functools.cache
 def _kernel_facts() -> dict[str, Any]:
     text = (importlib.resources.files("edgekit_converters.needs") / "onnx_kernels.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
+    found: dict[str, Any] = load_json(text)
     return found
 
 

@@ -37,6 +37,7 @@ from edgekit_runtime.engines.registry import (
     version_of_engine,
 )
 from edgekit_runtime.errors import EngineError
+from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["SHAPES", "TensorRtEngine", "build", "load_tensorrt", "load_tensorrt_rtx"]
@@ -89,7 +90,7 @@ class TensorRtEngine(Engine):
         try:
             with self._lane.current():
                 head, _, plan = load_or_build(folder, key, lambda: build(module, self._label, data)).partition(b"\n")
-                names = json.loads(head)
+                names = load_json(head)
                 self._runtime: Any = module.Runtime(self._said)
                 self._engine: Any = self._runtime.deserialize_cuda_engine(plan)
                 if self._engine is None:

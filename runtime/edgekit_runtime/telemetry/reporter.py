@@ -343,7 +343,7 @@ class Reporter:
         name = " ".join(text[:64] for text in (about.model, about.version))
         before = self._spooled.swap_note("ran", json.dumps([about.sha, about.generation, name]))
         self._events = self._spooled.events()
-        sha, generation, other = json.loads(before) if before is not None else (about.sha, None, "")
+        sha, generation, other = load_json(before) if before is not None else (about.sha, None, "")
         if sha == about.sha:
             return
         back = generation is not None and about.generation is not None and about.generation < generation
@@ -354,7 +354,7 @@ class Reporter:
         """The scores that drift is compared with: the bundle's, or this board's first ones."""
         if self._drift.bundled:
             return
-        kept = json.loads(self._spooled.note("scores") or "{}")
+        kept = load_json(self._spooled.note("scores") or "{}")
         same = isinstance(kept, dict) and kept.get("sha") == self._about.sha
         counts = kept.get("counts") if same else None
         if isinstance(counts, list) and len(counts) == BINS and all(type(n) is int and n >= 0 for n in counts):
