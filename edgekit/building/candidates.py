@@ -38,7 +38,7 @@ from edgekit.building.subject import BuildSubject
 from edgekit.estimating import can_time_here, time_here
 from edgekit.packaging import write_bundle
 from edgekit_converters import fidelity, workload
-from edgekit_converters.calibration import Subset, source_samples
+from edgekit_converters.calibration import SourceSamples, Subset
 from edgekit_converters.choose import Candidate
 from edgekit_converters.fidelity import examine, explain, layer_histograms, worst
 from edgekit_converters.graph import open_graph
@@ -440,7 +440,7 @@ def _items(subject: BuildSubject, workspace: Workspace, form: str) -> tuple[str,
     evaluation = subject.sets.evaluation
     count = min(_SAMPLES, len(evaluation))
     chosen = Subset(evaluation, [(2 * place + 1) * len(evaluation) // (2 * count) for place in range(count)])
-    samples = source_samples(chosen, subject.contract, subject.source)
+    samples = SourceSamples(chosen, subject.contract, subject.source)
     return "evaluation", list(islice(workspace.feeds(form, samples), _SAMPLES))
 
 

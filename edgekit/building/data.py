@@ -79,7 +79,7 @@ class Opener:
     def random(self, count: int, seed: int = 0) -> Dataset:
         if self.contract.state != "none":
             return calibration.random_sequences(self.contract, self.source, count, seed, self.progress)
-        return calibration.random_dataset(self.contract, count, seed=seed)
+        return calibration.RandomDataset(self.contract, count, seed=seed)
 
     def split(self, given: Dataset) -> tuple[Dataset, Dataset]:
         """(calibration, held out)"""

@@ -15,7 +15,7 @@ import numpy as np
 from edgekit.building.data import Opener, Sets, cached_reference, key, open_sets, unused_labels
 from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration, contract_file, fidelity
-from edgekit_converters.calibration import Finding, Sequences, Subset, source_samples
+from edgekit_converters.calibration import Finding, Sequences, SourceSamples, Subset
 from edgekit_converters.compress.record import read_record
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.fidelity import Evaluation, Metric, Reference
@@ -105,7 +105,7 @@ class BuildSubject:
         """Where artifacts are made."""
         samples = None
         if self.sets.calibration is not None:
-            samples = source_samples(self.sets.calibration, self.contract, self.source)
+            samples = SourceSamples(self.sets.calibration, self.contract, self.source)
         contract = key("samples", to_json(self.contract), self.sets.calibration_digest)
         return Workspace(
             self.source, samples, progress, store=self.store, samples_digest=contract, scratch=self.scratch

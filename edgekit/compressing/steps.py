@@ -25,7 +25,7 @@ from edgekit.building.subject import BuildSubject
 from edgekit.compressing.request import CompressRequest, Limits, MeasuredArtifact
 from edgekit.compressing.splitting import OutputSplit
 from edgekit_converters import contract_file, fidelity
-from edgekit_converters.calibration import Dataset, Example, Subset, source_samples
+from edgekit_converters.calibration import Dataset, Example, SourceSamples, Subset
 from edgekit_converters.errors import CompressError
 from edgekit_converters.progress import Progress
 from edgekit_converters.sources import SourceModel
@@ -73,7 +73,7 @@ class Teacher:
     def items(self, opener: Opener, path: str, chosen: list[int]) -> Iterator[NDArray[Any]]:
         """Of a set, as the teacher takes them, each with a batch axis of 1; it has one input."""
         given = self._open(opener, path)
-        samples = source_samples(given, self.contract, self.source)
+        samples = SourceSamples(given, self.contract, self.source)
         for example in Subset(given, chosen):
             (item,) = samples.adapt(example)
             yield item

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from edgekit.building.data import Opener, cached_survey
 from edgekit.building.subject import BuildSubject
 from edgekit.compressing.request import CompressRequest
-from edgekit_converters.calibration import Dataset, Subset, Survey, source_samples
+from edgekit_converters.calibration import Dataset, SourceSamples, Subset, Survey
 from edgekit_converters.errors import CompressError
 from edgekit_converters.progress import Progress
 from edgekit_converters.store import StageStore
@@ -106,7 +106,7 @@ def training_data(subject: BuildSubject, given: Subset, kind: str, folder: Path,
     """
     from edgekit_converters.compress.train import TrainingData, array_on_disk
 
-    samples = source_samples(given, subject.contract, subject.source)
+    samples = SourceSamples(given, subject.contract, subject.source)
     x: NDArray[np.float32] | None = None
     labels: list[Any] = []
     for index, example in enumerate(given):

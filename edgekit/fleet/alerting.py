@@ -14,7 +14,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from edgekit.fleet.alert_tables import UNKNOWN, AlertTables, Message
 from edgekit.fleet.alerts import AlertFinding, Build, Rules, Snapshot, Trouble, evaluate, silent
@@ -37,21 +37,15 @@ _WEBHOOK_S = 5.0
 _HOT = 80.0
 
 
-class Publish(Protocol):
-    """Over MQTT: whether it was handed over.
-    receipt: called once, with whether the broker took it."""
-
-    def __call__(self, topic: str, payload: bytes, *, receipt: Callable[[bool], object]) -> bool: ...
-
-
 class Alerting:
     """Opens, clears and sends alerts.
     Webhooks are called in threads of their own, one a receiver: one that hangs holds up nothing but itself.
 
     What became of a message is only noted where it is heard, and written by the next step.
+    publish: over MQTT, as `Link.publish`.
     """
 
-    def __init__(self, store: SharedStore, rules: Rules, publish: Publish) -> None:
+    def __init__(self, store: SharedStore, rules: Rules, publish: Callable[..., bool]) -> None:
         self._store, self._rules, self._publish = store, rules, publish
         self.tables, self._rollouts = AlertTables(store), RolloutTables(store)
         topics = (f"mqtt:{rules.topic}",) if rules.topic else ()

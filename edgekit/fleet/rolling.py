@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median_low
 
@@ -56,7 +55,6 @@ class Rolling(BrokerThread):
         super().__init__("roll-outs", 1.0)
         self._store, self._pace = store, pace or RollingPace()
         self.tables = RolloutTables(store)
-        self.alerting = Alerting(store, rules or Rules(), self._publish_alert)
         self._reports: list[tuple[str, OrderReport]] = []
         self._step_at, self._alerts_at = 0.0, time.monotonic() + self._pace.alerts_s
         self.link = Link(
@@ -66,6 +64,7 @@ class Rolling(BrokerThread):
             (f"{ROOT}/+/rep",),
             most_wait_s=self._pace.most_wait_s,
         )
+        self.alerting = Alerting(store, rules or Rules(), self.link.publish)
 
     def step_link(self) -> None:
         self.link.step(min(0.2, self._pace.step_s) if self._reports else self._pace.step_s)
@@ -100,9 +99,6 @@ class Rolling(BrokerThread):
             published.append(due)
         if published:
             self.tables.mark_published(published, now_ms)
-
-    def _publish_alert(self, topic: str, payload: bytes, *, receipt: Callable[[bool], object]) -> bool:
-        return self.link.publish(topic, payload, receipt=receipt)
 
     def _verdict(self, rollout: Rollout, tally: Tally, now_ms: int) -> Verdict:
         """Compare the new version with the others of its model and profile.

@@ -371,9 +371,6 @@ class SqlStore(ABC):
             made.append(FleetDevice(**{**value, "online": bool(value["online"]), "recent": points}))
         return made
 
-    def quarters(self, name: str, since_ms: int) -> list[Rollup]:
-        return self.device_history(name, since_ms)
-
     def device_history(self, name: str, since_ms: int, resolution: Resolution = "15m") -> list[Rollup]:
         found = self.select('SELECT num FROM device WHERE "id" = ?', (name,))
         if not found:

@@ -481,10 +481,6 @@ class Store(Protocol):
         None: any. 5m reaches back 2 days."""
         ...
 
-    def quarters(self, name: str, since_ms: int) -> list[Rollup]:
-        """device_history at 15 minutes."""
-        ...
-
     def events(self, name: str | None, limit: int, kinds: Sequence[str] = (), before: int | None = None) -> list[Event]:
         """The latest first; before: those with a smaller id."""
         ...

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Supervisor", "notify_open"]
 
 
-class _WatchedModel(Protocol):
+class _SupervisedModel(Protocol):
     def health(self) -> Health: ...
 
 
@@ -46,11 +46,11 @@ class Supervisor:
         given, of = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
         own = given.isdecimal() and of in ("", str(os.getpid()))
         self._every_s = int(given) / 2e6 if own else 0.0
-        self._models: weakref.WeakSet[_WatchedModel] = weakref.WeakSet()
+        self._models: weakref.WeakSet[_SupervisedModel] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._started = False
 
-    def opened(self, model: _WatchedModel) -> None:
+    def opened(self, model: _SupervisedModel) -> None:
         """Count this model from now on; the first one makes the service ready."""
         with self._lock:
             if self._started:
@@ -95,7 +95,7 @@ _lock = threading.Lock()
 _of_process: dict[int, Supervisor] = {}
 
 
-def notify_open(model: _WatchedModel) -> None:
+def notify_open(model: _SupervisedModel) -> None:
     """Tell systemd that the model is open, where the unit sets EDGEKIT_NOTIFY."""
     with _lock:
         supervisor = _of_process.setdefault(os.getpid(), Supervisor(os.environ))

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from edgekit.building.making import MOST, Watcher, shown
-from edgekit_converters.calibration import random_dataset
+from edgekit_converters.calibration import RandomDataset
 from edgekit_converters.fidelity import Reference
 from edgekit_runtime.contract.finish import top
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
@@ -78,7 +78,7 @@ def test_each_is_shown_with_a_small_picture_in_its_order():
     watcher = Watcher(reference([0.5, 0.4, 0.1], [0.9, 0.1, 0.0]), CONTRACT)
     for index in range(2):
         watcher(index, answers([0, 0, 1])[0])
-    told = shown(watcher.differing, random_dataset(CONTRACT, 2), CONTRACT)
+    told = shown(watcher.differing, RandomDataset(CONTRACT, 2), CONTRACT)
     assert [entry["item"] for entry in told] == ["random noise, item 1", "random noise, item 0"]
     head, data = told[0]["image"].split(",")
     assert head == "data:image/png;base64"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgekit.building.data import cached_reference, cached_survey, key, survey_digest
-from edgekit_converters.calibration import random_dataset
+from edgekit_converters.calibration import RandomDataset
 from edgekit_converters.fidelity import Reference
 from edgekit_converters.store import DiskStore, cached_json
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
@@ -59,8 +59,8 @@ def test_the_originals_answers_come_back(tmp_path, labels):
 
 def test_a_survey_comes_back_and_tells_its_items(tmp_path):
     store = DiskStore(tmp_path)
-    first = cached_survey(store, random_dataset(CONTRACT, 5), CONTRACT, lambda *_: None)
-    again = cached_survey(store, random_dataset(CONTRACT, 5), CONTRACT, never)
+    first = cached_survey(store, RandomDataset(CONTRACT, 5), CONTRACT, lambda *_: None)
+    again = cached_survey(store, RandomDataset(CONTRACT, 5), CONTRACT, never)
     assert vars(first) == vars(again)
     assert survey_digest(first) == survey_digest(again)
     assert survey_digest(first, frozenset(first.digests[:1])) != survey_digest(first)

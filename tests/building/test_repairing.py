@@ -14,7 +14,7 @@ from edgekit.building.data import Sets
 from edgekit.building.making import RecipeResult, Workers
 from edgekit.building.repairing import Search, failed_repairs, with_repairs
 from edgekit.building.subject import BuildSubject
-from edgekit_converters.calibration import FEWEST_APART, random_dataset
+from edgekit_converters.calibration import FEWEST_APART, RandomDataset
 from edgekit_converters.choose import ChoiceLimits
 from edgekit_converters.fidelity import Fidelity, Reference
 from edgekit_converters.fidelity.repair import HeldOutCheck
@@ -110,7 +110,7 @@ def subject_of(items: int, store: StageStore = NO_STORE) -> BuildSubject:
     names = [f"item {index}" for index in range(items)]
     answer = {"y": np.zeros(2, np.float32)}
     reference = Reference((answer,) * items, (0,) * items, (0,) * items, tuple(names))
-    sets = Sets(None, random_dataset(CONTRACT, items), False, (), "calibration", "evaluation", tuple(names))
+    sets = Sets(None, RandomDataset(CONTRACT, items), False, (), "calibration", "evaluation", tuple(names))
     return BuildSubject(SimpleNamespace(sha256="model"), CONTRACT, sets, reference, (), store=store)  # type: ignore[arg-type]
 
 

@@ -115,7 +115,7 @@ def test_roll_ups_are_quarters_of_an_hour_whose_histograms_merge(store):
     first = [arrival(seq, at=NOW + 60_000 * seq, received=NOW + 60_000 * seq, ms=[10.0] * 9) for seq in (1, 2)]
     later = [arrival(3, at=NOW + QUARTER, received=NOW + QUARTER, ms=[40.0])]
     store.commit(first + later, [])
-    one, two = store.quarters("porch-1", 0)
+    one, two = store.device_history("porch-1", 0)
     assert (one.start_ms, two.start_ms) == (NOW - NOW % QUARTER, NOW - NOW % QUARTER + QUARTER)
     assert (one.windows, one.n, two.n) == (2, 18, 1)
     assert one.rate == pytest.approx(18 / 120)
@@ -127,7 +127,7 @@ def test_a_spooled_window_is_filed_when_it_happened_if_its_clock_is_to_be_believ
     lost_clock = arrival(2, at=86_400_000, received=NOW, clock=False)
     ahead = arrival(3, at=NOW + 10 * QUARTER, received=NOW)
     store.commit([late, lost_clock, ahead], [])
-    assert [(q.start_ms, q.windows) for q in store.quarters("porch-1", 0)] == [
+    assert [(q.start_ms, q.windows) for q in store.device_history("porch-1", 0)] == [
         (NOW - NOW % QUARTER - 4 * QUARTER, 1),
         (NOW - NOW % QUARTER, 2),
     ]
@@ -192,7 +192,7 @@ def test_pruning_bounds_raw_windows_and_never_counts_one_again(open_store):
     assert marks(store, arrival(5)) == {EPOCH: 3000}
     assert (len(store.windows("porch-1")), store.totals().windows) == (kept, 3000)
     store.prune(NOW + 400 * 24 * 3_600_000)
-    assert (store.windows("porch-1"), store.quarters("porch-1", 0)) == ([], [])
+    assert (store.windows("porch-1"), store.device_history("porch-1", 0)) == ([], [])
 
 
 def test_a_broken_connection_is_made_anew_and_nothing_is_counted_twice(postgres):
@@ -303,7 +303,7 @@ def test_counts_stop_at_what_every_database_holds_and_no_sum_overflows(store):
             store.commit([replace(one, window=huge)], [])
     row = store.device("porch-1")
     assert (row.n, row.errors, row.refused) == (most, most, 0)
-    assert store.quarters("porch-1", 0)[0].hits == most
+    assert store.device_history("porch-1", 0)[0].hits == most
     assert store.history("digits", "1", None, 0, "1h")[0].n == most
     for device in ("porch-1", "porch-2", "porch-3"):
         for n in range(1, 21):
@@ -571,7 +571,7 @@ def test_what_boards_count_is_rolled_up(store):
     row = store.device("porch-1")
     assert (row.blocked, row.clipped, row.values, row.psi) == (4, 20, 2000, 0.3)
     assert (row.compared, row.differed, row.site, row.group) == (8, 2, "north", "gates")
-    for rollup in (*store.quarters("porch-1", 0), *store.history("digits", None, None, 0, "5m")):
+    for rollup in (*store.device_history("porch-1", 0), *store.history("digits", None, None, 0, "5m")):
         assert (rollup.blocked, rollup.clipped, rollup.values, rollup.psi) == (4, 20, 2000, 0.3)
         assert rollup.error_codes == {"busy": 6, "fault": 4}
         assert {stage: h.count for stage, h in rollup.stages.items()} == {"infer": 4, "queue": 2}

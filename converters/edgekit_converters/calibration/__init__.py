@@ -3,7 +3,7 @@ Opened from a folder, an array file or a function, linted, split and streamed.
 
     dataset = open_dataset("photos/", contract)
     calibration, held_out = split(dataset)
-    artifact = convert(source, recipe, source_samples(calibration, contract, source), progress)
+    artifact = convert(source, recipe, SourceSamples(calibration, contract, source), progress)
 
 Rules:
 - a dataset has a length, may be read again and again, and gives the same items each time; items are made one by one;
@@ -21,11 +21,11 @@ from edgekit_converters.calibration.dataset import (
     Dataset,
     Example,
     Label,
+    RandomDataset,
     Subset,
     digest,
     fingerprint,
     halves,
-    random_dataset,
     split,
     without,
 )
@@ -34,7 +34,6 @@ from edgekit_converters.calibration.observe import (
     ObserveOptions,
     SourceSamples,
     observe,
-    source_samples,
     visiting_order,
 )
 from edgekit_converters.calibration.open import open_dataset
@@ -50,6 +49,7 @@ __all__ = [
     "Finding",
     "Label",
     "ObserveOptions",
+    "RandomDataset",
     "Sequences",
     "SourceSamples",
     "Statistics",
@@ -64,9 +64,7 @@ __all__ = [
     "observe",
     "open_dataset",
     "open_sequences",
-    "random_dataset",
     "random_sequences",
-    "source_samples",
     "split",
     "split_sequences",
     "survey",

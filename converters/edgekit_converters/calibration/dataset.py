@@ -9,7 +9,7 @@
 Rules:
 - the fingerprint covers every byte of every file, the files' order, which items are taken and the labels; the contract
   that decodes them is no part of it, and belongs into the same key;
-- made-up examples (`random_dataset`) are used only where they were asked for, and the report says so.
+- made-up examples (`RandomDataset`) are used only where they were asked for, and the report says so.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ __all__ = [
     "digest",
     "fingerprint",
     "halves",
-    "random_dataset",
     "split",
     "without",
 ]
@@ -218,7 +217,10 @@ def _of_files(paths: Iterable[Path], labels: str) -> str | None:
 
 @dataclass(frozen=True)
 class RandomDataset:
-    """A Dataset of seeded noise. The same seed and index give the same item."""
+    """A Dataset of seeded noise. The same seed and index give the same item.
+
+    Pictures are patches of random colours, of another size in each. Floats are normal, whole numbers 0 or 1.
+    """
 
     contract: Contract
     count: int
@@ -245,9 +247,3 @@ class RandomDataset:
             generator = np.random.default_rng((self.seed, index))
             inputs = {spec.name: sets_of(spec).noise(spec, generator) for spec in self.contract.inputs}
             yield Example(inputs, None, f"{self.name}, item {index}")
-
-
-def random_dataset(contract: Contract, count: int, seed: int = 0) -> RandomDataset:
-    """Pictures are patches of random colours, of another size in each.
-    Floats are normal, whole numbers 0 or 1."""
-    return RandomDataset(contract, count, seed)

@@ -1,6 +1,6 @@
 """Run calibration samples through a float graph and keep statistics of every tensor.
 
-    feeds = source_samples(dataset, contract, source)          # what the original takes: [float32 [1, 224, 224, 3]]
+    feeds = SourceSamples(dataset, contract, source)          # what the original takes: [float32 [1, 224, 224, 3]]
     statistics = observe(graph, feeds, total=len(dataset), progress=progress)
 
 Rules:
@@ -36,7 +36,7 @@ from edgekit_converters.sources.model import SourceModel
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["CHECKPOINT", "ObserveOptions", "SourceSamples", "observe", "source_samples", "visiting_order"]
+__all__ = ["CHECKPOINT", "ObserveOptions", "SourceSamples", "observe", "visiting_order"]
 
 CHECKPOINT = 32
 """Samples between two looks at the ranges."""
@@ -179,11 +179,3 @@ class SourceSamples:
     def adapt(self, example: Example) -> list[NDArray[Any]]:
         """One example as the original takes it."""
         return [adapter(example.inputs[name]) for name, adapter in self._adapters]
-
-
-def source_samples(dataset: Dataset, contract: Contract, source: SourceModel) -> SourceSamples:
-    """What `targets.convert` calibrates with.
-
-    Arrays have the source's dtypes, layout and normalisation.
-    """
-    return SourceSamples(dataset, contract, source)

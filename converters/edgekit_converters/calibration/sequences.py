@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.arrays import check_item, memory_bytes, npy_members, npz_members
-from edgekit_converters.calibration.dataset import HELD_OUT, Dataset, Example, Subset, fingerprint, random_dataset
+from edgekit_converters.calibration.dataset import HELD_OUT, Dataset, Example, RandomDataset, Subset, fingerprint
 from edgekit_converters.calibration.folder import files_in
 from edgekit_converters.calibration.open import GeneratedDataset, find_function
 from edgekit_converters.calibration.recordings import open_streams
@@ -108,7 +108,7 @@ def random_sequences(
 ) -> Sequences:
     """Made-up sequences: `count` frames or a few more, in sequences of 32."""
     number = -(-count // _RANDOM_FRAMES)
-    frames = random_dataset(contract.of_caller, number * _RANDOM_FRAMES, seed)
+    frames = RandomDataset(contract.of_caller, number * _RANDOM_FRAMES, seed)
     return _along(frames, (_RANDOM_FRAMES,) * number, contract, source, progress)
 
 

@@ -106,7 +106,7 @@ class IsolatedSource(Description):
         return self.child.ask({"do": "onnx"})[1]
 
     def float_model(self, format: str, batch: int) -> bytes:  # noqa: A002
-        """The bytes of `targets.stored.float_model_bytes`. Raises ConversionError."""
+        """The bytes of `targets.artifact.stored_bytes`. Raises ConversionError."""
         from edgekit_converters.targets.artifact import float_model_from
 
         data = self.child.ask({"do": "float-model", "format": format, "batch": batch})[1]

@@ -38,15 +38,14 @@ __all__ = [
     "Samples",
     "Step",
     "TensorFlowNetwork",
-    "artifact_bytes",
     "artifact_from",
     "checked_samples",
     "default_recipes",
     "feeds",
-    "float_model_bytes",
     "float_model_from",
     "per_tensor",
     "recipe",
+    "stored_bytes",
     "tool_versions",
     "transposed_pixels",
     "transposed_shape",
@@ -240,31 +239,23 @@ class TensorFlowNetwork:
 
 # Float models and artifacts as bytes, for the store: a length, canonical JSON, then the model file.
 #
-# artifact == artifact_from(artifact_bytes(artifact))
+# artifact == artifact_from(stored_bytes(artifact))
 
 
 Stored = TypeVar("Stored", FloatModel, Artifact)
 
 
-def float_model_bytes(model: FloatModel) -> bytes:
-    return _packed(model)
-
-
 def float_model_from(stored: bytes) -> FloatModel:
-    """Raises ValueError or BundleError for bytes that `float_model_bytes` did not write."""
+    """Raises ValueError or BundleError for bytes that `stored_bytes` did not write."""
     return _unpacked(FloatModel, stored)
 
 
-def artifact_bytes(artifact: Artifact) -> bytes:
-    return _packed(artifact)
-
-
 def artifact_from(stored: bytes) -> Artifact:
-    """Raises ValueError or BundleError for bytes that `artifact_bytes` did not write."""
+    """Raises ValueError or BundleError for bytes that `stored_bytes` did not write."""
     return _unpacked(Artifact, stored)
 
 
-def _packed(made: FloatModel | Artifact) -> bytes:
+def stored_bytes(made: FloatModel | Artifact) -> bytes:
     text = json.dumps({**to_json(made), "data": ""}, sort_keys=True, separators=(",", ":")).encode()
     return len(text).to_bytes(8, "little") + text + made.data
 

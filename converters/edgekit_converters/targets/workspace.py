@@ -41,11 +41,10 @@ from edgekit_converters.targets.artifact import (
     Recipe,
     Samples,
     Step,
-    artifact_bytes,
     artifact_from,
     feeds,
-    float_model_bytes,
     float_model_from,
+    stored_bytes,
     transposed_shape,
 )
 from edgekit_runtime.bundle.codec import to_json
@@ -176,7 +175,7 @@ class Workspace:
             artifact = replace(artifact, samples=ground.statistics.samples)
         else:
             artifact = describe_artifact(self.source, self.float_model(recipe.format), recipe, plan, data)
-        self._store.put(name, artifact_bytes(artifact))
+        self._store.put(name, stored_bytes(artifact))
         return artifact
 
     def learnt_plan(self, recipe: Recipe) -> QuantizationPlan | None:
@@ -216,7 +215,7 @@ class Workspace:
         data = _resolved(MAKERS[recipe.format])(model, recipe, plan, statistics)
         artifact = describe_artifact(self.source, model, recipe, plan, data, batch)
         artifact = replace(artifact, samples=statistics.samples if statistics is not None else 0)
-        self._store.put(name, artifact_bytes(artifact))
+        self._store.put(name, stored_bytes(artifact))
         return artifact
 
     def trial(self, recipe: Recipe, plan: QuantizationPlan) -> bytes:
@@ -284,9 +283,9 @@ class Workspace:
 
 
 def convert_float_model(source: SourceModel, format: str, batch: int, progress: Progress) -> bytes:  # noqa: A002
-    """The float model of `float_model_bytes`, converted in this process. Raises ConversionError."""
+    """The float model of `stored_bytes`, converted in this process. Raises ConversionError."""
     make = _resolved(FLOAT_MODELS[format])
-    return float_model_bytes(make(source, progress) if batch == 1 else make(source, progress, batch))
+    return stored_bytes(make(source, progress) if batch == 1 else make(source, progress, batch))
 
 
 def _resolved(entry: str) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader  # noqa: TID253
 from starlette.applications import Starlette  # noqa: TID253
@@ -134,14 +134,6 @@ def make_app(
     return app
 
 
-class _Parts(Protocol):
-    """The macros of parts.html."""
-
-    def fleet_row(self, row: FleetDevice) -> str: ...
-    def totals(self, sums: Totals, refused: Mapping[str, int], health: Mapping[str, Any]) -> str: ...
-    def alerts(self, found: Sequence[Alert]) -> str: ...
-
-
 def front_alerts(tables: AlertTables | None) -> list[Alert]:
     return tables.lasting() if tables is not None else []
 
@@ -151,7 +143,7 @@ class _TemplateParts:
 
     def __init__(self, jinja: Environment, store: Store, facts: Facts, alerts: AlertTables | None) -> None:
         self._jinja, self._store, self._facts, self._alerts = jinja, store, facts, alerts
-        self._parts = cast(_Parts, jinja.get_template("parts.html").module)
+        self._parts: Any = jinja.get_template("parts.html").module
 
     def row(self, row: FleetDevice) -> str:
         return str(self._parts.fleet_row(row))

@@ -68,7 +68,7 @@ def stage(root: Root, generation: Generation) -> None:
     """
     folder = root.generation(generation.number)
     draft = folder.with_name(f"{folder.name}.new")
-    if _exists(folder):
+    if os.path.lexists(folder):
         try:
             complete = not folder.is_symlink() and root.record(generation.number) == generation
         except InstallError as error:
@@ -93,7 +93,7 @@ def stage(root: Root, generation: Generation) -> None:
 def still_here(root: Root, part: Path, sha256: str) -> bool:
     """Whether what was fetched is.
     A power cut may take it on its way from one folder to the other."""
-    return _exists(part) or _exists(root.object(sha256))
+    return os.path.lexists(part) or os.path.lexists(root.object(sha256))
 
 
 def adopt(root: Root, part: Path, sha256: str) -> Path:
@@ -102,7 +102,7 @@ def adopt(root: Root, part: Path, sha256: str) -> Path:
     path = root.object(sha256)
     with storage_errors(path):
         drop_twin(part, path)
-        if not _exists(part):  # moved by a run that was killed before that was flushed
+        if not os.path.lexists(part):  # moved by a run that was killed before that was flushed
             sync_folder(root.objects)
             sync_folder(root.incoming)
             return path
@@ -128,10 +128,6 @@ def is_whole(root: Root, sha256: str) -> bool:
         return _sha256(root.object(sha256)) == sha256
     except (OSError, InstallError):
         return False
-
-
-def _exists(path: Path) -> bool:
-    return os.path.lexists(path)
 
 
 def _sha256(path: Path) -> str:

@@ -11,11 +11,11 @@ import pytest
 
 from edgekit_converters import contract_file, sources
 from edgekit_converters.calibration import (
+    SourceSamples,
     digest,
     fingerprint,
     open_sequences,
     random_sequences,
-    source_samples,
     split_sequences,
 )
 from edgekit_converters.calibration.recordings import pieces
@@ -76,7 +76,7 @@ def test_each_frame_has_the_state_that_it_occurs_with(tmp_path, contract, source
 def test_frames_may_be_taken_in_any_order_and_calibrated_with(tmp_path, contract, source):
     opened = open_sequences(saved(tmp_path, npy=stacked(4, 8)), contract, source)
     assert [digest(e) for e in opened.pick([20, 3])] == [digest(list(opened)[at]) for at in (20, 3)]
-    samples = source_samples(opened, contract, source)
+    samples = SourceSamples(opened, contract, source)
     assert samples.shuffled
     assert [array.shape for array in next(iter(samples))] == [(1, 3), (1, 4)]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linear import linear
 
-from edgekit_converters.calibration import FEWEST_APART, HELD_OUT, Example, halves, open_dataset, source_samples, split
+from edgekit_converters.calibration import FEWEST_APART, HELD_OUT, Example, SourceSamples, halves, open_dataset, split
 from edgekit_converters.calibration.observe import visiting_order
 from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
@@ -71,7 +71,7 @@ def test_the_original_gets_normalised_pixels_in_its_own_layout(tmp_path, layout,
     contract = Contract(
         "raw", (InputContract("x", (2, 5, 3), "float32", image),), (OutputContract("p", (3,), "float32"),)
     )
-    samples = source_samples(open_dataset(tmp_path / "set.npz", contract), contract, linear(shape, layout=layout))
+    samples = SourceSamples(open_dataset(tmp_path / "set.npz", contract), contract, linear(shape, layout=layout))
     assert len(samples) == 6
     wanted = (pixels - np.array([10, 20, 30])) / np.array([2, 4, 8])
     for _ in range(2):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgekit_converters.calibration import fingerprint, lint, open_dataset, random_dataset, split, survey
+from edgekit_converters.calibration import RandomDataset, fingerprint, lint, open_dataset, split, survey
 from edgekit_converters.calibration.dataset import digest
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 
@@ -84,9 +84,9 @@ def test_the_labels_are_part_of_what_tells_a_set(tmp_path):
 
 
 def test_made_up_examples_are_the_same_each_time_and_all_different():
-    dataset = random_dataset(CONTRACT, 20)
+    dataset = RandomDataset(CONTRACT, 20)
     digests = [digest(example) for example in dataset]
     assert digests == [digest(example) for example in dataset]
     assert len(set(digests)) == 20
     assert [digest(example) for example in dataset.pick([3, 9])] == [digests[3], digests[9]]
-    assert digests[0] != digest(next(iter(random_dataset(CONTRACT, 1, seed=1))))
+    assert digests[0] != digest(next(iter(RandomDataset(CONTRACT, 1, seed=1))))

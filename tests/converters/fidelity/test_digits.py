@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit_converters.calibration import lint, open_dataset, source_samples
+from edgekit_converters.calibration import SourceSamples, lint, open_dataset
 from edgekit_converters.contract_file import describe, settle
 from edgekit_converters.fidelity import Evaluation, compare, measure_ms, pick_golden, reference
 
@@ -45,7 +45,7 @@ def test_int8_loses_at_most_half_a_point_of_top1(digits, name):
     from edgekit_converters.targets import convert, recipe
 
     source, contract, calibration, evaluation, answers = digits
-    artifact = convert(source, recipe(name), source_samples(calibration, contract, source))
+    artifact = convert(source, recipe(name), SourceSamples(calibration, contract, source))
     found = compare(answers, artifact, Evaluation(contract, evaluation))
     low, high = found.ci95
     told = (
