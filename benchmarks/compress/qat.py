@@ -5,7 +5,8 @@
 The network is a small depthwise CNN on scikit-learn's digits (1,200 to train, 597 to evaluate). Its batch norms begin
 with gains that differ by a factor of e^2 and more, so that channels of one tensor have unlike ranges: the kind on which
 one scale a tensor fails. No weight is touched by hand. Accuracies are those of the artifacts, on the same 597 items.
-With --tfmot tensorflow-model-optimization trains the same network in an environment of its own, made in that folder.
+With --tfmot and --nncf these tools train the same network in environments of their own, made in those folders; with
+--peers-alone nothing else is measured.
 Minutes a seed on two cores; a row is written after each seed.
 """
 
@@ -17,6 +18,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -64,35 +67,64 @@ def digits() -> tuple[tuple[NDArray[np.float32], NDArray[np.int64]], tuple[NDArr
     return (x[:1200], y[:1200]), (x[1200:], y[1200:])
 
 
-def by_tfmot(model: Path, seed: int, folder: Path, python: Path) -> dict[str, Any]:
-    """The row of what tfmot makes of the trained network, as long and at the same rate."""
-    import keras
+@dataclass(frozen=True)
+class Peer:
+    """Another tool. script: what trains in its environment; requirements: of that; suffix: of what it writes; recipe:
+    the one of edgekit that it is beside."""
 
-    from edgekit_runtime.engines import load_engine
+    script: str
+    requirements: str
+    suffix: str
+    recipe: str
 
-    (x, y), (items, labels) = digits()
-    weights = keras.models.load_model(model, compile=False).get_weights()
-    named: dict[str, Any] = {f"weight{at}": weight for at, weight in enumerate(weights)}
-    settings = {"epochs": _EPOCHS, "batch": _BATCH, "rate": _RATE, "seed": seed}
-    np.savez(folder / "work.npz", x=x, y=y, **named, **settings)
-    file = folder / "tfmot.tflite"
-    peer = Path(__file__).with_name("tfmot_peer.py")
-    subprocess.run([str(python), str(peer), str(folder / "work.npz"), str(file)], check=True)
-    with load_engine("tflite", file.read_bytes(), engine="litert") as engine:
-        right = [
-            int(np.argmax(engine.run([item[None]])[0])) == label for item, label in zip(items, labels, strict=True)
-        ]
-    score = float(np.mean(right))
-    return {"step": "tfmot", "recipe": "tflite-int8", "metric": "top1", "score": score, "bytes": file.stat().st_size}
+    def python(self, folder: Path, name: str) -> Path:
+        """The interpreter of its environment, made in that folder."""
+        from benchmarks.conversion.environment import peers_python
+
+        return peers_python(folder, Path(__file__).with_name(self.requirements), f"{name}-environment")
+
+    def row(self, name: str, model: Path, seed: int, folder: Path, python: Path) -> dict[str, Any]:
+        """Of what it makes of the trained network, as long and at the same rate."""
+        import keras
+
+        from edgekit_runtime.engines import load_engine
+
+        (x, y), (items, labels) = digits()
+        network = keras.models.load_model(model, compile=False)
+        named: dict[str, Any] = {f"weight{at}": weight for at, weight in enumerate(network.get_weights())}
+        settings = {"epochs": _EPOCHS, "batch": _BATCH, "rate": _RATE, "seed": seed}
+        np.savez(folder / "work.npz", x=x, y=y, **named, **settings)
+        file = folder / f"{name}{self.suffix}"
+        script = Path(__file__).with_name(self.script)
+        subprocess.run([str(python), str(script), str(folder / "work.npz"), str(file)], check=True)
+        tflite = self.suffix == ".tflite"
+        shaped = items if tflite else items.transpose(0, 3, 1, 2)
+        with load_engine("tflite" if tflite else "onnx", file.read_bytes()) as engine:
+            right = [
+                int(np.argmax(engine.run([item[None]])[0])) == label for item, label in zip(shaped, labels, strict=True)
+            ]
+        original = float(np.mean(np.asarray(network(items)).argmax(1) == labels))
+        return {
+            "step": name, "recipe": self.recipe, "metric": "top1", "score": float(np.mean(right)), "original": original,
+            "bytes": file.stat().st_size,
+        }  # fmt: skip
 
 
-def measured(seed: int, folder: Path, python: Path | None = None) -> dict[str, Any]:
-    """One seed: a row for each artifact, and the seconds of each stage. python: of tfmot's environment."""
+PEERS = {
+    "tfmot": Peer("tfmot_peer.py", "requirements.txt", ".tflite", "tflite-int8"),
+    "nncf": Peer("nncf_peer.py", "nncf_requirements.txt", ".onnx", "onnx-int8-qdq"),
+}
+
+
+def measured(seed: int, folder: Path, peers: Mapping[str, Path], *, alone: bool = False) -> dict[str, Any]:
+    """One seed: a row for each artifact, and the seconds of each stage. peers: interpreters; alone: nothing else."""
     import edgekit
 
     train, evaluation = digits()
     model = folder / "net.keras"
     network(seed, *train).save(model)
+    if alone:
+        return {"seed": seed, "rows": [PEERS[name].row(name, model, seed, folder, one) for name, one in peers.items()]}
     common: dict[str, Any] = {"cache": folder / "cache", "say": lambda line: None}
 
     def built(path: Path, name: str) -> Any:
@@ -120,10 +152,10 @@ def measured(seed: int, folder: Path, python: Path | None = None) -> dict[str, A
                 "score": found["artifact"], "drop": found["loss"], "interval": found["ci95"], "items": found["items"],
                 "int8": found["quantized_macs"], "bytes": one["bytes"],
             })  # fmt: skip
-    if python is not None:
-        seconds["tfmot"] = -perf_counter()
-        rows.append(by_tfmot(model, seed, folder, python))
-        seconds["tfmot"] += perf_counter()
+    for name, python in peers.items():
+        seconds[name] = -perf_counter()
+        rows.append(PEERS[name].row(name, model, seed, folder, python))
+        seconds[name] += perf_counter()
     after = built(folder / "out" / "net.keras", "after") if made.model is not None else {"bundles": []}
     chosen = [bundle["recipe"] for bundle in after["bundles"]]
     return {"seed": seed, "rows": rows, "packed after compress": chosen, "seconds": seconds}
@@ -133,19 +165,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--write", type=Path)
-    parser.add_argument("--tfmot", type=Path, metavar="FOLDER")
+    for name in PEERS:
+        parser.add_argument(f"--{name}", type=Path, metavar="FOLDER")
+    parser.add_argument("--peers-alone", action="store_true")
     given = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    python = None
-    if given.tfmot is not None:
-        sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-        from benchmarks.conversion.environment import peers_python
-
-        python = peers_python(given.tfmot, Path(__file__).with_name("requirements.txt"), "tfmot-environment")
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    chosen = {name: getattr(given, name) for name in PEERS if getattr(given, name) is not None}
+    peers = {name: PEERS[name].python(folder, name) for name, folder in chosen.items()}
     found = []
     for seed in given.seeds:
         with tempfile.TemporaryDirectory() as folder:
-            found.append(measured(seed, Path(folder), python))
+            found.append(measured(seed, Path(folder), peers, alone=given.peers_alone))
         for row in found[-1]["rows"]:
             print(seed, row["step"], row["recipe"], row["score"], row.get("int8"), flush=True)
         if given.write is not None:

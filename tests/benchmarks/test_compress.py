@@ -36,3 +36,19 @@ def test_tfmot_trains_the_network_of_the_benchmark():
     theirs.set_weights(ours.get_weights())
     np.testing.assert_allclose(theirs.predict(items[:32], verbose=0), ours.predict(items[:32], verbose=0), atol=1e-6)
     assert len(items) == len(labels) == 597
+
+
+def test_nncf_trains_the_network_of_the_benchmark():
+    torch = pytest.importorskip("torch", reason="the 'torch' extra is not installed: make test-torch")
+    from benchmarks.compress import nncf_peer, qat
+
+    random = np.random.default_rng(0)
+    x, y, items = (random.random((64, 8, 8, 1), np.float32), random.integers(0, 10, 64),
+                   random.random((32, 8, 8, 1), np.float32))  # fmt: skip
+    ours = qat.network(0, x, y)
+    theirs = nncf_peer.network(torch)
+    nncf_peer.set_weights(torch, theirs, ours.get_weights())
+    theirs.eval()
+    with torch.no_grad():
+        answers = torch.softmax(theirs(torch.tensor(items.transpose(0, 3, 1, 2).copy())), 1).numpy()
+    np.testing.assert_allclose(answers, ours.predict(items, verbose=0), atol=1e-5)
