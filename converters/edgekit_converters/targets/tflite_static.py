@@ -53,6 +53,7 @@ _SIXTEEN_LEFT = frozenset({"HARD_SWISH"})  # the quantizer makes it, the engine 
 _CHOOSERS = frozenset({"REDUCE_MAX", "REDUCE_MIN", "MAX_POOL_2D"})  # they pick one of their inputs: alike in 8 bits
 _PARTS = {"SLICE": 0, "STRIDED_SLICE": 0, "SPLIT": 1, "SPLIT_V": 0}  # the input that is taken apart
 _SINGULAR = {"DIV": 1, "FLOOR_DIV": 1, "FLOOR_MOD": 1, "LOG": 0, "RSQRT": 0}  # the input in which 0 is a pole
+_PRODUCTS = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
 _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST"})
 _UNIT = 65535.0 / 65536.0  # the range from which the quantizer makes the one step, 2^-15, that those kernels take
 _INTEGERS = {"INT8", "INT16"}
@@ -263,6 +264,13 @@ def _check(
             f"TFLite has no {bits} kernel{reason} for {shown}{more}",
             where=recipe.name,
             do=f"Leave that in float: --recipe {way}; or replace the operator in the model",
+        )
+    products = {name for name, op in before if op in _PRODUCTS} - asked - guards
+    if products and products <= {name for name, _ in left}:
+        raise ConversionError(
+            f"none of its {len(products)} layers that multiply could be quantized",
+            where=recipe.name,
+            do="Choose tflite-dynamic or tflite-f32",
         )
     if not any(tfl.type_of(tensor) in _INTEGERS for graph in model.subgraphs for tensor in graph.tensors):
         raise ConversionError(

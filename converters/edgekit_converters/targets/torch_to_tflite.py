@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError, one_line
+from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.sources.torch import TorchSource, flatten_outputs
@@ -107,6 +108,7 @@ def _convert(source: TorchSource, transposed: Sequence[bool], fed: Sequence[NDAr
             placed = (one.permute(0, 3, 1, 2) if nhwc else one for one, nhwc in zip(inputs, transposed, strict=True))
             return tuple(flatten_outputs(self.network(*placed))[1])
 
+    Positional.__module__, Positional.__qualname__ = "torch", "network"  # litert-torch calls layers so: torch.network;7
     with tempfile.TemporaryDirectory() as folder, quiet(), torch.no_grad():
         file = Path(folder) / "network.tflite"
         try:
@@ -116,7 +118,14 @@ def _convert(source: TorchSource, transposed: Sequence[bool], fed: Sequence[NDAr
             raise ConversionError(
                 f"litert-torch cannot convert it: {one_line(error)}", where=source.path.name, do=_INSTEAD
             ) from error
-        return file.read_bytes()
+        return _without_stablehlo(file.read_bytes())
+
+
+def _without_stablehlo(data: bytes) -> bytes:
+    """Without the note that keeps weights as StableHLO's, where the quantizer looks for none."""
+    model = tfl.read(data)
+    model.metadata = [one for one in model.metadata or () if one.name != b"keep_stablehlo_constant"]
+    return tfl.write(model)
 
 
 def _place(tensor: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +311,17 @@ def test_an_operator_without_an_int8_kernel_is_named_and_left_alone_when_mixed()
         make(model, recipe("tflite-int8"), QuantizationPlan(), statistics)
     assert layer in caught.value.what
     assert in_float(make(model, recipe("tflite-int8-mixed"), QuantizationPlan(), statistics)) == {layer}
+
+
+def test_a_file_whose_products_all_stay_in_float_is_not_called_int8(digits, statistics) -> None:
+    """A note of litert-torch's hides the weights from the quantizer, which says nothing."""
+    model = tfl.read(digits.data)
+    note, text = tfl.schema().MetadataT(), tfl.schema().BufferT()
+    note.name, note.buffer, text.data = b"keep_stablehlo_constant", len(model.buffers), list(b"true")
+    model.buffers, model.metadata = [*model.buffers, text], [*(model.metadata or ()), note]
+    hidden = replace(digits, data=tfl.write(model))
+    with pytest.raises(ConversionError, match=r"none of its \d layers that multiply could be quantized"):
+        make(hidden, recipe("tflite-int8-mixed"), QuantizationPlan(), statistics)
 
 
 def test_the_parts_that_a_tensor_is_sliced_into_run_in_8_bits_too() -> None:

@@ -75,7 +75,10 @@ def test_one_build_gives_tflite_int8_of_a_pt2(pt2, tmp_path, edgekit):
     )  # behind the wall around strangers' models
     assert ran.code == 0, ran.out
     assert ran.json["bundles"][0]["recipe"] in ("tflite-int8", "tflite-int8-mixed")  # seeded weights may want a repair
-    assert "litert-torch" in ran.json["candidates"][0]["tools"]
+    made = ran.json["candidates"][0]
+    assert "litert-torch" in made["tools"]
+    assert made["fidelity"]["quantized_macs"] == 1.0
+    assert all(layer["layer"].startswith(("torch.network;", "serving_default")) for layer in made["layers"])
 
 
 def test_without_litert_torch_the_error_names_the_command(pt2, monkeypatch):
