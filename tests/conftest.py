@@ -47,7 +47,7 @@ SLOW = (
     "cli/test_keys.py::test_one_person_makes", "converters/sources/test_keras.py::test_free_axes_are_pinned",
     "checking/test_check.py", "compressing/test_compress.py::test_an_onnx_model",
     "compressing/test_compress.py::test_a_full_disk", "compressing/test_detector.py",
-    "compressing/test_whole_run.py",
+    "compressing/test_whole_run.py", "compressing/test_interrupted.py",
     "compressing/test_narrower.py", "compressing/test_smaller_input.py", "converters/compress/",
     "converters/fidelity/test_digits.py", "converters/fidelity/test_repair_bench.py",
     "converters/targets/test_convert.py",
