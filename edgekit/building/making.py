@@ -52,7 +52,7 @@ from edgekit_converters.targets.artifact import STATIC, QuantizationPlan
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
-from edgekit_runtime.contract.finish import top
+from edgekit_runtime.contract.adapt import top
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.errors import EdgekitError
 

@@ -43,7 +43,7 @@ from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.bundle.limits import MAX_TEXT
 from edgekit_runtime.bundle.manifest import ENCRYPTED, Role
 from edgekit_runtime.bundle.secrets import Secret
-from edgekit_runtime.contract.finish import dequantize
+from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import ENGINES, Engine, Kernels, load_engine
 from edgekit_runtime.errors import ModelFileError

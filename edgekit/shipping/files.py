@@ -28,7 +28,7 @@ from edgekit.shipping.folder import draft, put
 from edgekit_runtime.bundle import ArtifactEntry, Bundle
 from edgekit_runtime.bundle.codec import json_text
 from edgekit_runtime.bundle.manifest import GoldenExample, GoldenOutputs
-from edgekit_runtime.contract.finish import dequantize
+from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.kinds import kind_of, pictures
 from edgekit_runtime.contract.picture import PADDING
 from edgekit_runtime.contract.spec import ImageSpec, InputContract

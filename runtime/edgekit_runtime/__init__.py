@@ -28,8 +28,8 @@ for _name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):
 if TYPE_CHECKING:
     from edgekit_runtime.answer import Answer
     from edgekit_runtime.cache import Semantic
+    from edgekit_runtime.contract.adapt import Prediction
     from edgekit_runtime.contract.detect import Box
-    from edgekit_runtime.contract.finish import Prediction
     from edgekit_runtime.contract.frame import Frame
     from edgekit_runtime.errors import BudgetExceeded, EdgekitError, OptionError, QueueFull
     from edgekit_runtime.memory import MemoryBudget
@@ -68,7 +68,7 @@ __getattr__ = lazily(
         "edgekit_runtime.answer": ("Answer",),
         "edgekit_runtime.cache": ("Semantic",),
         "edgekit_runtime.contract.detect": ("Box",),
-        "edgekit_runtime.contract.finish": ("Prediction",),
+        "edgekit_runtime.contract.adapt": ("Prediction",),
         "edgekit_runtime.contract.frame": ("Frame",),
         "edgekit_runtime.errors": (
             "BudgetExceeded",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.contract.finish import Prediction, top
+from edgekit_runtime.contract.adapt import Prediction, top
 from edgekit_runtime.contract.geometry import Geometry
 from edgekit_runtime.contract.spec import Contract
 
@@ -85,7 +85,7 @@ class Answer:
     def vector(self) -> NDArray[np.float32]:
         """The vector of a model that embeds, float32 [D], read-only.
         Raises ContractError when it is none."""
-        from edgekit_runtime.contract.finish import vector
+        from edgekit_runtime.contract.adapt import vector
 
         return vector(self.outputs, self.contract)
 

@@ -24,8 +24,7 @@ from time import perf_counter
 
 from edgekit_runtime.batching import Batcher, BatchResult, BatchStats, Costs, hand_off_s
 from edgekit_runtime.budget import DeviceOutlook, InferenceHistory
-from edgekit_runtime.contract.adapt import CLIP_EVERY, adapters
-from edgekit_runtime.contract.finish import Finisher, top_score
+from edgekit_runtime.contract.adapt import CLIP_EVERY, Finisher, adapters, top_score
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import ClosedError, EngineHung, QueueFull
 from edgekit_runtime.offload import WATCH_EVERY_S

@@ -17,8 +17,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edgekit_runtime.contract.adapt import Adapter, Carry
-from edgekit_runtime.contract.finish import Finisher
+from edgekit_runtime.contract.adapt import Adapter, Carry, Finisher
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine
 from edgekit_runtime.tensors import TensorSpec

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from redis_server import RedisServer
 
 from edgekit_runtime.cache import MISS, DiskCache, MemoryCache
-from edgekit_runtime.cache.age import Moment
-from edgekit_runtime.cache.memory import entry_bytes
+from edgekit_runtime.cache.memory import Moment, entry_bytes
 
 BOUND = 1 << 20
 

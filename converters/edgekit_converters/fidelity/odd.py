@@ -27,8 +27,7 @@ from edgekit_converters.targets.artifact import Artifact
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.children import python_module
 from edgekit_runtime.children import run as run_child
-from edgekit_runtime.contract.adapt import Adapter
-from edgekit_runtime.contract.finish import Finisher
+from edgekit_runtime.contract.adapt import Adapter, Finisher
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 from edgekit_runtime.engines import load_engine
 from edgekit_runtime.errors import EdgekitError

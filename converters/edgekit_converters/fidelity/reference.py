@@ -31,8 +31,7 @@ from edgekit_converters.fidelity.statistics import best_class
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import quiet
-from edgekit_runtime.contract.adapt import Adapter
-from edgekit_runtime.contract.finish import Finisher
+from edgekit_runtime.contract.adapt import Adapter, Finisher
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import EdgekitError, EngineError, shorten
 from edgekit_runtime.tensors import TensorSpec

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError
 from edgekit_converters.formats.onnx import parse
-from edgekit_converters.sources import onnx_file, onnx_graph, state
+from edgekit_converters.sources import onnx_file, onnx_graph, shapes
 from edgekit_converters.sources.model import Description, LoadOptions, Note, with_options
 from edgekit_converters.sources.onnx_classifier import Scores, scores_alone, standardise, stated_classes
 from edgekit_converters.sources.onnx_graph import finish_onnx
@@ -69,10 +69,10 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
     onnx_file.make_constants(where, model, options)
     before = model.SerializeToString() if fixed or _branches(model) else b""
     onnx_file.pin_shapes(where, model, options)
-    states = state.without_batch(model)
+    states = shapes.states_without_batch(model)
     if _branches(model):
         model = _folded(model, before, where)
-    state.give_batch(model, states)
+    shapes.give_states_batch(model, states)
     if unused := onnx_graph.unused_inputs(model.graph):
         raise SourceError(
             f"its input '{unused[0]}' is used by nothing", where=where, do=f"{onnx_file.EXPORT_AGAIN} without it"
@@ -90,7 +90,7 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
         _check_widened(stored, options, engine, inputs, where)
     if fixed:
         _check_pinned_batch(_engine(before, where), engine, inputs, where)
-    pairs = state.pairs(inputs, outputs)
+    pairs = shapes.state_pairs(inputs, outputs)
     stated, why = stated_contract(said, inputs, outputs)
     return OnnxSource(
         path=path,

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import ConversionError, SourceError, one_line
 from edgekit_converters.formats import tflite
 from edgekit_converters.formats import tflite_edit as tfl
-from edgekit_converters.sources import exported, onnx_graph, state
+from edgekit_converters.sources import exported, onnx_graph, shapes
 from edgekit_converters.sources.model import Description, LoadOptions, Note, State, model_sha256
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import (
@@ -39,8 +39,7 @@ from edgekit_converters.sources.shapes import (
     pin,
     unique_names,
 )
-from edgekit_runtime.contract.adapt import quantize
-from edgekit_runtime.contract.finish import dequantize
+from edgekit_runtime.contract.adapt import dequantize, quantize
 from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.errors import EngineError, MissingExtraError
 from edgekit_runtime.modelfile.check import DELEGATED, delegated_operators
@@ -383,7 +382,7 @@ def load_finished(path: Path, options: LoadOptions) -> FinishedTflite:
     measured = measured_outputs([(spec.name, spec.tensor) for spec in gave], run, inputs, where=where)
     outputs = tuple(replace(_real(spec), shape=found.shape) for spec, found in zip(gave, measured, strict=True))
     engine.reset()
-    pairs = () if file.stateful else state.pairs(inputs, outputs)
+    pairs = () if file.stateful else shapes.state_pairs(inputs, outputs)
     kept: State = "internal" if file.stateful else "explicit" if pairs else "none"
     what = "the file is packed as it is: nothing was converted, and what it lost when it was made is not measured"
     notes = [Note("as-is", what, "To measure it, pass the float model that it was made from")]

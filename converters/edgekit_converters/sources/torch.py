@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.formats.onnx import rename
-from edgekit_converters.sources import onnx_file, onnx_graph, state, torch_archive
+from edgekit_converters.sources import onnx_file, onnx_graph, shapes, torch_archive
 from edgekit_converters.sources.model import Description, LoadOptions, Note, model_sha256
 from edgekit_converters.sources.onnx_graph import finish_onnx
 from edgekit_converters.sources.quiet import quiet
@@ -337,7 +337,7 @@ def _source(
     )
     model = _onnx_form(program, inputs, names, where)
     onnx_file.pin_shapes(where, model, options)
-    pairs = state.pairs(inputs, outputs)
+    pairs = shapes.state_pairs(inputs, outputs)
     return TorchSource(
         path=path,
         format="torch-export" if path.is_file() else "torch-module",

@@ -39,9 +39,8 @@ from typing import Any, Literal
 import numpy as np
 import xxhash
 
-from edgekit_runtime.cache.age import Moment, age_s, moment
 from edgekit_runtime.cache.disk_file import LEAST_BYTES, AnswerFile, Medium, Row, file_bytes, trouble_of
-from edgekit_runtime.cache.memory import MISS, Miss, entry_bytes, freeze
+from edgekit_runtime.cache.memory import MISS, Miss, Moment, age_s, entry_bytes, freeze, moment
 from edgekit_runtime.errors import MemoryExceeded
 from edgekit_runtime.threads import begin
 

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from edgekit_runtime.cache.age import Moment
+from edgekit_runtime.cache.memory import Moment
 from edgekit_runtime.errors import CacheFileError
 from edgekit_runtime.sqlite_file import delete, owner
 

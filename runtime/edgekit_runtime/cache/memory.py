@@ -1,4 +1,4 @@
-"""The exact tier: a least-recently-used map in memory, bounded in bytes.
+"""The exact tier, a least-recently-used map in memory, and the age of every tier's entries.
 
     cache = MemoryCache(max_bytes=64 << 20, ttl_s=None)
     cache.put(key, outputs)
@@ -12,23 +12,89 @@ Rules:
 - time is counted from boot, sleep included, so that a wall clock that jumps changes nothing;
 - a miss is the object MISS, so that any value, None too, can be cached;
 - kept arrays are read-only, and pin nothing but themselves: a view into something larger is copied.
+
+Boards' clocks start in 1970, jump when the network comes up, and sleep. Rules of the age:
+
+    born = moment()
+    age_s(born, moment())           # seconds, or None where it is unknown
+
+- within one boot only the time since boot counts, sleep included: what happens to the wall clock changes nothing;
+- across boots there is the wall clock alone: an age is believed where both times are plausible and it is not negative;
+- where the age is unknown, the answer is None, and the caller must take the thing for too old.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.cache.age import elapsed_s
+__all__ = [
+    "MISS",
+    "PLAUSIBLE_S",
+    "MemoryCache",
+    "MemoryStats",
+    "Miss",
+    "Moment",
+    "age_s",
+    "elapsed_s",
+    "entry_bytes",
+    "freeze",
+    "moment",
+]
 
-__all__ = ["MISS", "MemoryCache", "MemoryStats", "Miss", "entry_bytes", "freeze"]
+PLAUSIBLE_S = 1_704_067_200.0
+"""2024-01-01: a wall clock before it has not been set since power came on."""
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """wall_s: Unix time.
+    up_s: `elapsed_s()`.
+    boot: a number for this boot of this machine, 0 where it is not known."""
+
+    wall_s: float
+    up_s: float
+    boot: int
+
+
+def elapsed_s() -> float:
+    """Seconds from a fixed point of this boot.
+    Unlike `time.monotonic`, Linux's counts the time asleep."""
+    return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
+
+
+def moment() -> Moment:
+    return Moment(time.time(), elapsed_s(), _boot())
+
+
+def age_s(born: Moment, now: Moment) -> float | None:
+    """Seconds from `born` to `now`, or None where neither clock can say."""
+    if born.boot == now.boot != 0 and now.up_s >= born.up_s:
+        return now.up_s - born.up_s
+    if min(born.wall_s, now.wall_s) < PLAUSIBLE_S or now.wall_s < born.wall_s:
+        return None
+    return now.wall_s - born.wall_s
+
+
+@cache
+def _boot() -> int:
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return int(name.replace("-", "")[:15], 16)  # 60 bits: SQLite's integers are signed
+    except (OSError, ValueError):
+        return 0
+
 
 _ENTRY_BYTES = 560
 """Key, map, clock reading and their share of the table; tests hold it against what the interpreter says."""

@@ -29,9 +29,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from edgekit_runtime.breaker import Breaker
-from edgekit_runtime.cache.age import Moment, age_s, moment
 from edgekit_runtime.cache.disk import CachedAnswer, PackError, pack, unpack
-from edgekit_runtime.cache.memory import MISS, Miss, freeze
+from edgekit_runtime.cache.memory import MISS, Miss, Moment, age_s, freeze, moment
 from edgekit_runtime.errors import MissingExtraError
 
 if TYPE_CHECKING:

@@ -32,8 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.cache.age import elapsed_s
-from edgekit_runtime.cache.memory import freeze
+from edgekit_runtime.cache.memory import elapsed_s, freeze
 
 __all__ = ["Embedder", "PictureMark", "Semantic", "Similar", "SimilarHit"]
 

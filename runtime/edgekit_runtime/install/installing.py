@@ -42,8 +42,7 @@ from edgekit_runtime.install.lock import alone
 from edgekit_runtime.install.prove import Proof, TrialOptions, prove
 from edgekit_runtime.install.reading import keep, read_locked, store_of, trust_files
 from edgekit_runtime.install.rules import BoardIdentity, InstallRules, name_of
-from edgekit_runtime.install.settling import apply, make_room, settle
-from edgekit_runtime.install.staging import adopt, generation_of, is_whole, stage, still_here
+from edgekit_runtime.install.settling import adopt, apply, generation_of, is_whole, make_room, settle, stage, still_here
 from edgekit_runtime.modelfile import check_artifact
 from edgekit_runtime.trust import TrustPolicy, judge, seen_after
 

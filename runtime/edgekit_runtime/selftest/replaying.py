@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_runtime.bundle import ArtifactEntry, Bundle, GoldenOutputs
-from edgekit_runtime.contract.adapt import Adapter
-from edgekit_runtime.contract.finish import Finisher, dequantize
+from edgekit_runtime.contract.adapt import Adapter, Finisher, dequantize
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine, EngineInfo
 from edgekit_runtime.errors import SelfTestError

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.answer import Answer
 from edgekit_runtime.bundle import ArtifactEntry
-from edgekit_runtime.contract.adapt import Carry, adapters
-from edgekit_runtime.contract.finish import Finisher
+from edgekit_runtime.contract.adapt import Carry, Finisher, adapters
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines import Engine
 from edgekit_runtime.errors import ClosedError, EdgekitError, InputError, SessionError

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
 from edgekit_converters.sources import LoadOptions, onnx_graph
-from edgekit_converters.sources.state import pairs
+from edgekit_converters.sources.shapes import state_pairs
 from edgekit_runtime.engines import load_engine
 from edgekit_runtime.tensors import TensorSpec
 
@@ -172,7 +172,7 @@ def test_a_state_with_its_layers_first_gets_a_batch_and_its_pair_is_named(tmp_pa
 def test_a_state_is_known_by_its_name_and_shape(name: str, output: str, found: bool) -> None:
     spec = lambda called: TensorSpec(called, called, "float32", (-1, 8))
     inputs, outputs = [spec("x"), spec(name)], [TensorSpec("y", "y", "float32", (-1, 1)), spec(output)]
-    assert pairs(inputs, outputs) == (((name, output),) if found else ())
+    assert state_pairs(inputs, outputs) == (((name, output),) if found else ())
 
 
 def test_damaged_weights_are_refused_by_name_and_masks_are_not(tmp_path: Path) -> None:

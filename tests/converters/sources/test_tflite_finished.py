@@ -12,7 +12,7 @@ from edgekit_converters.errors import ConversionError, SourceError
 from edgekit_converters.sources import LoadOptions
 from edgekit_converters.targets.artifact import default_recipes, recipe
 from edgekit_converters.targets.workspace import Workspace
-from edgekit_runtime.contract.finish import dequantize
+from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.engines import load_engine
 
 pytestmark = pytest.mark.convert

@@ -15,8 +15,7 @@ from edgekit_converters import sources, targets
 from edgekit_converters.errors import CalibrationError, ConversionError
 from edgekit_converters.formats.onnx import opset_of
 from edgekit_converters.sources import onnx_graph
-from edgekit_runtime.contract.adapt import quantize
-from edgekit_runtime.contract.finish import dequantize
+from edgekit_runtime.contract.adapt import dequantize, quantize
 from edgekit_runtime.engines import load_engine
 
 pytestmark = pytest.mark.convert

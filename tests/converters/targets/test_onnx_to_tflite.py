@@ -15,8 +15,7 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.sources import onnx_graph
 from edgekit_converters.targets.artifact import transposed_pixels
 from edgekit_converters.targets.onnx_to_tf import available
-from edgekit_runtime.contract.adapt import quantize
-from edgekit_runtime.contract.finish import dequantize
+from edgekit_runtime.contract.adapt import dequantize, quantize
 from edgekit_runtime.engines import load_engine
 from edgekit_runtime.errors import install_command
 

@@ -19,8 +19,7 @@ from edgekit_converters.targets import recipe
 from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan
 from edgekit_converters.targets.tflite import float_model
 from edgekit_converters.targets.tflite_quantize import make
-from edgekit_runtime.contract.adapt import quantize
-from edgekit_runtime.contract.finish import dequantize
+from edgekit_runtime.contract.adapt import dequantize, quantize
 from edgekit_runtime.engines import load_engine
 
 pytestmark = pytest.mark.convert

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from edgekit_runtime.cache import MISS, DiskCache
-from edgekit_runtime.cache.age import PLAUSIBLE_S, Moment
 from edgekit_runtime.cache.disk_file import AnswerFile
+from edgekit_runtime.cache.memory import PLAUSIBLE_S, Moment
 from edgekit_runtime.errors import CacheFileError
 
 MB = 1 << 20

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_runtime.contract import Contract, Finisher, OutputContract, softmax
-from edgekit_runtime.contract.finish import dequantize, top
+from edgekit_runtime.contract.adapt import dequantize, top
 from edgekit_runtime.errors import ContractError
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
