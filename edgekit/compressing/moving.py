@@ -27,8 +27,7 @@ from edgekit_converters.contract_file.tasks import read_document
 from edgekit_converters.errors import CompressError
 from edgekit_converters.progress import Progress
 from edgekit_converters.sources.load import open_source
-from edgekit_converters.sources.model import LoadOptions
-from edgekit_converters.sources.stated import toml_text
+from edgekit_converters.sources.model import LoadOptions, toml_text
 from edgekit_converters.store import NO_STORE
 from edgekit_runtime.contract import Contract
 from edgekit_runtime.contract.kinds import pictures

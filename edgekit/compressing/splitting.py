@@ -23,8 +23,7 @@ from edgekit_converters.compress.record import JoinedOutput
 from edgekit_converters.contract_file.tasks import read_document
 from edgekit_converters.fidelity import Reference
 from edgekit_converters.sources.load import open_source
-from edgekit_converters.sources.model import LoadOptions
-from edgekit_converters.sources.stated import toml_text
+from edgekit_converters.sources.model import LoadOptions, toml_text
 from edgekit_converters.store import NO_STORE
 from edgekit_runtime.contract import Contract
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from edgekit_converters.calibration.dataset import Example, Label
 from edgekit_converters.calibration.decode import Canonical
 from edgekit_converters.errors import CalibrationError, UnlabelledError
-from edgekit_converters.sources.stated import toml_text
+from edgekit_converters.sources.model import toml_text
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
 

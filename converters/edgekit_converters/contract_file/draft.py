@@ -19,9 +19,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from edgekit_converters.errors import ContractFileError
-from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.sources.model import SourceModel, toml_key, toml_text
 from edgekit_converters.sources.onnx_metadata import detection_head
-from edgekit_converters.sources.stated import toml_key, toml_text
 from edgekit_profiles.schema import parse_toml
 from edgekit_runtime.tensors import TensorSpec
 

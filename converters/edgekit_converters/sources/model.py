@@ -6,6 +6,14 @@
 
 Rules: a shape names its input and every size, the batch first and 1; a constant names its input and one number; code in
 a model runs only where somebody said that the file is trusted.
+
+What a model file itself says of its numbers is the text of a contract file:
+
+    toml_text({"task": "classification", "labels": ["cat", "dog"], "input": {"kind": "image"}})
+    is_label("cat")                         # True
+
+The text is what a person could have written beside the model, and goes through the same checks; a label has at
+most 200 printable characters.
 """
 
 from __future__ import annotations
@@ -38,10 +46,13 @@ __all__ = [
     "description_of",
     "file_sha256",
     "folder_sha256",
+    "is_label",
     "model_sha256",
     "parse_constant",
     "parse_shape",
     "saved_model_sha256",
+    "toml_key",
+    "toml_text",
     "with_options",
 ]
 
@@ -347,3 +358,34 @@ def with_options(digest: str, options: LoadOptions) -> str:
         "signature": options.signature,
     }
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+_LONGEST_LABEL = 200
+
+
+def is_label(text: object) -> bool:
+    return isinstance(text, str) and text.isprintable() and text.strip() != "" and len(text) <= _LONGEST_LABEL
+
+
+def toml_text(document: Mapping[str, Any]) -> str:
+    """Keys first, then one table for each mapping in it."""
+    lines = _lines({key: value for key, value in document.items() if not isinstance(value, Mapping)})
+    for key, table in document.items():
+        if isinstance(table, Mapping):
+            lines += ["", f"[{toml_key(key)}]", *_lines(table)]
+    return "\n".join(lines).strip() + "\n"
+
+
+def _lines(table: Mapping[str, Any]) -> list[str]:
+    return [f"{toml_key(name)} = {_value(value)}" for name, value in table.items()]
+
+
+def toml_key(name: str) -> str:
+    plain = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return name if plain else json.dumps(name, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(value, ensure_ascii=False)

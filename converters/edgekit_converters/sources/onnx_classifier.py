@@ -31,8 +31,8 @@ from edgekit_converters.formats.onnx import (
     rename,
     replace,
 )
+from edgekit_converters.sources.model import is_label, toml_text
 from edgekit_converters.sources.onnx_graph import OPSET
-from edgekit_converters.sources.stated import is_label, toml_text
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["Scores", "merge_opsets", "scores_alone", "standardise", "stated_classes"]

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from edgekit_converters.sources.stated import is_label, toml_text
+from edgekit_converters.sources.model import is_label, toml_text
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["Metadata", "detection_head", "read_metadata", "stated_contract"]

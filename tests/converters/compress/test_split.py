@@ -12,7 +12,7 @@ from edgekit_converters.compress.record import JoinedOutput, Record, read_record
 from edgekit_converters.compress.split import can_split, detection_keys, joining, split, split_answer
 from edgekit_converters.errors import CompressError
 from edgekit_converters.sources import load
-from edgekit_converters.sources.stated import toml_text
+from edgekit_converters.sources.model import toml_text
 from edgekit_converters.targets import recipe
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.contract.detect import candidates
