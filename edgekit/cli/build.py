@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import click
 
 from edgekit.cli import completion
-from edgekit.cli.key_text import passphrase_file, sign, signer, signing_of
+from edgekit.cli.key_roots import passphrase_file, sign, signer, signing_of
 from edgekit.cli.options import PATH, PERCENT, as_json, budget_ms, encrypt, print_json, profile_path, say
 from edgekit.cli.progress import console_progress
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from edgekit.cli import completion
-from edgekit.cli.key_roots import renew, revoke, rotate, trust
-from edgekit.cli.key_text import (
+from edgekit.cli.key_roots import (
     folder,
     folder_of,
     key_json,
@@ -18,10 +17,14 @@ from edgekit.cli.key_text import (
     print_keys,
     print_store,
     print_written,
+    renew,
+    revoke,
+    rotate,
     sign,
     signer,
     signing_of,
     store_json,
+    trust,
     warn_open,
 )
 from edgekit.cli.options import PATH, as_json, print_json
