@@ -27,8 +27,7 @@ from pathlib import Path
 from types import TracebackType
 
 from edgekit.demo.assets import ASKED, MODEL, Step
-from edgekit.demo.checks import Check, eventually
-from edgekit.demo.story import Story
+from edgekit.demo.story import Check, Story, eventually
 from edgekit.errors import DemoError
 from edgekit.fleet.errors import FleetError
 from edgekit.fleet.rolling import RollingPace

@@ -7,6 +7,8 @@ An alert that names its cause, and a wave that undoes itself.
 Rules: the alert rests on reports that are made up, of boards that come back with twenty minutes of them in their
 spools; spool, broker, store and rule are the real ones. The wave is real throughout: three install roots, three
 agents, three models that answer, a signed bundle; the new version is throttled on purpose, to be slow at work.
+
+`eventually` waits until a check holds.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgekit.demo.checks import Check, eventually
 from edgekit.fleet.bundle_files import BundleFiles, bundles_beside, read_bundle_facts
 from edgekit.fleet.rollout_tables import Rollout, fitting
 from edgekit.fleet.rollouts import RolloutPlan
@@ -31,7 +32,7 @@ from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.install import InstallOptions, TrialOptions, install, status
 from edgekit_runtime.telemetry import About, Histogram, Meter, Report, Reporter, Spool, encode
 
-__all__ = ["Story"]
+__all__ = ["Check", "Story", "eventually"]
 
 RETURNING = ("dock-1", "dock-2", "dock-3")
 KIOSKS = ("kiosk-1", "kiosk-2", "kiosk-3")
@@ -212,3 +213,23 @@ class _Kiosk:
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(20.0)
+
+
+@dataclass(frozen=True)
+class Check:
+    """what: a sentence. problem: why it does not hold, empty when it does."""
+
+    what: str
+    problem: str = ""
+
+
+def eventually(what: str, problem: Callable[[], str], patience_s: float) -> Check:
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            found = problem()
+        except (OSError, ValueError, KeyError) as error:
+            found = str(error)
+        if not found or time.monotonic() > until:
+            return Check(what, found)
+        time.sleep(0.2)

@@ -6,6 +6,8 @@ No socket is known here.
 
 Every failure is a status and `{"error": "..."}`; what is an edgekit error has a word for the client, anything else is a
 500 without details, and goes to the log.
+
+`host_metrics`: what the server counts beside its models, a part of the page for Prometheus.
 """
 
 from __future__ import annotations
@@ -15,21 +17,21 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from edgekit.host.access import Client, Tokens
+from edgekit.host.admission import Admission
 from edgekit.host.errors import RequestError
 from edgekit.host.http1 import Head, Response
 from edgekit.host.lane import Lane
 from edgekit.host.loading import Loader
-from edgekit.host.metrics import host_metrics
 from edgekit.host.models import Repository, ServedModel
 from edgekit.version import __version__
 from edgekit_runtime import EdgekitError
 from edgekit_runtime.errors import ClosedError, InputError, WireError
-from edgekit_runtime.metrics import CONTENT_TYPE, metrics_text
+from edgekit_runtime.metrics import CONTENT_TYPE, family_text, metrics_text
 from edgekit_runtime.remote.oip import (
     BINARY_EXTENSION,
     HEADER_LENGTH,
@@ -43,7 +45,7 @@ from edgekit_runtime.remote.oip import (
 )
 from edgekit_runtime.strict_json import MOST_VALUES
 
-__all__ = ["LONG_JSON", "Api", "InferenceRequest", "refusal"]
+__all__ = ["LONG_JSON", "Api", "InferenceRequest", "host_metrics", "refusal"]
 
 LONG_JSON = 32 * 2**10
 """Bytes of JSON that are parsed or written on the event loop. More is done beside it, one body at a time: so the memory
@@ -273,3 +275,34 @@ def _unready() -> Response:
 def _allow(method: str, allowed: str) -> None:
     if method != allowed:
         raise RequestError(405, f"{method} is not taken here; use {allowed}", headers={"Allow": allowed})
+
+
+_STATUSES = (200, 400, 401, 404, 429, 500, 503)
+"""Those that are there from the start, so that a rate can be taken of the first."""
+
+
+def host_metrics(responses: Mapping[int, int], served: Sequence[tuple[ServedModel, Admission]]) -> str:
+    """responses: HTTP status -> how many.
+    served: each model with what decides about its requests."""
+    counted = {**dict.fromkeys(_STATUSES, 0), **responses}
+    models = [({"model": one.manifest.name, "version": one.manifest.version}, admission) for one, admission in served]
+    return "".join(
+        (
+            family_text(
+                "edgekit_host_responses_total", "counter", "HTTP responses, by their status.",
+                [({"status": str(status)}, number) for status, number in sorted(counted.items())],
+            ),
+            family_text(
+                "edgekit_host_items", "gauge", "Items of requests that wait or run now.",
+                [(labels, admission.ahead) for labels, admission in models],
+            ),
+            family_text(
+                "edgekit_host_expected_seconds", "gauge", "What an inference is expected to take.",
+                [(labels, (admission.typical_ms or 0.0) / 1e3) for labels, admission in models],
+            ),
+            family_text(
+                "edgekit_host_margin_seconds", "gauge", "What is added to it, learnt from answers later than expected.",
+                [(labels, admission.margin_ms / 1e3) for labels, admission in models],
+            ),
+        )
+    )  # fmt: skip

@@ -7,6 +7,12 @@
 
 One event loop, one thread; each Runtime's engine has its own. It speaks HTTP/1.1, beyond loopback over TLS, or in the
 clear where its owner says so. Certificates and tokens are read again when their files change.
+
+    context = tls_context(Path("host.pem"), client_ca=Path("boards.pem"))
+
+Rules of its TLS:
+- TLS 1.2 or later; with a client authority a client without its certificate gets no connection;
+- another user must not be able to replace the key.
 """
 
 from __future__ import annotations
@@ -31,9 +37,10 @@ from edgekit.host.connection import Connection, Patience
 from edgekit.host.errors import RequestError, ServeError
 from edgekit.host.http1 import HttpLimits
 from edgekit.host.models import Repository
-from edgekit.host.tls import load_certificate, tls_context
+from edgekit_runtime import pem
+from edgekit_runtime.strict_modes import first_unsafe
 
-__all__ = ["Protection", "Server", "bind", "check_exposure", "protected", "serve"]
+__all__ = ["Protection", "Server", "bind", "check_exposure", "load_certificate", "protected", "serve", "tls_context"]
 
 DRAIN_S = 10.0
 _SWEEP_S = 1.0
@@ -363,3 +370,33 @@ def _summary(counts: Mapping[int, int]) -> str:
     if refused:
         text += f", {sum(refused.values())} refused ({', '.join(f'{status}: {n}' for status, n in refused.items())})"
     return text
+
+
+def tls_context(certificate: Path, key: Path | None = None, client_ca: Path | None = None) -> ssl.SSLContext:
+    """certificate: PEM, the server's first, and its key where `key` is None.
+    Raises ServeError (serve-certificate)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    load_certificate(context, certificate, key)
+    if client_ca is not None:
+        try:
+            with pem.pem_errors(client_ca):
+                context.load_verify_locations(client_ca)
+        except pem.PemError as error:
+            raise _unusable(error, "Give the authorities' certificates, in PEM") from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
+    """What new connections get from now on. Raises ServeError (serve-certificate)."""
+    if unsafe := first_unsafe(key or certificate):
+        raise ServeError(unsafe.what, where=str(unsafe.where), do=unsafe.do, code="serve-certificate")
+    try:
+        pem.load_certificate(context, certificate, key)
+    except pem.PemError as error:
+        raise _unusable(error, "Give a PEM certificate, and its private key behind it or with --key") from error
+
+
+def _unusable(error: pem.PemError, do: str) -> ServeError:
+    return ServeError(error.what, where=error.where, do=do, code="serve-certificate")

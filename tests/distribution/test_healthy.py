@@ -14,7 +14,7 @@ import pytest
 
 from edgekit.fleet.pages.access import Access
 from edgekit.fleet.serve import FleetServer, Settings
-from edgekit.host.tls import tls_context
+from edgekit.host.server import tls_context
 
 HEALTHY = Path(__file__).parents[2] / "container" / "healthy.py"
 

@@ -9,7 +9,10 @@ Rules:
 - one password is hashed at a time, and an address may be wrong five times a minute, all together sixty times;
 - a session ends after twelve hours, by signing out, and with the process; the oldest of 1,000 makes room;
 - a proxy's header counts only on a connection from that proxy's own address;
-- the token of a form is an HMAC of who sees it, so one viewer's is worth nothing with another's session.
+- the token of a form is an HMAC of who sees it, so one viewer's is worth nothing with another's session;
+- a form has at most 16 KiB, and the token of the viewer who was shown it, or it is refused.
+
+    form = await read_form(request, access, viewer)         # {"csrf": "...", "device": "porch-1"}
 """
 
 from __future__ import annotations
@@ -24,11 +27,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import parse_qsl
+
+from starlette.exceptions import HTTPException  # noqa: TID253
+from starlette.requests import Request  # noqa: TID253
 
 from edgekit.fleet.errors import FleetError
 from edgekit_runtime.bundle.secrets import from_file, from_variable, parse_source
 
-__all__ = ["SESSION_S", "Access", "Asking", "TooManyError", "Viewer", "read_password"]
+__all__ = ["SESSION_S", "Access", "Asking", "TooManyError", "Viewer", "read_form", "read_password"]
 
 LEAST_CHARACTERS = 10
 SESSION_S = 12 * 3600.0
@@ -230,3 +237,24 @@ def _of_basic(text: str) -> str:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+_MOST_BYTES = 16 * 1024
+
+
+async def read_form(request: Request, access: Access, viewer: Viewer) -> dict[str, str]:
+    """Raises HTTPException: 413, 415, 400 and, without the viewer's token, 403."""
+    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        raise HTTPException(415, "That is no form.")
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _MOST_BYTES:
+            raise HTTPException(413, "That form is too large.")
+    try:
+        form = dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=50))
+    except ValueError as error:
+        raise HTTPException(400, "That form cannot be read.") from error
+    if not access.is_form_token(viewer, form.get("csrf", "")):
+        raise HTTPException(403, "This form has expired. Go back, load the page again, and repeat.")
+    return form

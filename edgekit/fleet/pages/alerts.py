@@ -19,8 +19,7 @@ from starlette.routing import Route  # noqa: TID253
 
 from edgekit.fleet.alert_tables import AlertTables
 from edgekit.fleet.errors import FleetError, StoreError
-from edgekit.fleet.pages.access import Access
-from edgekit.fleet.pages.forms import read_form
+from edgekit.fleet.pages.access import Access, read_form
 
 __all__ = ["AlertPages"]
 

@@ -38,11 +38,10 @@ from starlette.routing import BaseRoute, Mount, Route  # noqa: TID253
 from starlette.staticfiles import StaticFiles  # noqa: TID253
 
 from edgekit.fleet.alert_tables import Alert, AlertTables
-from edgekit.fleet.pages.access import SESSION_S, Access, TooManyError, Viewer
+from edgekit.fleet.pages.access import SESSION_S, Access, TooManyError, Viewer, read_form
 from edgekit.fleet.pages.alerts import AlertPages
 from edgekit.fleet.pages.api import FleetApi
 from edgekit.fleet.pages.charts import compare, device_series, model_series
-from edgekit.fleet.pages.forms import read_form
 from edgekit.fleet.pages.guard import COOKIE, Guard, Names, asking
 from edgekit.fleet.pages.list_query import PAGE, RANGES, ListQuery, range_of
 from edgekit.fleet.pages.live import Live, Part, in_every_state

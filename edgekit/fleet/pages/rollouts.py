@@ -19,8 +19,7 @@ from starlette.responses import RedirectResponse, Response  # noqa: TID253
 from starlette.routing import Route  # noqa: TID253
 
 from edgekit.fleet.errors import FleetError, StoreError
-from edgekit.fleet.pages.access import Access
-from edgekit.fleet.pages.forms import read_form
+from edgekit.fleet.pages.access import Access, read_form
 from edgekit.fleet.rollout_tables import RolloutTables
 from edgekit.fleet.rollouts import State, Word
 
