@@ -170,7 +170,8 @@ def evidence_of(report: Json, bundle: Json) -> Evidence:
     found = bundle.get("fidelity") or {}
     void = next((str(one["what"]) for one in report.get("data") or () if one.get("code") in VOID), "")
     refused = bundle.get("refused") or ()
-    made = [one for one in refused if one.get("code") != "missing-extra"]  # what was not tried is the last reason
+    # What was not made, or could not run there whatever it is, is the last reason.
+    made = [one for one in refused if one.get("code") not in ("missing-extra", "runtime-unavailable")]
     refusals = Counter(str(one.get("rule") or one["reason"]) for one in made or refused)
     metric = found.get("metric") is not None
     answers = "boxes" if found.get("decisions") else "answers"

@@ -350,7 +350,7 @@ def base_layout(x: str, y: str) -> Figure:
     axis = {"gridcolor": "rgba(128,140,134,.22)", "zeroline": False, "automargin": True}
     return {
         "xaxis": {"title": {"text": x, "font": {"size": 12}}, **axis},
-        "yaxis": {"title": {"text": y, "font": {"size": 12}}, **axis},
+        "yaxis": {"title": {"text": y, "font": {"size": 12}, "standoff": 12}, **axis},
         "margin": {"l": 64, "r": 24, "t": 16, "b": 52},
         "legend": {"orientation": "h", "y": 1.08, "x": 0},
         "showlegend": True,  # of one group too: its colour says what became of it

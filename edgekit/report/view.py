@@ -396,6 +396,12 @@ class ReportView:
         """Whether the metric is a share; else it has a unit of its own."""
         return scores.is_share(self.metric)
 
+    @cached_property
+    def common_notes(self) -> list[str]:
+        """What is said of every board that gets a bundle, where there are several."""
+        first, *others = [board.json.get("notes") or [] for board in self.boards if board.chosen] or [[]]
+        return [note for note in first if others and all(note in notes for notes in others)]
+
     @property
     def in_boxes(self) -> bool:
         """Whether a detector's boxes were compared."""

@@ -27,6 +27,7 @@ __all__ = [
     "number",
     "percent",
     "points",
+    "remark",
     "share",
     "size",
     "span",
@@ -103,6 +104,12 @@ def brief(text: str) -> str:
     text = _JOINED.sub(lambda found: f"{found[0].split(';')[0][-_NAME:]} and {found[0].count(';')} more", text)
     text = _QUOTED.sub(lambda found: f"'...{found[1][-_NAME:]}'", text)
     return shorten(text, _REASON)
+
+
+def remark(text: str) -> str:
+    """A note as a sentence of the page: a capital, but for a recipe's name, and no backquotes."""
+    first = text.partition(" ")[0]
+    return (text[:1].upper() + text[1:] if first.isalpha() else text).replace("`", "")
 
 
 def number(value: float | None) -> str:
@@ -200,6 +207,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     "lost": lost,
     "number": number,
     "percent": percent,
+    "remark": remark,
     "share": share,
     "points": points,
     "scored": format_score,

@@ -220,6 +220,18 @@ def test_a_metric_that_is_no_share_is_shown_in_its_own_unit() -> None:
     assert "+10.0" in share
 
 
+def test_what_is_said_of_every_board_is_said_once_and_as_a_sentence() -> None:
+    own = {**report()["bundles"][0], "notes": ["few items", "`edgekit profiles measure` settles it"]}
+    other = {**own, "profile": "raspberry-pi-5", "notes": ["few items", "tflite-f32 was repaired"]}
+    none = {**own, "profile": "tiny", "recipe": None, "notes": []}
+    page = html(report(bundles=[own, other, none]))
+    assert page.count("ew items.") == 1
+    assert "Of each of them: Few items." in page
+    assert "<small>edgekit profiles measure settles it.</small>" in page
+    assert "<small>tflite-f32 was repaired.</small>" in page
+    assert "<small>Few items.</small>" in html(report(bundles=[own, none]))
+
+
 def test_the_headline_says_what_a_model_without_metric_or_classes_kept() -> None:
     fidelity = {
         **FIDELITY,

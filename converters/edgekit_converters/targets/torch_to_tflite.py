@@ -108,7 +108,6 @@ def _convert(source: TorchSource, transposed: Sequence[bool], fed: Sequence[NDAr
             placed = (one.permute(0, 3, 1, 2) if nhwc else one for one, nhwc in zip(inputs, transposed, strict=True))
             return tuple(flatten_outputs(self.network(*placed))[1])
 
-    Positional.__module__, Positional.__qualname__ = "torch", "network"  # litert-torch calls layers so: torch.network;7
     with tempfile.TemporaryDirectory() as folder, quiet(), torch.no_grad():
         file = Path(folder) / "network.tflite"
         try:
@@ -118,13 +117,24 @@ def _convert(source: TorchSource, transposed: Sequence[bool], fed: Sequence[NDAr
             raise ConversionError(
                 f"litert-torch cannot convert it: {one_line(error)}", where=source.path.name, do=_INSTEAD
             ) from error
-        return _without_stablehlo(file.read_bytes())
+        return _readable(file.read_bytes())
 
 
-def _without_stablehlo(data: bytes) -> bytes:
-    """Without the note that keeps weights as StableHLO's, where the quantizer looks for none."""
+def _readable(data: bytes) -> bytes:
+    """The file without litert-torch's note on constants, and a name for each layer.
+
+    The note keeps weights as StableHLO's, where TensorFlow's quantizer looks for none. Layers are called after the
+    Python class that was traced, all of them: here after their operators.
+    """
     model = tfl.read(data)
     model.metadata = [one for one in model.metadata or () if one.name != b"keep_stablehlo_constant"]
+    for part, graph in enumerate(model.subgraphs):
+        ends = {int(index) for index in (*graph.inputs, *graph.outputs)}
+        for number, operator in enumerate(graph.operators):
+            for place, index in enumerate(operator.outputs):
+                if int(index) not in ends:
+                    name = f"{f'body_{part}/' if part else ''}{tfl.op_of(model, operator).lower()}_{number}"
+                    graph.tensors[index].name = (f"{name}:{place}" if place else name).encode()
     return tfl.write(model)
 
 

@@ -78,7 +78,8 @@ def test_one_build_gives_tflite_int8_of_a_pt2(pt2, tmp_path, edgekit):
     made = ran.json["candidates"][0]
     assert "litert-torch" in made["tools"]
     assert made["fidelity"]["quantized_macs"] == 1.0
-    assert all(layer["layer"].startswith(("torch.network;", "serving_default")) for layer in made["layers"])
+    named = {layer["layer"]: layer["op"].lower() for layer in made["layers"]}
+    assert all(name.startswith((f"{op}_", "serving_default")) for name, op in named.items())
 
 
 def test_without_litert_torch_the_error_names_the_command(pt2, monkeypatch):
