@@ -92,6 +92,23 @@ def test_a_draft_that_cannot_know_boxes_says_which_family_does(name, offered):
     assert not any("--like" in hint for hint in left_to_say(source, draft(source, "ssd")))
 
 
+def test_a_sequence_that_comes_out_as_it_went_in_is_no_row_of_scores():
+    signal = spec("signal", 64, 1)
+    source = replace(linear(), inputs=(signal,), outputs=(spec("again", 64, 1),))
+    assert 'task = "raw"' in draft(source)
+    assert 'task = "classification"' in draft(replace(source, outputs=(spec("scores", 64),)))
+
+
+def test_a_draft_of_two_heads_says_how_one_is_chosen(tmp_path):
+    source = replace(model("a table"), outputs=(spec("topic", 3), spec("tone", 2)))
+    text = draft(source)
+    (hint,) = left_to_say(source, text)
+    assert "'topic' or 'tone'" in hint
+    text = text.replace("raw", "classification") + '[classification]\noutput = "tone"\n'
+    (tmp_path / "net.contract.toml").write_text(text)
+    assert describe(source, tmp_path / "net.contract.toml").outputs[0].name == "tone"
+
+
 def test_the_output_with_the_classes_is_named(tmp_path):
     contract = read(model("with features beside it"), "torchvision", tmp_path)
     assert [output.name for output in contract.outputs] == ["scores", "map"]

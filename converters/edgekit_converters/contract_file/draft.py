@@ -82,6 +82,10 @@ def left_to_say(source: SourceModel, text: str) -> tuple[str, ...]:
     pictures = any(_channels(spec) in (1, 3) for spec in source.inputs)
     if document["task"] == "raw" and pictures and _ssd(source.outputs) is not None:
         found.append("if its outputs are boxes and scores, draft it again with --like ssd")
+    scores = _scores(source) if document["task"] == "raw" else []
+    if len(scores) > 1:
+        names = " or ".join(f"'{spec.name}'" for spec in scores)
+        found.append(f'if {names} names a class, write task = "classification" and [classification] with its `output`')
     inputs = document.get("inputs") or dict.fromkeys((spec.name for spec in source.inputs), document.get("input", {}))
     for spec in source.inputs:
         if _channels(spec) in (1, 3) and inputs.get(spec.name, {}).get("kind") == "tensor":
@@ -145,8 +149,7 @@ def _fitting(spec: TensorSpec, pixels: Mapping[str, Any]) -> dict[str, Any]:
 
 def _task(source: SourceModel, like: Family | None) -> tuple[str, dict[str, tuple[str, dict[str, Any]]]]:
     """(task, table -> (comment, keys))."""
-    carried = {output for _, output in source.state_pairs}
-    outputs = [spec for spec in source.outputs if spec.name not in carried]
+    outputs = _outputs(source)
     shown = ", ".join(f"'{spec.name}' {list(spec.shape[1:])}" for spec in outputs)
     if like in ("yolo", "ssd"):
         head = _yolo(outputs) if like == "yolo" else _ssd(outputs)
@@ -154,8 +157,7 @@ def _task(source: SourceModel, like: Family | None) -> tuple[str, dict[str, tupl
             usual = "" if like == "yolo" else " Boxes as TensorFlow's: PyTorch's are mostly xyxy, in pixels."
             return "detection", {"detection": (f"The outputs: {shown}.{usual}", dict(head))}
         return "raw", {}
-    sizes = [(spec, max(spec.shape[1:], default=0)) for spec in outputs if np.dtype(spec.dtype).kind == "f"]
-    classes = [spec for spec, most in sizes if most >= 2 and math.prod(spec.shape[1:]) == most]
+    classes = _scores(source)
     if not classes:
         return "raw", {}
     if len(outputs) == 1 and "embed" in outputs[0].name.lower():
@@ -165,6 +167,21 @@ def _task(source: SourceModel, like: Family | None) -> tuple[str, dict[str, tupl
     if like is None and len(classes) > 1:
         return "raw", {}
     return "classification", {"classification": (f"Which output has the scores: {shown}.", {"output": classes[0].name})}
+
+
+def _outputs(source: SourceModel) -> list[TensorSpec]:
+    """Without those that are a state."""
+    carried = {output for _, output in source.state_pairs}
+    return [spec for spec in source.outputs if spec.name not in carried]
+
+
+def _scores(source: SourceModel) -> list[TensorSpec]:
+    """Outputs that may have one score a class: a row of floats, but for one of the shape of a sequence that goes in."""
+    given = {spec.shape[1:] for spec in source.inputs if len(spec.shape) > 2}
+    sizes = [(spec, max(spec.shape[1:], default=0)) for spec in _outputs(source) if np.dtype(spec.dtype).kind == "f"]
+    return [
+        spec for spec, most in sizes if most >= 2 and math.prod(spec.shape[1:]) == most and spec.shape[1:] not in given
+    ]
 
 
 def _yolo(outputs: Sequence[TensorSpec]) -> Mapping[str, Any] | None:
