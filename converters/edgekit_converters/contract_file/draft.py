@@ -176,7 +176,8 @@ def _outputs(source: SourceModel) -> list[TensorSpec]:
 
 
 def _scores(source: SourceModel) -> list[TensorSpec]:
-    """Outputs that may have one score a class: a row of floats, but for one of the shape of a sequence that goes in."""
+    """Outputs that may have one score a class.
+    Rows of floats, but for those of the shape of a sequence that goes in."""
     given = {spec.shape[1:] for spec in source.inputs if len(spec.shape) > 2}
     sizes = [(spec, max(spec.shape[1:], default=0)) for spec in _outputs(source) if np.dtype(spec.dtype).kind == "f"]
     return [
