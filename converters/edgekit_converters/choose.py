@@ -68,7 +68,6 @@ _SAME = 1.03
 """Two times on one machine that are closer than this are the same time."""
 
 _OF_THE_FIRST_OUTPUT = ("top1", "top5", "f1", "mae")
-
 OURS = 0.5
 """The share of a board's memory that inference may take: the rest is the system's and the application's."""
 
@@ -179,7 +178,7 @@ def choose(
             if rival is None:
                 refusals[other.recipe] = _why_not(other, chosen, equals)
             else:
-                rule = f"it may be slower than {_rival(rival)}; the ranges overlap"
+                rule = f"it may be slower than {rival.recipe} in the same runtime; the ranges overlap"
                 refusals[other.recipe] = Refusal(other.recipe, _doubt(other, rival), "not-preferred", rule=rule)
     refused = tuple(refusals[candidate.recipe] for candidate in candidates if candidate.recipe in refusals)
     tried = (f"{one.recipe}: {_doubt(one, doubts[one.recipe])}" for one in alternates if one.recipe in doubts)
@@ -263,7 +262,9 @@ def _slower(candidate: Candidate, candidates: Sequence[Candidate]) -> Refusal | 
             continue
         if quantized.low_ms > original.high_ms:
             reason = f"it is slower than {_against(candidate, rival)}"
-            return Refusal(candidate.recipe, reason, "slower", rule=f"it is slower than {_rival(rival)}")
+            return Refusal(
+                candidate.recipe, reason, "slower", rule=f"it is slower than {rival.recipe} in the same runtime"
+            )
     return None
 
 
@@ -296,12 +297,8 @@ def _doubt(candidate: Candidate, rival: Candidate) -> str:
     return f"it may be slower than {_against(candidate, rival)}; {overlap}"
 
 
-def _rival(rival: Candidate) -> str:
-    return f"{rival.recipe} in the same runtime"
-
-
 def _against(candidate: Candidate, rival: Candidate) -> str:
-    return f"{_rival(rival)}: {_range(candidate.estimate)}, against {_range(rival.estimate)}"
+    return f"{rival.recipe} in the same runtime: {_range(candidate.estimate)}, against {_range(rival.estimate)}"
 
 
 def _equals(acceptable: Sequence[Candidate]) -> list[Candidate]:
@@ -316,11 +313,8 @@ def _equals(acceptable: Sequence[Candidate]) -> list[Candidate]:
 def _runners_up(acceptable: Sequence[Candidate], chosen: Candidate, most: int) -> tuple[Candidate, ...]:
     """The next candidates by the same rules that the board may find faster than the chosen one."""
     bound = chosen.estimate
-    left = [
-        other
-        for other in acceptable
-        if other is not chosen and (bound is None or other.estimate is None or other.estimate.low_ms <= bound.high_ms)
-    ]
+    others = (other for other in acceptable if other is not chosen)
+    left = [one for one in others if bound is None or one.estimate is None or one.estimate.low_ms <= bound.high_ms]
     found: list[Candidate] = []
     while left and len(found) < most:
         found.append(_preferred(_equals(left)))

@@ -182,7 +182,7 @@ class _Journey:
         name: str,
     ) -> CompressReport:
         """Measure plain INT8, and where that is not enough, train. name: the key of the result."""
-        from edgekit_converters.compress.train import TrainingOptions
+        from edgekit_converters.compress.lessons import TrainingOptions
 
         request, (given, found, kind) = self._request, training
         readable = [index for index in range(len(given)) if index not in found.unreadable]

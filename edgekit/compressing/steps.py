@@ -207,9 +207,10 @@ def _qat(path: Path, bench: Bench) -> Any:
 def _sparse(path: Path, bench: Bench) -> Any:
     from edgekit_converters.compress.channels import trace, without
     from edgekit_converters.compress.float_training import FloatRun, train_float
+    from edgekit_converters.compress.lessons import Teaching
     from edgekit_converters.compress.qat import open_network
     from edgekit_converters.compress.simulation import Simulation
-    from edgekit_converters.compress.train import Teaching, answers_of
+    from edgekit_converters.compress.train import answers_of
 
     network = replace(open_network(path), numbers=bench.data.kind != "classes")
     model = without(network, trace(network), np.zeros(0, np.int64), seed=bench.request.seed)
@@ -223,9 +224,9 @@ def _sparse(path: Path, bench: Bench) -> Any:
 def _distill(path: Path, bench: Bench) -> Any:
     from edgekit_converters.compress.channels import trace, without
     from edgekit_converters.compress.float_training import FloatRun, train_float
+    from edgekit_converters.compress.lessons import Teaching
     from edgekit_converters.compress.prune import choose_by_width, importance
     from edgekit_converters.compress.qat import open_network
-    from edgekit_converters.compress.train import Teaching
 
     request, teacher = bench.request, bench.teacher
     assert teacher is not None
@@ -288,10 +289,11 @@ def _logits(answers: fidelity.Reference, kind: str) -> NDArray[np.float32]:
 def _prune(path: Path, bench: Bench) -> Any:
     from edgekit_converters.compress.channels import trace, without
     from edgekit_converters.compress.float_training import FloatRun, train_float
+    from edgekit_converters.compress.lessons import Teaching
     from edgekit_converters.compress.prune import Count
     from edgekit_converters.compress.qat import open_network
     from edgekit_converters.compress.simulation import Simulation
-    from edgekit_converters.compress.train import Teaching, answers_of
+    from edgekit_converters.compress.train import answers_of
 
     network = replace(open_network(path), numbers=bench.data.kind != "classes")
     channels = trace(network)

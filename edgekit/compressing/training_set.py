@@ -104,7 +104,8 @@ def training_data(subject: BuildSubject, given: Subset, kind: str, folder: Path,
 
     It may be larger than the memory.
     """
-    from edgekit_converters.compress.train import TrainingData, array_on_disk
+    from edgekit_converters.compress.lessons import TrainingData
+    from edgekit_converters.compress.train import array_on_disk
 
     samples = SourceSamples(given, subject.contract, subject.source)
     x: NDArray[np.float32] | None = None

@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.compress.channels import STEP, Channels, Labels
+from edgekit_converters.compress.lessons import TrainingData, TrainingOptions
 from edgekit_converters.compress.network import PRODUCTS, Network
 from edgekit_converters.compress.simulation import Simulation
-from edgekit_converters.compress.train import TrainingData, TrainingOptions
 from edgekit_converters.errors import CompressError
 from edgekit_converters.workload.reading import convolution_kind, dense_kind
 from edgekit_profiles.workload import Op, OpKind, Workload

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from edgekit_converters.compress.lessons import TrainingData, TrainingOptions
 from edgekit_converters.compress.network import Network, read_network, to_keras
 from edgekit_converters.compress.targets import tensor_names
-from edgekit_converters.compress.train import TrainingData, TrainingOptions, train
+from edgekit_converters.compress.train import train
 from edgekit_converters.errors import CompressError
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.load import load

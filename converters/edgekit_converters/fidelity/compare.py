@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from edgekit_converters.calibration.dataset import Dataset, Example, digest
 from edgekit_converters.errors import CalibrationError, ConversionError
 from edgekit_converters.fidelity.detection import DecisionCount
+from edgekit_converters.fidelity.kinds import kinds
 from edgekit_converters.fidelity.metrics import Metric, task_metrics
 from edgekit_converters.fidelity.reference import ExampleIntake, Reference
-from edgekit_converters.fidelity.result import Fidelity, Score, SizeBreakdown, StepSpan, kinds
+from edgekit_converters.fidelity.result import Fidelity, Score, SizeBreakdown, StepSpan
 from edgekit_converters.fidelity.statistics import DriftMeter, decibels
 from edgekit_converters.formats import onnx as onnx_file
 from edgekit_converters.formats import tflite

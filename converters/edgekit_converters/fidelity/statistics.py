@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.fidelity.result import SUM_TO_ONE, FewLevels, Kind, OutputDrift, Share, channel_axis, part_of
+from edgekit_converters.fidelity.kinds import SUM_TO_ONE, Kind, channel_axis, part_of
+from edgekit_converters.fidelity.result import FewLevels, OutputDrift, Share
 from edgekit_converters.graph import FEW_LEVELS
 
 __all__ = [

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from edgekit_converters.compress.channels import trace, without
+from edgekit_converters.compress.lessons import TrainingData, TrainingOptions
 from edgekit_converters.compress.network import read_network
 from edgekit_converters.compress.prune import Count, choose_by_time, choose_by_width, importance
-from edgekit_converters.compress.train import TrainingData, TrainingOptions
 from edgekit_converters.errors import CompressError
 from edgekit_converters.sources import load
 from edgekit_converters.targets.workspace import Workspace

@@ -10,8 +10,9 @@ import pytest
 from edgekit_converters.compress import train as training
 from edgekit_converters.compress.channels import trace, without
 from edgekit_converters.compress.float_training import FloatRun, check_batch, train_float
+from edgekit_converters.compress.lessons import Teaching, TrainingData, TrainingOptions
 from edgekit_converters.compress.network import read_network
-from edgekit_converters.compress.train import Teaching, TrainingData, TrainingOptions, fit
+from edgekit_converters.compress.train import fit
 from edgekit_converters.errors import CompressError
 
 pytestmark = pytest.mark.convert

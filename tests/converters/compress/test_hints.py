@@ -11,8 +11,8 @@ import pytest
 from edgekit_converters.compress.channels import trace, without
 from edgekit_converters.compress.float_training import FloatRun, train_float
 from edgekit_converters.compress.hints import Hints, open_teacher, parse_layers
+from edgekit_converters.compress.lessons import Teaching, TrainingData, TrainingOptions
 from edgekit_converters.compress.network import read_network
-from edgekit_converters.compress.train import Teaching, TrainingData, TrainingOptions
 from edgekit_converters.errors import CompressError
 from edgekit_converters.sources import load
 

@@ -10,10 +10,11 @@ import pytest
 from edgekit_converters.compress import train as training
 from edgekit_converters.compress.channels import trace, without
 from edgekit_converters.compress.float_training import FloatRun, train_float
+from edgekit_converters.compress.lessons import Teaching, TrainingData, TrainingOptions
 from edgekit_converters.compress.network import read_network
 from edgekit_converters.compress.simulation import Simulation
 from edgekit_converters.compress.sparse import EVERY, Sparsity, smallest
-from edgekit_converters.compress.train import Teaching, TrainingData, TrainingOptions, train
+from edgekit_converters.compress.train import train
 from edgekit_converters.errors import CompressError
 
 pytestmark = pytest.mark.convert

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekit_converters.fidelity.result import kinds
+from edgekit_converters.fidelity.kinds import kinds
 from edgekit_converters.fidelity.statistics import DriftMeter
 from edgekit_runtime.contract import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 
