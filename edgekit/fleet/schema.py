@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
-from edgekit.fleet.store import FleetDevice
+from edgekit.fleet.store import FleetDevice, Query
 
-__all__ = ["BOUNDS", "DEVICE_COLUMNS", "LISTED", "SUMS", "VERSION", "Bound", "ddl", "quoted"]
+__all__ = ["BOUNDS", "DEVICE_COLUMNS", "LISTED", "STATE_SQL", "SUMS", "VERSION", "Bound", "ddl", "quoted", "where_of"]
 
 VERSION = 2
 _DAY_MS = 24 * 3600 * 1000
@@ -29,6 +30,18 @@ SUMS = (
     "values",
 )  # fmt: skip
 """Columns of a roll-up that add."""
+
+STATE_SQL = {
+    "online": "d.online = 1",
+    "offline": "d.online = 0",
+    "late": "d.p99 > d.budget_ms",
+    "hot": "((d.throttled & 15) > 0 OR d.temp >= 80)",
+    "drifting": "d.psi > 0.2",
+    "lagging": "d.waiting * d.window_s > 3600",
+    "failing": "d.errors * 20 > d.n + d.errors",
+    "losing": "d.lost > 0",
+}
+"""State of a board -> the condition on `device AS d`."""
 
 
 @dataclass(frozen=True)
@@ -89,3 +102,28 @@ def ddl() -> tuple[str, ...]:
         "CREATE TABLE IF NOT EXISTS size (name {text} PRIMARY KEY, rows {int}, bytes {int}){clustered}",
         "CREATE TABLE IF NOT EXISTS counter (name {text} PRIMARY KEY, value {int}){clustered}",
     )
+
+
+def where_of(query: Query) -> tuple[str, tuple[Any, ...]]:
+    """(the WHERE clause of a list on `device AS d`, what it is given)"""
+    parts: list[str] = []
+    given: list[Any] = []
+    if query.text:
+        columns = ("id", "model", "version", "profile", "site", "group")
+        joined = " || ' ' || ".join(f'd."{name}"' for name in columns)
+        parts.append(f"lower({joined}) LIKE ? ESCAPE '!'")
+        escaped = query.text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
+        given.append(f"%{escaped}%")
+    if query.state:
+        if query.state not in STATE_SQL:
+            raise ValueError(f"{query.state!r} is none of STATES")
+        if query.state == "lagging":
+            parts.append("d.waiting * d.window_s > ?")
+            given.append(query.lag_s)
+        else:
+            parts.append(STATE_SQL[query.state])
+    for name in ("site", "group", "model", "version", "profile"):
+        if getattr(query, name) is not None:
+            parts.append(f'd."{name}" = ?')
+            given.append(getattr(query, name))
+    return ("WHERE " + " AND ".join(parts) if parts else "", tuple(given))

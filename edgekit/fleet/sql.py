@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from edgekit.fleet import packed
 from edgekit.fleet.errors import StoreError
 from edgekit.fleet.pruning import forget, prune
-from edgekit.fleet.schema import BOUNDS, LISTED, SUMS, VERSION, Bound, ddl, quoted
+from edgekit.fleet.schema import BOUNDS, LISTED, STATE_SQL, SUMS, VERSION, Bound, ddl, quoted, where_of
 from edgekit.fleet.store import (
     GROUPS,
     SORTS,
@@ -41,7 +41,7 @@ from edgekit.fleet.store import (
     Rollup,
     Totals,
 )
-from edgekit.fleet.sums import Sums, grow, select_in, write_rollups
+from edgekit.fleet.sums import Sums, grow, rollups_of, select_in, write_rollups
 from edgekit.fleet.writing import RECENT, Batch
 from edgekit_runtime.errors import WindowError
 from edgekit_runtime.telemetry import parse_window
@@ -54,16 +54,6 @@ _FIVE_MS = 300_000
 _STALE_MS = 30 * 60 * 1000
 _FOLD_AFTER_MS = 75 * 60 * 1000
 _MINUTES = {"5m": 5, "15m": 15, "1h": 60}
-_STATE_SQL = {
-    "online": "d.online = 1",
-    "offline": "d.online = 0",
-    "late": "d.p99 > d.budget_ms",
-    "hot": "((d.throttled & 15) > 0 OR d.temp >= 80)",
-    "drifting": "d.psi > 0.2",
-    "lagging": "d.waiting * d.window_s > 3600",
-    "failing": "d.errors * 20 > d.n + d.errors",
-    "losing": "d.lost > 0",
-}
 _DEVICES = f"SELECT d.num, {quoted(LISTED, 'd.')} FROM device AS d"
 _ROLLUPS = (
     f"SELECT r.start_ms, b.model, b.version, b.profile, {quoted(SUMS, 'r.')}, r.temp, r.cpu, r.mem, r.psi, r.latency, "
@@ -294,7 +284,7 @@ class SqlStore(ABC):
     def devices(self, query: Query) -> tuple[list[FleetDevice], int]:
         if query.sort not in SORTS:
             raise ValueError(f"{query.sort!r} is none of SORTS")
-        where, given = _where(query)
+        where, given = where_of(query)
         direction = "DESC" if query.descending else "ASC"
         order = f'd."{query.sort}" IS NULL, d."{query.sort}" {direction}, d."id"'
         ((count,),) = self.select(f"SELECT count(*) FROM device AS d {where}", given)
@@ -304,10 +294,10 @@ class SqlStore(ABC):
         return self._listed(rows), count
 
     def counts(self, group_by: GroupBy | None = None, query: Query | None = None) -> list[GroupCount]:
-        where, given = _where(query or Query())
+        where, given = where_of(query or Query())
         names = GROUPS[group_by] if group_by is not None else ()
         columns = quoted(names, "d.")
-        sums = ", ".join(f"coalesce(sum(CASE WHEN {_STATE_SQL[state]} THEN 1 ELSE 0 END), 0)" for state in STATES)
+        sums = ", ".join(f"coalesce(sum(CASE WHEN {STATE_SQL[state]} THEN 1 ELSE 0 END), 0)" for state in STATES)
         rows = self.select(
             f"SELECT count(*), {sums}{', ' if names else ''}{columns} FROM device AS d {where} "
             + (f"GROUP BY {columns} ORDER BY 1 DESC, {columns}" if names else ""),
@@ -317,7 +307,7 @@ class SqlStore(ABC):
         return [GroupCount(tuple(row[end:]), row[0], dict(zip(STATES, row[1:end], strict=True))) for row in rows]
 
     def builds(self, model: str | None = None) -> list[BuildBoards]:
-        where, given = _where(Query(model=model))
+        where, given = where_of(Query(model=model))
         rows = self.select(
             f'SELECT d.model, d.version, d.profile, d.budget_ms, d.psi, d."id", d.p99, d.n FROM device AS d {where}',
             given,
@@ -385,7 +375,7 @@ class SqlStore(ABC):
         rollups = {row[:4]: Sums.of_row(row[4:]) for row in rows}
         if minutes == 60:
             rollups |= self._open_hours(num, since_ms)
-        return _rollups(rollups, minutes)
+        return rollups_of(rollups, minutes)
 
     def _open_hours(self, num: int, since_ms: int) -> dict[tuple[Any, ...], Sums]:
         """Hours of which a quarter is not folded yet, out of all their quarters."""
@@ -416,7 +406,7 @@ class SqlStore(ABC):
                 continue
             key = (moment - moment % _FIVE_MS, window.model, window.version, window.profile)
             rollups.setdefault(key, Sums()).add_window(window)
-        return _rollups(rollups, 5)
+        return rollups_of(rollups, 5)
 
     def history(
         self, model: str | None, version: str | None, profile: str | None, since_ms: int, resolution: Resolution
@@ -429,7 +419,7 @@ class SqlStore(ABC):
             f"{_ROLLUPS} WHERE r.device = 0 AND r.minutes = ? AND r.start_ms >= ?{where}",
             (minutes, since_ms, *exact.values()),
         )
-        return _rollups({row[:4]: Sums.of_row(row[4:]) for row in rows}, minutes)
+        return rollups_of({row[:4]: Sums.of_row(row[4:]) for row in rows}, minutes)
 
     def events(self, name: str | None, limit: int, kinds: Sequence[str] = (), before: int | None = None) -> list[Event]:
         where: list[str] = []
@@ -484,41 +474,3 @@ def store_errors(where: str, faults: tuple[type[Exception], ...]) -> Iterator[No
             f"the store cannot be used ({str(error).strip()})", where=where,
             do="Check the path, its rights and the disk",
         ) from error  # fmt: skip
-
-
-def _where(query: Query) -> tuple[str, tuple[Any, ...]]:
-    parts: list[str] = []
-    given: list[Any] = []
-    if query.text:
-        columns = ("id", "model", "version", "profile", "site", "group")
-        joined = " || ' ' || ".join(f'd."{name}"' for name in columns)
-        parts.append(f"lower({joined}) LIKE ? ESCAPE '!'")
-        escaped = query.text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
-        given.append(f"%{escaped}%")
-    if query.state:
-        if query.state not in _STATE_SQL:
-            raise ValueError(f"{query.state!r} is none of STATES")
-        if query.state == "lagging":
-            parts.append("d.waiting * d.window_s > ?")
-            given.append(query.lag_s)
-        else:
-            parts.append(_STATE_SQL[query.state])
-    for name in ("site", "group", "model", "version", "profile"):
-        if getattr(query, name) is not None:
-            parts.append(f'd."{name}" = ?')
-            given.append(getattr(query, name))
-    return ("WHERE " + " AND ".join(parts) if parts else "", tuple(given))
-
-
-def _rollups(found: Mapping[tuple[Any, ...], Sums], minutes: int) -> list[Rollup]:
-    made = []
-    for (start, model, version, profile), sums in sorted(
-        found.items(), key=lambda item: (item[0][0], item[1].counts[0], item[0])
-    ):
-        counts = dict(zip(SUMS, sums.counts, strict=True))
-        made.append(Rollup(
-            start, minutes * 60_000, model, version, profile, **counts, temp=sums.temp, cpu=sums.cpu, mem=sums.mem,
-            psi=sums.psi, error_codes=sums.codes, latency=packed.histograms(sums.latency),
-            stages=packed.histograms(sums.stages),
-        ))  # fmt: skip
-    return made

@@ -16,16 +16,17 @@ Rules:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from edgekit.fleet import packed
 from edgekit.fleet.schema import SUMS, quoted
+from edgekit.fleet.store import Rollup
 from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.telemetry import Window
 
 __all__ = [
-    "FLEET_NAMES", "NAMES", "READ_ROLLUPS", "ROW_BYTES", "Database", "Key", "Sums", "grow", "select_in",
+    "FLEET_NAMES", "NAMES", "READ_ROLLUPS", "ROW_BYTES", "Database", "Key", "Sums", "grow", "rollups_of", "select_in",
     "write_rollups",
 ]  # fmt: skip
 
@@ -179,3 +180,21 @@ def write_rollups(database: Database, rollups: dict[Key, tuple[Sums, int]]) -> d
     if rows:
         database.many(_WRITE_ROLLUP, rows)
     return sizes
+
+
+def rollups_of(found: Mapping[tuple[Any, ...], Sums], minutes: int) -> list[Rollup]:
+    """Roll-ups as the pages read them, the oldest first.
+
+    found: (start_ms, model, version, profile) -> sums.
+    """
+    made = []
+    for (start, model, version, profile), sums in sorted(
+        found.items(), key=lambda item: (item[0][0], item[1].counts[0], item[0])
+    ):
+        counts = dict(zip(SUMS, sums.counts, strict=True))
+        made.append(Rollup(
+            start, minutes * 60_000, model, version, profile, **counts, temp=sums.temp, cpu=sums.cpu, mem=sums.mem,
+            psi=sums.psi, error_codes=sums.codes, latency=packed.histograms(sums.latency),
+            stages=packed.histograms(sums.stages),
+        ))  # fmt: skip
+    return made
