@@ -38,7 +38,7 @@ from edgekit_runtime.telemetry import (
     sealed_payload,
 )
 from edgekit_runtime.telemetry.link import KEEPALIVE_S, new_client
-from edgekit_runtime.telemetry.reporter import parse_ack, state
+from edgekit_runtime.telemetry.messages import encode_state, parse_ack
 
 if TYPE_CHECKING:
     import asyncio
@@ -206,7 +206,7 @@ class _Board:
     def connect(self) -> None:
         topic = f"{ROOT}/{self._name}/state"
         delay = min(30, int(self._load.plan.window_s / 2))
-        will = Will(topic, state(self._epoch, 1, None, 0.0), delay)
+        will = Will(topic, encode_state(self._epoch, 1, None, 0.0), delay)
         client = new_client(self._load.broker, self._name, will=will)
         client.on_connect = lambda _c, _u, _f, reason, _p: None if reason.is_failure else self._up()
         client.on_message = lambda _c, _u, message: self._message(message.payload)
@@ -277,7 +277,7 @@ class _Board:
         self._send()
 
     def _born(self) -> None:
-        born = state(self._epoch, 1, self._about, self._load.plan.window_s)
+        born = encode_state(self._epoch, 1, self._about, self._load.plan.window_s)
         self._born_at = time.monotonic()
         self._client.publish(f"{ROOT}/{self._name}/state", born, 1, True)
         self._load.counts["births"] += 1

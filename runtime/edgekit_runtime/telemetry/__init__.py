@@ -16,22 +16,20 @@ if TYPE_CHECKING:
     from edgekit_runtime.telemetry.flow import Flow
     from edgekit_runtime.telemetry.histogram import Histogram
     from edgekit_runtime.telemetry.link import Broker, Handlers, Link, Will
+    from edgekit_runtime.telemetry.messages import BoardEvent, encode_event, parse_event
     from edgekit_runtime.telemetry.meter import CountedWindow, LatencyStats, Meter, MeterStats
     from edgekit_runtime.telemetry.reporter import ROOT, Reporter, TelemetryOptions, TelemetryStats
     from edgekit_runtime.telemetry.spool import Spool
     from edgekit_runtime.telemetry.window import (
         DEVICE_ID,
         About,
-        BoardEvent,
         Report,
         Seal,
         System,
         Window,
         device_id,
         encode,
-        encode_event,
         origin,
-        parse_event,
         parse_window,
         sealed_payload,
     )
@@ -79,6 +77,7 @@ __getattr__ = lazily(
             "Link",
             "Will",
         ),
+        "edgekit_runtime.telemetry.messages": ("BoardEvent", "encode_event", "parse_event"),
         "edgekit_runtime.telemetry.meter": (
             "CountedWindow",
             "LatencyStats",
@@ -95,16 +94,13 @@ __getattr__ = lazily(
         "edgekit_runtime.telemetry.window": (
             "DEVICE_ID",
             "About",
-            "BoardEvent",
             "Report",
             "Seal",
             "System",
             "Window",
             "device_id",
             "encode",
-            "encode_event",
             "origin",
-            "parse_event",
             "parse_window",
             "sealed_payload",
         ),

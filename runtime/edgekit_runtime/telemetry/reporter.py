@@ -28,46 +28,32 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from edgekit_runtime.board import state_dir
 from edgekit_runtime.errors import TelemetryError, WindowError
 from edgekit_runtime.options import check_path
 from edgekit_runtime.strict_json import load_json
-from edgekit_runtime.telemetry.board import Board, clock_is_set, hardware
+from edgekit_runtime.telemetry.board import Board, clock_is_set
 from edgekit_runtime.telemetry.drift import BINS, Drift
 from edgekit_runtime.telemetry.flow import Flow
 from edgekit_runtime.telemetry.link import ADVICE, CONNECT_TIMEOUT_S, Broker, Handlers, Link, Will
+from edgekit_runtime.telemetry.messages import encode_event, encode_state, parse_ack
 from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.spool import Spool, is_event
-from edgekit_runtime.telemetry.window import (
-    MOST_LABEL,
-    About,
-    Report,
-    Seal,
-    device_id,
-    encode,
-    encode_event,
-    is_text,
-    sealed_payload,
-)
+from edgekit_runtime.telemetry.window import MOST_LABEL, About, Report, Seal, device_id, encode, is_text, sealed_payload
 from edgekit_runtime.threads import begin
 
 __all__ = [
     "ROOT",
-    "Ack",
     "Reporter",
     "TelemetryOptions",
     "TelemetryStats",
-    "parse_ack",
-    "state",
 ]
 
 ROOT = "ek/v1"
 _LOG = logging.getLogger("edgekit_runtime.telemetry")
 _TO_LOG = ("forbidden", "password", "unconfirmed", "taken-over", "too-large")  # what the board's owner has to mend
 _RETRY_DISK_WINDOWS = 10
-_MOST_ACK_BYTES = 4096
 _MOST_WILL_DELAY_S = 30
 _BIRTH_AGAIN_S = 10.0
 _THROTTLED_NOW = 0xF
@@ -435,7 +421,7 @@ class Reporter:
 
     def _state(self, *, on: bool) -> bytes:
         spool = self._spooled
-        return state(spool.epoch, spool.boot, self._about if on else None, self._window_s)
+        return encode_state(spool.epoch, spool.boot, self._about if on else None, self._window_s)
 
     def _message(self, topic: str, payload: bytes, _retained: bool) -> None:
         """An acknowledgement: everything up to hwm of this epoch is stored.
@@ -460,46 +446,3 @@ class Reporter:
         if not ack.known and now - self._born_at >= min(_BIRTH_AGAIN_S, self._window_s):
             self._born_at = now
             self._link.publish(f"{self._topic}/state", self._state(on=True), retain=True)
-
-
-class Ack(NamedTuple):
-    """credit: None where the fleet is of an earlier release.
-    known: whether it has the birth of this boot."""
-
-    epoch: str
-    hwm: int
-    credit: int | None
-    known: bool
-
-
-def parse_ack(payload: bytes) -> Ack | None:
-    """None for anything else."""
-    try:
-        value = load_json(payload) if len(payload) <= _MOST_ACK_BYTES else {}
-        epoch, hwm, credit = value["epoch"], value["hwm"], value.get("credit")
-    except (ValueError, TypeError, KeyError):
-        return None
-    if not isinstance(epoch, str) or type(hwm) is not int:
-        return None
-    return Ack(epoch, hwm, credit if type(credit) is int and credit >= 0 else None, value.get("known") != 0)
-
-
-def state(epoch: str, boot: int, about: About | None, window_s: float) -> bytes:
-    """What is published when a board comes, and, with None for `about`, when it goes."""
-    value: dict[str, object] = {"on": int(about is not None), "epoch": epoch, "boot": boot}
-    if about is not None:
-        value |= {
-            "sw": _software(), "model": about.model[:64], "ver": about.version[:64], "sha": about.sha[:12],
-            "profile": about.profile[:64], "hw": hardware(), "sla": about.budget_ms, "win": window_s,
-            "site": about.site, "group": about.group,
-        }  # fmt: skip
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _software() -> str:
-    import importlib.metadata
-
-    try:
-        return "edgekit " + importlib.metadata.version("edgekit-deploy")
-    except importlib.metadata.PackageNotFoundError:
-        return "edgekit"

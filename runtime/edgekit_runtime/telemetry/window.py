@@ -30,24 +30,23 @@ from edgekit_runtime.telemetry.histogram import Histogram
 
 __all__ = [
     "DEVICE_ID",
-    "EVENT_KINDS",
     "MOST_BYTES",
     "MOST_RECEIVED_BYTES",
+    "NO_TEXT",
     "VERSION",
     "About",
-    "BoardEvent",
     "Report",
     "Seal",
     "System",
     "Window",
     "device_id",
     "encode",
-    "encode_event",
     "is_text",
     "origin",
-    "parse_event",
     "parse_window",
+    "read_integer",
     "read_object",
+    "read_seal",
     "sealed_payload",
 ]
 
@@ -64,9 +63,6 @@ STAGES = ("input", "queue", "transfer", "inference", "output")
 _STAGE_OF = {"prepare": "input", "queue": "queue", "network": "transfer", "infer": "inference", "host": "inference",
     "finish": "output"}  # fmt: skip
 _STAGE_SCALE = 2
-EVENT_VERSION = 1
-EVENT_KINDS = ("install", "rollback", "trial", "throttling", "spool")
-MOST_EVENT_TEXT = 160
 _MOST_CODES = 8
 _SEAL_BYTES = 140  # what `sealed` adds at most while its counters have seven digits
 # The order in which histograms lose precision where there is no room for it: microseconds of the cache matter least.
@@ -79,7 +75,7 @@ _COARSENING = (
 _EPOCH = re.compile(r"[0-9a-f]{16}\Z")
 _SOURCE = re.compile(r"[a-z]{1,16}\Z")
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,40}\Z")
-_NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _MOST_TEXT = 64
 _MOST_INTEGER = (1 << 53) - 1  # what every JSON reader keeps exactly
 _MOST_DUR_MS = 400 * 24 * 3600 * 1000
@@ -219,21 +215,6 @@ class Window:
     group: str = ""
 
 
-@dataclass(frozen=True)
-class BoardEvent:
-    """Something that happened on a board, as the host reads it.
-    kind: one of EVENT_KINDS. The rest as in a window."""
-
-    device: str
-    seal: Seal
-    boot: int
-    t0_ms: int
-    clock_ok: bool
-    kind: str
-    text: str
-    dur_ms: int = 0
-
-
 def device_id(text: str) -> str:
     """`text` when it may name a device: 3 to 63 of a-z, 0-9 and -, not starting with -.
     Raises WindowError."""
@@ -324,39 +305,10 @@ def sealed_payload(body: bytes, seal: Seal) -> bytes:
     return json.dumps(head, separators=(",", ":")).encode()[:-1] + b"," + body[1:]
 
 
-def encode_event(kind: str, text: str, *, device: str, boot: int, t0_ms: int, clock_ok: bool) -> bytes:
-    """The body of an event. It begins with its kind, by which the spool knows it."""
-    value = {"kind": kind, "v": EVENT_VERSION, "dev": device, "boot": boot, "t0": t0_ms, "clk": int(clock_ok),
-        "text": _NO_TEXT.sub(" ", text)[:MOST_EVENT_TEXT]}  # fmt: skip
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def parse_event(payload: bytes, device: str) -> BoardEvent:
-    """Read and check one event that came on `device`'s topic. Raises WindowError."""
-    value = read_object(payload)
-    if value.get("v") != EVENT_VERSION or isinstance(value.get("v"), (bool, float)):
-        raise WindowError("version", f"event format {str(value.get('v'))[:20]!r} is not {EVENT_VERSION}")
-    if value.get("dev") != device:
-        raise WindowError("device", f"the payload says it is from {str(value.get('dev'))[:80]!r}")
-    if value.get("kind") not in EVENT_KINDS:
-        raise WindowError("shape", "'kind' is no event's")
-    if not is_text(value.get("text"), MOST_EVENT_TEXT):
-        raise WindowError("shape", f"'text' is no text of at most {MOST_EVENT_TEXT} characters")
-    return BoardEvent(
-        device,
-        _seal(value),
-        _integer(value, "boot", most=MOST_SEQ),
-        _integer(value, "t0"),
-        _integer(value, "clk") == 1,
-        value["kind"],
-        value["text"],
-    )
-
-
 def origin(payload: bytes) -> Seal | None:
     """The seal of a payload that may otherwise be refused; None where not even that can be read."""
     try:
-        return _seal(read_object(payload))
+        return read_seal(read_object(payload))
     except WindowError:
         return None
 
@@ -370,33 +322,33 @@ def parse_window(payload: bytes, device: str) -> Window:
         raise WindowError("device", f"the payload says it is from {str(value.get('dev'))[:80]!r}")
     model = _part(value, "model")
     latency = _histograms(value, "lat")
-    dur_ms = _integer(value, "dur", least=1, most=_MOST_DUR_MS)
+    dur_ms = read_integer(value, "dur", least=1, most=_MOST_DUR_MS)
     most = _MOST_A_MS * dur_ms + _MOST_AT_ONCE
-    n, errors = _integer(value, "n", most=most), _integer(value, "err", most=most)
-    compared = _integer(value, "hc", most=most) if "hc" in value else 0
+    n, errors = read_integer(value, "n", most=most), read_integer(value, "err", most=most)
+    compared = read_integer(value, "hc", most=most) if "hc" in value else 0
     if n != sum(h.count for h in latency.values()):
         raise WindowError("shape", "'n' is not the number of answers in 'lat'")
     return Window(
         device=device,
-        seal=_seal(value),
-        boot=_integer(value, "boot", most=MOST_SEQ),
-        t0_ms=_integer(value, "t0"),
+        seal=read_seal(value),
+        boot=read_integer(value, "boot", most=MOST_SEQ),
+        t0_ms=read_integer(value, "t0"),
         dur_ms=dur_ms,
-        clock_ok=_integer(value, "clk") == 1,
+        clock_ok=read_integer(value, "clk") == 1,
         model=_text(model, "id"),
         version=_text(model, "ver"),
         sha=_text(model, "sha"),
         profile=_text(value, "prof"),
         n=n,
         errors=errors,
-        host=_integer(value, "fb", most=n),
-        over_budget=_integer(value, "bv", most=n),
-        hits=_integer(value, "ch", most=n),
-        misses=_integer(value, "cm", most=n) if "cm" in value else None,
+        host=read_integer(value, "fb", most=n),
+        over_budget=read_integer(value, "bv", most=n),
+        hits=read_integer(value, "ch", most=n),
+        misses=read_integer(value, "cm", most=n) if "cm" in value else None,
         latency=latency,
         system=_system(value),
         compared=compared,
-        differed=_integer(value, "hd", most=compared) if compared else 0,
+        differed=read_integer(value, "hd", most=compared) if compared else 0,
         **(_second(value, errors, most) if value["v"] == VERSION else {}),
     )
 
@@ -409,23 +361,23 @@ def _second(value: Mapping[str, Any], errors: int, most: int) -> dict[str, Any]:
     codes = value.get("ec", {})
     if not isinstance(codes, dict) or len(codes) > _MOST_CODES + 1 or not all(_CODE.match(code) for code in codes):
         raise WindowError("shape", "'ec' is no object of error codes")
-    error_codes = {code: _integer(codes, code, least=1, most=errors) for code in codes}
+    error_codes = {code: read_integer(codes, code, least=1, most=errors) for code in codes}
     if sum(error_codes.values()) > errors:
         raise WindowError("shape", "'ec' counts more errors than 'err'")
     share = value.get("cl", [0, 0])
     if not isinstance(share, list) or len(share) != 2:
         raise WindowError("shape", "'cl' is not [clipped, values]")
     counted = dict(zip(("cl", "of"), share, strict=True))
-    values = _integer(counted, "of", most=_MOST_VALUES)
+    values = read_integer(counted, "of", most=_MOST_VALUES)
     psi = value.get("psi")
     if psi is not None and (isinstance(psi, bool) or not isinstance(psi, (int, float)) or not 0 <= psi <= _MOST_PSI):
         raise WindowError("shape", "'psi' is out of range")
     labels = _part(value, "lab") if "lab" in value else {}
     return {
         "stages": stages,
-        "refused_by_budget": _integer(value, "rb", most=errors) if "rb" in value else 0,
+        "refused_by_budget": read_integer(value, "rb", most=errors) if "rb" in value else 0,
         "error_codes": error_codes,
-        "clipped": _integer(counted, "cl", most=values),
+        "clipped": read_integer(counted, "cl", most=values),
         "values": values,
         "psi": None if psi is None else float(psi),
         "site": _text(labels, "site") if labels else "",
@@ -433,16 +385,16 @@ def _second(value: Mapping[str, Any], errors: int, most: int) -> dict[str, Any]:
     }
 
 
-def _seal(value: Mapping[str, Any]) -> Seal:
+def read_seal(value: Mapping[str, Any]) -> Seal:
     spool = _part(value, "spool")
-    seq = _integer(value, "seq", least=1, most=MOST_SEQ)
-    floor = _integer(value, "floor", least=1, most=seq)
+    seq = read_integer(value, "seq", least=1, most=MOST_SEQ)
+    floor = read_integer(value, "floor", least=1, most=seq)
     epoch = value.get("epoch")
     if not isinstance(epoch, str) or not _EPOCH.match(epoch):
         raise WindowError("shape", "'epoch' is not 16 hexadecimal digits")
     return Seal(
-        epoch, seq, floor, _integer(value, "drop", most=floor - 1), _integer(spool, "n", most=MOST_SEQ),
-        _integer(spool, "b", most=MOST_SEQ),
+        epoch, seq, floor, read_integer(value, "drop", most=floor - 1), read_integer(spool, "n", most=MOST_SEQ),
+        read_integer(spool, "b", most=MOST_SEQ),
     )  # fmt: skip
 
 
@@ -467,7 +419,7 @@ def _part(value: Mapping[str, Any], name: str) -> dict[str, Any]:
     return part
 
 
-def _integer(value: Mapping[str, Any], name: str, *, least: int = 0, most: int = _MOST_INTEGER) -> int:
+def read_integer(value: Mapping[str, Any], name: str, *, least: int = 0, most: int = _MOST_INTEGER) -> int:
     number = value.get(name)
     if type(number) is not int or not least <= number <= most:  # a bool is none
         raise WindowError("shape", f"'{name}' is no whole number of at least {least} and at most {most}")
@@ -484,7 +436,7 @@ def _text(value: Mapping[str, Any], name: str) -> str:
 def is_text(value: object, most: int) -> bool:
     """Whether it is a text of at most so many letters that every store can hold.
     Control characters and halves of surrogate pairs, which JSON can spell and UTF-8 cannot, are refused."""
-    return isinstance(value, str) and len(value) <= most and _NO_TEXT.search(value) is None
+    return isinstance(value, str) and len(value) <= most and NO_TEXT.search(value) is None
 
 
 def _histograms(value: Mapping[str, Any], name: str) -> dict[str, Histogram]:
