@@ -89,7 +89,7 @@ def runs(budget_ms: float) -> dict[str, dict[str, Any]]:
 
 
 def measured(
-    seed: int, folder: Path, done: list[dict[str, Any]], write: Path | None, names: Sequence[str] = ()
+    seed: int, folder: Path, done: list[dict[str, Any]], write: Path | None, names: Sequence[str], epochs: float
 ) -> None:
     """names: of runs, empty for all; the first one measures the plain INT8 that the budget follows from."""
     import edgekit
@@ -104,7 +104,7 @@ def measured(
         started = perf_counter()
         report = edgekit.compress(
             model, train=train, evaluation=evaluation, output=folder / name.replace(" ", "-"), profile=_BOARD,
-            epochs=6, seed=seed, cache=folder / "cache", say=lambda line: None, **runs(budget)[name],
+            epochs=epochs, seed=seed, cache=folder / "cache", say=lambda line: None, **runs(budget)[name],
         )  # fmt: skip
         found = report.as_json()
         budget = _BUDGET * min(row["high_ms"] for row in found["rows"] if row["step"] == "plain INT8")
@@ -120,13 +120,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--runs", nargs="+", default=[], metavar="NAME", help="distilled, and others behind it")
+    parser.add_argument("--epochs", type=float, default=6, help="of each step")
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     done: list[dict[str, Any]] = []
     for seed in given.seeds:
         with tempfile.TemporaryDirectory() as folder:
-            measured(seed, Path(folder), done, given.write, given.runs)
+            measured(seed, Path(folder), done, given.write, given.runs, given.epochs)
 
 
 if __name__ == "__main__":

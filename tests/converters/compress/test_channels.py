@@ -158,6 +158,27 @@ def test_channels_leave_where_time_is_won_and_little_lost_and_multiples_of_8_are
     assert len(fewest) == sum(len(block.labels) - 8 for block in channels.blocks)
 
 
+def test_a_quarter_of_a_block_stays_while_another_can_give_up_channels():
+    import keras
+    from keras import layers
+
+    image = x = keras.Input((8, 8, 3))
+    for name in ("first", "second"):
+        x = layers.Conv2D(64, 3, padding="same", activation="relu", name=name)(x)
+    network = read_network(keras.Model(image, layers.Dense(4)(layers.GlobalAveragePooling2D()(x))))
+    channels = trace(network)
+    matters = np.ones(channels.count)
+    late = next(block for block in channels.blocks if block.layers == ("second",))
+    matters[late.labels] = 1e-6
+    count = Count(network, channels)
+    start = count(np.zeros(channels.count, bool)).macs
+    for share, left in ((0.2, {("first",): 40, ("second",): 16}), (0.05, {("first",): 16, ("second",): 8})):
+        leaving, reached = choose_by_time(channels, matters, count, lambda work: float(work.macs), share * start)
+        assert reached
+        stay = {block.layers: int((~np.isin(block.labels, leaving)).sum()) for block in channels.blocks}
+        assert stay == left
+
+
 def test_a_width_that_leaves_every_channel_is_refused(network, channels):
     with pytest.raises(CompressError, match=r"width of 0.99.*stay") as error:
         choose_by_width(channels, np.zeros(channels.count), 0.99)
