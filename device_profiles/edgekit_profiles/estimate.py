@@ -178,6 +178,8 @@ def _case(profile: Profile, workload: Workload, framework: str, threads: int | N
         # An operation such as NonMaxSuppression makes answers of a free size, whatever its inputs' sizes are.
         free = all("known only at run time" in name for name in workload.unknown)
         do = "Fix the sizes of its inputs: edgekit build MODEL --shape NAME=1,3,224,224" if free else MEASURE
+        if "NonMaxSuppression" in workload.unknown:
+            do = f"Export it without NonMaxSuppression, which edgekit does itself. {MEASURE}"
         raise CannotEstimateError(f"the model has work that cannot be counted: {names}", where=where, do=do)
     if workload.batch != 1:
         raise CannotEstimateError(f"the model takes {workload.batch} items at once", where=where, do=MEASURE)

@@ -253,6 +253,7 @@ def test_a_size_that_an_operation_leaves_free_is_not_said_to_be_fixed_by_an_opti
     with pytest.raises(CannotEstimateError, match="NonMaxSuppression") as caught:
         estimate(PI4, Workload("int8", (op("pw"),), unknown), "litert")
     assert "--shape" not in caught.value.do
+    assert caught.value.do.startswith("Export it without NonMaxSuppression, which edgekit does itself. Measure it on")
 
 
 @pytest.mark.parametrize(("work", "options", "message"), REFUSED.values(), ids=REFUSED)
