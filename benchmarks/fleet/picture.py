@@ -1,6 +1,6 @@
 """The pictures in README and the guides: pages of the demos, photographed by Chromium.
 
-make demo                                   # needs chromium and chromium-driver
+make demo; .venv/bin/pip install -e '.[fleet]' selenium     # and chromium, chromium-driver
 .venv/bin/python benchmarks/fleet/picture.py -o docs/images/fleet.png
 .venv/bin/python benchmarks/fleet/picture.py --report --size 1200 1160 -o docs/images/report.png
 .venv/bin/python benchmarks/fleet/picture.py --fallback --page device/porch-1 --size 1200 1250 -o docs/images/host.png
