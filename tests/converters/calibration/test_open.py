@@ -255,7 +255,11 @@ class TestArrays:
         "a missing input": ({"left": X}, PAIR, "has no array 'right'; it holds left"),
         "inputs of different lengths": ({"left": X, "right": X[:4, :2]}, PAIR, "different lengths: left 5, right 4"),
         "labels of another length": ({"x": X, "y": np.zeros(4, int)}, TENSORS, "there are 5 items and 4 labels"),
-        "one-hot labels": ({"x": X, "y": np.eye(5)[:, :4]}, TENSORS, "y.argmax(axis=1)"),
+        "one-hot labels": (
+            {"x": X, "y": np.eye(5)[:, :4]},
+            TENSORS,
+            'y.argmax(axis=1) if it is one-hot. Set `task = "raw"`',
+        ),
         "float labels": ({"x": X, "y": np.zeros(5)}, TENSORS, "Labels are integers [N]"),
         "a label out of range": ({"x": X, "y": np.array([0, 1, 4, 1, 0])}, TENSORS, "y[2]: 4 is no class"),
         "a negative label": ({"x": X, "y": np.array([0, 1, 3, -1, 0])}, TENSORS, "y[3]: -1 is no class"),
