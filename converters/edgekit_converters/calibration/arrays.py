@@ -253,7 +253,7 @@ def _labels(path: Path, labels: NDArray[Any], count: int, contract: Contract) ->
         labels = labels[:, 0]
     if classes.count is not None:
         if labels.ndim == 2:
-            do = 'Save y.argmax(axis=1) if it is one-hot. Set `task = "raw"` in the contract file if the model gives numbers'
+            do = 'Save y.argmax(axis=1) if it is one-hot. Set `task = "raw"` in the contract file if y are numbers'
             raise CalibrationError(f"has shape {list(labels.shape)}, not one class an item", where=where, do=do)
         if labels.ndim == 1 and labels.dtype.kind == "U":
             labels = classes.of_names(labels, where)
