@@ -40,6 +40,7 @@ from edgekit.compressing.request import (
     MeasuredArtifact,
     check,
     line_of,
+    loss_words,
 )
 from edgekit.compressing.result import known_rows, read_beside, row_of, write_report
 from edgekit.compressing.splitting import OutputSplit, can_split, split_model
@@ -355,7 +356,8 @@ class _Journey:
         lost = self._limits.drop(chain.current)
         shrunk = {"prune", "sparse"} & set(chain.kept) or ("distill" in chain.kept and self._request.narrows)
         if shrunk and not replace(self._limits.accuracy, max_drop=most).allow(lost):
-            chain.discard_all(f"in the end it loses {100 * lost:.2f} points, more than the {100 * most:.4g} allowed")
+            words = loss_words(lost, error=any(row.error for row in chain.current))
+            chain.discard_all(f"in the end it {words}, more than the {100 * most:.4g} allowed")
         rows = (*chain.rows, *self._teacher_row(bench))
         timed = self._gauge.timed(rows)
         if chain.made is None:
@@ -417,7 +419,7 @@ class _Journey:
         best = min(
             limits.packable(last), key=lambda row: (not limits.is_on_time(row), row.drop or 0.0, row.high_ms or 0.0)
         )
-        verdict = f"{best.recipe} of {model} loses {100 * (best.drop or 0.0):.2f} points"
+        verdict = f"{best.recipe} of {model} {loss_words(best.drop or 0.0, error=best.error)}"
         if best.high_ms is not None:
             verdict += f" and is estimated to take up to {best.high_ms:.3g} ms"
         accuracy = limits.accuracy

@@ -132,8 +132,10 @@ class Gauge:
         if metric is None:
             return None
         found = metric.compare(self._kept(before), self._kept(after))
-        low, high = found.ci95
-        return Gain(before.step, after.recipe, found.metric, -found.drop, (-high, -low))
+        error = not found.higher_is_better
+        unit = found.original if error and found.original else 1.0
+        low, high = (end / unit for end in found.ci95)
+        return Gain(before.step, after.recipe, found.metric, -found.drop / unit, (-high, -low), error)
 
     def _metric(self, row: MeasuredArtifact) -> Any:
         """Of the outputs that the row's artifact has; None where none fits the labels."""
@@ -194,7 +196,7 @@ def _measured(step: str, made: RecipeResult, time: Estimate | None) -> MeasuredA
         found.original,
         found.artifact,
         found.loss,
-        found.ci95,
+        None if found.metric is None else found.loss_ci95,
         found.quantized_macs,
         len(artifact.data),
         workload.read_workload(made.recipe.format, artifact.data, precision).macs,
@@ -202,4 +204,5 @@ def _measured(step: str, made: RecipeResult, time: Estimate | None) -> MeasuredA
         None if time is None else time.high_ms,
         low_ms=None if time is None else time.low_ms,
         packed_bytes=len(lzma.compress(artifact.data)),
+        error=found.is_error,
     )

@@ -36,6 +36,7 @@ __all__ = [
     "MeasuredArtifact",
     "check",
     "line_of",
+    "loss_words",
     "note_of",
 ]
 
@@ -116,7 +117,8 @@ class MeasuredArtifact:
 
     step: "original", "plain INT8", "repaired", "teacher", or the step that made its model.
     score, original: the metric of it and of the original on the evaluation set.
-    drop: as `Fidelity.loss`; interval: 95 %, None without a metric.
+    drop: as `Fidelity.loss`; interval: its 95 %, None without a metric.
+    error: whether the metric counts errors; drop and interval are then shares of the original's.
     int8: share of the products in 8 bits, 0..1.
     macs: multiply-accumulates.
     low_ms, ms, high_ms: the board's estimate, None for none.
@@ -141,6 +143,7 @@ class MeasuredArtifact:
     low_ms: float | None = None
     here_ms: float | None = None
     packed_bytes: int = 0
+    error: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,7 @@ class Gain:
 
     of: the step before; recipe: of the artifact.
     points: of the metric, as `drop`, with its 95 % interval over the items that both answered.
+    error: whether the metric counts errors; they are then shares of the error before.
     """
 
     of: str
@@ -156,6 +160,7 @@ class Gain:
     metric: str
     points: float
     ci95: tuple[float, float]
+    error: bool = False
 
     @property
     def noise(self) -> bool:
@@ -167,7 +172,8 @@ class Gain:
 
     def __str__(self) -> str:
         low, high = self.ci95
-        text = f"{100 * self.points:+.1f} points, {100 * low:+.1f} to {100 * high:+.1f}, against {self.of}"
+        unit = "% less error" if self.error else "points"
+        text = f"{100 * self.points:+.1f} {unit}, {100 * low:+.1f} to {100 * high:+.1f}, against {self.of}"
         return f"inside the noise: {text}" if self.noise else text
 
 
@@ -286,12 +292,19 @@ def _cells(row: MeasuredArtifact, note: str) -> tuple[str, ...]:
     return (row.step, row.recipe, score, drop, macs, time, here, *sizes, note)
 
 
+def loss_words(drop: float, *, error: bool) -> str:
+    """A verb and what follows. drop: as of `MeasuredArtifact`."""
+    if error:
+        return f"has {100 * abs(drop):.2f} % {'less' if drop < 0 else 'more'} error"
+    return f"loses {100 * drop:.2f} points"
+
+
 def line_of(row: MeasuredArtifact) -> str:
     """A row in words, for the console."""
     if row.failed:
         return f"{row.step}, {row.recipe}: {row.failed}"
     score = "" if row.score is None or row.original is None else f"{row.metric} {row.score:.4f} of {row.original:.4f}, "
-    drop = "" if row.drop is None else f"loses {100 * row.drop:.2f} points"
+    drop = "" if row.drop is None else loss_words(row.drop, error=row.error)
     if not row.bytes:
         return f"{row.step}, {row.recipe}: {score}{drop}"
     time = "" if row.ms is None else f", {milliseconds(row.ms)} ms estimated"

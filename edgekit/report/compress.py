@@ -121,13 +121,13 @@ def _over_seeds(gains: Sequence[Mapping[str, Any]]) -> tuple[float, float, float
 
 
 def _interval(row: Row) -> tuple[float, float]:
-    """Of a score: that of its drop, moved. A drop is of the score, or of an error, which grows."""
-    score, drop, interval = float(row["score"]), row["drop"], row["interval"]
-    if interval is None or drop is None:
-        return score, score
-    sign = 1 if abs(row["original"] - drop - score) <= abs(row["original"] + drop - score) else -1
-    ends = (score + sign * (drop - interval[1]), score + sign * (drop - interval[0]))
-    return min(ends), max(ends)
+    """Of a score: the original's less the drop; of an error the original's and the share by which it grows."""
+    original, interval = row["original"], row["interval"]
+    if interval is None or row["drop"] is None:
+        return float(row["score"]), float(row["score"])
+    if row.get("error"):
+        return original * (1 + interval[0]), original * (1 + interval[1])
+    return original - interval[1], original - interval[0]
 
 
 def _note(steps: Sequence[Mapping[str, Any]]) -> str:
@@ -231,7 +231,10 @@ def _gain_words(one: Summary) -> str:
     if one.gain is None:
         return ""
     metric = one.rows[0]["metric"]
-    points, low, high = (scores.change(metric, value, one.score) for value in one.gain)
+    if one.rows[0].get("error"):
+        points, low, high = (f"{100 * value:+.1f} %" for value in one.gain)
+    else:
+        points, low, high = (scores.change(metric, value, one.score) for value in one.gain)
     text = f"{points} ({low} to {high})"
     return f"inside the noise: {text}" if one.noise else text
 

@@ -15,7 +15,7 @@ import edgekit
 from edgekit.cli.compress import compress as compress_command
 from edgekit.compressing import CompressReport, CompressRequest, MeasuredArtifact
 from edgekit.compressing.journey import _Chain, _Journey, _scratch
-from edgekit.compressing.request import Limits
+from edgekit.compressing.request import Gain, Limits, line_of
 from edgekit.compressing.steps import _logits
 from edgekit_converters.compress.record import Record, with_record
 from edgekit_converters.fidelity import Reference
@@ -374,3 +374,13 @@ def test_the_table_says_what_was_kept_and_why_not():
 def test_a_teachers_probabilities_become_logits(answers, kind, wanted):
     values = tuple({"probs": np.array(one, np.float32)} for one in answers)
     np.testing.assert_allclose(_logits(Reference(values, None, None, ()), kind), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_an_error_is_said_to_grow_and_accuracy_to_be_lost():
+    accuracy = MeasuredArtifact("qat", "tflite-int8", "top1", 0.9, 0.88, 0.02, (0.01, 0.03), 1.0, 1000)
+    error = replace(accuracy, metric="mae", original=0.2, score=0.196, drop=-0.02, error=True)
+    assert line_of(accuracy).startswith("qat, tflite-int8: top1 0.8800 of 0.9000, loses 2.00 points, ")
+    assert line_of(error).startswith("qat, tflite-int8: mae 0.1960 of 0.2000, has 2.00 % less error, ")
+    assert str(Gain("qat", "tflite-int8", "mae", 0.015, (0.011, 0.02), error=True)) == (
+        "+1.5 % less error, +1.1 to +2.0, against qat"
+    )

@@ -73,12 +73,13 @@ def test_several_seeds_show_their_mean_their_ends_and_each_seed():
     assert "seeds 0, 1, 2" in page(results)
 
 
-def test_an_error_that_grows_has_its_interval_the_other_way_round():
-    result = _result()
+def test_an_error_grows_by_shares_of_the_originals():
+    result, grown = _result(), {"drop": 0.25, "interval": [0.2, 0.4], "error": True}
     for row in result["rows"]:
-        row.update({"metric": "mae", "original": 2.0, "score": 2.5, "drop": 0.5, "interval": [0.4, 0.8]})
+        row.update({"metric": "mae", "original": 2.0, "score": 2.5} | grown)
     found = summary([result])[-1]
     assert (found.low, found.high) == pytest.approx((2.4, 2.8))
+    assert "+8.0 % (" in page([result])
 
 
 def test_what_failed_or_has_no_time_is_a_row_and_no_mark():
