@@ -100,7 +100,7 @@ def _row(candidate: dict[str, Any]) -> dict[str, Any]:
     """loss, ci95: of the metric, or of the float network's boxes where it has no labels."""
     found = candidate["fidelity"]
     row = {key: found[key] for key in ("metric", "original", "artifact", "loss", "ci95", "quantized_macs")}
-    if found["decisions"] is not None:
+    if found["metric"] is None and found["decisions"] is not None:
         low, high = found["decisions"]["ci95"]
         row |= {"metric": "boxes kept", "ci95": [1 - high, 1 - low]}
     layers = len((candidate["plan"] or {}).get("float_layers", ()))

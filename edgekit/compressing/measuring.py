@@ -2,7 +2,7 @@
 
     gauge = Gauge(request, store, workers)
     rows = gauge.rows("qat", gauge.maker_of(path, subject))
-    gauge.gain(before, after)                          # Gain(points=0.021, ci95=(0.008, 0.034)): outside the noise
+    gauge.gain(before, after)                 # Gain(points=0.021, ci95=(0.008, 0.034)): outside the noise
     rows = gauge.timed(rows)                  # with here_ms, one artifact after the other
 
 Rules:

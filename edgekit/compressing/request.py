@@ -172,8 +172,10 @@ class Gain:
 
     def __str__(self) -> str:
         low, high = self.ci95
-        unit = "% less error" if self.error else "points"
-        text = f"{100 * self.points:+.1f} {unit}, {100 * low:+.1f} to {100 * high:+.1f}, against {self.of}"
+        if self.error:
+            text = f"{-100 * self.points:+.1f} % error, {-100 * high:+.1f} to {-100 * low:+.1f}, against {self.of}"
+        else:
+            text = f"{100 * self.points:+.1f} points, {100 * low:+.1f} to {100 * high:+.1f}, against {self.of}"
         return f"inside the noise: {text}" if self.noise else text
 
 

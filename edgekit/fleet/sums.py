@@ -1,6 +1,6 @@
 """Roll-ups on their way into a store and out of it: sums of windows and their rows.
 
-A roll-up takes so many bytes, which are counted.
+The bytes of each row are counted, so that tables keep their bounds.
 
     sums = Sums.of_row(row)
     sums.add_window(window)

@@ -121,7 +121,7 @@ def _over_seeds(gains: Sequence[Mapping[str, Any]]) -> tuple[float, float, float
 
 
 def _interval(row: Row) -> tuple[float, float]:
-    """Of a score: the original's less the drop; of an error the original's and the share by which it grows."""
+    """Of a score: the original's less the drop; of an error: the original's and its growth."""
     original, interval = row["original"], row["interval"]
     if interval is None or row["drop"] is None:
         return float(row["score"]), float(row["score"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import edgekit
 from edgekit.cli.compress import compress as compress_command
 from edgekit.compressing import CompressReport, CompressRequest, MeasuredArtifact
 from edgekit.compressing.journey import _Chain, _Journey, _scratch
+from edgekit.compressing.moving import moved_contract
 from edgekit.compressing.request import Gain, Limits, line_of
 from edgekit.compressing.steps import _logits
 from edgekit_converters.compress.record import Record, with_record
@@ -382,5 +384,13 @@ def test_an_error_is_said_to_grow_and_accuracy_to_be_lost():
     assert line_of(accuracy).startswith("qat, tflite-int8: top1 0.8800 of 0.9000, loses 2.00 points, ")
     assert line_of(error).startswith("qat, tflite-int8: mae 0.1960 of 0.2000, has 2.00 % less error, ")
     assert str(Gain("qat", "tflite-int8", "mae", 0.015, (0.011, 0.02), error=True)) == (
-        "+1.5 % less error, +1.1 to +2.0, against qat"
+        "-1.5 % error, -2.0 to -1.1, against qat"
     )
+
+
+def test_a_contract_that_moves_keeps_its_inputs_by_name_and_takes_its_labels_along(tmp_path):
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    said = 'labels = "names.txt"\n[inputs."serving input"]\nkind = "image"\n[classification]\noutput = "probs"\n'
+    (tmp_path / "net.contract.toml").write_text(said)
+    moved = tomllib.loads(moved_contract(tmp_path / "net.contract.toml", ("cat", "dog")))
+    assert moved == tomllib.loads(said) | {"labels": ["cat", "dog"]}

@@ -32,7 +32,7 @@ from edgekit_converters.compress.twin import keras_twin
 from edgekit_converters.errors import CompressError
 from edgekit_converters.sources.load import load
 
-__all__ = ["Hints", "open_teacher", "parse_layers"]
+__all__ = ["Hints", "open_teacher", "parse_layers", "standardize"]
 
 _BATCH = 64
 _NAME = "edgekit_adapter"
@@ -91,9 +91,7 @@ class Hints:
                 value = tf.image.resize(value, own[:2], "area")
             made[at : at + len(some)] = value
             at += len(some)
-        rows = made.reshape(-1, theirs[-1])
-        made -= rows.mean(axis=0)
-        made /= np.maximum(rows.std(axis=0), _LEAST)
+        standardize(made)
         return made.reshape(count, -1)
 
     def adapted(self, student: Any) -> Any:
@@ -106,6 +104,18 @@ class Hints:
             layers.Conv2D(channels, 1, name=_NAME) if len(self._shape) == 3 else layers.Dense(channels, name=_NAME)
         )
         return layers.Flatten(name=f"{_NAME}_numbers")(adapter(found))
+
+
+def standardize(values: NDArray[np.float32]) -> None:
+    """Give each channel, the last axis, mean 0 and deviation 1 in place, a few items at a time."""
+    parts = [values[at : at + _BATCH].reshape(-1, values.shape[-1]) for at in range(0, len(values), _BATCH)]
+    rows = sum(map(len, parts))
+    mean = sum(part.sum(axis=0, dtype=np.float64) for part in parts) / rows
+    for part in parts:
+        part -= mean
+    variance = sum(np.square(part, dtype=np.float64).sum(axis=0) for part in parts) / rows
+    for part in parts:
+        part /= np.maximum(np.sqrt(variance), _LEAST)
 
 
 def _layer(model: Any, name: str, where: str) -> Any:

@@ -84,7 +84,8 @@ _FUNCTIONS = frozenset(
     sparsemax squareplus swish tanh tanh_shrink threshold gelu_new
     """.split()  # noqa: SIM905
 )
-_LOOKUPS = frozenset(["TextVectorization", "StringLookup", "IntegerLookup", "Hashing", "HashedCrossing"])
+_TRUST_NUMBERS = "; or pass --trust-model if it takes numbers and you know the file's author"
+_LOOKUP = re.compile(r"\.(TextVectorization|StringLookup|IntegerLookup|Hashing|HashedCrossing),")
 """Layers of Keras that turn words or keys into numbers, which no board's engine does."""
 _NAMED = re.compile(r"(\w+_)?(activation|initializer|regularizer|constraint)")
 _CALLED = frozenset(
@@ -185,12 +186,6 @@ def _piece(config: dict[str, Any], layer: str) -> str:
     return f"the layer '{layer}' is of {place}, which is not a layer of Keras that only computes"
 
 
-def _has_lookup(config: Any) -> bool:
-    if isinstance(config, dict):
-        return config.get("class_name") in _LOOKUPS or any(map(_has_lookup, config.values()))
-    return isinstance(config, list) and any(map(_has_lookup, config))
-
-
 _MAX_CONFIG_BYTES = 64 << 20
 
 
@@ -254,12 +249,14 @@ def _load(file: _KerasFile, options: LoadOptions) -> TracedSource:
         pieces = list(dict.fromkeys([*code(file.config), *file.members]))
     except RecursionError as error:
         _refuse(file.path, "its config is nested too deeply", error)
-    if pieces and not options.trust_model and _has_lookup(file.config):
+    lookups = [piece for piece in pieces if _LOOKUP.search(piece)]
+    if lookups == pieces != [] and not options.trust_model:
         raise SourceError(
-            f"{pieces[0]}: boards take numbers",
+            f"{pieces[0]}: boards take numbers that are ready for arithmetic",
             where=str(file.path),
             do="Save the layers behind it as a model of their own, such as keras.Sequential([keras.Input((LENGTH,), "
-            "dtype='int64'), *model.layers[1:]]), and run this layer in your application",
+            "dtype='int64'), *model.layers[1:]]), and run this layer in your application"
+            + ("" if "TextVectorization" in lookups[0] or "String" in lookups[0] else _TRUST_NUMBERS),
         )
     if pieces and not options.trust_model:
         raise SourceError(

@@ -368,16 +368,18 @@ def is_label(text: object) -> bool:
 
 
 def toml_text(document: Mapping[str, Any]) -> str:
-    """Keys first, then one table for each mapping in it."""
-    lines = _lines({key: value for key, value in document.items() if not isinstance(value, Mapping)})
-    for key, table in document.items():
-        if isinstance(table, Mapping):
-            lines += ["", f"[{toml_key(key)}]", *_lines(table)]
-    return "\n".join(lines).strip() + "\n"
+    """Keys first, then one table for each mapping in it, at any depth."""
+    return "\n".join(_lines(document)).strip() + "\n"
 
 
-def _lines(table: Mapping[str, Any]) -> list[str]:
-    return [f"{toml_key(name)} = {_value(value)}" for name, value in table.items()]
+def _lines(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[str]:
+    lines = [f"{toml_key(name)} = {_value(value)}" for name, value in table.items() if not isinstance(value, Mapping)]
+    if lines and path:
+        lines = ["", f"[{'.'.join(map(toml_key, path))}]", *lines]
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            lines += _lines(value, (*path, name))
+    return lines
 
 
 def toml_key(name: str) -> str:

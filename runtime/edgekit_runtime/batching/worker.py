@@ -44,7 +44,7 @@ class Gate:
     progress: what changes with everything that is done inside; None while something is being done there right now, and
     so never a reason to doubt.
 
-    line, acquire, release: for a caller that saves every call. It enters by `not line and acquire(False)`, and
+    line, acquire, release: for a hot path that avoids function calls. It enters by `not line and acquire(False)`, and
     leaves by `leave()` if there is a line, else by `release()` and `released()` if there is one by then.
     """
 

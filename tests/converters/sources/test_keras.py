@@ -38,6 +38,20 @@ def test_a_lambda_runs_only_in_a_trusted_file_and_it_is_said(tmp_path: Path, suf
     assert "doubler" in note.what
 
 
+def test_keys_that_are_numbers_can_be_trusted_and_a_lambda_beside_them_is_named_first(tmp_path: Path) -> None:
+    import keras
+
+    keys = keras.Input((1,), dtype="int64")
+    answer = keras.layers.Dense(2)(keras.layers.Embedding(9, 4)(keras.layers.IntegerLookup(vocabulary=[3, 5])(keys)))
+    keras.Model(keys, answer).save(tmp_path / "keys.keras")
+    with pytest.raises(SourceError, match=r"IntegerLookup.*boards take numbers") as refused:
+        sources.load(tmp_path / "keys.keras")
+    assert refused.value.do.endswith("or pass --trust-model if it takes numbers and you know the file's author")
+    keras.Model(keys, keras.layers.Lambda(lambda x: x + 1)(answer)).save(tmp_path / "both.keras")
+    with pytest.raises(SourceError, match="which edgekit does not run"):
+        sources.load(tmp_path / "both.keras")
+
+
 def test_a_layer_of_words_is_refused_with_what_makes_a_network_of_numbers(tmp_path: Path) -> None:
     """The model of any text tutorial: words come in."""
     import keras
