@@ -314,16 +314,23 @@ def _locked(folder: Path, progress: Progress) -> Iterator[None]:
 
 
 @contextmanager
-def refuse_full_disk() -> Iterator[None]:
-    """The tools write into temporary folders, and say `OSError` when there is no room."""
+def refuse_full_disk(output: Path | None = None) -> Iterator[None]:
+    """The tools write into temporary folders, and say `OSError` when there is no room.
+
+    output: a folder that is written to, too, and where nothing is kept for the next run.
+    """
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
+        where, do = tempfile.gettempdir(), "Make room there, or name another folder for temporary files with TMPDIR"
+        if output is None:
+            do += "; what was made so far is kept, and the next run resumes there"
+        else:
+            where, do = f"{output}, or {where}", f"{do} or for the result with -o; then run the same command again"
         raise OutputError(
             f"the disk is full: {error.strerror}",
-            where=str(error.filename or tempfile.gettempdir()),
-            do="Make room there, or name another folder for temporary files with TMPDIR; what was made so far is "
-            "kept, and the next run resumes there",
+            where=str(error.filename or where),
+            do=do,
         ) from error

@@ -44,7 +44,7 @@ from edgekit.compressing.request import (
 )
 from edgekit.compressing.result import known_rows, read_beside, row_of, write_report
 from edgekit.compressing.splitting import OutputSplit, can_split, split_model
-from edgekit.compressing.steps import HINTS, Bench, Teacher, carry_out, open_teacher
+from edgekit.compressing.steps import HINTS, Bench, Teacher, carry_out, check_features, open_teacher
 from edgekit.compressing.training_set import ITEMS, check_labels, training_data, training_set
 from edgekit.packaging import write_whole
 from edgekit.version import __version__
@@ -74,7 +74,11 @@ def compress(
     check(request)
     read_beside(request)  # raises before anything is trained
     limits = Limits.of(request)
-    with refuse_full_disk(), output_folder(request.output, progress), Workers(request.jobs, progress) as workers:
+    with (
+        refuse_full_disk(request.output),
+        output_folder(request.output, progress),
+        Workers(request.jobs, progress) as workers,
+    ):
         return _Journey(_trainable(request, say), limits, workers, say).run()
 
 
@@ -155,13 +159,14 @@ class _Journey:
             request.model, (), request.output, evaluation=request.evaluation, max_drop=request.max_drop,
             metric=request.metric, contract=request.contract, options=request.options, cache=request.cache,
         )  # fmt: skip
+        network = open_network(request.model)
+        check_features(request, network)
         subject = open_subject(built, self._store, self._workers.progress)
         given, found = training_set(request, subject, self._store, self._workers.progress)
         kind = check_labels(subject, found, request.train)
         if "split" in request.steps and not can_split(subject):
             what = "no output of the model holds boxes beside scores, so there is nothing to split"
             raise CompressError(what, where=str(request.model), do="Leave the step split out; see docs/compress.md")
-        network = open_network(request.model)
         if request.steps != ("qat",):
             check_batch(network, request.batch, str(request.model))
         if request.input_size is not None:
@@ -378,7 +383,7 @@ class _Journey:
         """With its JSON and its page beside the result."""
         report, failed = write_report(report, self._request, name)
         if failed:
-            self._say(f"there is no page: {failed}")
+            self._say(f"warning: there is no page: {failed}")
         return report
 
     def _teacher_row(self, bench: Bench) -> tuple[MeasuredArtifact, ...]:
@@ -415,7 +420,8 @@ class _Journey:
             )
         if model is None:
             verdict = "; ".join(f"{step['step']} was not kept: {step['why']}" for step in steps)
-            return CompressReport(None, rows, steps, f"{verdict}; see docs/compress.md for when it does not help", kept)
+            verdict += "; no model was written. docs/compress.md says when a step does not help"
+            return CompressReport(None, rows, steps, verdict, kept)
         best = min(
             limits.packable(last), key=lambda row: (not limits.is_on_time(row), row.drop or 0.0, row.high_ms or 0.0)
         )

@@ -63,8 +63,10 @@ def of_size(network: Any, contract: Contract, size: tuple[int, int], where: str)
     try:
         return without(network, trace(network), np.zeros(0, np.int64), shape=shape)
     except ValueError as error:
+        flat = [call.name for call in network.calls if type(call.layer).__name__ in ("Flatten", "Reshape")]
+        what = f"what is behind '{flat[0]}' fits" if flat else "its layers fit"
         raise CompressError(
-            f"its layers fit its own size alone: {str(error).splitlines()[0]}",
+            f"{what} its own size alone",
             where=where,
             do="Give a network that ends in a mean over the picture (GlobalAveragePooling2D), or leave --input out",
         ) from error

@@ -286,7 +286,7 @@ def _cells(row: MeasuredArtifact, note: str) -> tuple[str, ...]:
     if row.failed:
         return (row.step, row.recipe, *[""] * 7, row.failed)
     score = "" if row.score is None else f"{row.score:.4f}"
-    drop = "" if row.drop is None else f"{100 * row.drop:.2f}"
+    drop = "" if row.drop is None else f"{round(100 * row.drop, 2) + 0.0:.2f}"
     time = "" if row.ms is None or row.high_ms is None else f"{milliseconds(row.ms)}, to {milliseconds(row.high_ms)}"
     here = "" if row.here_ms is None else milliseconds(row.here_ms)
     macs = f"{row.macs / 1e6:.3g} M" if row.macs else ""
@@ -298,22 +298,22 @@ def loss_words(drop: float, *, error: bool) -> str:
     """A verb and what follows. drop: as of `MeasuredArtifact`."""
     if error:
         return f"has {100 * abs(drop):.2f} % {'less' if drop < 0 else 'more'} error"
-    return f"loses {100 * drop:.2f} points"
+    return f"{'loses' if round(100 * drop, 2) >= 0 else 'gains'} {abs(100 * drop):.2f} points"
 
 
 def line_of(row: MeasuredArtifact) -> str:
     """A row in words, for the console."""
     if row.failed:
         return f"{row.step}, {row.recipe}: {row.failed}"
-    score = "" if row.score is None or row.original is None else f"{row.metric} {row.score:.4f} of {row.original:.4f}, "
+    score = "" if row.score is None or row.original is None else f"{row.metric} {row.score:.4f} of {row.original:.4f}"
     drop = "" if row.drop is None else loss_words(row.drop, error=row.error)
-    if not row.bytes:
-        return f"{row.step}, {row.recipe}: {score}{drop}"
-    time = "" if row.ms is None else f", {milliseconds(row.ms)} ms estimated"
-    return (
-        f"{row.step}, {row.recipe}: {score}{drop}, {100 * row.int8:.0f} % of the products in 8 bits, "
-        f"{row.macs / 1e6:.3g} M products, {row.bytes / 1000:.0f} kB{time}"
-    )
+    parts = [score, drop]
+    if row.bytes:
+        parts += [f"{100 * row.int8:.0f} % of the products in 8 bits", f"{row.macs / 1e6:.3g} M products"]
+        parts.append(f"{row.bytes / 1000:.0f} kB")
+    if row.ms is not None and row.high_ms is not None:
+        parts.append(f"estimated {milliseconds(row.ms)}, up to {milliseconds(row.high_ms)} ms")
+    return f"{row.step}, {row.recipe}: {', '.join(filter(None, parts))}"
 
 
 def check(request: CompressRequest) -> None:

@@ -38,7 +38,7 @@ from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
 from edgekit_runtime.contract.kinds import pictures
 
-__all__ = ["HINTS", "Bench", "Teacher", "carry_out", "open_teacher"]
+__all__ = ["HINTS", "Bench", "Teacher", "carry_out", "check_features", "open_teacher"]
 
 HINTS = "hints.npy"
 """What a layer of the teacher gives to each training item, while it is trained."""
@@ -258,6 +258,22 @@ def _distill(path: Path, bench: Bench) -> Any:
     return replace(made, record=made.record | settings)
 
 
+def check_features(request: CompressRequest, network: Any) -> None:
+    """Raises CompressError where --features names a layer that is not there.
+
+    network: of the model given.
+    """
+    if request.features is None:
+        return
+    from edgekit_converters.compress.hints import check_layer, open_teacher, parse_layers
+
+    own, theirs = parse_layers(request.features)
+    check_layer(network, own, f"the student, {request.model}")
+    if request.teacher is not None or theirs != own:
+        taught = network if request.teacher is None else open_teacher(request.teacher)
+        check_layer(taught, theirs, f"the teacher, {request.teacher or request.model}")
+
+
 def _hints(teacher: Teacher, opener: Opener, bench: Bench, student: Any) -> tuple[Any, NDArray[np.float32]]:
     """(Hints, what the teacher's layer gives to each item, in a file of the folder)"""
     from edgekit_converters.compress.hints import Hints, open_teacher, parse_layers
@@ -348,13 +364,13 @@ def _leaving(network: Any, channels: Any, bench: Bench) -> list[int]:
         file.unlink()
         if found is None:
             break
-        bench.say(f"without {len(leaving)} of its channels {best.recipe} is estimated to take up to {found:.3g} ms")
+        bench.say(f"without {len(leaving)} of {channels.count} channels {best.recipe} may take {found:.3g} ms")
         if found <= most and (kept is None or len(leaving) < len(kept)):
             kept = leaving
         if found > most and not reached:
             raise CompressError(
                 f"with {STEP} channels in every layer that may lose some, {best.recipe} is estimated to take up to "
-                f"{found:.3g} ms, and {budget:g} are wanted",
+                f"{found:.3g} ms, as it is up to {best.high_ms or 0.0:.3g} ms, and {budget:g} ms are wanted",
                 where=str(request.model),
                 do="Give a larger --budget-ms, another board or a smaller input: channels alone do not do it",
             )

@@ -117,7 +117,7 @@ def test_a_size_or_a_layer_that_cannot_be_is_refused(folder, tmp_path, options, 
 @pytest.mark.parametrize(
     ("last", "contract", "says"),
     [
-        (lambda layers: layers.Flatten(), True, "its layers fit its own size alone"),
+        (lambda layers: layers.Flatten(), True, "fits its own size alone"),
         (lambda layers: layers.GlobalAveragePooling2D(), False, "needs a model that takes one picture"),
     ],
 )

@@ -32,7 +32,7 @@ from edgekit_converters.compress.twin import keras_twin
 from edgekit_converters.errors import CompressError
 from edgekit_converters.sources.load import load
 
-__all__ = ["Hints", "open_teacher", "parse_layers", "standardize"]
+__all__ = ["Hints", "check_layer", "open_teacher", "parse_layers", "standardize"]
 
 _BATCH = 64
 _NAME = "edgekit_adapter"
@@ -119,13 +119,23 @@ def standardize(values: NDArray[np.float32]) -> None:
 
 
 def _layer(model: Any, name: str, where: str) -> Any:
-    try:
-        return model.get_layer(name)
-    except ValueError:
-        known = [layer.name for layer in model.layers if len(layer.output.shape) == 4][-_SHOWN:]
-        raise CompressError(
-            f"there is no layer '{name}'", where=where, do=f"Its last layers that give maps: {', '.join(known)}"
-        ) from None
+    layers = {layer.name: layer for layer in model.layers}
+    if name not in layers:
+        raise _missing(name, where, layers)
+    return layers[name]
+
+
+def check_layer(network: Network, name: str, where: str) -> None:
+    """Raises CompressError where the network has no layer of that name."""
+    names = [call.name for call in network.calls if call.is_layer]
+    if name not in names:
+        raise _missing(name, where, names)
+
+
+def _missing(name: str, where: str, known: Iterable[str]) -> CompressError:
+    return CompressError(
+        f"there is no layer '{name}'", where=where, do=f"Its last layers: {', '.join(list(known)[-_SHOWN:])}"
+    )
 
 
 def _size(shape: tuple[int, ...]) -> str:
