@@ -10,7 +10,7 @@ from edgekit.fleet.rolling import RollingPace
 from edgekit.fleet.serve import FleetServer, Settings
 
 
-def test_an_alert_names_its_cause_and_a_wave_undoes_itself(tmp_path, monkeypatch):
+def test_an_alert_names_its_cause_and_a_wave_undoes_itself(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
     monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -24,5 +24,6 @@ def test_an_alert_names_its_cause_and_a_wave_undoes_itself(tmp_path, monkeypatch
         story = Story(server, store, tiny.bundle(tmp_path), tiny.RED, tmp_path, said.append)
         for check in story.checks():
             assert not check.problem, (check.what, check.problem)
-    assert "dock_camera 7 on raspberry-pi-4: p99" in said[0]
-    assert "slower: p99" in said[1]
+    assert "alert 1: dock_camera 7 on raspberry-pi-4: p99" in caplog.text
+    (line,) = said
+    assert "slower: p99" in line

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from edgekit_converters.compress import lessons
 from edgekit_converters.compress import train as training
 from edgekit_converters.compress.channels import trace, without
 from edgekit_converters.compress.float_training import FloatRun, check_batch, train_float
@@ -78,9 +79,9 @@ def test_the_loss_is_hintons_of_temperature_and_labels():
         return found / found.sum(1, keepdims=True)
 
     wanted = -9 * (soft(teacher, 3) * np.log(soft(logits, 3))).sum(1).mean()
-    found = training._loss_of_teacher("classes", tf.constant(logits), tf.constant(teacher), 3.0)
+    found = lessons._loss_of_teacher("classes", tf.constant(logits), tf.constant(teacher), 3.0)
     assert float(found) == pytest.approx(wanted)
-    squared = training._loss_of_teacher("numbers", tf.constant(logits), tf.constant(teacher), 3.0)
+    squared = lessons._loss_of_teacher("numbers", tf.constant(logits), tf.constant(teacher), 3.0)
     assert float(squared) == pytest.approx(np.square(logits - teacher).mean())
 
 
