@@ -16,7 +16,7 @@ from edgekit_runtime.errors import HostError
 from edgekit_runtime.remote.model import RemoteModel
 from edgekit_runtime.selftest import clearest_example
 
-BUDGET_MS = 500.0
+BUDGET_MS = 2000.0
 
 
 @pytest.fixture(params=["triton", "mlserver", "kserve"])
