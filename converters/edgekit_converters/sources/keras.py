@@ -85,7 +85,8 @@ _FUNCTIONS = frozenset(
     """.split()  # noqa: SIM905
 )
 _TRUST_NUMBERS = "; or pass --trust-model if it takes numbers and you know the file's author"
-_LOOKUP = re.compile(r"\.(TextVectorization|StringLookup|IntegerLookup|Hashing|HashedCrossing),")
+_OF_WORDS = frozenset(["TextVectorization", "StringLookup"])
+_LOOKUPS = _OF_WORDS | {"IntegerLookup", "Hashing", "HashedCrossing"}
 """Layers of Keras that turn words or keys into numbers, which no board's engine does."""
 _NAMED = re.compile(r"(\w+_)?(activation|initializer|regularizer|constraint)")
 _CALLED = frozenset(
@@ -186,6 +187,18 @@ def _piece(config: dict[str, Any], layer: str) -> str:
     return f"the layer '{layer}' is of {place}, which is not a layer of Keras that only computes"
 
 
+def _lookups(config: Any) -> Iterator[str]:
+    """The classes of its layers that look keys up, at any depth."""
+    if isinstance(config, dict):
+        if config.get("class_name") in _LOOKUPS:
+            yield config["class_name"]
+        for value in config.values():
+            yield from _lookups(value)
+    elif isinstance(config, list):
+        for value in config:
+            yield from _lookups(value)
+
+
 _MAX_CONFIG_BYTES = 64 << 20
 
 
@@ -249,14 +262,14 @@ def _load(file: _KerasFile, options: LoadOptions) -> TracedSource:
         pieces = list(dict.fromkeys([*code(file.config), *file.members]))
     except RecursionError as error:
         _refuse(file.path, "its config is nested too deeply", error)
-    lookups = [piece for piece in pieces if _LOOKUP.search(piece)]
-    if lookups == pieces != [] and not options.trust_model:
+    lookups = list(_lookups(file.config))
+    if pieces and len(lookups) == len(pieces) and not options.trust_model:
         raise SourceError(
             f"{pieces[0]}: boards take numbers that are ready for arithmetic",
             where=str(file.path),
             do="Save the layers behind it as a model of their own, such as keras.Sequential([keras.Input((LENGTH,), "
             "dtype='int64'), *model.layers[1:]]), and run this layer in your application"
-            + ("" if "TextVectorization" in lookups[0] or "String" in lookups[0] else _TRUST_NUMBERS),
+            + ("" if _OF_WORDS & set(lookups) else _TRUST_NUMBERS),
         )
     if pieces and not options.trust_model:
         raise SourceError(
