@@ -84,7 +84,8 @@ class PlainLines:
         if done == total:
             del self._began[stage]  # a stage of the same name may come again
         amount = f" {done}/{total}" if total is not None else f" {done}" if done else ""
-        rate, pace = _rate(done, spent), ""
+        counts = done > 1 or done == total  # with the first item, what came before it was timed, too
+        rate, pace = _rate(done, spent) if counts else "", ""
         if rate and total is not None:
             left = f"{(total - done) * spent / done:.0f} s left" if done < total else f"{spent:.1f} s"
             pace = f" ({rate}, {left})"

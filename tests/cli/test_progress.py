@@ -22,6 +22,16 @@ def test_a_stage_shows_its_start_a_line_now_and_then_and_its_end():
     assert "s left)" in lines[1]
 
 
+def test_nothing_is_promised_from_the_first_item_alone():
+    """Before it a model may have been opened for half a minute."""
+    stream, now = io.StringIO(), [0.0]
+    say = PlainLines(stream, clock=lambda: now[0])
+    say("calibrating", 0, 500)
+    now[0] = 28.0
+    say("calibrating", 1, 500)
+    assert stream.getvalue().splitlines()[-1] == "calibrating 1/500"
+
+
 def test_work_of_unknown_length_shows_its_rate():
     stream, now = io.StringIO(), [0.0]
     say = PlainLines(stream, every_s=1.0, clock=lambda: now[0])
