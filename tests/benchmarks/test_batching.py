@@ -4,7 +4,6 @@ artifacts.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ import tiny
 pytest.importorskip("ai_edge_litert")
 
 HERE = Path(__file__).resolve().parents[2] / "benchmarks" / "runtime"
-MODULES = ("batching", "peers", "networks", "figures", "wanted")
 
 
 @pytest.fixture
@@ -24,9 +22,7 @@ def scripts(monkeypatch):
     import figures
     import peers
 
-    yield batching, peers, figures
-    for name in MODULES:
-        sys.modules.pop(name, None)
+    return batching, peers, figures
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,6 @@ HERE = Path(__file__).resolve().parents[2] / "benchmarks" / "conversion"
 @pytest.fixture(autouse=True)
 def _path(monkeypatch):
     monkeypatch.syspath_prepend(str(HERE))
-    yield
-    for name in ("detection", "scoring", "photos", "packages", "tables", "models", "data", "networks", "peers"):
-        sys.modules.pop(name, None)
 
 
 def raw(*rows):

@@ -5,7 +5,6 @@ holds.
 from __future__ import annotations
 
 import os
-import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -17,18 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "benchmarks" / "estimate"
 TABLE = ROOT / "device_profiles" / "edgekit_profiles" / "roofline.toml"
 ENGINES = TABLE.with_name("engines.toml")
-MODULES = (
-    "additive", "baselines", "fit", "held_out", "inferred", "networks", "other_networks", "published", "stand_in",
-    "table", "unseen",
-)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def _path(monkeypatch):
     monkeypatch.syspath_prepend(str(HERE))
-    yield
-    for name in MODULES:
-        sys.modules.pop(name, None)
 
 
 def test_the_table_has_its_rows_and_every_row_its_source():

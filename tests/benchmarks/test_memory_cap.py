@@ -20,8 +20,7 @@ def caps(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(HERE))
     import memory_cap
 
-    yield memory_cap
-    sys.modules.pop("memory_cap", None)
+    return memory_cap
 
 
 @pytest.mark.convert
