@@ -329,6 +329,12 @@ def check(request: CompressRequest) -> None:
             where=where,
             do="Give the model that it was made from: Keras 3 (save an .h5 file again with it), PyTorch or ONNX",
         )
+    if request.model.suffix == ".keras" and request.options.trust_model:
+        raise CompressError(
+            "--trust-model trains no code of a .keras file",
+            where=where,
+            do="Leave it out, and replace layers that hold code, such as a Lambda, by built-in ones",
+        )
     if not request.steps and request.max_drop is None and request.budget_ms is None:
         raise CompressError("neither steps nor a limit say what to do", do="Give --max-drop 1%, or --steps qat")
     numbers = {"epochs": request.epochs, "batch": request.batch, "rate": request.rate}

@@ -70,6 +70,7 @@ def _compress(sets, output, **options):
         ({"model": "net.tflite"}, "ends in .tflite cannot be trained.*that it was made from"),
         ({"model": "net.h5"}, "ends in .h5 cannot be trained.*save an .h5 file again"),
         ({"epochs": 0}, "--epochs is 0.*a number above 0"),
+        ({"trust_model": True}, "trains no code of a .keras file.*Lambda, by built-in ones"),
         ({"budget_ms": 5.0}, "a budget needs a board.*--profile"),
         ({"profile": "raspberry-pie"}, "raspberry-pie"),
         ({"steps": ["distill"]}, "needs a teacher or a student.*--teacher MODEL.*--width"),
