@@ -119,13 +119,14 @@ class _CapturedGraph:
             torch.zeros(shape, dtype=getattr(torch, spec.dtype), device=device)
             for spec, shape in zip(specs, shapes, strict=True)
         ]
-        chosen = torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True)  # measured in the warm-up
-        with torch.inference_mode(), torch.jit.optimized_execution(False), chosen, warnings.catch_warnings():
+        with torch.inference_mode(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            traced = torch.jit.trace(net, tuple(self._given), check_trace=False)
-            self._call = torch.jit.freeze(traced.eval())
-            if device == "cpu":
-                return
+            # Not under optimized_execution(False): there freezing loses the calls of modules inside a module.
+            self._call = torch.jit.freeze(torch.jit.trace(net, tuple(self._given), check_trace=False).eval())
+        if device == "cpu":
+            return
+        chosen = torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True)  # measured in the warm-up
+        with torch.inference_mode(), torch.jit.optimized_execution(False), chosen:
             beside = torch.cuda.Stream()
             beside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(beside):

@@ -41,7 +41,7 @@ def load(data):
 
 
 def network(kind="FLOAT", shape=("N", 3, 8, 8)):
-    """A convolution, a residual, a mean and a dense layer: what a classifier is made of."""
+    """A convolution with unequal pads, as Keras exports strides, a residual, a mean and a dense layer."""
     from onnx import TensorProto, helper, numpy_helper
 
     draw = np.random.default_rng(0)
@@ -54,7 +54,7 @@ def network(kind="FLOAT", shape=("N", 3, 8, 8)):
     }
     nodes = [
         helper.make_node("Cast", ["x"], ["h"], to=getattr(TensorProto, kind)),
-        helper.make_node("Conv", ["h", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["h", "w"], ["c"], pads=[0, 0, 2, 2]),
         helper.make_node("Relu", ["c"], ["r"]),
         helper.make_node("Conv", ["r", "v"], ["e"], pads=[1, 1, 1, 1]),
         helper.make_node("Add", ["r", "e"], ["a"]),
