@@ -251,7 +251,7 @@ def test_on_a_gpu_that_it_runs_on_it_gives_the_golden_answers(tmp_path):
     """TensorRT for RTX builds for an H100 or H200 (SM 9.0) and refuses to run there."""
     path = tiny.bundle(tmp_path, "onnx-f32", engine="onnxruntime")
     if cuda.gpu().sm == (9, 0):
-        with pytest.raises(EngineError, match="does not run on .*SM 9.0"):
+        with pytest.raises(EngineError, match="does not run on NVIDIA"):
             open_bundle(path, engine=NAME, allow_unsigned=True)
         return
     with open_bundle(path, engine=NAME, allow_unsigned=True) as model:
