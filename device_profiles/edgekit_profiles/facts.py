@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgekit_profiles.profile import CoreType, features_of, identify
-from edgekit_profiles.schema import open_regular
+from edgekit_runtime.whole_file import open_regular
 
 __all__ = ["BoardFacts", "Cluster", "read_facts"]
 
