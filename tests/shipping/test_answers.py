@@ -81,7 +81,7 @@ def test_an_honest_answer_is_read(asked):
 
 
 def test_a_board_writes_no_file_on_the_machine_that_asks_it(asked, tmp_path, monkeypatch):
-    """It planted a link of its own, and then a file behind it; and named files outside."""
+    """S28: it planted a link of its own, and then a file behind it; and named files outside."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
