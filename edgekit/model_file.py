@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edgekit_profiles.schema import open_regular, read_regular
 from edgekit_runtime.bundle.reader import MAGIC, MAX_BUNDLE_BYTES
 from edgekit_runtime.errors import BundleError
+from edgekit_runtime.whole_file import open_regular, read_regular
 
 if TYPE_CHECKING:
     from edgekit_runtime.install import Generation, Root

@@ -20,12 +20,13 @@ from typing import IO, Any, TypeAlias
 
 from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.wall import Wall, build_wall
-from edgekit_runtime.children import limit_memory, limit_processor_time
+from edgekit_runtime.children import limit_files, limit_memory, limit_processor_time
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.memory import lacks_memory
 
 Waiting: TypeAlias = "queue.SimpleQueue[tuple[dict[str, Any], bytes]]"
 
+_MOST_OPEN = 4096
 _LOG = "Set EDGEKIT_CONVERTER_LOG=1 to see where it failed, or export the model to ONNX"
 
 
@@ -35,6 +36,7 @@ def main(folder: str, model: str, keras_home: str, memory: str) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what libraries print is no answer
     missing = build_wall(Wall(readable=[Path(model), Path(keras_home)], writable=[Path(folder)]))
     limit_memory(int(memory))
+    limit_files(int(memory), _MOST_OPEN)
     waiting: Waiting = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(asked, waiting), daemon=True).start()
     _serve(answers, waiting, missing, Bounds(model, int(memory)))
@@ -57,7 +59,9 @@ class Bounds:
         for one in _chain(error):
             denied = isinstance(one, PermissionError) or type(one).__name__ == "PermissionDeniedError"  # TensorFlow's
             if denied and self.model not in str(one):  # else the file itself cannot be read
-                what = f"the model tried to reach files outside of its folder, or the network: {one_line(one)}"
+                what = (
+                    f"the model tried to reach files outside of its folder, the network or a program: {one_line(one)}"
+                )
                 do = "Export the network without that, or, if you know the file's author, set EDGEKIT_ISOLATE=off"
                 return SourceError(what, where=self.model, do=do)
         return None

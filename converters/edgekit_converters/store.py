@@ -4,6 +4,7 @@ Bytes under a key that says what they were made from.
 Rules:
 - a key is a digest of content: of the model, the data, the recipe and the plan, and, in every key, of edgekit's own
   code and of the tools that make artifacts. Nothing ever needs to be declared stale;
+- an entry that another user could have written (`strict_modes`) is not there, and nothing is put beside it;
 - a store may forget at any time and never fails a build: what cannot be read is not there, what cannot be written is
   made again next time;
 - an entry is written beside its name and moved there, and carries a checksum: two builds at once, a full disk or a
@@ -32,6 +33,7 @@ import xxhash
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.engines import ENGINES
 from edgekit_runtime.errors import BundleError
+from edgekit_runtime.strict_modes import first_unsafe, read_own
 from edgekit_runtime.whole_file import write_cache
 
 __all__ = ["NO_STORE", "DiskStore", "StageStore", "cached_json", "code_digest", "default_folder", "get_json", "key"]
@@ -103,9 +105,8 @@ class DiskStore:
 
     def get(self, key: str) -> bytes | None:
         path = self._path(key)
-        try:
-            stored = path.read_bytes()
-        except OSError:
+        stored = read_own(path, self._max_bytes)
+        if stored is None:
             return None
         data = stored[len(_MAGIC) + 16 :]
         if stored[: len(_MAGIC) + 16] != _MAGIC + xxhash.xxh3_128_digest(data):
@@ -120,6 +121,9 @@ class DiskStore:
         path = self._path(key)
         size = len(data) + len(_MAGIC) + 16
         if size > self._max_bytes:
+            return
+        if unsafe := first_unsafe(self._folder):
+            self.failure = f"{unsafe.where}: {unsafe.what}. {unsafe.do}"
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -4,13 +4,13 @@ Read its tools and the model, write in one folder, and compute.
     missing = build_wall(Wall(readable=[model], writable=[folder]))       # () where all of it holds
 
 Rules:
-- the wall is built before anything is imported that starts threads, and can never be taken down; children inherit it;
+- the wall is built before anything is imported that starts threads, and can never be taken down;
 - files: Landlock (Linux 5.13). Nothing is read but the system's and Python's own folders and what is named; nothing is
   written but in what is named;
-- network: seccomp. No socket of any kind is made, no file's rights, owner, times or attributes are changed, no other
-  process is traced or signalled, and no limits or priorities of another one are changed. A child that was forked cannot
-  signal its own
-  threads: its abort() ends it by a fault instead;
+- everything else: seccomp, an allow list of system calls. No socket and no other process is made, and no other one is
+  signalled, traced or slowed down; no file's rights, owner, times or attributes are changed;
+- no memory is shared, in any of the ways that Linux has: one process and what it takes of its own are all to bound;
+- root keeps no right of root's but to read files;
 - where a part is not to be had the rest is built, and the part is named.
 """
 
@@ -24,8 +24,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
-__all__ = ["FILES", "NETWORK", "Wall", "build_wall", "landlock_version", "missing_parts", "seccomp_fits"]
+__all__ = [
+    "FILES",
+    "NETWORK",
+    "Wall",
+    "build_wall",
+    "filter_calls",
+    "landlock_version",
+    "missing_parts",
+    "seccomp_fits",
+]
 
 FILES, NETWORK = "files", "network"
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # Landlock's system calls, on every processor
@@ -47,30 +57,49 @@ _SYSTEM = (
     *("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf"),
     *("/etc/os-release", "/etc/mime.types"),
 )
-_EACCES = 13
+_EACCES, _ENOSYS = 13, 38
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-# Names of system calls, and their numbers on x86_64 and aarch64; -1 where there is none.
-_REFUSED = {
-    "socket": (41, 198), "io_uring_setup": (425, 425), "truncate": (76, 45), "chmod": (90, -1), "fchmod": (91, 52),
-    "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, -1), "fchown": (93, 55), "lchown": (94, -1),
-    "fchownat": (260, 54), "utime": (132, -1), "utimes": (235, -1), "futimesat": (261, -1), "utimensat": (280, 88),
-    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "removexattr": (197, 14),
-    "lremovexattr": (198, 15),
-    "fremovexattr": (199, 16), "setxattrat": (463, 463), "removexattrat": (466, 466), "ptrace": (101, 117),
-    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438), "kill": (62, 129),
-    "pidfd_send_signal": (424, 424), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41),
-    "setns": (308, 268),
-    "unshare": (272, 97), "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
-    "keyctl": (250, 219),
-    "add_key": (248, 217), "request_key": (249, 218), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240), "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119), "sched_setattr": (314, 274), "migrate_pages": (256, 238),
-    "move_pages": (279, 239),
-    "process_madvise": (440, 440),
-}  # fmt: skip
+# What may be called: names, and their numbers on x86_64 and aarch64; - where there is none.
+_ALLOWED = """
+read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68, preadv 295 69, pwritev 296 70,
+preadv2 327 286, pwritev2 328 287, open 2 -, openat 257 56, openat2 437 437, creat 85 -, close 3 57,
+close_range 436 436, stat 4 -1, fstat 5 80, lstat 6 -1, newfstatat 262 79, statx 332 291, statfs 137 43,
+fstatfs 138 44, access 21 -, faccessat 269 48, faccessat2 439 439, lseek 8 62, readlink 89 -, readlinkat 267 78,
+getdents 78 -, getdents64 217 61, getcwd 79 17, chdir 80 49, fchdir 81 50, mkdir 83 -, mkdirat 258 34, rmdir 84 -,
+unlink 87 -, unlinkat 263 35, rename 82 -, renameat 264 38, renameat2 316 276, link 86 -, linkat 265 37,
+symlink 88 -, symlinkat 266 36, ftruncate 77 46, fallocate 285 47, fsync 74 82, fdatasync 75 83,
+sync_file_range 277 84, flock 73 32, dup 32 23, dup2 33 -, dup3 292 24, sendfile 40 71, copy_file_range 326 285,
+fadvise64 221 223, readahead 187 213, umask 95 166, getxattr 191 8, lgetxattr 192 9, fgetxattr 193 10,
+listxattr 194 11, llistxattr 195 12, flistxattr 196 13, munmap 11 215, mprotect 10 226, mremap 25 216,
+madvise 28 233, brk 12 214, mincore 27 232, msync 26 227, membarrier 324 283, mbind 237 235, set_mempolicy 238 237,
+get_mempolicy 239 236, mseal 462 462, map_shadow_stack 453 453, set_robust_list 273 99, get_robust_list 274 100,
+rseq 334 293, set_tid_address 218 96, futex 202 98, futex_waitv 449 449, futex_wake 454 454, futex_wait 455 455,
+futex_requeue 456 456, exit 60 93, exit_group 231 94, arch_prctl 158 -, gettid 186 178, getpid 39 172,
+getppid 110 173, getpgrp 111 -, getpgid 121 155, getsid 124 156, getuid 102 174, geteuid 107 175, getgid 104 176,
+getegid 108 177, getresuid 118 148, getresgid 120 150, getgroups 115 158, capget 125 90, sched_yield 24 124,
+sched_getaffinity 204 123, sched_getparam 143 121, sched_getscheduler 145 120, sched_get_priority_max 146 125,
+sched_get_priority_min 147 126, sched_getattr 315 275, getpriority 140 141, getrusage 98 165, getrlimit 97 163,
+setrlimit 160 164, times 100 153, getcpu 309 168, prctl 157 167, wait4 61 260, waitid 247 95, rt_sigaction 13 134,
+rt_sigprocmask 14 135, rt_sigreturn 15 139, rt_sigpending 127 136, rt_sigtimedwait 128 137, rt_sigsuspend 130 133,
+sigaltstack 131 132, pause 34 -, restart_syscall 219 128, clock_gettime 228 113, clock_getres 229 114,
+clock_nanosleep 230 115, nanosleep 35 101, gettimeofday 96 169, time 201 -, getitimer 36 102, setitimer 38 103,
+alarm 37 -, timer_create 222 107, timer_settime 223 110, timer_gettime 224 108, timer_getoverrun 225 109,
+timer_delete 226 111, timerfd_create 283 85, timerfd_settime 286 86, timerfd_gettime 287 87, poll 7 -, ppoll 271 73,
+select 23 -, pselect6 270 72, epoll_create 213 -, epoll_create1 291 20, epoll_ctl 233 21, epoll_wait 232 -,
+epoll_pwait 281 22, epoll_pwait2 441 441, eventfd 284 -, eventfd2 290 19, pipe 22 -, pipe2 293 59, uname 63 160,
+sysinfo 99 179, getrandom 318 278
+"""
+_NEWEST = 462
+"""Later calls do not exist behind the wall: libraries then take an older one."""
+_Step: TypeAlias = tuple[int, int, int, int]
+_CLONE, _CLONE3, _MMAP, _IOCTL, _FCNTL = (56, 220), (435, 435), (9, 222), (16, 29), (72, 25)
+_THREAD = 0x10000  # CLONE_THREAD
+_SHARED_MEMORY = 0x21  # MAP_SHARED and MAP_ANONYMOUS
+_OF_FILES = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
+_SET_OWNER = (8, 15)  # F_SETOWN, F_SETOWN_EX: the kernel would signal another process
 # Allowed where the first argument is this process's number, or one of these.
 _OF_ITSELF = {"tgkill": (234, 131, ()), "prlimit64": (302, 261, (0,)), "sched_setaffinity": (203, 122, (0,))}
-_FCNTL, _SET_OWNER = (72, 25), (8, 15)  # F_SETOWN, F_SETOWN_EX: the kernel would signal another process
+_READ_ANY = 1 << 2  # CAP_DAC_READ_SEARCH: root may convert what another user keeps to himself
 
 
 @dataclass(frozen=True)
@@ -98,8 +127,13 @@ def build_wall(wall: Wall) -> tuple[str, ...]:
         _call("prctl", 38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS: no set-uid program leads out
     if FILES not in missing:
         _restrict_files(wall, landlock_version())
+    if sys.platform == "linux":
+        _drop_capabilities()
     if NETWORK not in missing:
-        _refuse_calls(*_ARCHITECTURES[platform.machine()])
+        steps = filter_calls(platform.machine())
+        code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
+        program = struct.pack("@HP", len(steps), ctypes.addressof(code))
+        _call("prctl", 22, 2, program, 0, 0)  # PR_SET_SECCOMP, by a filter
     return missing
 
 
@@ -151,25 +185,44 @@ def _allow(rules: int, place: str, access: int) -> None:
         os.close(descriptor)
 
 
-def _refuse_calls(architecture: int, column: int) -> None:
-    numbers = sorted(entry[column] for entry in _REFUSED.values() if entry[column] >= 0)
-    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
-    refuse, allow, kill = 0x00050000 | _EACCES, 0x7FFF0000, 0x80000000
-    steps = [(load, 0, 0, 4), (equal, 1, 0, architecture), (give, 0, 0, kill), (load, 0, 0, 0)]
-    steps += [(at_least, 0, 1, 0x40000000), (give, 0, 0, refuse)]  # the second numbering of an x86's calls
-    for number in numbers:
-        steps += [(equal, 0, 1, number), (give, 0, 0, refuse)]
-    for *columns, others in _OF_ITSELF.values():  # the lower half of the first argument, which is an int
-        allowed = [os.getpid(), *others]
-        steps += [(equal, 0, 3 + len(allowed), columns[column]), (load, 0, 0, 16)]
-        steps += [(equal, len(allowed) - i, 0, one) for i, one in enumerate(allowed)]
-        steps += [(give, 0, 0, refuse), (give, 0, 0, allow)]
-    steps += [(equal, 0, 3 + len(_SET_OWNER), _FCNTL[column]), (load, 0, 0, 24)]
-    steps += [(equal, len(_SET_OWNER) - i, 0, one) for i, one in enumerate(_SET_OWNER)]
-    steps += [(give, 0, 0, allow), (give, 0, 0, refuse), (give, 0, 0, allow)]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
-    program = struct.pack("@HP", len(steps), ctypes.addressof(code))
-    _call("prctl", 22, 2, program, 0, 0)  # PR_SET_SECCOMP, by a filter
+def _drop_capabilities() -> None:
+    """Of root, or another user who has some. What is kept reads files, within Landlock's."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    kept = int(status.partition("CapPrm:")[2].split()[0], 16) & _READ_ANY
+    _call("capset", struct.pack("=Ii", 0x20080522, 0), struct.pack("=6I", kept, kept, 0, 0, 0, 0))
+
+
+def filter_calls(machine: str) -> list[_Step]:
+    """seccomp's program: code, jump if true, jump if false, and a number, of each step."""
+    architecture, column = _ARCHITECTURES[machine]
+    load, equal, at_least, has, mask, give = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+    refuse, none, kill = (give, 0, 0, 0x50000 | _EACCES), (give, 0, 0, 0x50000 | _ENOSYS), (give, 0, 0, 0x80000000)
+    allow = (give, 0, 0, 0x7FFF0000)
+
+    def argument(number: int) -> _Step:
+        """Its lower half, which is all that the kernel looks at in an int."""
+        return load, 0, 0, 16 + 8 * number
+
+    def one_of(values: Sequence[int], then: _Step, otherwise: _Step) -> list[_Step]:
+        return [*((equal, len(values) - i, 0, one) for i, one in enumerate(values)), otherwise, then]
+
+    judged: dict[int, list[_Step]] = {
+        _CLONE3[column]: [none],  # its flags lie where no filter looks: the C library then calls clone
+        _CLONE[column]: [argument(0), (has, 0, 1, _THREAD), allow, refuse],
+        _MMAP[column]: [argument(3), (mask, 0, 0, _SHARED_MEMORY), *one_of([_SHARED_MEMORY], refuse, allow)],
+        _IOCTL[column]: [argument(1), *one_of(_OF_FILES, allow, refuse)],
+        _FCNTL[column]: [argument(1), *one_of(_SET_OWNER, refuse, allow)],
+    }
+    for *columns, others in _OF_ITSELF.values():
+        judged[columns[column]] = [argument(0), *one_of([os.getpid(), *others], allow, refuse)]
+    numbers = (entry.split()[1 + column] for entry in _ALLOWED.replace("\n", " ").split(","))
+    judged |= {int(number): [allow] for number in numbers if number != "-"}
+
+    steps: list[_Step] = [(load, 0, 0, 4), (equal, 1, 0, architecture), kill, (load, 0, 0, 0)]
+    steps += [(at_least, 0, 1, 0x40000000), refuse]  # the second numbering of an x86's calls
+    for number, then in judged.items():
+        steps += [(equal, 0, len(then), number), *then]
+    return [*steps, (at_least, 0, 1, _NEWEST + 1), none, refuse]
 
 
 def _call(name: str, *arguments: object) -> int:

@@ -35,9 +35,9 @@ from typing import Any
 
 from edgekit_profiles.errors import AnchorError
 from edgekit_profiles.profile import Anchor, Profile
-from edgekit_profiles.schema import read_regular
 from edgekit_profiles.workload import constants
 from edgekit_runtime.bundle.codec import read_json
+from edgekit_runtime.whole_file import read_regular
 
 __all__ = [
     "ANCHOR_MODEL",

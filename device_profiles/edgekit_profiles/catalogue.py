@@ -33,9 +33,9 @@ from edgekit_profiles.errors import CannotEstimateError, ProfileError, UnknownPr
 from edgekit_profiles.estimate import estimate
 from edgekit_profiles.profile import Profile, in_mode, known_types
 from edgekit_profiles.reading import mistakes_of, read
-from edgekit_profiles.schema import read_regular
 from edgekit_profiles.wheels import installable
 from edgekit_profiles.workload import Precision, mobilenet_v1
+from edgekit_runtime.whole_file import read_regular
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable

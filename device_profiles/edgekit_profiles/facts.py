@@ -1,8 +1,9 @@
 """What a board says of itself, read from the files in which Linux says it.
 
 Rules: nothing is run and nothing but files is read, so that a copy of them gives the same anywhere (`root`); what a
-file does not say is empty, never guessed; the user land decides what installs, not the kernel: a Raspberry Pi with a
-64-bit kernel and a 32-bit user land is a 32-bit board, which the machine name of the kernel would hide.
+file does not say, or says beyond measure, is empty, never guessed; the user land decides what installs, not the
+kernel: a Raspberry Pi with a 64-bit kernel and a 32-bit user land is a 32-bit board, which the machine name of the
+kernel would hide.
 
     facts = read_facts()                     # this machine
     facts = read_facts(Path("captured"))     # captured/proc/cpuinfo, captured/etc/os-release, ...
@@ -17,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgekit_profiles.profile import CoreType, features_of, identify
-from edgekit_profiles.schema import open_regular
+from edgekit_runtime.whole_file import open_regular
 
 __all__ = ["BoardFacts", "Cluster", "read_facts"]
 
 _ELF = {(1, 40): "armv7l", (2, 183): "aarch64", (2, 62): "x86_64", (2, 243): "riscv64", (1, 3): "i686"}
-_MOST = 4 << 20
+_MOST, _MOST_CORES, _MOST_TEXT = 4 << 20, 4096, 1000
+_NUMBER = r"[0-9]{1,12}"
 _ARMV6 = {(0x41, 0xB76)}
 
 
@@ -70,12 +72,12 @@ def read_facts(root: Path | None = None) -> BoardFacts:
     cpuinfo = _text(top / "proc/cpuinfo")
     text = _text(top / "etc/os-release") or _text(top / "usr/lib/os-release")
     found = re.findall(r"^([A-Z_]+)=(.*)$", text, re.MULTILINE)
-    release = {name: value.strip().strip("\"'") for name, value in found}
+    release = {name: value.strip().strip("\"'")[:_MOST_TEXT] for name, value in found}
     # Processor -> (implementer, part); (0, 0) where it does not identify itself so, as on x86
     kinds = {}
     for block in re.split(r"\n\s*\n", cpuinfo):
         number, implementer, part = (_field(block, name) for name in ("processor", "CPU implementer", "CPU part"))
-        if number.isdecimal():
+        if re.fullmatch(_NUMBER, number):
             kinds[int(number)] = (_hex(implementer), _hex(part))
     machine = _machine(top, set(kinds.values()))
     if root is None:
@@ -84,7 +86,7 @@ def read_facts(root: Path | None = None) -> BoardFacts:
         python = platform.python_version()
     else:
         python = next(iter(_pythons(top)), "").removeprefix("usr/bin/python")
-    memory = re.search(r"^MemTotal:\s*(\d+) kB", _text(top / "proc/meminfo"), re.MULTILINE)
+    memory = re.search(rf"^MemTotal:\s*({_NUMBER}) kB", _text(top / "proc/meminfo"), re.MULTILINE)
     return BoardFacts(
         model=_tree(top, "model").strip() or _field(cpuinfo, "Model"),
         compatible=tuple(entry for entry in _tree(top, "compatible").split("\0") if entry.strip()),
@@ -116,19 +118,16 @@ def _text(path: Path) -> str:
 def _tree(top: Path, name: str) -> str:
     """A property of the device tree's root: strings that each end with a zero byte."""
     found = _text(top / "proc/device-tree" / name) or _text(top / "sys/firmware/devicetree/base" / name)
-    return found.rstrip("\0\n").replace("\n", "\0")
+    return found[:_MOST_TEXT].rstrip("\0\n").replace("\n", "\0")
 
 
 def _field(text: str, name: str) -> str:
     found = re.search(rf"^{re.escape(name)}\s*:[ \t]*(.*)$", text, re.MULTILINE)
-    return found[1].strip() if found else ""
+    return found[1].strip()[:_MOST_TEXT] if found else ""
 
 
 def _hex(text: str) -> int:
-    try:
-        return int(text, 16)
-    except ValueError:
-        return 0
+    return int(text, 16) if re.fullmatch(r"(?:0x)?[0-9a-fA-F]{1,8}", text) else 0
 
 
 def _machine(top: Path, kinds: set[tuple[int, int]]) -> str:
@@ -147,7 +146,7 @@ def _clusters(top: Path, kinds: dict[int, tuple[int, int]], machine: str) -> tup
     clocks: dict[int, float] = {}  # gigahertz that a processor is allowed now, which a power mode or an overclock sets
     for policy in sorted((top / "sys/devices/system/cpu/cpufreq").glob("policy*")):
         khz = _text(policy / "scaling_max_freq").strip() or _text(policy / "cpuinfo_max_freq").strip()
-        if khz.isdecimal():
+        if re.fullmatch(_NUMBER, khz):
             clocks |= dict.fromkeys(_online(_text(policy / "related_cpus").replace(" ", ",")), int(khz) / 1e6)
     groups: dict[str, tuple[CoreType | None, list[int]]] = {}
     for number, (implementer, part) in sorted(kinds.items()):
@@ -171,8 +170,11 @@ def _clusters(top: Path, kinds: dict[int, tuple[int, int]], machine: str) -> tup
 def _online(text: str) -> set[int]:
     """`0-3,6` is 0, 1, 2, 3 and 6."""
     found: set[int] = set()
-    for low, high in re.findall(r"(\d+)(?:-(\d+))?", text):
-        found.update(range(int(low), min(int(high or low), int(low) + 4096) + 1))
+    left = _MOST_CORES
+    for low, high in re.findall(rf"({_NUMBER})(?:-({_NUMBER}))?", text):
+        named = range(int(low), int(high or low) + 1)[:left]
+        found.update(named)
+        left -= len(named)
     return found
 
 
@@ -191,7 +193,7 @@ def _pythons(top: Path) -> list[str]:
         names = sorted(path.name for path in (top / "usr/bin").glob("python3.*"))
     except OSError:
         return []
-    names = [name for name in names if re.fullmatch(r"python3\.\d+", name)]
+    names = [name for name in names if re.fullmatch(r"python3\.[0-9]{1,2}", name)]
     try:
         meant = (top / "usr/bin/python3").readlink().name
     except OSError:
@@ -209,7 +211,7 @@ def _glibc(top: Path, *, live: bool) -> str:
         return said.removeprefix("glibc ").strip()
     for pattern in ("usr/lib/*/libc.so.6", "lib/*/libc.so.6", "usr/lib*/libc.so.6", "lib*/libc.so.6"):
         for path in sorted(top.glob(pattern)):
-            found = re.search(rb"GNU C Library .*?version (\d+\.\d+)", _bytes(path))
+            found = re.search(rb"GNU C Library .*?version ([0-9]{1,3}\.[0-9]{1,3})", _bytes(path))
             if found:
                 return found[1].decode()
     return ""

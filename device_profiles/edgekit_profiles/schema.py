@@ -1,6 +1,5 @@
-"""A TOML table taken apart key by key, from a regular file of a bounded size.
+"""A TOML table taken apart key by key.
 
-    text = read_regular(Path("boards/our-gateway.toml"), 1 << 20).decode("utf-8")
     table = Table(parse_toml(text), "boards/our-gateway.toml")
     name, threads = table.text("name"), table.integer("threads"); table.done(); table.refuse()
 
@@ -9,26 +8,20 @@ Rules:
 - a mistake is noted and a stand-in returned, so that one reading finds all of a file; of one key the first mistake
   counts, and none within a table that is a mistake itself;
 - `stop` ends a part that has no stand-in, and `part` continues after it; `done` notes the keys that were not read;
-  `refuse` raises what was noted, before a caller uses the values;
-- a pipe or a device may never end, so it is refused before it is read, and so is a file that is too large;
-- a file is opened first and looked at then: it cannot be exchanged in between.
+  `refuse` raises what was noted, before a caller uses the values.
 """
 
 from __future__ import annotations
 
 import difflib
-import errno
-import os
-import stat
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from edgekit_profiles.errors import ProfileError
 from edgekit_runtime.errors import EdgekitError, sentences
 
-__all__ = ["Table", "open_regular", "parse_toml", "read_regular", "refuse"]
+__all__ = ["Table", "parse_toml", "refuse"]
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -252,24 +245,3 @@ def _kind(value: Any) -> str:
 def _suggestion(word: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1)
     return f"Did you mean '{close[0]}'?" if close else ""
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """To be read, without waiting for anybody.
-
-    Raises OSError, with a sentence as its strerror, for what is no regular file.
-    """
-    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return file
-    file.close()
-    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-
-
-def read_regular(path: Path, most: int) -> bytes:
-    """Read a regular file of at most `most` bytes. Raises OSError, with a sentence."""
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise OSError(errno.EFBIG, f"{size:,} bytes are more than it may have ({most:,})", str(path))
-        return file.read(most)

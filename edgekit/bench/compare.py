@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgekit.bench.conditions import LEAST_S
-from edgekit_profiles.schema import read_regular
 from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.errors import BundleError, EdgekitError
 from edgekit_runtime.strict_json import strict_json
+from edgekit_runtime.whole_file import read_regular
 
 __all__ = [
     "BenchComparison",

@@ -37,6 +37,7 @@ from edgekit_runtime.engines import available
 from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.errors import EdgekitError, EngineError, shorten
 from edgekit_runtime.jobs import ask, bundle_job
+from edgekit_runtime.strict_modes import first_unsafe
 
 if TYPE_CHECKING:
     from edgekit_profiles import Profile
@@ -62,6 +63,8 @@ def environment(engine: str, version: str, folder: Path | None = None, run: Run 
     if available().get(engine) == version:
         return Path(sys.executable)
     folder = (folder or state_dir()) / "runtimes"
+    if unsafe := first_unsafe(folder):  # what lies there is run
+        raise NoEnvironmentError(unsafe.what, where=str(unsafe.where), do=unsafe.do)
     place = folder / f"{engine}-{version}-cp{sys.version_info[0]}{sys.version_info[1]}"
     python = place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if (place / _READY).is_file() and python.exists():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,10 +137,12 @@ def bench(
             )
         with console_progress() as progress:
             found = measure(bundle, setup, load, progress=progress)
-    compared = compare(then, found) if then is not None else None
-    if compared is not None:
-        found["compared"] = compared.as_json()
-    code = report(found, lambda record: [*bench_lines(record), *comparison_lines(old, compared)], output, as_json)
+    with board.answered():
+        compared = compare(then, found) if then is not None else None
+        if compared is not None:
+            found["compared"] = compared.as_json()
+        lines = [*bench_lines(found), *comparison_lines(old, compared)]
+    code = report(found, lines, output, as_json)
     return 1 if compared is not None and compared.refused else code
 
 
@@ -152,6 +154,12 @@ class _BenchTarget:
     port: int | None
     identity: Path | None
     prefix: str
+
+    def answered(self) -> AbstractContextManager[None]:
+        """Around work on the record, which is the board's own where there is one."""
+        from edgekit.shipping import answered_by
+
+        return nullcontext() if self.to is None else answered_by(self.to)
 
     def measure(self, bundle: Path, asked: dict[str, Any]) -> dict[str, Any]:
         """Run the same command on the board and return its record."""
@@ -196,14 +204,12 @@ def _setup_and_load(asked: dict[str, Any]) -> tuple[BenchSetup, Load]:
     return BenchSetup(batching=batching, **{name: asked[name] for name in names}), load
 
 
-def report(
-    found: dict[str, Any], lines: Callable[[dict[str, Any]], list[str]], output: Path | None, as_json: bool
-) -> int:
+def report(found: dict[str, Any], lines: list[str], output: Path | None, as_json: bool) -> int:
     """Print, then write: a disk that is full by now costs the file and not the figures."""
     if as_json:
         print_json(found)
     else:
-        for line in lines(found):
+        for line in lines:
             say(line)
     if output is not None:
         from edgekit.errors import OutputError, error_line

@@ -174,7 +174,7 @@ def _pack(bundle: Path, output: Path, as_json: bool, of_it: dict[str, Any], opti
 
 
 def _push(bundle: Path, address: str, as_json: bool, of_it: dict[str, Any], options: dict[str, Any]) -> None:
-    from edgekit.shipping import Address, PushRequest, push
+    from edgekit.shipping import Address, PushRequest, answered_by, push
 
     anchor_file = of_it["anchor_file"]
     if anchor_file is not None:
@@ -193,7 +193,9 @@ def _push(bundle: Path, address: str, as_json: bool, of_it: dict[str, Any], opti
     if anchor_file is not None:
         write_json(anchor_file, done.anchors or {})
     if not as_json:
-        for line in _pushed_lines(done, to):
+        with answered_by(address):
+            lines = list(_pushed_lines(done, to))
+        for line in lines:
             say(line)
         return
     board = done.board.detected

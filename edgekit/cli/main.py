@@ -22,6 +22,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -206,7 +207,7 @@ def _execute(arguments: list[str]) -> int:
     # Looked for, not parsed: what click refuses to parse is reported as JSON too, and no value of ours is spelt so.
     as_json = "--json" in arguments
     try:
-        code = cli.main(arguments, prog_name="edgekit", standalone_mode=False)
+        code = _run(arguments)
     except (click.Abort, KeyboardInterrupt):
         _report(as_json, "interrupted", {"code": "interrupted", "what": "interrupted", "where": "", "do": ""})
         return 130
@@ -240,6 +241,16 @@ def _execute(arguments: list[str]) -> int:
         _report(as_json, f"error: {what}. {do} [internal]", error_json)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _run(arguments: list[str]) -> object:
+    """Raises what the commands raise, and UsageError for a name that no file can have here."""
+    try:
+        return cli.main(arguments, prog_name="edgekit", standalone_mode=False)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise click.UsageError(f"{Path(str(error.filename)).name:.40}...: a name too long for a file here") from error
 
 
 def _memory_error(error: BaseException | None, arguments: Sequence[str]) -> EdgekitError | None:

@@ -34,6 +34,7 @@ from edgekit.emulation.board import Image
 from edgekit.emulation.errors import EmulationError, EmulatorMissingError, MirrorUpdatingError, UserlandError
 from edgekit_runtime.board import state_dir
 from edgekit_runtime.bundle.codec import json_text, read_json
+from edgekit_runtime.strict_modes import first_unsafe
 from edgekit_runtime.whole_file import take
 
 __all__ = ["Deb", "Userland", "cache_root", "fetch", "make_folder", "sources", "userland"]
@@ -181,9 +182,11 @@ def cache_root(folder: Path | None = None) -> Path:
 def make_folder(root: Path, name: str, make: Callable[[Path], None]) -> Path:
     """The folder of that name below the root, made where it is missing.
 
-    Raises what `make` raises, and UserlandError where the disk refuses.
+    Raises what `make` raises, and UserlandError where the disk refuses, or where other users could change it.
     """
     final = root / name
+    if unsafe := first_unsafe(final):  # what lies there is run
+        raise UserlandError(unsafe.what, where=str(unsafe.where), do=unsafe.do)
     if final.is_dir():
         return final
     try:

@@ -31,7 +31,8 @@ from urllib.parse import urlsplit
 
 from edgekit.fleet.alerts import KINDS, Boards, Rules
 from edgekit.fleet.errors import FleetError
-from edgekit_profiles.schema import Table, parse_toml, read_regular
+from edgekit_profiles.schema import Table, parse_toml
+from edgekit_runtime.whole_file import read_regular
 
 __all__ = ["read_rules"]
 

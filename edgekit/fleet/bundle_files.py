@@ -40,9 +40,8 @@ def read_bundle_facts(path: Path) -> tuple[RolloutBundle, bytes]:
     target = manifest.target
     compatible = tuple(dict.fromkeys((target.profile, *manifest.compatible)))
     digest = hashlib.sha256(data).hexdigest()
-    return RolloutBundle(
-        manifest.name, manifest.version, target.profile, compatible, digest, header.digest[:12], len(data)
-    ), data
+    name, version = manifest.name[:64], manifest.version[:64]  # as boards report them
+    return RolloutBundle(name, version, target.profile, compatible, digest, header.digest[:12], len(data)), data
 
 
 def bundles_beside(store: str) -> Path:

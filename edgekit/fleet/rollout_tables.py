@@ -233,7 +233,12 @@ class RolloutTables:
                 ),
             ).rowcount  # fmt: skip
             if changed:
-                self._order(batch, rollout.id, after.state, after.wave, rollout.rev, rollout.undo_rev, now_ms)
+                undo_rev = rollout.undo_rev
+                if after.state == "undoing" and before.state != "undoing":  # boards take no number below their last
+                    ((last,),) = batch.execute("SELECT max(undo_rev) FROM rollout").fetchall()
+                    undo_rev = undo_rev if last == undo_rev else int(last) + 1
+                    batch.execute("UPDATE rollout SET undo_rev = ? WHERE id = ?", (undo_rev, rollout.id))
+                self._order(batch, rollout.id, after.state, after.wave, rollout.rev, undo_rev, now_ms)
         return bool(changed)
 
     def _order(self, batch: Any, number: int, state: State, wave: int, rev: int, undo_rev: int, now_ms: int) -> None:

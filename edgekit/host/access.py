@@ -28,6 +28,7 @@ from pathlib import Path
 
 from edgekit.host.errors import RequestError, ServeError
 from edgekit_runtime.strict_modes import first_unsafe
+from edgekit_runtime.whole_file import read_regular
 
 __all__ = ["Client", "Tokens"]
 
@@ -85,13 +86,10 @@ class Tokens:
         if unsafe := first_unsafe(path):
             raise ServeError(unsafe.what, where=str(unsafe.where), do=unsafe.do, code="serve-tokens")
         try:
-            with path.open("rb") as file:
-                text = file.read(_MOST_BYTES + 1).decode()
+            text = read_regular(path, _MOST_BYTES).decode()
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
             raise _wrong(f"the tokens cannot be read: {why}", str(path)) from error
-        if len(text) > _MOST_BYTES:
-            raise _wrong(f"the file is larger than {_MOST_BYTES} bytes", str(path))
         lines = enumerate(text.splitlines(), 1)
         clients = [_client(line, f"{path}, line {number}") for number, line in lines if line.split("#", 1)[0].strip()]
         if not clients:

@@ -5,11 +5,13 @@ plan         the engine, its version, names, and the service
 resolve      a board's machine, Python and glibc; exact versions for it, by uv
 wheelhouse   the wheels themselves, and Debian's packages for what has none
 package      a folder that installs all of it on a board; deb: the same as a Debian package
+answers      what a board may say, which is a stranger's data
 push         the same over ssh, with a self-test and a timing there; a second time only what changed
 """
 
 from __future__ import annotations
 
+from edgekit.shipping.answers import answered_by
 from edgekit.shipping.deb import pack_deb
 from edgekit.shipping.errors import (
     BoardRefusedError,
@@ -42,6 +44,7 @@ __all__ = [
     "WheelFile",
     "WheelTarget",
     "Wheelhouse",
+    "answered_by",
     "bench_on",
     "collect",
     "pack",

@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import io
+import re
 import shlex
 import tarfile
 import tempfile
@@ -23,19 +24,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgekit.shipping.answers import answered_by, probe_words
 from edgekit.shipping.errors import BoardRefusedError, ShippingError
 from edgekit.shipping.package import Approve, PackageRequest, PackageResult, pack, packed_files
 from edgekit.shipping.plan import package_name
 from edgekit.shipping.ssh import Address, CommandResult, RemoteBoard, SshConnection, probe, profile_for, script
+from edgekit_profiles.anchors import parse_anchor_file
 from edgekit_runtime.bundle.codec import read_json
 
 if TYPE_CHECKING:
     from edgekit_profiles import Catalogue, Profile
 
-__all__ = ["PushRequest", "PushResult", "bench_on", "push", "send"]
+__all__ = ["PushRequest", "PushResult", "bench_on", "missing_files", "push", "send"]
 
 _SMALL = 1 << 20
 _UNPACKED = 3.5  # an environment's size on the disk against that of its wheels, rounded up
+_WHERE = 'printf "uid %s\\nhome %s\\n" "$(id -u)" "${XDG_DATA_HOME:-$HOME/.local/share}"'
 _INSTALL_S, _BENCH_S = 3600.0, 3600.0
 _AS_BEFORE = "The active bundle there stays active"
 _NO_KEY = (
@@ -138,7 +142,9 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
         if request.measure:
             say("timing MobileNetV1 there")
             measure = _on_board(prefix, "profiles", "measure", "--anchors", f"{prefix}/anchors", "--json")
-            anchors = _record(connection.run(measure), request.address.to)
+            done = connection.run(measure)
+            anchors = _record(done, request.address.to)
+            parse_anchor_file(done.out, request.address.to)
     return PushResult(packed, board, prefix, sent, kept, size, lines, selftest, record, anchors)
 
 
@@ -152,10 +158,10 @@ def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix:
 
     name = package_name(read_bundle(bundle).manifest.name)
     with SshConnection(address) as connection:
-        home = connection.check('printf "%s\\n%s\\n" "$(id -u)" "${XDG_DATA_HOME:-$HOME/.local/share}"').splitlines()
-        place = _place(home[0] == "0", home[1], name, prefix)
+        board = probe_words(connection.check(_WHERE))
+        place = _place(board["uid"][-1:] == ["0"], (board["home"] or [""])[-1], name, prefix)
         there = connection.run('sha256sum <"$1/model/current/bundle.ekb"', place)
-        if there.code != 0 or there.out.split()[0] != sha256_of(bundle):
+        if there.code != 0 or there.out[:64] != sha256_of(bundle):
             what = "another bundle of that name is installed there" if there.code == 0 else "it is not installed there"
             there_too = f" --prefix {shlex.quote(prefix)}" if prefix else ""
             raise ShippingError(what, where=address.to, do=f"Run: edgekit deploy {bundle} {address.to}{there_too}")
@@ -169,6 +175,8 @@ def _place(root: bool, home: str, name: str, prefix: str) -> str:
         raise ShippingError(f"{prefix!r:.80} is no absolute path", where="--prefix", do="Begin it with /")
     if prefix and not prefix.strip("/"):
         raise ShippingError("/ itself is no place for it", where="--prefix", do="Name a folder below it")
+    if not (prefix or root or home):
+        raise ShippingError("the board does not say where its data goes", do="Name a folder there with --prefix")
     return prefix.rstrip("/") or f"{'/opt' if root else home}/edgekit/{name}"
 
 
@@ -179,13 +187,13 @@ def send(connection: SshConnection, packed: PackageResult, prefix: str, say: Say
     places = {digest: packed.path / name for name, digest in files.items()}
     sent, size = 0, 0
     for _ in range(2):
-        wanted = _missing_files(connection, prefix, places)
+        wanted = missing_files(connection, prefix, places)
         if not wanted:
             break
         say(f"sending {len(wanted)} of {len(places)} files")
         sent, size = sent + len(wanted), size + _send_files(connection, prefix, places, wanted)
     else:
-        if _missing_files(connection, prefix, places):
+        if missing_files(connection, prefix, places):
             raise ShippingError(
                 "files arrive there damaged, twice", where=connection.address.to, do="Is its disk sound?"
             )
@@ -194,11 +202,13 @@ def send(connection: SshConnection, packed: PackageResult, prefix: str, say: Say
     return sent, max(len(places) - sent, 0), size
 
 
-def _missing_files(connection: SshConnection, prefix: str, places: dict[str, Path]) -> dict[str, int]:
+def missing_files(connection: SshConnection, prefix: str, places: dict[str, Path]) -> dict[str, int]:
     """What the board lacks: SHA-256 -> bytes that came of it in an earlier try."""
     asked = "".join(f"{digest} {path.stat().st_size}\n" for digest, path in sorted(places.items())).encode()
-    lines = [line.split() for line in _store(connection, prefix, "wanted", given=asked).splitlines()]
-    return {digest: int(have) for digest, have in lines if digest in places}
+    said = re.findall(
+        r"^([0-9a-f]{64}) ([0-9]{1,15})$", _store(connection, prefix, "wanted", given=asked), re.MULTILINE
+    )
+    return {digest: min(int(have), places[digest].stat().st_size) for digest, have in said if digest in places}
 
 
 def _send_files(connection: SshConnection, prefix: str, places: dict[str, Path], wanted: dict[str, int]) -> int:
@@ -261,7 +271,9 @@ def _record(done: CommandResult, where: str) -> dict[str, Any]:
         last = (done.err.strip().splitlines() or ["it said nothing"])[-1]
         raise ShippingError(f"it gave no result: {last}", where=where) from error
     if "error" in record:
-        raise ShippingError(record["error"]["what"], where=where, do=record["error"]["do"])
+        with answered_by(where):
+            what, do = str(record["error"]["what"]), str(record["error"]["do"])
+        raise ShippingError(what, where=where, do=do)
     return record
 
 

@@ -12,7 +12,7 @@ Rules:
 - a key that was named is the one that is used: ssh itself only warns where there is no such file, and takes another;
 - an error of ssh becomes an error that says what to do;
 - the probe needs only sh: it reads a fixed list of small files and writes nothing; the code that looks at a board here
-  answers;
+  answers. What a command there prints is bounded, and what the board answers is a stranger's data (`answers`);
 - the installed user land decides which wheels are packed, not the image that a profile was written for; a board that
   cannot take them is refused before a byte is copied.
 """
@@ -26,12 +26,14 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
+from edgekit.shipping.answers import probe_files, probe_words
 from edgekit.shipping.errors import BoardRefusedError, SshError
 from edgekit_profiles import Catalogue, Profile, runtime_python
 from edgekit_runtime.errors import shorten
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Address", "CommandResult", "RemoteBoard", "SshConnection", "probe", "profile_for", "script"]
 
 _CONNECT_S = 20
+_MOST, _LOOK_S = 16 << 20, 0.2
 _SSH_FAILED = 255
 _REASONS = (
     (
@@ -155,28 +158,37 @@ class SshConnection:
         self._close()
 
     def run(
-        self, script: str, *arguments: str, given: bytes | IO[bytes] | None = None, timeout_s: float | None = 600
+        self, script: str, *arguments: str, given: bytes | IO[bytes] | None = None, timeout_s: float = 600
     ) -> CommandResult:
         """`script` by the board's sh, with its arguments. given: its stdin.
         A failure of ssh itself raises SshError."""
-        command = ["sh", "-c", script, "edgekit", *arguments]
-        stdin: dict[str, Any] = {"input": given} if isinstance(given, bytes) else {"stdin": given or subprocess.DEVNULL}
-        try:
-            done: subprocess.CompletedProcess[bytes] = subprocess.run(
-                [*self._base(), "--", self.address.to, shlex.join(command)],
-                capture_output=True,
-                timeout=timeout_s,
-                check=False,
-                **stdin,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise self._failed(
-                f"a command there did not end within {timeout_s:.0f} s", "Is the board very busy?"
-            ) from error
-        out, err = (output.decode("utf-8", "replace") for output in (done.stdout, done.stderr))
-        if done.returncode == _SSH_FAILED:
+        command = [*self._base(), "--", self.address.to, shlex.join(["sh", "-c", script, "edgekit", *arguments])]
+        stdin = subprocess.PIPE if isinstance(given, bytes) else given or subprocess.DEVNULL
+        with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ssh:
+            try:
+                printed = self._printed(ssh, given if isinstance(given, bytes) else None, timeout_s)
+            except BaseException:
+                ssh.kill()
+                raise
+        out, err = (output.decode("utf-8", "replace") for output in printed)
+        if ssh.returncode == _SSH_FAILED:
             raise self._why(err)
-        return CommandResult(done.returncode, out, err)
+        return CommandResult(ssh.returncode, out, err)
+
+    def _printed(self, ssh: subprocess.Popen[bytes], given: bytes | None, timeout_s: float) -> tuple[bytes, bytes]:
+        """What it prints until it ends. Raises SshError beyond _MOST bytes, or after timeout_s."""
+        end, ended = time.monotonic() + timeout_s, False
+        while not ended:
+            try:
+                out, err = ssh.communicate(given, timeout=_LOOK_S)
+                ended = True
+            except subprocess.TimeoutExpired as error:
+                out, err, given = error.stdout or b"", error.stderr or b"", None
+            if len(out) + len(err) > _MOST:
+                raise self._failed(f"a command there answered with more than {_MOST >> 20} MiB", "Is it the board?")
+            if not ended and time.monotonic() > end:
+                raise self._failed(f"a command there did not end within {timeout_s:.0f} s", "Is the board very busy?")
+        return out, err
 
     def check(
         self,
@@ -256,36 +268,24 @@ def probe(connection: SshConnection, catalogue: Catalogue, folder: str = "") -> 
     from edgekit_profiles.detect import detect
     from edgekit_profiles.facts import read_facts
 
-    lines = [
-        line.split(" ", 2) for line in connection.check(script("probe"), *([folder] if folder else [])).splitlines()
-    ]
+    out = connection.check(script("probe"), *([folder] if folder else []))
+    said = probe_words(out)
     with tempfile.TemporaryDirectory(prefix="edgekit-board-") as copied:
-        # Files as they stand on the board, below `top`. Paths are the probe's own; any other is passed over.
-        top = Path(copied)
-        for words in lines:
-            if words[0] not in ("file", "head", "link") or len(words) < 3 or ".." in words[1]:
-                continue
-            place = top / words[1].lstrip("/")
+        for name, data in probe_files(out).items():
+            place = Path(copied, name)
             place.parent.mkdir(parents=True, exist_ok=True)
-            if words[0] == "link":
-                if words[2]:
-                    place.symlink_to(words[2])
-            elif not place.exists():
-                place.write_bytes(bytes.fromhex(words[2]))
+            place.write_bytes(data)
         facts = read_facts(Path(copied))
-    named = {words[0]: " ".join(words[1:]) for words in lines if words[0] in ("libc", "uid", "home", "free_kb")}
-    libc = named.get("libc", "").removeprefix("glibc ").strip()
-    pythons = tuple(dict.fromkeys(words[1] for words in lines if words[0] == "python" and len(words) > 1))
-    facts = replace(facts, glibc=libc or facts.glibc, python=pythons[0] if pythons else facts.python)
-    free_kb = named.get("free_kb", "")
+    pythons, libc = tuple(dict.fromkeys(said["python"])), [text.removeprefix("glibc ") for text in said["libc"]]
+    facts = replace(facts, glibc=(libc or [facts.glibc])[-1], python=(pythons or (facts.python,))[0])
     return RemoteBoard(
         detect(facts, catalogue),
         facts,
         pythons,
-        int(free_kb) / 1024 if free_kb.isdecimal() else 0.0,
-        named.get("home", ""),
-        named.get("uid") == "0",
-        tuple(words[1] for words in lines if words[0] == "lacks"),
+        int((said["free_kb"] or ["0"])[-1]) / 1024,
+        (said["home"] or [""])[-1],
+        said["uid"][-1:] == ["0"],
+        tuple(said["lacks"]),
     )
 
 

@@ -15,8 +15,8 @@ Rules:
 - a variable that holds a secret is no child's: what one must know comes over its standard input, and what was encrypted
   gets on no disk by way of a child's core;
 - memory is limited as what the process has written to or may write to (RLIMIT_DATA): `MEMORY_BYTES`, and
-  `PER_MODEL_BYTE` times the file, never more than the machine has. A stricter limit stays, and a system without limits
-  goes without.
+  `PER_MODEL_BYTE` times the file, never more than the machine has. What runs in the child cannot raise it again, a
+  stricter limit stays, and a system without limits goes without.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ __all__ = [
     "environment",
     "interrupt_signal",
     "leave_no_core",
+    "limit_files",
     "limit_memory",
     "limit_processor_time",
     "limit_this_process",
@@ -202,7 +203,13 @@ def limit_memory(more_bytes: int) -> None:
     """What may be taken beyond what the process has. Never raises."""
     used = _data_bytes()
     if used is not None:
-        _limit("RLIMIT_DATA", used + more_bytes)
+        _limit("RLIMIT_DATA", used + more_bytes, hard=True)
+
+
+def limit_files(most_bytes: int, most_open: int) -> None:
+    """most_bytes: of one file. most_open: at once. Never raises."""
+    _limit("RLIMIT_FSIZE", most_bytes, hard=True)
+    _limit("RLIMIT_NOFILE", most_open, hard=True)
 
 
 def limit_processor_time(threads: int) -> None:
@@ -210,15 +217,17 @@ def limit_processor_time(threads: int) -> None:
     _limit("RLIMIT_CPU", int(time.process_time()) + CPU_S * max(1, threads))
 
 
-def _limit(name: str, most: int) -> None:
+def _limit(name: str, most: int, *, hard: bool = False) -> None:
+    """hard: for good."""
     try:
         import resource
     except ImportError:  # not a Unix
         return
     with contextlib.suppress(OSError, ValueError):
         which = getattr(resource, name)
-        _, hard = resource.getrlimit(which)
-        resource.setrlimit(which, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+        _, bound = resource.getrlimit(which)
+        most = most if bound == resource.RLIM_INFINITY else min(most, bound)
+        resource.setrlimit(which, (most, most if hard else bound))
 
 
 def allowed_bytes(model_bytes: int, machine: int | None, memory_bytes: int = MEMORY_BYTES) -> int:

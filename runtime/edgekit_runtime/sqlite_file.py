@@ -3,6 +3,7 @@ No other program's file is ever written to or moved.
 
     owner(Path("answers.db"), 0x656B6163)           # "empty", "ours", "unmarked" or "other"
     set_aside(Path("spool.db"))                     # spool.db.bad, or where there is one spool.db.bad2
+    first_unsafe_of(Path("answers.db"))             # what lets another user change it or its logs, or None
 
 Rules:
 - ours is what carries the mark: the application id in the header,
@@ -16,11 +17,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["MOST_SET_ASIDE", "delete", "owner", "set_aside"]
+from edgekit_runtime.strict_modes import Unsafe, first_unsafe
+
+__all__ = ["MOST_SET_ASIDE", "delete", "first_unsafe_of", "owner", "set_aside"]
 
 MOST_SET_ASIDE = 4
 _MAGIC = b"SQLite format 3\0"
 _HEADER = 100
+_LOGS = ("-wal", "-shm", "-journal")
 
 
 def owner(path: Path, mark: int) -> Literal["empty", "ours", "unmarked", "other"]:
@@ -47,9 +51,15 @@ def owner(path: Path, mark: int) -> Literal["empty", "ours", "unmarked", "other"
     return "ours" if found == mark else "unmarked" if found == 0 else "other"
 
 
+def first_unsafe_of(path: Path) -> Unsafe | None:
+    """By `strict_modes`: SQLite plays back any log that lies beside the database."""
+    logs = (first_unsafe(path.with_name(path.name + suffix), above=path.parent) for suffix in _LOGS)
+    return first_unsafe(path) or next(filter(None, logs), None)
+
+
 def delete(path: Path) -> None:
     """The database and its logs."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
+    for suffix in ("", *_LOGS):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 

@@ -1,8 +1,9 @@
-"""Who could put another file in the place of one that decides about trust.
+"""Who could put another file in the place of one that decides: keys, verdicts, answers.
 The rule of sshd's StrictModes.
 
     found = first_unsafe(Path("/etc/edgekit/trust/root.json"))      # None: only root and this user can change it
     found.where, found.what, found.do                            # "/etc/edgekit", "...", "Run: chmod go-w /etc/edgekit"
+    verdict = read_own(file, 1 << 20)                            # None: there is none, or others could have written it
 
 Rules:
 - the file, every folder above it up to /, and each of these as the path names it and as its links lead, is looked at;
@@ -10,7 +11,8 @@ Rules:
 - no group and no other user may write to it. A sticky folder such as /tmp is fine: there no one else can replace an
   entry, and the entry's own owner is looked at. A group that has this user alone, as Ubuntu makes one for each user,
   counts as the user;
-- what cannot be looked at is left to the reader's own error.
+- what cannot be looked at is left to the reader's own error;
+- what this machine made for itself is read as a regular file, not through a link, and only up to a bound.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Unsafe", "first_unsafe"]
+from edgekit_runtime.whole_file import read_regular
+
+__all__ = ["Unsafe", "first_unsafe", "read_own"]
 
 _ROOT = 0
 
@@ -55,22 +59,31 @@ def first_unsafe(path: Path, uid: int | None = None, above: Path | None = None) 
         if found.st_uid not in (_ROOT, uid):
             return Unsafe(
                 one,
-                f"it belongs to another user ({_user(found.st_uid)}), who could put other keys in its place",
+                f"it belongs to another user ({_user(found.st_uid)}), who could replace it",
                 f"Run: chown {_user(uid)} {shlex.quote(str(one))}; or use a copy in a folder of your own",
             )
         if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
             # a link: its mode says nothing, and what it leads to is looked at too; a device: its reader refuses it
             continue
-        open_to = stat.S_IWOTH | (0 if _is_private_group(found.st_gid, found.st_uid) else stat.S_IWGRP)
         sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-        if found.st_mode & open_to and not sticky:
+        group = found.st_mode & stat.S_IWGRP and not _is_private_group(found.st_gid, found.st_uid)
+        if (group or found.st_mode & stat.S_IWOTH) and not sticky:
             return Unsafe(
                 one,
-                f"other users may write to it (mode {stat.S_IMODE(found.st_mode):04o}), and could put other keys in "
-                "its place",
+                f"other users may write to it (mode {stat.S_IMODE(found.st_mode):04o}), and could replace it",
                 f"Run: chmod go-w {shlex.quote(str(one))}",
             )
     return None
+
+
+def read_own(path: Path, most: int) -> bytes | None:
+    """What this user, or root, has written there; at most `most` bytes.
+    None for no such file, and for one that is not regular, is larger, or that another user could replace."""
+    try:
+        data = read_regular(path, most, follow=False)
+    except (OSError, ValueError):
+        return None
+    return data if first_unsafe(path) is None else None
 
 
 def _chain(path: Path) -> tuple[Path, ...]:

@@ -1,8 +1,9 @@
-"""The two ways to write a file whole, and the one file lock.
+"""The two ways to write a file whole, the one to read it, and the one file lock.
 Written for good, or as what can be made again.
 
     write_durably(Path("bundles/net.ekb"), data)     # the old bytes or the new ones, whenever the power goes
     write_cache(file, [data])                        # the old bytes or the new ones, unless the power goes
+    data = read_regular(file, 1 << 20)               # a regular file of a bounded size, without waiting for anybody
     if take(descriptor) is False: ...                # another has the lock
     with in_turn(folder, patience_s=60): ...         # one process at a time; not for ever
 
@@ -11,6 +12,7 @@ Rules:
   file;
 - what is written durably is flushed before it is renamed, and its folder after;
 - whatever ends it early leaves nothing behind but what a kill leaves: a name that ends with `.partial`;
+- what is read is opened first and looked at then: a pipe or a device may never end, and is refused before it is read;
 - an install root adds rules of its own to the same steps (`install.disk`);
 - the lock is the kernel's own (flock), which ends with its process, however that ends. A system or a file system
   without locks is reported: the caller decides whether to go without.
@@ -21,15 +23,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
-__all__ = ["NOFOLLOW", "Draft", "draft_in", "in_turn", "replace_in", "take", "write_cache", "write_durably"]
+__all__ = [
+    "NOFOLLOW",
+    "Draft",
+    "draft_in",
+    "in_turn",
+    "open_regular",
+    "read_regular",
+    "replace_in",
+    "take",
+    "write_cache",
+    "write_durably",
+]
 
-NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_PLAIN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | _PLAIN
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -113,6 +128,31 @@ def _draft(path: Path) -> str:
     return f".{path.name[:100]}.{os.getpid()}.{threading.get_ident()}.partial"
 
 
+def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
+    """To be read, without waiting for anybody.
+
+    follow: whether a link may stand for the file.
+
+    Raises OSError, with a sentence as its strerror, for what is no regular file; ValueError for a path with a NUL.
+    """
+    flags = _PLAIN if follow else NOFOLLOW
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | flags)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
+    """Read a regular file of at most `most` bytes.
+    Raises OSError, with a sentence, and ValueError."""
+    with open_regular(path, follow=follow) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"{size:,} bytes are more than it may have ({most:,})", str(path))
+        return file.read(most)
+
+
 def take(descriptor: int, *, shared: bool = False, wait: bool = False) -> bool | None:
     """True: it is ours. False: another has it, and `wait` is not set.
 
@@ -140,7 +180,7 @@ def in_turn(folder: Path, patience_s: float) -> Iterator[None]:
     After patience_s, or without file locks, all at once."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o600)
     except OSError:
         yield
         return

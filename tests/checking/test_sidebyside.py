@@ -57,3 +57,10 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(NoEnvironmentError, match="file/runtimes cannot be written") as refused:
         environment("tflite-runtime", "9.9", tmp_path / "file")
     assert "EDGEKIT_STATE_DIR" in refused.value.do
+
+
+def test_an_environment_that_other_users_could_change_is_not_run(tmp_path):
+    tmp_path.chmod(0o777)
+    with pytest.raises(NoEnvironmentError) as refused:
+        environment("tflite-runtime", "9.9", tmp_path, refusing(PIP))
+    assert refused.value.do == f"Run: chmod go-w {tmp_path}"

@@ -287,3 +287,21 @@ def test_a_workstations_command_on_an_older_python_says_which_it_needs():
     for command in ("run", "install", "verify", "status", "bench"):
         check_python(command, (3, 10))
     check_python("build", (3, 11))
+
+
+LONG = "x" * 300
+TOO_LONG = {
+    "a model": ("build", f"{LONG}.keras", "--profile", "x86-64"),
+    "a profile": ("profiles", "show", LONG),
+    "a key": ("keys", "trust", LONG),
+    "an output": ("profiles", "measure", "-o", LONG),
+    "a contract that would lie beside a model": ("contract", f"{'x' * 246}.tflite"),
+    "a store": ("fleet", "alerts", "--store", f"sqlite:///{LONG}"),
+}
+
+
+@pytest.mark.parametrize("arguments", TOO_LONG.values(), ids=TOO_LONG)
+def test_a_name_that_no_file_can_have_is_a_usage_error(in_process, arguments):
+    ran = in_process(*arguments)
+    assert ran.code == 2
+    assert ran.err.strip().endswith("xxx...: a name too long for a file here [usage]")

@@ -243,6 +243,10 @@ def test_the_file_is_found_beside_the_model(tmp_path):
     assert find_contract_file(model) == whole
     short = write(tmp_path, "", "net.v2.contract.toml")
     assert find_contract_file(model) == short
+
+
+def test_a_name_that_leaves_no_room_for_a_contract_s_has_none_beside_it(tmp_path):
+    assert find_contract_file(tmp_path / f"{'m' * 240}.tflite") is None
     folder = tmp_path / "saved.v2"
     folder.mkdir()
     assert find_contract_file(folder) is None

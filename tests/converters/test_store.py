@@ -91,6 +91,29 @@ def test_a_folder_that_cannot_be_written_fails_no_build_and_says_why(tmp_path: P
     assert "file" in store.failure
 
 
+def test_what_others_could_have_written_is_not_there_and_nothing_is_put_beside_it(tmp_path: Path):
+    store = DiskStore(tmp_path / "cache")
+    store.put(A, b"x")
+    (entry,) = (tmp_path / "cache").iterdir()
+    entry.chmod(0o666)
+    assert store.get(A) is None
+    entry.chmod(0o644)
+    (tmp_path / "cache").chmod(0o777)
+    store.put(B, b"y")
+    assert (store.get(A), store.get(B)) == (None, None)
+    assert f"Run: chmod go-w {tmp_path}/cache" in store.failure
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes in the file system are POSIX")
+def test_a_pipe_in_place_of_an_entry_is_not_waited_for(tmp_path: Path):
+    store = DiskStore(tmp_path)
+    store.put(A, b"x")
+    (entry,) = tmp_path.iterdir()
+    entry.unlink()
+    os.mkfifo(entry)
+    assert store.get(A) is None
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store = DiskStore(tmp_path)

@@ -116,3 +116,10 @@ def test_threads_of_one_process_share_it_too(tmp_path):
     for thread in threads:
         thread.join(30)
     assert calls == [1]
+
+
+def test_a_folder_that_other_users_could_change_is_not_used(tmp_path):
+    tmp_path.chmod(0o777)
+    with pytest.raises(UserlandError, match="could replace it"):
+        make_folder(tmp_path, "thing", lambda draft: (draft / "whole").touch())
+    assert list(tmp_path.iterdir()) == []

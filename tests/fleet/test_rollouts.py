@@ -249,9 +249,11 @@ def test_once_a_later_rollout_was_undone_the_one_before_it_can_be(tables):
     tables.speak(2, "undo", 1300)
     with pytest.raises(FleetError, match="Undo that one first: edgekit fleet undo 2"):
         tables.speak(1, "undo", 1310)
-    tables.report([(name, OrderReport(later.undo_rev, "committed", "2")) for name in NAMES[:2]], 1350)
+    undo_rev = tables.get(2).undo_rev
+    tables.report([(name, OrderReport(undo_rev, "committed", "2")) for name in NAMES[:2]], 1350)
     assert tables.speak(1, "undo", 1400).standing.state == "undoing"
     back = [one for one in tables.due(1400, 100) if one.rollout == 1]
+    assert {one.rev > undo_rev for one in back} == {True}, "boards take no order of a lower number"
     assert {(one.device, one.order.sha256) for one in back} == {(name, FORMER.sha256) for name in NAMES[:2]}
 
 

@@ -174,3 +174,10 @@ def test_a_file_that_changed_holds_from_the_next_second_on_and_a_wrong_one_chang
     host.call(look)
     assert ask(host, "GET", "/v2", **known)[0] == 401
     assert ask(host, "GET", "/v2", Authorization="Bearer another")[0] == 200
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_in_place_of_the_tokens_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ServeError, match="not a regular file"):
+        Tokens.read(tmp_path / "pipe")

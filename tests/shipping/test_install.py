@@ -33,11 +33,12 @@ def board(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(real_package, board):
-    """Over what an installation that was interrupted has left."""
+    """Over what an installation has left that was interrupted, and one that took an empty environment for whole."""
     conf = dict(line.split("=", 1) for line in (real_package.path / "package.conf").read_text().splitlines())
     left = board / "opt" / "tiny" / f"env-{conf['ENV']}" / "lib"
     left.mkdir(parents=True)
     (left / "half.py").write_text("half of a mod")
+    (left.parent / "complete").touch()
     (left.parents[1] / "made-folders").write_text(f"{left.parents[1]}\n{left.parents[2]}\n")
     done = run(real_package.path, board)
     assert not (left / "half.py").exists()
@@ -46,8 +47,12 @@ def installed(real_package, board):
 
 
 def run(package: Path, board: Path, *arguments: object, **changes: str) -> subprocess.CompletedProcess[str]:
-    """As on a board: hostile settings of pip's, no network, units in a folder of the test's."""
+    """As on a board: hostile settings of pip's, the user's and the system's; no network, units in the test's folder."""
+    system = board / "etc" / "xdg" / "pip"
+    system.mkdir(parents=True, exist_ok=True)
+    (system / "pip.conf").write_text("[global]\nuser = true\nno-binary = :all:\nconstraint = /nowhere/versions.txt\n")
     environment = os.environ | {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_USER": "1"}
+    environment |= {"XDG_CONFIG_DIRS": str(system.parent), "PYTHONUSERBASE": str(board / "user")}
     environment |= {"EDGEKIT_UNITS": str(board / "units"), **changes}
     command = ["sh", str(package / "install.sh"), "--prefix", str(board / "opt" / "tiny"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
@@ -143,10 +148,7 @@ def test_removing_it_leaves_what_others_put_there_and_nothing_else(installed, bo
     assert done.returncode == 0, done.stderr
     assert f"{installed}/notes.txt" in done.stdout
     assert not (board / "units").exists()
-    assert files(board) == {
-        "somebody.txt": files(board)["somebody.txt"],
-        "opt/tiny/notes.txt": files(board)["opt/tiny/notes.txt"],
-    }
+    assert set(files(board)) == {"somebody.txt", "etc/xdg/pip/pip.conf", "opt/tiny/notes.txt"}
 
 
 def status(home: Path) -> dict[str, Any]:

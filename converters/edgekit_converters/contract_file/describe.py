@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -154,8 +155,8 @@ def default_file(model: Path) -> Path:
 def find_contract_file(model: Path) -> Path | None:
     """`model.contract.toml` beside `model.keras` (or `model.keras.contract.toml`).
     None where neither exists."""
-    names = [default_file(model).name, model.name + _SUFFIX]
-    return next((model.parent / name for name in names if (model.parent / name).is_file()), None)
+    beside = (default_file(model), model.with_name(model.name + _SUFFIX))
+    return next((file for file in beside if os.path.isfile(file)), None)  # noqa: PTH113 - False for too long a name
 
 
 def stated_keys(file: Path | None, source: SourceModel | None = None) -> frozenset[str]:

@@ -9,7 +9,8 @@ Rules:
   this process gets arrays and the bytes of .tflite and .onnx files, and unpickles nothing;
 - what the process says is a stranger's word: the digest of the file is computed here and must agree;
 - it gets the variables that frameworks need, and none that may hold a secret;
-- its memory is bounded by the file's size, and each answer by processor time and by `_ANSWER_S`;
+- its memory, and what it writes into its folder, are bounded by the file's size; each answer by processor time and by
+  `_ANSWER_S`;
 - the process lives as long as the source; it ends when this one does;
 - where the system lacks a part of the wall, a note of the source says so; EDGEKIT_ISOLATE=off opens models in this
   process.
@@ -20,10 +21,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,7 +61,7 @@ _MEMORY_BYTES = 8 << 30
 """Beside what the file's size allows. Frameworks reserve some 2 GiB, and half a gigabyte more on machines of many
 cores.
 """
-_ANSWER_S = 3600.0
+_ANSWER_S, _LOOK_S = 3600.0, 1.0
 _NONSENSE = (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError, MemoryError)
 _PARTS = {"files": "keep it from writing files outside of its folder", "network": "keep it from the network"}
 
@@ -164,7 +167,7 @@ class _SourceChild:
     """The process, asked one thing at a time by any thread."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._lock, self._late = path, threading.Lock(), False
+        self._path, self._lock, self._given_up = path, threading.Lock(), ""
         self._folder = tempfile.TemporaryDirectory(prefix="edgekit-model-")
         own, keras = self._folder.name, os.environ.get("KERAS_HOME") or str(Path.home() / ".keras")
         sizes = (file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]))
@@ -186,20 +189,19 @@ class _SourceChild:
 
     def ask(self, head: dict[str, Any], *arrays: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
         """Raises what the process raised, as the same error; SourceError where it ended."""
-        late = threading.Timer(_ANSWER_S, self._give_up)
-        late.daemon = True
+        answered = threading.Event()
         with self._lock:
-            late.start()
+            threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
             try:
                 write_frame(cast(IO[bytes], self._process.stdin), head, *(array.tobytes() for array in arrays))
                 answer, data = read_frame(cast(IO[bytes], self._process.stdout))
             except (OSError, EOFError) as error:
                 raise self._ended() from error
             except (ValueError, MemoryError) as error:  # where the next answer begins is unknown
-                self._process.kill()
+                _kill(self._process)
                 raise _not_understood(self._path) from error
             finally:
-                late.cancel()
+                answered.set()
         if "error" in answer:
             with _understood(self._path):
                 reply = answer["error"]
@@ -214,15 +216,23 @@ class _SourceChild:
             raise raised
         return answer, data
 
-    def _give_up(self) -> None:
-        self._late = True
-        self._process.kill()
+    def _watch(self, answered: threading.Event) -> None:
+        """End the process that takes too long, or fills the disk."""
+        until = time.monotonic() + _ANSWER_S
+        while not self._given_up and not answered.wait(min(_LOOK_S, max(0.0, until - time.monotonic()))):
+            late, full = time.monotonic() >= until, _bytes_in(Path(self._folder.name)) > self._memory
+            self._given_up = "time" if late else "files" if full else ""
+        if self._given_up:
+            _kill(self._process)
 
     def _ended(self) -> EdgekitError:
-        self._process.kill()
+        _kill(self._process)
         code = self._process.wait()
-        if self._late or crash_signal(code) == "SIGXCPU":
-            bound = f"{_ANSWER_S:.0f} s" if self._late else f"{CPU_S} s of processor time for each core"
+        if self._given_up == "files":
+            what = f"it wrote more than the {self._memory / 1e9:.1f} GB that a model of its size may take"
+            return errors.SourceError(what, where=str(self._path), do="Export the network without its own files")
+        if self._given_up or crash_signal(code) == "SIGXCPU":
+            bound = f"{_ANSWER_S:.0f} s" if self._given_up else f"{CPU_S} s of processor time for each core"
             return errors.SourceError(
                 f"one answer took longer than {bound}, and was given up",
                 where=str(self._path),
@@ -235,8 +245,25 @@ class _SourceChild:
         )
 
 
-def _end(process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With whatever it started, where no wall forbids that."""
+    if process.poll() is None and hasattr(os, "killpg"):
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
     process.kill()
+
+
+def _bytes_in(folder: Path) -> int:
+    found = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                found += Path(place, name).lstat().st_blocks * 512
+    return found
+
+
+def _end(process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]) -> None:
+    _kill(process)
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:

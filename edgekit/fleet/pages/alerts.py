@@ -20,6 +20,7 @@ from starlette.routing import Route  # noqa: TID253
 from edgekit.fleet.alert_tables import AlertTables
 from edgekit.fleet.errors import FleetError, StoreError
 from edgekit.fleet.pages.access import Access, read_form
+from edgekit.fleet.pages.numbers import ROW
 
 __all__ = ["AlertPages"]
 
@@ -39,7 +40,7 @@ class AlertPages:
         self.routes = [
             Route("/alerts", self.all),
             Route("/stream/alerts", self.stream),
-            Route("/alerts/{number:int}/acknowledge", self.acknowledge, methods=["POST"]),
+            Route(f"/alerts/{ROW}/acknowledge", self.acknowledge, methods=["POST"]),
             Route("/alerts/silence", self.silence, methods=["POST"]),
         ]
 

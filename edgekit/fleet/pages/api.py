@@ -27,6 +27,7 @@ from starlette.routing import Route  # noqa: TID253
 from edgekit.fleet.alert_tables import AlertTables
 from edgekit.fleet.pages.charts import mean_ms
 from edgekit.fleet.pages.list_query import RANGES, ListQuery, range_of
+from edgekit.fleet.pages.numbers import whole_number
 from edgekit.fleet.pages.show import conditions, shown
 from edgekit.fleet.rollout_tables import RolloutTables
 from edgekit.fleet.store import GROUPS, STATES, FleetDevice, GroupBy, Resolution, Rollup, Store
@@ -89,7 +90,7 @@ class FleetApi:
 
     def _devices(self, request: Request) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         params = request.query_params
-        limit, offset = _number(params, "limit", _USUAL), _number(params, "offset", 0)
+        limit, offset = whole_number(params.get("limit", ""), _USUAL), whole_number(params.get("offset", ""), 0)
         query = replace(ListQuery.read(params).query, limit=min(limit, MOST), offset=offset)
         rows, count = self._store.devices(query)
         return [_of_device(row) for row in rows], {"count": count}
@@ -139,8 +140,8 @@ class FleetApi:
     def _events(self, request: Request) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         params = request.query_params
         device, kind = params.get("device") or None, params.get("kind")
-        before = _number(params, "before", 0) or None
-        limit = min(_number(params, "limit", _USUAL), MOST)
+        before = whole_number(params.get("before", ""), 0) or None
+        limit = min(whole_number(params.get("limit", ""), _USUAL), MOST)
         return [asdict(event) for event in self._store.events(device, limit, (kind,) if kind else (), before)], {}
 
     def _alerts(self, request: Request) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -223,11 +224,6 @@ def _of_rollup(rollup: Rollup) -> dict[str, Any]:
     row["error_codes"] = dict(rollup.error_codes)
     row["stages_mean"] = {name: mean_ms(histogram) for name, histogram in rollup.stages.items()}
     return row
-
-
-def _number(params: Mapping[str, str], name: str, otherwise: int) -> int:
-    text = params.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else otherwise
 
 
 def _since(span: str) -> int:

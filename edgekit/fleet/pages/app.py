@@ -46,6 +46,7 @@ from edgekit.fleet.pages.guard import COOKIE, Guard, Names, asking
 from edgekit.fleet.pages.list_query import PAGE, RANGES, ListQuery, range_of
 from edgekit.fleet.pages.live import Live, Part, in_every_state
 from edgekit.fleet.pages.metrics import FleetMetrics
+from edgekit.fleet.pages.numbers import whole_number
 from edgekit.fleet.pages.rollouts import RolloutPages
 from edgekit.fleet.pages.show import FILTERS, TABLES, WORDS, lag_s, shown, shown_in
 from edgekit.fleet.rollout_tables import RolloutTables
@@ -275,8 +276,7 @@ class _Pages:
     async def events(self, request: Request) -> Response:
         params = request.query_params
         kind = params.get("kind", "") if params.get("kind") in EVENT_KINDS else ""
-        before = params.get("before", "")
-        number = int(before) if before.isascii() and before.isdecimal() and len(before) < 16 else None
+        number = whole_number(params.get("before", ""), 0) or None
         found = await run_in_threadpool(self._latest, kind, number)
         more = found[_EVENTS - 1].id if len(found) > _EVENTS else None
         return self.render(
@@ -396,7 +396,7 @@ class _Pages:
 
     def _stream(self, request: Request, of: Query | Part | str) -> Response:
         said = request.headers.get("last-event-id") or request.query_params.get("after", "")
-        after = int(said) if said.isascii() and said.isdecimal() and len(said) < 16 else -1
+        after = whole_number(said, -1)
         who = asking(request, self._access)
 
         def allowed() -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlencode
 
+from edgekit.fleet.pages.numbers import whole_number
 from edgekit.fleet.store import GROUPS, SORTS, STATES, GroupBy, Query
 
 __all__ = ["PAGE", "RANGES", "ListQuery", "range_of"]
@@ -47,9 +48,8 @@ class ListQuery:
         if params.get("sort", "").removeprefix("-") in SORTS:
             given["sort"] = params["sort"]
         by = params.get("by") if params.get("by") in GROUPS else None
-        page = params.get("page", "")
-        number = int(page) if page.isascii() and page.isdecimal() and len(page) < 7 else 1
-        return cls(given, max(1, number), cast("GroupBy | None", by))
+        page = max(1, whole_number(params.get("page", ""), 1))
+        return cls(given, page, cast("GroupBy | None", by))
 
     @property
     def query(self) -> Query:

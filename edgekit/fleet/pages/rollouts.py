@@ -20,6 +20,7 @@ from starlette.routing import Route  # noqa: TID253
 
 from edgekit.fleet.errors import FleetError, StoreError
 from edgekit.fleet.pages.access import Access, read_form
+from edgekit.fleet.pages.numbers import ROW
 from edgekit.fleet.rollout_tables import RolloutTables
 from edgekit.fleet.rollouts import State, Word
 
@@ -53,9 +54,9 @@ class RolloutPages:
         self.routes = [
             Route("/rollouts", self.all),
             Route("/stream/rollouts", self.stream_all),
-            Route("/stream/rollouts/{number:int}", self.stream_one),
-            Route("/rollouts/{number:int}", self.one),
-            Route("/rollouts/{number:int}/{word}", self.speak, methods=["POST"]),
+            Route(f"/stream/rollouts/{ROW}", self.stream_one),
+            Route(f"/rollouts/{ROW}", self.one),
+            Route(f"/rollouts/{ROW}/{{word}}", self.speak, methods=["POST"]),
         ]
 
     async def all(self, request: Request) -> Response:

@@ -95,7 +95,8 @@ cp "$here/uninstall.sh" "$prefix/uninstall.sh"
 
 # 5. An environment for exactly these wheels. It is the same one as long as they are the same.
 env=$prefix/env-$ENV
-if [ -f "$env/complete" ]; then
+works() { "$env/bin/edgekit" --version >/dev/null 2>&1; }
+if [ -f "$env/complete" ] && works; then
     say "  the environment is there already"
 else
     rm -rf "$env"
@@ -104,10 +105,12 @@ else
     [ -z "$DEBIAN" ] || site=--system-site-packages
     # shellcheck disable=SC2086
     "$python" -m venv --without-pip $site "$env"
-    # Nothing is compiled ahead: the self-test below starts what a start needs, which compiles that much and no more.
-    "$env/bin/python" "$here/wheels/$PIP/pip" --isolated --quiet --disable-pip-version-check install --no-index \
+    # Nothing is compiled ahead: the self-test below starts what a start needs, which compiles that much and no more. Settings
+    # of pip's, the system's too (which --isolated reads), would lead elsewhere: it takes these wheels and no other advice.
+    PIP_CONFIG_FILE=/dev/null "$env/bin/python" "$here/wheels/$PIP/pip" --isolated --quiet --disable-pip-version-check install --no-index \
         --no-deps --no-cache-dir --no-warn-script-location --no-compile --require-hashes --find-links "$here/wheels" \
         -r "$here/wheels/requirements.txt"
+    works || refuse "the environment was installed and does not start (look at: $env/bin/edgekit --version)"
     : >"$env/complete"
 fi
 
@@ -162,11 +165,11 @@ if [ -n "$service" ]; then
     fi
     missing "$units" >>"$prefix/made-folders"
     mkdir -p "$units"
+    printf '%s\n' "$units/$service" >"$prefix/made-unit"
     sed -e "s|@PREFIX@|$prefix|g" -e "s|@USER@|$service_user|" "$here/service/$service" >"$units/$service.new"
     # A user's own manager has neither other users nor the rights that the lines of the system's section need.
     [ "$(id -u)" = 0 ] || sed -i -e '/^# The system/,/^# end/d' -e 's/^WantedBy=.*/WantedBy=default.target/' "$units/$service.new"
     mv "$units/$service.new" "$units/$service"
-    printf '%s\n' "$units/$service" >"$prefix/made-unit"
     if $control daemon-reload 2>/dev/null && $control enable --quiet "$service" && $control restart "$service"; then
         say "  $service runs, and starts with the board ($control status $service)"
     else

@@ -8,7 +8,6 @@ for program in /usr/bin/python3.* /bin/sh; do
     case $program in *[!0-9]config | *-config | *'*'*) continue ;; esac
     printf 'head %s %s\n' "$program" "$(head -c 20 "$program" 2>/dev/null | od -An -v -tx1 | tr -d ' \n')"
 done
-printf 'link /usr/bin/python3 %s\n' "$(readlink /usr/bin/python3 2>/dev/null)"
 for name in python3 python3.10 python3.11 python3.12 python3.13 python3.14; do
     version=$("$name" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) && printf 'python %s\n' "$version"
 done

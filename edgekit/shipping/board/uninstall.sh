@@ -15,13 +15,13 @@ if [ -f "$prefix/made-unit" ]; then
     unit=$(cat "$prefix/made-unit")
     if [ "$(id -u)" = 0 ]; then control="systemctl"; else control="systemctl --user"; fi
     $control disable --now --quiet "${unit##*/}" 2>/dev/null || true
-    rm -f "$unit"
+    rm -f "$unit" "$unit.new"
     $control daemon-reload 2>/dev/null || true
     say "removed $unit"
 fi
 folders=$(cat "$prefix/made-folders")
 [ ! -f "$prefix/made-user" ] || userdel "$(cat "$prefix/made-user")" || true
-rm -rf "$prefix/env" "$prefix"/env-* "$prefix/model" "$prefix/trust" "$prefix/state" "$prefix/made-user" \
+rm -rf "$prefix/env" "$prefix/env.new" "$prefix"/env-* "$prefix/model" "$prefix/trust" "$prefix/state" "$prefix/made-user" \
     "$prefix/licences" "$prefix/anchors" "$prefix/pushed" "$prefix/.store" "$prefix/made-unit" "$prefix/made-folders" "$prefix/uninstall.sh"
 printf '%s\n' "$folders" | sort -r | while read -r folder; do
     [ -z "$folder" ] || rmdir "$folder" 2>/dev/null || true

@@ -9,6 +9,8 @@ Rules:
   that was ordered beside them;
 - ROOT/agent.json is written before a step begins, and the root itself says how far a step came: a kill at any point
   costs a repetition of that step at most;
+- an order of a lower number than the last one is not taken, and orders have a rate (`deciding`). What was refused is
+  refused again without a download, as long as the same keys are trusted;
 - boards that get an order together do not fetch together: each waits a random part of `spread_s`;
 - an order that comes during a download takes its place; during a self-test or a trial it waits for that to end;
 - `--then` is run at least once after each switch, before the phase is reported.
@@ -24,22 +26,36 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from edgekit_runtime.agent.deciding import AgentNote, RootState, decide, outcome, pause_s, standing_of
+from edgekit_runtime.agent.deciding import (
+    AgentNote,
+    OrderRate,
+    RootState,
+    decide,
+    next_note,
+    outcome,
+    pause_s,
+    standing_of,
+)
 from edgekit_runtime.agent.wire import MOST_ERROR, Former, Order, OrderReport, Phase, parse_order
 from edgekit_runtime.bundle.codec import json_text, read_json
 from edgekit_runtime.errors import EdgekitError, InstallError, StorageError, WindowError
 from edgekit_runtime.install.disk import make_folders, read_text, storage_errors, write_file
 from edgekit_runtime.install.installing import InstallOptions, install
 from edgekit_runtime.install.layout import Root, is_root
+from edgekit_runtime.install.reading import store_of
 from edgekit_runtime.install.standing import activate, rollback, status
 from edgekit_runtime.telemetry import ROOT, Broker, Handlers, Link, device_id
 from edgekit_runtime.threads import begin
+from edgekit_runtime.trust import TrustStore
 
 __all__ = ["Agent", "AgentOptions"]
 
 _LOG = logging.getLogger("edgekit_runtime.agent")
 _LOOK_S = 1.0
 _THEN_S = 120.0
+_MOST_REFUSED = 64
+_MAY_PASS_LATER = ("bundle-integrity", "download-size", "expired", "not-yet-valid", "root-expired")
+"""Refusals that the server's file or the clock may mend, with the same keys."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +90,8 @@ class Agent:
         self._options = options
         self._topic = f"{ROOT}/{device_id(options.device)}"
         self._note = _read_note(options.root)
+        self._rate = OrderRate(time.monotonic)
+        self._refused: dict[str, tuple[TrustStore | None, str, str]] = {}
         self._newer: Order | None = None
         self._withdrawn = False
         self._not_before = 0.0
@@ -129,7 +147,10 @@ class Agent:
             return
         if order.root and order.root != self._options.root.name:
             return
-        known = self._note.order
+        known, later = self._note.order, self._newer
+        if order.rev < max(self._note.last_rev, later.rev if later is not None else 0):
+            _LOG.warning("an order was refused (%d): a later one came before it", order.rev)
+            return
         if known is not None and (known.rev, known.sha256) == (order.rev, order.sha256):
             self._newer, self._withdrawn = None, False
             self._said = b""
@@ -146,12 +167,11 @@ class Agent:
             self._withdrawn = False
             if (work is None or work.interrupted) and self._note.phase in (None, "fetching"):
                 self._work = None
-                self._write(AgentNote())
-        if self._newer is None or (work is not None and not work.interrupt()):
+                self._write(next_note(self._note, None, RootState(), 0))
+        if self._newer is None or (work is not None and not work.interrupt()) or not self._rate.take():
             return
         order, self._newer, self._work = self._newer, None, None
-        root = self._standing()
-        self._write(AgentNote(order=order, former_version=root.version, former_sha256=root.current))
+        self._write(next_note(self._note, order, self._standing(), int(1000 * time.time())))
         self._spread, self._not_before = True, 0.0
 
     # One step after the other.
@@ -170,6 +190,11 @@ class Agent:
     def _take_step(self, note: AgentNote, order: Order) -> None:
         root = self._standing()
         step = decide(note, root)
+        if step == "install" and note.phase is None and (before := self._refused.get(order.sha256)):
+            trusted, error, code = before
+            if trusted == self._trusted():
+                self._end("refused", error, code)
+                return
         if step == "install" and self._spread:
             self._spread = False
             self._wait_a_part_of(self._options.spread_s)
@@ -220,6 +245,10 @@ class Agent:
         phase = outcome(error, work.stage in ("selftest", "trial"))
         if phase is not None:
             self._end(phase, _short(error), error.code)
+            if phase == "refused" and error.code not in _MAY_PASS_LATER and self._note.order is not None:
+                self._refused[self._note.order.sha256] = (self._trusted(), self._note.error, error.code)
+                while len(self._refused) > _MOST_REFUSED:
+                    del self._refused[next(iter(self._refused))]
             return
         self._write(replace(self._note, error=_short(error), code=error.code))
         self._wait_a_part_of(pause_s(self._note.tries))
@@ -241,6 +270,14 @@ class Agent:
             return RootState()
         root = Root.open(self._options.root)
         return standing_of(root, root.journal())
+
+    def _trusted(self) -> TrustStore | None:
+        """The keys that an install would ask for now; None also where they cannot be read."""
+        root = Root.open(self._options.root) if is_root(self._options.root) else None
+        try:
+            return store_of(root, self._options.asked.trust)
+        except EdgekitError:
+            return None
 
     def _wait_a_part_of(self, most_s: float) -> None:
         self._not_before = time.monotonic() + random.uniform(0.0, most_s)

@@ -6,7 +6,8 @@
 Rules:
 - an order names a bundle by the SHA-256 of its whole file; it carries no key, and grants nothing;
 - a bundle is fetched by http or https alone; an order without a URL is for a bundle that the board still keeps;
-- every text is bounded and has no control characters; what does not fit is refused with one word, as windows are.
+- every text is bounded and has no control characters; what does not fit is refused with one word, as windows are. Names
+  and versions, which are for people, travel shortened.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ fetched or stored.
 FINAL: tuple[Phase, ...] = ("committed", "rolled-back", "refused", "failed")
 MOST_ERROR = 200
 _MOST_BYTES = 4096
+_MOST_NAME = 64
 _MOST_REV = (1 << 53) - 1
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -50,7 +52,8 @@ class Order:
     root: str = ""
 
     def encode(self) -> bytes:
-        bundle = {"name": self.name, "version": self.version, "sha256": self.sha256, "url": self.url}
+        called = {"name": self.name[:_MOST_NAME], "version": self.version[:_MOST_NAME]}
+        bundle = {**called, "sha256": self.sha256, "url": self.url}
         value: dict[str, Any] = {"rev": self.rev, "bundle": bundle}
         if self.root:
             value["root"] = self.root
@@ -85,12 +88,13 @@ class OrderReport:
 
     def encode(self) -> bytes:
         value: dict[str, Any] = {
-            "rev": self.rev, "phase": self.phase, "version": self.version, "error": self.error, "code": self.code,
+            "rev": self.rev, "phase": self.phase, "version": self.version[:_MOST_NAME], "error": self.error,
+            "code": self.code,
         }  # fmt: skip
         if self.sha256:
             value["sha256"] = self.sha256
         if self.former is not None:
-            value["from"] = {"version": self.former.version, "sha256": self.former.sha256}
+            value["from"] = {"version": self.former.version[:_MOST_NAME], "sha256": self.former.sha256}
         return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -110,7 +114,8 @@ def parse_order(payload: bytes) -> Order:
         if not known:
             raise WindowError("shape", "'url' is no http or https URL")
     root = _text(value, "root", 64) if "root" in value else ""
-    return Order(_rev(value), _text(bundle, "name", 64), _text(bundle, "version", 64), _sha256(bundle), url, root)
+    name, version = (_text(bundle, key, _MOST_NAME) for key in ("name", "version"))
+    return Order(_rev(value), name, version, _sha256(bundle), url, root)
 
 
 def parse_report(payload: bytes) -> OrderReport:
@@ -125,10 +130,10 @@ def parse_report(payload: bytes) -> OrderReport:
     return OrderReport(
         _rev(value),
         phase,
-        _text(value, "version", 64),
+        _text(value, "version", _MOST_NAME),
         _text(value, "error", MOST_ERROR),
         _text(value, "code", 64),
-        None if former is None else Former(_text(former, "version", 64), _sha256(former)),
+        None if former is None else Former(_text(former, "version", _MOST_NAME), _sha256(former)),
         _sha256(value) if "sha256" in value else "",
     )
 

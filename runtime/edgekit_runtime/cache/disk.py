@@ -71,7 +71,7 @@ class DiskStats:
     waiting: answers not written yet.
     lost: answers that never were.
     rebuilt: how often the file was dropped.
-    trouble: damaged, full, cannot-be-written, busy, or None.
+    trouble: unsafe, damaged, full, cannot-be-written, busy, or None.
     forgetting: a flush that has not reached the file yet.
     limit: bytes that the file may take, fewer than were asked for once a disk was full."""
 

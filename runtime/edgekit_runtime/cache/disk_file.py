@@ -4,7 +4,7 @@ Answers in SQLite, made so that a memory card wears little, and kept through a d
     medium = Medium(path, max_bytes)            # raises CacheFileError for somebody else's database, and nothing else
     medium.attend(error)                        # what a reader met, or None: now and then, before writing
     medium.do(lambda file: file.write(rows))    # None where it could not be done
-    medium.trouble                              # damaged, full, cannot-be-written, busy, or None
+    medium.trouble                              # unsafe, damaged, full, cannot-be-written, busy, or None
 
 Rules:
 - the file and its log stay below `max_bytes`: room is made before something is written, least recently used first;
@@ -12,6 +12,7 @@ Rules:
   of answers, never the file;
 - the order of use is counted in answers stored, not in time, and noted only for what has fallen out of the newest
   eighth: reading the same things again and again writes nothing;
+- a file that other users could change or replace (`strict_modes`) is neither read nor written, and that is logged;
 - only a file that carries edgekit's mark, or that holds nothing, is ever deleted; what is somebody else's is refused;
 - what is damaged is deleted and rebuilt; so is what fills a disk, and it may grow half as large from then on;
 - what cannot be opened is tried again after a second, and ever more rarely, at the latest after five minutes. What
@@ -23,6 +24,7 @@ One thread writes, one at a time reads; they may be the same. Any other process 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -35,13 +37,14 @@ import xxhash
 
 from edgekit_runtime.cache.memory import Moment
 from edgekit_runtime.errors import CacheFileError
-from edgekit_runtime.sqlite_file import delete, owner
+from edgekit_runtime.sqlite_file import delete, first_unsafe_of, owner
 
 if TYPE_CHECKING:
     import sqlite3
 
 __all__ = ["LEAST_BYTES", "MARK", "AnswerFile", "DiskWrite", "Medium", "Row", "file_bytes", "foreign", "trouble_of"]
 
+_LOG = logging.getLogger("edgekit_runtime.cache")
 MARK = 0x656B6163  # "ekac", the application id in the file's header
 _FORMAT = 1
 _PAGE = 4096
@@ -190,6 +193,12 @@ class Medium:
 
         trouble: what led here, reported until something is written.
         """
+        if unsafe := first_unsafe_of(self.path):
+            if self.trouble != "unsafe":
+                _LOG.warning("%s is not used: %s: %s. %s", self.path, unsafe.where, unsafe.what, unsafe.do)
+            self.trouble = "unsafe"
+            self._later()
+            return
         for last in (False, True):
             try:
                 self.file = AnswerFile.open(self.path, self.max_bytes)

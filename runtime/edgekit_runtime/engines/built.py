@@ -21,13 +21,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from edgekit_runtime.strict_modes import first_unsafe
+from edgekit_runtime.strict_modes import read_own
 from edgekit_runtime.whole_file import in_turn, write_cache
 
 __all__ = ["MOST", "key_of", "load_cached", "load_or_build", "store"]
 
 FORMAT = 1
 MOST = 32
+_MOST_BYTES = 1 << 34
 BUILD_S = 600.0
 """How long another's build is waited for."""
 
@@ -61,11 +62,8 @@ def load_or_build(folder: Path | None, key: str, build: Callable[[], bytes]) -> 
 def load_cached(file: Path) -> bytes | None:
     """Load a built engine from the cache.
     None where there is no such file, its bytes changed, or another user could replace it."""
-    if first_unsafe(file) is not None:
-        return None
-    try:
-        content = file.read_bytes()
-    except OSError:
+    content = read_own(file, _MOST_BYTES)
+    if content is None:
         return None
     digest, made = content[:32], content[32:]
     if hashlib.sha256(made).digest() != digest:

@@ -61,6 +61,7 @@ from edgekit_runtime.install.disk import (
 )
 from edgekit_runtime.install.journal import AcceptedSequence, Journal, parse_journal
 from edgekit_runtime.install.lock import Lease, hold
+from edgekit_runtime.strict_modes import first_unsafe
 
 __all__ = ["MOST_BYTES", "Events", "Generation", "Root", "Slot", "is_root", "parse_record", "timestamp"]
 
@@ -276,7 +277,8 @@ class Root:
         return f"There are generations {', '.join(others)} and {last}"
 
     def record(self, number: int) -> Generation:
-        """Raises InstallError (no-generation, install-root)."""
+        """Raises InstallError (no-generation, install-root).
+        Also InstallError (planted) where another user could have written that an unsigned bundle is accepted."""
         file = self.generation(number) / "generation.json"
         text = read_text(file)
         if text is None:
@@ -286,6 +288,11 @@ class Root:
         found: Generation = parse_record(Generation, file, text, do)
         if found.number != number or not re.fullmatch(r"[0-9a-f]{64}", found.object):
             raise InstallError("the record is of something else", where=str(file), do=do, code="install-root")
+        home = self.path.resolve()
+        named = home / file.relative_to(self.path)
+        if found.unsigned and (unsafe := first_unsafe(named, home.stat().st_uid, home.parent)):
+            what = f"{unsafe.what}, and lets a bundle in that no trusted key has signed"
+            raise InstallError(what, where=str(unsafe.where), do=unsafe.do, code="planted")
         return found
 
     def perhaps(self, number: int | None) -> Generation | None:

@@ -30,10 +30,12 @@ from edgekit_runtime.engines.registry import on_gpu
 from edgekit_runtime.errors import BundleError, EngineError, ModelFileError, SelfTestError
 from edgekit_runtime.jobs import Run, ask, bundle_job
 from edgekit_runtime.selftest.replaying import SelfTest
+from edgekit_runtime.strict_modes import read_own
 from edgekit_runtime.whole_file import write_cache
 
 __all__ = ["CHILD_TIMEOUT_S", "first_open", "keep", "passed_before", "remember", "verdict_file"]
 
+_MOST_BYTES = 1 << 20
 CHILD_TIMEOUT_S = 120.0
 """How long loading, or one run, may take in the child."""
 
@@ -103,7 +105,7 @@ def _failed(bundle: Bundle, engine: EngineInfo, why: str) -> SelfTestError:
 
 def passed_before(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, *, folder: Path | None = None) -> bool:
     """Whether every example agreed before, of this very (bundle, engine, board)."""
-    return verdict_file(bundle, entry, engine, folder).is_file()
+    return read_own(verdict_file(bundle, entry, engine, folder), _MOST_BYTES) is not None
 
 
 def remember(

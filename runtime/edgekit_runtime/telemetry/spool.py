@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgekit_runtime.errors import TelemetryError
-from edgekit_runtime.sqlite_file import owner, set_aside
+from edgekit_runtime.sqlite_file import first_unsafe_of, owner, set_aside
 
 if TYPE_CHECKING:
     import sqlite3
@@ -69,11 +69,13 @@ class Spool:
     def open(cls, path: Path, most_bytes: int = MOST_BYTES) -> Spool:
         """Open or make the file.
 
-        Raises TelemetryError (telemetry-spool) when it is in use, something else's, cannot be written, or the disk
-        fails.
+        Raises TelemetryError (telemetry-spool) when it is in use, something else's, another user could change it, it
+        cannot be written, or the disk fails.
         """
         import sqlite3
 
+        if unsafe := first_unsafe_of(path):
+            raise TelemetryError(unsafe.what, where=str(unsafe.where), do=unsafe.do, code="telemetry-spool")
         for attempt in ("as it is", "new"):
             connection = None
             try:

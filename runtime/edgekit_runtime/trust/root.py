@@ -33,6 +33,7 @@ from edgekit_runtime.errors import TrustError
 from edgekit_runtime.strict_json import canonical_bytes, is_format, strict_json
 from edgekit_runtime.trust.signature import Signature, keyid_of, parse_entries, verify, weakness
 from edgekit_runtime.trust.store import RevokedKey, Role, TrustedKey, TrustStore, parse_time
+from edgekit_runtime.whole_file import read_regular
 
 __all__ = [
     "MAX_ROOT_BYTES",
@@ -70,16 +71,10 @@ def read_root(path: Path) -> bytes:
     Raises TrustError for what is no regular file, cannot be read or is too large for a root.json.
     """
     try:
-        if path.exists() and not path.is_file():  # a pipe or a device may never end
-            raise TrustError("not a regular file", where=str(path), do=_AGAIN)
-        with path.open("rb") as file:
-            data = file.read(MAX_ROOT_BYTES + 1)
+        return read_regular(path, MAX_ROOT_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
         why = getattr(error, "strerror", None) or error
         raise TrustError(f"cannot be read: {why}", where=str(path), do="Check the path") from error
-    if len(data) > MAX_ROOT_BYTES:
-        raise TrustError(f"more than {MAX_ROOT_BYTES:,} bytes, which no root.json has", where=str(path), do=_AGAIN)
-    return data
 
 
 def is_document(data: bytes) -> bool:

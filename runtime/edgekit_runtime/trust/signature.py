@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from edgekit_runtime.errors import BundleError, SignatureError
 from edgekit_runtime.strict_json import strict_json
+from edgekit_runtime.whole_file import read_regular
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -134,8 +135,7 @@ def parse_entries(entries: object) -> tuple[Signature, ...]:
 def load_public_key(path: Path) -> Ed25519PublicKey:
     """An Ed25519 public key from a PEM file. Raises SignatureError naming the file."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_KEY_FILE_BYTES + 1)
+        data = read_regular(path, MAX_KEY_FILE_BYTES)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise SignatureError(f"the key cannot be read: {why}", where=str(path)) from error

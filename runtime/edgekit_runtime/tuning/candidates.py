@@ -37,6 +37,7 @@ from edgekit_runtime.bundle.codec import json_text, read_json
 from edgekit_runtime.engines import ENGINES, EngineSetup, Kernels
 from edgekit_runtime.engines.registry import ANY_GPU, on_gpu
 from edgekit_runtime.modelfile.check import delegated_operators
+from edgekit_runtime.strict_modes import read_own
 from edgekit_runtime.whole_file import write_cache
 
 __all__ = [
@@ -58,6 +59,7 @@ MOST = 24
 """Candidates that are looked at, at most."""
 _WORDS = {"plain": "without XNNPACK", "fast": "fast 8-bit sums"}
 FORMAT = 3
+_MOST_BYTES = 1 << 20
 How = Literal["measured", "stored", "default"]
 
 
@@ -302,24 +304,25 @@ def key_of(*parts: str) -> str:
 
 
 def store(file: Path, verdict: TuningVerdict) -> TuningVerdict:
-    """Keep it; a folder that cannot be written only means that it is measured again."""
+    """Keep it.
+    A folder that cannot be written, or that others may write to, means that it is measured again."""
     record = _VerdictRecord(FORMAT, verdict.chosen, verdict.seconds, verdict.tried)
     try:
         write_cache(file, [json_text(record).encode()])
     except OSError:
         return replace(verdict, kept=False)
-    return replace(verdict, kept=True)
+    return replace(verdict, kept=read_own(file, _MOST_BYTES) is not None)
 
 
 def read(file: Path, offered: Sequence[TuningCandidate], memory_mb: float | None) -> TuningVerdict | None:
     """The stored verdict.
-    None where there is none, it cannot be read, or it speaks of other candidates."""
+    None where there is none, another user could have written it, or it speaks of other candidates."""
     try:
-        record = read_json(_VerdictRecord, file.read_bytes(), "the verdict", format=FORMAT)
+        record = read_json(_VerdictRecord, read_own(file, _MOST_BYTES) or b"", "the verdict", format=FORMAT)
         passed = {one.candidate for one in record.tried if one.p50_ms is not None}
         if {one.candidate for one in record.tried} != set(offered) or record.chosen not in passed:
             return None
         found = choose_verdict(record.tried, record.chosen, memory_mb)
-    except (OSError, ValueError):
+    except ValueError:
         return None
     return replace(found, how="stored", seconds=record.seconds, kept=True) if found is not None else None

@@ -14,7 +14,9 @@ Rules:
   is good for this GPU and its driver;
 - a child that others end (a supervisor, the kernel short of memory) says nothing about its candidate: it is tried once
   more, at a second time left out for this opening, and what was found in such an opening is not kept;
-- what takes too much memory by an old measurement is measured again: one that was wrong must not refuse for ever;
+- what takes too much memory by an old measurement, or by one dated in the future, is measured again: one that was wrong
+  must not refuse for ever;
+- a verdict is believed where no other user could have written it (`strict_modes`);
 - two processes that open at once measure one after the other, and the second finds the first one's verdict.
 """
 
@@ -148,10 +150,10 @@ def _known(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, file
         return None
     fitting = read(file, offer, tuning.memory_mb)
     if fitting is None:
-        age_s = 0.0  # also where the clock was set back
+        age_s = _REFUSES_S
         with contextlib.suppress(OSError):
-            age_s = max(0.0, time.time() - file.stat().st_mtime)
-        if age_s < _REFUSES_S:
+            age_s = time.time() - file.stat().st_mtime
+        if 0 <= age_s < _REFUSES_S:
             raise _nothing_passed(bundle, everything.tried, tuning.memory_mb)
     return fitting
 

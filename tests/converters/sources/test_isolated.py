@@ -121,6 +121,24 @@ def test_an_answer_that_does_not_come_is_given_up(liar, monkeypatch) -> None:
         open_isolated(liar(), LoadOptions())
 
 
+FILLER = """
+import pathlib, sys
+for number in range(200):
+    pathlib.Path(sys.argv[1], str(number)).write_bytes(bytes(1 << 20))
+sys.stdin.buffer.read()
+"""
+
+
+def test_a_model_that_fills_its_folder_is_given_up(liar, tmp_path: Path, monkeypatch) -> None:
+    """Where temporary files lie in memory, they take memory."""
+    monkeypatch.setattr(isolated, "_LOOK_S", 0.05)
+    monkeypatch.setattr(isolated, "_MEMORY_BYTES", 100 << 20)
+    path = liar()
+    (tmp_path / "lying_child.py").write_text(FILLER)
+    with pytest.raises(SourceError, match=r"it wrote more than the 0\.1 GB"):
+        open_isolated(path, LoadOptions())
+
+
 def description(sha256: str) -> dict[str, object]:
     return {"path": "", "format": "keras", "sha256": sha256, "inputs": [], "outputs": [], "notes": []}
 

@@ -16,7 +16,8 @@ from installed import BOARD, QUICK, Maker, current, events, new_key
 from mosquitto import Mosquitto
 
 from edgekit.packaging.assemble import BundleTerms
-from edgekit_runtime.agent import Agent, AgentOptions, Order, parse_report
+from edgekit_runtime.agent import Agent, AgentOptions, Order, loop, parse_report
+from edgekit_runtime.agent.deciding import MOST_ORDERS
 from edgekit_runtime.bundle import Promise
 from edgekit_runtime.install import DownloadLimits, FetchOptions, InstallOptions, status
 from edgekit_runtime.telemetry import Broker, Handlers, Link
@@ -169,6 +170,60 @@ def test_what_may_not_come_in_is_refused_once(made, key, broker, desk, root, tmp
         time.sleep(0.5)
         assert len(script.asked) == asked
     assert status(root).current.version == "0"
+
+
+def test_forty_orders_of_what_is_refused_are_one_download_and_a_few_writes(made, key, broker, desk, root, monkeypatch):
+    """S26: each is an order of its own, and a board's card wears with every write."""
+    written = []
+    write_file = loop.write_file
+    monkeypatch.setattr(loop, "write_file", lambda path, text: (written.append(path), write_file(path, text)))
+    unsigned = made("1")
+    script = Script(unsigned.read_bytes())
+    with running(broker, root, key) as agent, serving(script) as url:
+        for rev in range(1, 41):
+            desk.order(order(rev, unsigned, url))
+            if rev <= MOST_ORDERS:
+                desk.until("refused", rev)
+        until = time.monotonic() + 20
+        while agent._newer is None or agent._newer.rev != 40:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert agent.note.order.rev == MOST_ORDERS, "the last one waits"
+    assert len(script.asked) == 1
+    assert len(written) <= 4 * MOST_ORDERS
+    assert {report.code for report in desk.reports if report.phase == "refused"} == {"unsigned"}
+
+
+def test_what_was_refused_is_fetched_again_once_other_keys_are_trusted(made, key, broker, desk, root, tmp_path):
+    """S26"""
+    mallory = new_key(tmp_path, "mallory")
+    bundle = made("1", key=mallory[0])
+    with running(broker, root, key), serving(Script(bundle.read_bytes())) as url:
+        desk.order(order(1, bundle, url))
+        assert desk.until("refused", 1).code == "unknown-key"
+        key[1].write_bytes(mallory[1].read_bytes())
+        desk.order(order(2, bundle, url))
+        desk.until("committed", 2)
+
+
+def test_orders_only_go_forward_in_number(made, key, broker, desk, root):
+    """S26: one that is sent again, also after a restart and after it was withdrawn, does not bring its bundle back."""
+    one, two = (made(v, key=key[0]) for v in ("1", "2"))
+    with serving(Script(one.read_bytes())) as a, serving(Script(two.read_bytes())) as b:
+        with running(broker, root, key):
+            desk.order(order(1, one, a))
+            desk.until("committed", 1)
+            desk.order(order(2, two, b))
+            desk.until("committed", 2)
+            desk.order(order(1, one, a))
+        with running(broker, root, key):
+            desk.order(b"")
+            desk.order(order(1, one, a))
+            desk.order(order(3, two, b))
+            desk.until("committed", 3)
+    assert status(root).current.version == "2"
+    revs = [report.rev for report in desk.reports]
+    assert revs == sorted(revs), "the first order was never taken up again"
 
 
 def test_an_older_number_is_refused(made, key, broker, desk, root):

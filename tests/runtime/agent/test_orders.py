@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.agent.deciding import MOST_TRIES, AgentNote, RootState, decide, outcome, pause_s
+from edgekit_runtime.agent.deciding import (
+    MOST_ORDERS,
+    MOST_TRIES,
+    ORDER_S,
+    AgentNote,
+    OrderRate,
+    RootState,
+    decide,
+    next_note,
+    outcome,
+    pause_s,
+)
 from edgekit_runtime.agent.wire import FINAL, Former, Order, OrderReport, parse_order, parse_report
 from edgekit_runtime.errors import DownloadError, InstallError, SelfTestError, SignatureError, StorageError, WindowError
 
@@ -81,6 +92,38 @@ def test_what_comes_next(note, root, step):
 @given(st.sampled_from(FINAL), st.builds(RootState, *[st.sampled_from(["", NEW, OLD])] * 3), st.integers(0, 99))
 def test_an_order_that_came_to_an_end_is_never_begun_again(phase, root, tries):
     assert decide(AgentNote(order=ORDER, phase=phase, tries=tries), root) == "nothing"
+
+
+NUMBERS = st.integers(1, 2**53 - 1)
+
+
+@given(st.lists(NUMBERS, min_size=1), st.integers(0, 2**42))
+def test_a_number_from_far_in_the_future_locks_no_later_order_out(revs, now_ms):
+    note = AgentNote()
+    for rev in revs:
+        note = next_note(note, Order(rev, "tiny", "2", NEW), RootState(OLD, "1"), now_ms)
+    assert note.last_rev == min(max(revs), now_ms + 3_600_000)
+    assert next_note(note, None, RootState(), now_ms) == AgentNote(last_rev=note.last_rev)
+
+
+def test_orders_have_a_rate():
+    now = [1000.0]
+    rate = OrderRate(lambda: now[0])
+    assert [rate.take() for _ in range(MOST_ORDERS + 1)] == [True] * MOST_ORDERS + [False]
+    now[0] += ORDER_S - 1
+    assert not rate.take()
+    now[0] += 2
+    assert (rate.take(), rate.take()) == (True, False)
+    now[0] += 1e9
+    assert [rate.take() for _ in range(MOST_ORDERS + 1)] == [True] * MOST_ORDERS + [False]
+
+
+def test_long_names_travel_shortened():
+    """A bundle's may have a hundred characters."""
+    long = "x" * 100
+    assert parse_order(Order(7, long, long, NEW).encode()) == Order(7, "x" * 64, "x" * 64, NEW)
+    said = parse_report(OrderReport(7, "committed", long, former=Former(long, OLD)).encode())
+    assert said == OrderReport(7, "committed", "x" * 64, former=Former("x" * 64, OLD))
 
 
 ENDS = {

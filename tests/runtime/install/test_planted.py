@@ -206,6 +206,21 @@ def test_what_goes_with_it_is_said(name, tmp_path):
     assert (path.with_name(path.name + ".aside") / "mine").read_text() == "kept"
 
 
+def test_that_an_unsigned_bundle_is_accepted_is_believed_from_the_roots_owner_alone(made, put, root):
+    """S11: whoever writes that record decides what answers."""
+    put(made("1"))
+    record = root / "generations" / "1" / "generation.json"
+    for open_to_all, mode in ((record, 0o666), (record.parent, 0o777), (root, 0o777)):
+        before = open_to_all.stat().st_mode
+        open_to_all.chmod(mode)
+        with pytest.raises(EdgekitError, match="lets a bundle in that no trusted key has signed") as caught:
+            open_bundle(root)
+        assert (caught.value.code, caught.value.do) == ("planted", f"Run: chmod go-w {open_to_all}")
+        open_to_all.chmod(before)
+    with open_bundle(root) as model:
+        assert model.predict(tiny.RED).top(1)[0].label == "red"
+
+
 def test_a_link_in_place_of_an_object_is_not_opened(made, put, root, tmp_path):
     """Swapped after it was verified: the name leads to another, perfectly good, bundle."""
     put(made("1"))

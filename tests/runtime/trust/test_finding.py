@@ -14,6 +14,7 @@ from refusing import has_code
 
 from edgekit_runtime.errors import SignatureError, TrustError
 from edgekit_runtime.trust import find_trust, load_trust, trust_paths
+from edgekit_runtime.trust.signature import load_public_key
 
 
 @pytest.fixture
@@ -174,6 +175,8 @@ def test_a_pipe_is_not_waited_for(files):
     os.mkfifo(files / "pipe")
     with pytest.raises(TrustError, match="not a regular file"):
         load_trust(files / "pipe")
+    with pytest.raises(SignatureError, match="not a regular file"):
+        load_public_key(files / "pipe")
 
 
 class Closed(type(Path())):

@@ -175,7 +175,7 @@ def test_a_huge_root_is_not_read(tmp_path):
     """S5"""
     path = tmp_path / "root.json"
     path.write_bytes(plain() + b" " * MAX_ROOT_BYTES)
-    with pytest.raises(TrustError, match="more than 262,144 bytes"):
+    with pytest.raises(TrustError, match=r"more than it may have \(262,144\)"):
         load_root(path)
     path.write_bytes(b" " * (MAX_ROOT_BYTES - len(plain())) + plain())
     assert load_root(path).version == 1

@@ -317,6 +317,19 @@ def test_a_measurement_that_refuses_is_made_again_after_ten_minutes(bundle, tmp_
     assert tune(bundle, TuningOptions(threads=1), tuning).how == "stored"
 
 
+def test_a_measurement_dated_in_the_future_refuses_nothing(bundle, tmp_path):
+    """It would refuse until the clock is there."""
+    tuning = Tuner(QUICK, memory_mb=1000.0, folder=tmp_path)
+    tune(bundle, TuningOptions(threads=1), tuning)
+    (file,) = (tmp_path / "tuning").glob("*.json")
+    value = json.loads(file.read_text())
+    for one in value["tried"]:
+        one["memory_mb"] = 2000.0
+    file.write_text(json.dumps(value))
+    os.utime(file, (2**32, 2**32))
+    assert tune(bundle, TuningOptions(threads=1), tuning).how == "measured"
+
+
 class Slow(Engine):
     """Gives back what it gets, and counts."""
 

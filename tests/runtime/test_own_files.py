@@ -1,0 +1,165 @@
+"""What this machine keeps for itself decides nothing once another user could have written it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+
+import numpy as np
+import pytest
+import tiny
+
+from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.cache import MISS, DiskCache
+from edgekit_runtime.engines import EngineInfo, available, built
+from edgekit_runtime.errors import CacheFileError, TelemetryError
+from edgekit_runtime.selftest.opening import keep, passed_before, verdict_file
+from edgekit_runtime.strict_modes import read_own
+from edgekit_runtime.telemetry.spool import Spool
+from edgekit_runtime.tuning import TuningOptions
+from edgekit_runtime.tuning.candidates import CandidateTrial, TuningVerdict, read, store
+from edgekit_runtime.tuning.tune import offered_candidates
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+OTHER, KEY = 12_345, bytes(32)
+INFO = EngineInfo("litert", "2", 1)
+
+
+def verdict(bundle, folder):
+    candidates = offered_candidates(bundle, TuningOptions(threads=1))
+    tried = tuple(CandidateTrial(one, p50_ms=1.0, runs=3) for one in candidates)
+    file = folder / "verdict.json"
+    store(file, TuningVerdict(candidates[0], "measured", "", tried))
+    return file, lambda: read(file, candidates, None) is not None
+
+
+def selftest(bundle, folder):
+    entry = bundle.artifact()
+    file = verdict_file(bundle, entry, INFO, folder)
+    keep(file, "{}")
+    return file, lambda: passed_before(bundle, entry, INFO, folder=folder)
+
+
+def engine_of_a_gpu(_, folder):
+    file = folder / "key.engine"
+    built.store(file, b"code")
+    return file, lambda: built.load_cached(file) is not None
+
+
+def stored_answers(_, folder):
+    file = folder / "answers.db"
+
+    def opened():
+        return contextlib.closing(DiskCache(file, b"model"))
+
+    def believed():
+        with opened() as disk:
+            found = disk.get(KEY) is not MISS
+            assert found or disk.stats().trouble is not None
+            return found
+
+    with opened() as disk:
+        disk.put(KEY, {"y": np.zeros(3, np.float32)})
+        assert disk.sync()
+    return file, believed
+
+
+def spool(_, folder):
+    file = folder / "board.db"
+    Spool.open(file).close()
+
+    def believed():
+        try:
+            Spool.open(file).close()
+        except TelemetryError as error:
+            return error.code != "telemetry-spool"
+        return True
+
+    return file, believed
+
+
+KEPT = {"verdict": verdict, "selftest": selftest, "engine of a GPU": engine_of_a_gpu, "answers": stored_answers}
+KEPT |= {"spool": spool}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    engine = min(set(available()) & {"litert", "tflite-runtime"}, default=None)
+    return read_bundle(tiny.bundle(tmp_path_factory.mktemp("own"), engine=engine))
+
+
+@pytest.fixture(params=KEPT)
+def kept(request, bundle, tmp_path):
+    """(the file, whether it is believed now)"""
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o755)
+    file, believed = KEPT[request.param](bundle, folder)
+    assert believed()
+    return file, believed
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664])
+def test_what_others_may_write_is_as_if_it_were_not_there(kept, mode, monkeypatch):
+    """S11"""
+    monkeypatch.setattr("edgekit_runtime.strict_modes._is_private_group", lambda gid, uid: False)
+    file, believed = kept
+    file.chmod(mode)
+    assert not believed()
+    file.chmod(0o644)
+    assert believed()
+    file.parent.chmod(0o777)
+    assert not believed()
+
+
+@pytest.mark.skipif(os.name == "posix" and os.geteuid() != 0, reason="only root gives files away")
+def test_what_another_user_owns_is_as_if_it_were_not_there(kept):
+    """S11"""
+    file, believed = kept
+    os.chown(file, OTHER, OTHER)
+    assert not believed()
+
+
+def test_nothing_waits_for_a_pipe_in_its_place(kept):
+    file, believed = kept
+    file.unlink()
+    os.mkfifo(file)
+    with contextlib.suppress(CacheFileError):  # a path that leads to something else is said when the cache is opened
+        assert not believed()
+
+
+@pytest.mark.parametrize("log", ["-wal", "-journal"])
+def test_a_log_that_another_user_put_beside_a_database_is_not_played_back(bundle, tmp_path, log):
+    """S11"""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    for make in (stored_answers, spool):
+        file, believed = make(bundle, folder)
+        planted = file.with_name(file.name + log)
+        planted.touch()
+        planted.chmod(0o666)
+        assert not believed()
+        planted.unlink()
+        assert believed()
+
+
+def test_a_cache_that_others_may_write_to_is_logged_once_with_what_mends_it(bundle, tmp_path, caplog):
+    file, believed = stored_answers(bundle, tmp_path)
+    file.chmod(0o666)
+    with caplog.at_level(logging.WARNING, "edgekit_runtime.cache"):
+        assert not believed()
+    assert [f"Run: chmod go-w {file}" in record.message for record in caplog.records] == [True]
+    with contextlib.closing(DiskCache(file, b"model")) as disk:
+        assert disk.stats().trouble == "unsafe"
+
+
+def test_what_is_ones_own_is_read_whole_up_to_a_bound_and_through_no_link(tmp_path):
+    file, link = tmp_path / "own", tmp_path / "link"
+    file.write_bytes(b"12345")
+    link.symlink_to(file)
+    assert read_own(file, 5) == b"12345"
+    assert read_own(file, 4) is None
+    assert read_own(link, 5) is None
+    assert read_own(tmp_path, 5) is None
+    assert read_own(tmp_path / "absent", 5) is None
