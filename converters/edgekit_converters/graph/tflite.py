@@ -5,7 +5,8 @@ Rules:
 - `with_constants` overwrites the bytes where they stand, which costs one copy of the file; a buffer that two tensors
   share is parted first;
 - with only outputs in sight the graph runs as boards run it (XNNPACK); with inner tensors in sight, without delegates;
-- a tensor that the interpreter keeps no values for, as it does of a fused LSTM's scratch space, is not in sight.
+- a tensor that the interpreter keeps no values for, as it does of a fused LSTM's scratch space, is not in sight; nor is
+  a result that nothing reads: a loop leaves those unwritten, and they show what the memory held before.
 
     graph = TfliteGraph(Path("model.tflite").read_bytes())
 """
@@ -79,7 +80,14 @@ class TfliteGraph:
     def tensors(self) -> tuple[str, ...]:
         made = [index for op in self._computed() if op.op not in ("QUANTIZE", "DEQUANTIZE") for index in op.outputs]
         found = dict.fromkeys([*self._file.inputs, *made, *self._file.outputs])
-        return tuple(self._file.tensors[index].name for index in found if self._file.tensors[index].once_float)
+        tensors = self._file.tensors
+        return tuple(tensors[i].name for i in found if tensors[i].once_float and i in self._written)
+
+    @cached_property
+    def _written(self) -> frozenset[int]:
+        """Tensors that hold values of this run."""
+        read = {index for operator in self._file.operators for index in operator.inputs}
+        return frozenset({*self._file.inputs, *self._file.outputs, *read})
 
     @cached_property
     def grids(self) -> Mapping[str, Grid]:
@@ -125,7 +133,7 @@ class TfliteGraph:
     @contextmanager
     def watch(self, tensors: Sequence[str] | None = None) -> Iterator[WatchedGraph]:
         names = self.tensors if tensors is None else tensors
-        indexes = {name: self._indexes[name] for name in names if name in self._indexes}
+        indexes = {name: self._indexes[name] for name in names if self._indexes.get(name) in self._written}
         yield _TfliteTensorReader(self, indexes, inner=not set(indexes) <= {*self.inputs, *self.outputs})
 
     def _computed(self) -> list[Operator]:
