@@ -134,7 +134,8 @@ def check(rules: Path | None, hours: float, store: str, as_json: bool) -> int:
     for at, event, one in found:
         click.echo(f"{_at(at)}  {event:<7}  {one.text}")
     opened_n = sum(event == "opened" for _, event, _ in found)
-    click.echo(f"{opened_n} alerts in {hours:g} hours; lag, throttling and each board's own p99 are not in stored data")
+    left_out = "lag, throttling, failing boards and each board's own p99 are not in stored data"
+    click.echo(f"{opened_n} alerts in {hours:g} hours; {left_out}")
     return 0
 
 

@@ -12,6 +12,8 @@ clear = 1.5
 least = 100                     # answers in a window
 
 [bounds]
+errors = 0.05                   # shares of the requests
+refusals = 0.05
 fallback = 0.05
 drift = 0.2
 offline_s = 300
@@ -57,6 +59,8 @@ def read_rules(path: Path) -> Rules:
         p99_over=p99.real("over", usual.p99_over),
         p99_clear=p99.real("clear", usual.p99_clear),
         least=p99.integer("least") if p99.has("least") else usual.least,
+        errors_over=bounds.real("errors", usual.errors_over),
+        refusals_over=bounds.real("refusals", usual.refusals_over),
         fallback_over=bounds.real("fallback", usual.fallback_over),
         drift_over=bounds.real("drift", usual.drift_over),
         offline_s=bounds.real("offline_s", usual.offline_s),
@@ -77,6 +81,8 @@ def read_rules(path: Path) -> Rules:
         top.wrong("topic", "is no topic to publish to", "Write it as ek/alerts: no +, # or $, at most 200 characters")
     for table, key, value, least, most in (
         (p99, "least", rules.least, 1, _MANY),
+        (bounds, "errors", rules.errors_over, 0, 1),
+        (bounds, "refusals", rules.refusals_over, 0, 1),
         (bounds, "fallback", rules.fallback_over, 0, 1),
         (bounds, "drift", rules.drift_over, 0, 100),
         (bounds, "offline_s", rules.offline_s, 1, _MANY),

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgekit.fleet.alert_tables import UNKNOWN, AlertTables, Message
-from edgekit.fleet.alerts import AlertFinding, Build, Rules, Snapshot, Trouble, evaluate, silent
+from edgekit.fleet.alerts import AlertFinding, Build, Rules, Snapshot, Trouble, evaluate, is_above, silent
 from edgekit.fleet.pages.show import span
 from edgekit.fleet.rollout_tables import RolloutTables, SharedStore
 from edgekit.fleet.store import BuildBoards, Event, FleetDevice, Query, Rollup
@@ -137,11 +137,16 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def look(store: SharedStore, rollouts: RolloutTables, rules: Rules, now_ms: int, back_ms: int) -> Snapshot:
     """What the rules ask of the store, now."""
     troubles = []
-    for state, kind in (("offline", "offline"), ("lagging", "lag"), ("hot", "throttling")):
+    for state, kind in (("offline", "offline"), ("lagging", "lag"), ("hot", "throttling"), ("failing", "failing")):
         for row in _all(store, Query(state=state, lag_s=rules.lag_s, limit=_PAGE)):
             if state == "offline" and now_ms - row.since_ms < 1000 * rules.offline_s:
                 continue
-            troubles.append(Trouble(kind, row.id, row.site, _describe(state, row, now_ms)))
+            build = None
+            if state == "failing":
+                if not row.online or not is_above(row.errors, row.n + row.errors, rules.errors_over):
+                    continue
+                build = (row.model, row.version, row.profile)
+            troubles.append(Trouble(kind, row.id, row.site, _describe(state, row, now_ms), build))
     losses = [event for event in store.events(None, _PAGE, ("lost",)) if event.at_ms > now_ms - _LOSS_MS]
     for device in dict.fromkeys(event.device for event in losses):
         board = store.device(device)
@@ -167,6 +172,8 @@ def _describe(state: str, row: FleetDevice, now_ms: int) -> str:
         return f"offline for {span((now_ms - row.since_ms) / 1000)}"
     if state == "lagging":
         return f"{row.waiting:,} windows wait on the board"
+    if state == "failing":
+        return f"gave no answer to {row.errors / (row.n + row.errors):.1%} of {row.n + row.errors:,} requests"
     hot = "" if row.temp is None or row.temp < _HOT else f" at {row.temp:.0f} degrees"
     return f"throttled or hot{hot}"
 
@@ -202,8 +209,8 @@ def replay(store: SharedStore, rules: Rules, since_ms: int, now_ms: int) -> Iter
     """What would have opened and cleared in at most the last two days.
     It follows from windows of 5 minutes and the boards' events.
 
-    Lag, throttling and each board's own p99 are not in stored data, and are left out. Of drift it has the largest PSI,
-    as if of one board.
+    Lag, throttling, failing and each board's own p99 are not in stored data, and are left out. Of drift it has the
+    largest PSI, as if of one board.
     """
     rows = store.history(None, None, None, since_ms - _FIVE_MS * rules.windows, "5m")
     budgets = _budgets(store.builds(), rows)

@@ -10,21 +10,29 @@ Rules:
   half of the answers each board counts once, so it hides nothing;
 - it names the stage that grew most, and the version since which, where the one before was well;
 - what falls silent has not recovered: `silent` says which findings ended for want of answers;
-- many boards of one site that go offline, lag or throttle together are one finding, which keeps its key while it lasts.
+- a share of requests is above its bound by more than chance: three of three that fail are, two of two are not;
+- boards of a site that go offline, lag, fail or throttle together are one finding, which keeps its key while it lasts.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
+from edgekit.fleet.shares import chance
 from edgekit.fleet.store import BoardLatency, Rollup, quantiles
 from edgekit_runtime.telemetry import Histogram
 
-__all__ = ["KINDS", "AlertFinding", "Boards", "Rules", "Snapshot", "Trouble", "evaluate", "silent"]
+__all__ = ["KINDS", "AlertFinding", "Boards", "Rules", "Snapshot", "Trouble", "evaluate", "is_above", "silent"]
 
-KINDS = ("p99", "offline", "lag", "fallback", "drift", "throttling", "loss", "rollout")
+KINDS = (
+    "p99", "errors", "refusals", "fallback", "drift", "offline", "lag", "throttling", "failing", "loss", "rollout"
+)  # fmt: skip
+RISK = 0.001
+"""A share is above its bound where chance alone would do it less often."""
+_OF_ANSWERS = ("p99", "errors", "refusals", "fallback", "drift")
 Build = tuple[str, str, str]
 """Model, version, profile."""
 
@@ -51,6 +59,8 @@ class Rules:
     p99_clear: float = 1.5
     least: int = 100
     windows: int = 2
+    errors_over: float = 0.05
+    refusals_over: float = 0.05
     fallback_over: float = 0.05
     drift_over: float = 0.2
     offline_s: float = 300.0
@@ -63,12 +73,14 @@ class Rules:
 
 @dataclass(frozen=True)
 class Trouble:
-    """A board with what is wrong, in words."""
+    """A board with what is wrong, in words.
+    build: that it runs; an alert of the build covers a board that fails."""
 
     kind: str
     device: str
     site: str
     what: str
+    build: Build | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,7 @@ def evaluate(rules: Rules, snapshot: Snapshot, active: Collection[str] = ()) -> 
         if "p99" not in rules.off:
             found += _slow(rules, snapshot, build, last, builds, active)
         found += _shares(rules, build, last, snapshot.drift.get(build, ()), active)
-    found += _of_boards(rules, snapshot)
+    found += _of_boards(rules, snapshot, {one.key for one in found if one.kind not in rules.off})
     found += [
         AlertFinding(f"rollout:{number}", "rollout", f"roll-out {number} stopped: {why}", {"rollout": number})
         for number, why in snapshot.rollouts
@@ -123,10 +135,11 @@ def evaluate(rules: Rules, snapshot: Snapshot, active: Collection[str] = ()) -> 
 
 def silent(rules: Rules, snapshot: Snapshot, active: Collection[str]) -> set[str]:
     """The keys about builds that gave no answer lately, so that recovery is unknown."""
-    rows = [row for row in _last(rules, snapshot.rollups, snapshot.now_ms) if row.n]
-    heard = {f"{kind}:{row.model}:{row.version}:{row.profile}" for row in rows for kind in ("p99", "fallback")}
-    heard |= {":".join(("drift", *build)) for build, psi in snapshot.drift.items() if psi}
-    return {key for key in active if key.partition(":")[0] in ("p99", "fallback", "drift") and key not in heard}
+    heard = {":".join(("drift", *build)) for build, psi in snapshot.drift.items() if psi}
+    for row in _last(rules, snapshot.rollups, snapshot.now_ms):
+        kinds = ("p99", "fallback") * bool(row.n) + ("errors", "refusals") * bool(row.n + row.errors)
+        heard |= {f"{kind}:{row.model}:{row.version}:{row.profile}" for kind in kinds}
+    return {key for key in active if key.partition(":")[0] in _OF_ANSWERS and key not in heard}
 
 
 def _last(rules: Rules, rows: Iterable[Rollup], now_ms: int) -> list[Rollup]:
@@ -265,15 +278,21 @@ def _slowed_stage(before: Iterable[Rollup], now: Mapping[str, Histogram]) -> tup
 def _shares(
     rules: Rules, build: Build, last: Sequence[Rollup], psi: Sequence[float], active: Collection[str]
 ) -> list[AlertFinding]:
-    """Answers by a host over the last windows together, and drift of a share of the boards."""
-    n, host = sum(row.n for row in last), sum(row.host for row in last)
+    """Requests that failed, were refused or a host answered, and drift.
+    Of the last windows together; drift of a share of the boards."""
+    n, errors, refused, host = (sum(getattr(row, name) for row in last) for name in ("n", "errors", "blocked", "host"))
     drifting = sum(one > rules.drift_over for one in psi)
     name, found = "{} {} on {}".format(*build), []
     facts = dict(zip(("model", "version", "profile"), build, strict=True))
-    key = ":".join(("fallback", *build))
-    if n >= (1 if key in active else rules.least) and host > rules.fallback_over * n:
-        text = f"{name}: a host gives {host / n:.0%} of {n:,} answers"
-        found.append(AlertFinding(key, "fallback", text, {**facts, "share": round(host / n, 4)}))
+    for kind, bad, of, over, text in (
+        ("errors", errors - refused, n + errors, rules.errors_over, "{:.1%} of {:,} requests failed" + _codes(last)),
+        ("refusals", refused, n + errors, rules.refusals_over, "{:.1%} of {:,} requests were refused by their budget"),
+        ("fallback", host, n, rules.fallback_over, "a host gives {:.1%} of {:,} answers"),
+    ):
+        key = ":".join((kind, *build))
+        if bad > over * of if key in active else is_above(bad, of, over):
+            text = f"{name}: {text.format(bad / of, of)}"
+            found.append(AlertFinding(key, kind, text, {**facts, "share": round(bad / of, 4), "requests": of}))
     if drifting and drifting >= rules.boards.share * len(psi):
         text = f"{name}: the scores of {drifting} of {len(psi)} boards drift from those of its evaluation set, or from "
         text += f"their first answers, PSI up to {psi[-1]:.2f}"
@@ -282,16 +301,33 @@ def _shares(
     return found
 
 
+def is_above(bad: int, of: int, share: float) -> bool:
+    """By more than chance."""
+    return chance(bad, of, share) < RISK
+
+
+def _codes(rows: Iterable[Rollup]) -> str:
+    """The two most frequent codes of what failed, or nothing."""
+    counted: Counter[str] = Counter()
+    for row in rows:
+        counted.update(row.error_codes)
+    named = ", ".join(f"{code} {n:,}" for code, n in counted.most_common(2))
+    return f" ({named})" if named else ""
+
+
 _MOST_EACH = 10
 """From so many boards of a site on they are one finding, whatever share of it they are."""
 _TOGETHER = {
-    "offline": "are offline", "lag": "report late", "throttling": "are throttled or hot", "loss": "gave up windows"
+    "offline": "are offline", "lag": "report late", "throttling": "are throttled or hot", "loss": "gave up windows",
+    "failing": "give no answer to many of their requests",
 }  # fmt: skip
 
 
-def _of_boards(rules: Rules, snapshot: Snapshot) -> list[AlertFinding]:
+def _of_boards(rules: Rules, snapshot: Snapshot, covered: Collection[str]) -> list[AlertFinding]:
     groups: dict[tuple[str, str], list[Trouble]] = {}
     for trouble in snapshot.troubles:
+        if trouble.build and any(":".join((kind, *trouble.build)) in covered for kind in ("errors", "refusals")):
+            continue
         groups.setdefault((trouble.kind, trouble.site), []).append(trouble)
     found = []
     for (kind, site), troubles in sorted(groups.items()):

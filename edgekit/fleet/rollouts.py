@@ -14,10 +14,11 @@ Rules:
 
 The comparison, of the version that is rolled out with the others of the same model and profile at the same time:
 
-- p99: at most 1 % of the new version's answers may be slower than `p99_margin` times the others' p99. Worse is a share
-  whose Wilson lower bound (E. B. Wilson, JASA 22, 1927) is above 1 %;
-- errors and answers over budget: the ratio of the two shares, with its lower bound after Katz et al. (Biometrics 34,
-  1978), 0.5 added to each count. Worse is a lower bound above `ratio_margin`;
+- p99: at most 1 % of the new version's answers may be slower than `p99_margin` times the others' p99;
+- errors and answers over budget: their share may be `ratio_margin` times the others'. Of all that went wrong on either
+  side, the new version may then have the part that its answers, so weighted, are of all answers (the exact conditional
+  test of two rates: Przyborowski and Wilenski, Biometrika 31, 1940). Where nothing went wrong, nothing is worse;
+- worse is what chance alone would do less often than RISK;
 - drift: a PSI above 0.2 that is more than 0.1 above the others'.
 """
 
@@ -30,6 +31,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from edgekit.fleet.errors import FleetError
+from edgekit.fleet.shares import chance
 from edgekit.fleet.store import Rollup, quantiles
 from edgekit_runtime.telemetry import Histogram
 
@@ -39,10 +41,9 @@ __all__ = [
 ]  # fmt: skip
 
 LEAST_ANSWERS = 100
-Z = 2.326
-"""Of the bounds: 99 %, one-sided."""
-Z_EARLY = 4.0
-"""While a wave still runs it is looked at again and again, so it takes more to stop it: 99.997 %."""
+RISK = 0.001
+RISK_EARLY = 0.00003
+"""While a wave still runs it is looked at again and again, so it takes more to stop it."""
 MOST_PSI = 0.2
 State = Literal["running", "paused", "aborted", "undoing", "undone", "done"]
 ACTIVE: tuple[State, ...] = ("running", "paused", "undoing")
@@ -175,41 +176,33 @@ def compare(new: Figures, rest: Figures, plan: RolloutPlan, *, early: bool = Fal
     if new.n + new.errors < LEAST_ANSWERS or rest.n + rest.errors < LEAST_ANSWERS:
         few = f"{new.n + new.errors} answers of the new version and {rest.n + rest.errors} of the others"
         return Verdict("unknown", f"{few}; {LEAST_ANSWERS} of each are needed")
-    z = Z_EARLY if early else Z
-    if (slower := _slower(new.latency, rest.latency, plan.p99_margin, z)) is not None:
+    risk = RISK_EARLY if early else RISK
+    if (slower := _slower(new.latency, rest.latency, plan.p99_margin, risk)) is not None:
         return Verdict("worse", slower)
+    of, of_others = new.n + new.errors, rest.n + rest.errors
+    part = plan.ratio_margin * of / (plan.ratio_margin * of + of_others)
     for what, bad, others in (("errors", new.errors, rest.errors), ("answers over budget", new.over, rest.over)):
-        of, of_others = new.n + new.errors, rest.n + rest.errors
-        least = _least_ratio(bad, of, others, of_others, z)
-        if least > plan.ratio_margin:
+        if chance(bad, bad + others, part) < risk:
             shares = f"{bad / of:.2%} of {of:,} against {others / of_others:.2%} of {of_others:,}"
-            return Verdict("worse", f"more {what}: {shares}, at least {least:.1f} times")
+            return Verdict("worse", f"more {what}: {shares}")
     if new.psi is not None and new.psi > MOST_PSI and new.psi > (rest.psi or 0.0) + 0.1:
         others_psi = "unknown" if rest.psi is None else f"{rest.psi:.2f}"
         return Verdict("worse", f"its scores drift: PSI {new.psi:.2f}, of the others {others_psi}")
     return Verdict("same", "")
 
 
-def _slower(new: Histogram, rest: Histogram, margin: float, z: float) -> str | None:
+def _slower(new: Histogram, rest: Histogram, margin: float, risk: float) -> str | None:
     if new.count < LEAST_ANSWERS or rest.count < LEAST_ANSWERS:
         return None
     (p99,) = quantiles({"device": rest}, (0.99,))
     assert p99 is not None
     limit, per_octave = margin * p99, 2.0**new.scale
     beyond = sum(n for index, n in new.buckets.items() if 2.0 ** (index / per_octave) >= limit)
-    share, n = beyond / new.count, new.count
-    middle, root = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    if (middle - root) / (1 + z * z / n) <= 0.01:
+    if chance(beyond, new.count, 0.01) >= risk:
         return None
     (own,) = quantiles({"device": new}, (0.99,))
-    return f"slower: p99 {own:.3g} ms against {p99:.3g}; {share:.1%} of its answers took more than {limit:.3g} ms"
-
-
-def _least_ratio(bad: int, of: int, others: int, of_others: int, z: float) -> float:
-    """The lower bound of the ratio of two shares."""
-    a, n, b, m = bad + 0.5, of + 0.5, others + 0.5, of_others + 0.5
-    spread = math.sqrt(max(0.0, 1 / a - 1 / n + 1 / b - 1 / m))
-    return math.exp(math.log((a / n) / (b / m)) - z * spread)
+    took = f"{beyond / new.count:.1%} of its answers took more than {limit:.3g} ms"
+    return f"slower: p99 {own:.3g} ms against {p99:.3g}; {took}"
 
 
 def decide(

@@ -113,5 +113,7 @@ def test_rules_are_tried_on_what_is_stored(in_process, store, tmp_path):
     (tmp_path / "alerts.toml").write_text('off = ["offline"]\n[p99]\nover = 3.0\n')
     ran = in_process("fleet", "check", "alerts.toml", "--hours", "3")
     assert ran.code == 0
-    assert ran.out == ("0 alerts in 3 hours; lag, throttling and each board's own p99 are not in stored data\n")
+    assert ran.out == (
+        "0 alerts in 3 hours; lag, throttling, failing boards and each board's own p99 are not in stored data\n"
+    )
     assert "2.4 times the budget" in in_process("fleet", "check", "--hours", "3").out

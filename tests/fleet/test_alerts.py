@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import random
 import threading
 import time
 from dataclasses import replace
@@ -154,7 +155,7 @@ def test_a_build_that_falls_silent_has_not_recovered(store):
 
 
 def test_few_answers_clear_no_share_of_a_host():
-    rows = [window(1, 20, n=30, host=10), window(0, 20, n=30, host=10)]
+    rows = [window(1, 20, n=30, host=2), window(0, 20, n=30, host=2)]
     assert evaluate(Rules(), seen(*rows)) == []
     (lasting,) = evaluate(Rules(), seen(*rows), ["fallback:net:7:raspberry-pi-4"])
     assert lasting.kind == "fallback"
@@ -163,8 +164,57 @@ def test_few_answers_clear_no_share_of_a_host():
     }
 
 
+ENDED = [(0, 3, True), (0, 2, False), (0, 4000, True), (2000, 0, False), (1900, 100, False), (1860, 140, True)]
+"""Answers, requests without one, and whether that is an alert."""
+
+
+@pytest.mark.parametrize(("kind", "blocked"), [("errors", 0), ("refusals", 1)])
+@pytest.mark.parametrize(("n", "bad", "found"), ENDED)
+def test_requests_that_fail_or_are_refused_are_an_alert_where_it_is_no_chance(kind, blocked, n, bad, found):
+    """Also where all do, so that there is no answer and no latency; and three of three, but not two of two."""
+    rows = [window(1, 20, n=0), window(0, 20, n=n, errors=bad, blocked=bad * blocked, error_codes={"engine": bad})]
+    alerts = evaluate(Rules(), seen(*rows))
+    assert [one.key for one in alerts] == [f"{kind}:net:7:raspberry-pi-4"] * found
+    if found:
+        assert f"net 7 on raspberry-pi-4: {bad / (n + bad):.1%} of {n + bad:,} requests" in alerts[0].text
+        assert ("(engine " in alerts[0].text) == (kind == "errors")
+        assert evaluate(Rules(off=(kind,)), seen(*rows)) == []
+        assert silent(Rules(), seen(*rows), [alerts[0].key]) == set()
+        assert silent(Rules(), seen(), [alerts[0].key]) == {alerts[0].key}
+
+
+def test_rare_errors_of_a_week_are_no_alert():
+    """Each look at 1 % of errors, of few and of many requests: none of 2,016 windows."""
+    draw = random.Random(5)
+    for of in (3, 30, 300):
+        failed = [sum(draw.random() < 0.01 for _ in range(of)) for _ in range(2016 * 30 // (of + 20))]
+        rows = [window(0, 20, n=of - bad, errors=bad) for bad in failed]
+        assert not any(evaluate(Rules(), seen(row)) for row in rows)
+
+
+def test_a_board_that_fails_alone_is_named_and_a_build_that_fails_is_one_alert(store):
+    names = [f"porch-{n}" for n in range(60)]
+    store.commit([], [birth(name, received=AT - 2 * FIVE) for name in names])
+
+    def told(seq, name, refuses):
+        one = arrival(seq, name, at=AT - FIVE + seq, received=AT, ms=() if refuses else [20.0] * 10)
+        return replace(one, window=replace(one.window, errors=10, refused_by_budget=10)) if refuses else one
+
+    store.commit([told(1, name, name == "porch-7") for name in names], [])
+    alerting = Alerting(store, Rules(), lambda *_, receipt: True)
+    alerting.step(AT + 1000)
+    (one,) = alerting.tables.list()
+    assert (one.key, one.text) == ("failing:board:porch-7", "porch-7: gave no answer to 100.0% of 10 requests")
+    store.commit([told(2, name, True) for name in names], [])
+    alerting.step(AT + 2000)
+    (one,) = alerting.tables.list()
+    assert one.key == "refusals:digits:1:raspberry-pi-4"
+    assert one.text == "digits 1 on raspberry-pi-4: 50.8% of 1,200 requests were refused by their budget"
+
+
 TOGETHER = {
-    "offline": "are offline", "lag": "report late", "throttling": "are throttled or hot", "loss": "gave up windows"
+    "failing": "give no answer to many of their requests", "offline": "are offline", "lag": "report late",
+    "throttling": "are throttled or hot", "loss": "gave up windows",
 }  # fmt: skip
 
 

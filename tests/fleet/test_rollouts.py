@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fleet.boards import histogram
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +18,7 @@ from edgekit.fleet import FleetError, SqliteStore
 from edgekit.fleet.rollout_tables import RolloutBundle, RolloutTables, fitting
 from edgekit.fleet.rollouts import (
     ACTIVE,
+    LEAST_ANSWERS,
     Figures,
     RolloutPlan,
     RolloutStanding,
@@ -27,6 +30,7 @@ from edgekit.fleet.rollouts import (
     parse_share,
     waves_of,
 )
+from edgekit.fleet.shares import chance
 from edgekit.fleet.store import FleetDevice
 from edgekit_runtime.agent import FINAL, Former, OrderReport
 
@@ -143,8 +147,66 @@ def test_the_comparison(new, says):
     assert bool(verdict.why) == (says != "same")
 
 
-def test_the_same_boards_are_rarely_called_worse():
-    """Of 200 pairs of samples of one distribution none is worse: the margins stand on top of the bounds."""
+def rolled_out(draw, boards, old, new, *, each=12):
+    """State, wave and why of a roll-out by the default plan, looked at each minute.
+
+    Each board answers `each` requests a minute; shares `old` and `new` of them fail, and are late."""
+    plan, standing, now = RolloutPlan(), RolloutStanding(), 0
+    waves = list(waves_of(1, [f"porch-{n}" for n in range(boards)], plan.waves).values())
+
+    def more(before, moved, share):
+        n, errors, over = moved * each, *(int(draw.binomial(moved * each, share)) for _ in range(2))
+        return Figures(before.n + n - errors, before.errors + errors, before.over + over)
+
+    hour = more(Figures(), 60 * boards, old)
+    found, others = Figures(), Figures()
+    while standing.state == "running":
+        wave, began = standing.wave, now
+        moved, size = sum(one <= wave for one in waves), waves.count(wave)
+        for minute in range(1, 11):
+            now += 60_000
+            found, others = more(found, moved, new), more(others, boards - moved, old)
+            rest = others if moved < boards and others.n + others.errors >= LEAST_ANSWERS else hour
+            verdict = compare(found, rest, plan, early=minute < 10)
+            standing = decide(plan, standing, Tally(size, 0, size, 0, last_ms=began), verdict, now)
+            if standing.state != "running":
+                break
+    return standing.state, standing.wave, standing.why
+
+
+@pytest.mark.parametrize("share", [0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.2, 1.0])
+@pytest.mark.parametrize("boards", [100, 200])
+def test_an_identical_version_is_not_undone_however_rare_its_errors(boards, share):
+    draw = np.random.default_rng(boards)
+    ends = [rolled_out(draw, boards, share, share) for _ in range(40)]
+    assert [end for end in ends if end[0] != "done"] == []
+
+
+@pytest.mark.parametrize(("old", "new", "by_wave"), [(0, 0.05, 1), (1e-3, 1e-2, 2), (0.02, 0.1, 1), (0, 1.0, 0)])
+def test_a_worse_version_is_undone_before_most_boards_have_it(old, new, by_wave):
+    draw = np.random.default_rng(3)
+    ends = [rolled_out(draw, 100, old, new) for _ in range(20)]
+    assert {state for state, _, _ in ends} == {"undoing"}
+    assert max(wave for _, wave, _ in ends) <= by_wave, ends
+
+
+@pytest.mark.parametrize("others", [1_000, 29_880, 10_000_000])
+def test_no_errors_are_no_more_than_no_errors(others):
+    assert compare(Figures(120), Figures(others), PLAN) == Verdict("same")
+
+
+@given(st.data())
+def test_the_chance_of_a_count_is_never_below_the_exact_one(data):
+    of = data.draw(st.integers(1, 300))
+    bad, share = data.draw(st.integers(0, of)), data.draw(st.floats(1e-6, 0.999))
+    exact = sum(math.comb(of, n) * share**n * (1 - share) ** (of - n) for n in range(bad, of + 1))
+    found = chance(bad, of, share)
+    assert exact * (1 - 1e-9) <= found <= 1
+    assert found <= 1.2 * exact or not 1e-300 < exact < 0.02
+    assert chance(0, of, share) == 1
+
+
+def test_the_p99_of_the_same_boards_is_rarely_called_worse():
     said = [compare(drawn(seed, n=300), drawn(seed + 1000, n=300), PLAN).says for seed in range(200)]
     assert said.count("worse") == 0
 
