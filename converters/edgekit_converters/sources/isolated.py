@@ -99,7 +99,7 @@ class IsolatedSource(Description):
             answers = unpack(head["arrays"], data)
         if [(str(a.dtype), a.ndim) for a in answers] != [(spec.dtype, len(spec.shape)) for spec in self.outputs]:
             raise errors.SourceError("it answers with other arrays than it described", where=str(self.path))
-        return answers
+        return self.sized(answers, len(arrays[0]))
 
     def onnx(self) -> bytes:
         return self._onnx

@@ -53,6 +53,7 @@ __all__ = [
     "saved_model_sha256",
     "toml_key",
     "toml_text",
+    "varying_size",
     "with_options",
 ]
 
@@ -279,15 +280,39 @@ class Description:
         at_once: bool,
     ) -> list[NDArray[Any]]:
         """Outputs of `run` for a batch of any size, all items at once or one by one.
-        An empty batch is not run."""
+        An empty batch is not run.
+
+        Raises SourceError for an output of another size than the model was described with.
+        """
         arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
         count = len(arrays[0])
         if count == 0:
             return [np.zeros((0, *spec.shape[1:]), spec.dtype) for spec in self.outputs]
         if at_once:
-            return run(arrays)
-        items = [run([array[i : i + 1] for array in arrays]) for i in range(count)]
+            return self.sized(run(arrays), count)
+        items = [self.sized(run([array[i : i + 1] for array in arrays]), 1) for i in range(count)]
         return [np.concatenate(parts) for parts in zip(*items, strict=True)]
+
+    def sized(self, answers: list[NDArray[Any]], count: int) -> list[NDArray[Any]]:
+        """The answers to so many items.
+        Raises SourceError where one has another size than is described."""
+        for spec, answer in zip(self.outputs, answers, strict=True):
+            if answer.shape != (count, *spec.shape[1:]):
+                raise varying_size(spec.name, answer.shape, (count, *spec.shape[1:]), str(self.path))
+        return answers
+
+
+def varying_size(
+    output: str, found: Sequence[int], before: Sequence[int], where: str, command: str = ""
+) -> SourceError:
+    """The error for an output whose size depends on the input.
+    command: what exports it otherwise."""
+    do = "Export it without what chooses among its answers, as NonMaxSuppression: edgekit does that itself"
+    return SourceError(
+        f"the size of its output '{output}' depends on the input: {list(found)} for one, {list(before)} for another",
+        where=where,
+        do=f"Export it without NonMaxSuppression, which edgekit does itself: {command}" if command else do,
+    )
 
 
 # What identifies a model: its bytes, and the options that make another model of the same bytes.

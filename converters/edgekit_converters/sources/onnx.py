@@ -62,6 +62,7 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
     file = onnx_file.read(path)
     model, where = file.model, str(path)
     said = read_metadata(model)
+    command = onnx_graph.without_suppression(model, path, ultralytics=said.ultralytics)
     scores = scores_alone(model)
     standardise(model)
     stored = onnx_file.widen(model)
@@ -79,6 +80,7 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
         )
     engine = _engine(model.SerializeToString(), where)
     inputs = _inputs(model.graph, engine, where, said.picture)
+    onnx_graph.check_suppression(model, inputs, where, command)
     names = unique_names([spec.tensor for spec in engine.outputs], where=where, kind="output")
     outputs = measured_outputs(
         [(name, spec.tensor) for name, spec in zip(names, engine.outputs, strict=True)],

@@ -10,17 +10,29 @@ take; constants folded; the result is run against the original on random data, a
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError, first_line
-from edgekit_converters.formats.onnx import copy_model, opset_of, reads, rename, replace
-from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.formats.onnx import (
+    constants,
+    copy_model,
+    new_constant,
+    nodes,
+    opset_of,
+    reads,
+    rename,
+    replace,
+)
+from edgekit_converters.sources.model import SourceModel, varying_size
 from edgekit_converters.sources.quiet import quiet
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
@@ -30,6 +42,7 @@ __all__ = [
     "MAX_OPSET",
     "NCHW_KEY",
     "OPSET",
+    "check_suppression",
     "disagreement",
     "finish_onnx",
     "nchw_inputs",
@@ -40,6 +53,7 @@ __all__ = [
     "slim",
     "tie_down",
     "unused_inputs",
+    "without_suppression",
 ]
 
 OPSET, MAX_OPSET, MAX_IR = 17, 21, 10
@@ -175,6 +189,52 @@ def random_inputs(specs: Sequence[TensorSpec], items: int, seed: int = 0) -> lis
     return arrays
 
 
+SUPPRESSION = "NonMaxSuppression"
+
+
+def without_suppression(model: Any, path: Path, *, ultralytics: bool) -> str:
+    """The command that makes the file without its NonMaxSuppression.
+    "" where it has none, or in a branch."""
+    graph = model.graph
+    node = next((node for node in graph.node if node.op_type == SUPPRESSION), None)
+    if node is None:
+        return ""
+    if ultralytics:
+        return f"yolo export model={path.stem}.pt format=onnx nms=False"
+    fixed = {name for name, _ in constants(graph)}
+    inputs = [value.name for value in graph.input if value.name not in fixed]
+    ends = [name for name in node.input[:2] if name not in fixed]
+    arguments = ", ".join(map(json.dumps, (str(path), f"{path.stem}-no-nms.onnx", inputs, ends)))
+    return f"python -c {shlex.quote(f'from onnx.utils import extract_model; extract_model({arguments})')}"
+
+
+def check_suppression(model: Any, inputs: Sequence[TensorSpec], where: str, command: str) -> None:
+    """Check that no output's size follows the number of boxes that are kept.
+    Raises SourceError.
+
+    It is made to keep one box of a class, then several: what pads its result to a fixed size has that either way.
+    """
+    from edgekit_runtime.engines import load_engine
+
+    zeros = [np.zeros((1, *spec.shape[1:]), spec.dtype) for spec in inputs]
+    shapes: dict[str, tuple[int, ...]] = {}
+    for most in (1, 3, 10) if any(node.op_type == SUPPRESSION for node in nodes(model.graph)) else ():
+        copy = copy_model(model)
+        copy.graph.initializer.append(new_constant("edgekit/most", np.array([most], np.int64)))
+        copy.graph.initializer.append(new_constant("edgekit/overlap", np.array([1.0], np.float32)))
+        for node in nodes(copy.graph):
+            if node.op_type == SUPPRESSION:  # boxes, scores, how many of a class, the largest overlap, the least score
+                node.input[:] = [*node.input[:2], "edgekit/most", "edgekit/overlap"]
+        try:
+            with quiet(), load_engine("onnx", copy.SerializeToString(), engine="onnxruntime") as engine:
+                found = dict(zip((spec.name for spec in engine.outputs), engine.run(zeros), strict=True))
+        except EngineError:
+            continue  # it asks for more boxes than those
+        for name, array in found.items():
+            if shapes.setdefault(name, array.shape) != array.shape:
+                raise varying_size(name, array.shape, shapes[name], where, command)
+
+
 # The same graph, always written the same way: the exporters number nodes from a global counter and order them by hash.
 #
 # Rules: nodes stand in depth-first order from the outputs; a name loses its counter (`Less__16`) and gets the next free
@@ -219,9 +279,9 @@ def renumber(model: Any) -> None:
     graph = model.graph
     keep = {value.name for value in (*graph.input, *graph.output)}
     taken, names = set(keep), dict[str, str]()
-    nodes = set[str]()
+    called = set[str]()
     for node in graph.node:
-        node.name = _free(_COUNTER.sub("", node.name) or node.op_type, nodes)
+        node.name = _free(_COUNTER.sub("", node.name) or node.op_type, called)
         for position, name in enumerate(node.output):
             if name and name not in keep:
                 names[name] = _free(f"{node.name}:{position}", taken)

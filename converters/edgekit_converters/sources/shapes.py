@@ -3,8 +3,8 @@
 Also that weights are finite, and when a tensor is a picture.
 
 Rules: the first axis is the batch, free or 1; every other axis is fixed in the file or by --shape, or the error names
-it and shows the option to give; a 4-D input with 1, 3 or 4 channels is a picture; output shapes are those that a run
-gives.
+it and shows the option to give; a 4-D input with 1, 3 or 4 channels is a picture; output shapes are those that runs
+give, and a size that depends on the values is refused.
 
     image_layout((-1, 224, 224, 3), prefer="NHWC")      # "NHWC"
     pin("x", (-1, 3, -1, -1), (1, 3, 48, 192), where="net.onnx")     # (-1, 3, 48, 192)
@@ -19,7 +19,7 @@ first in recurrent nets) gets a first axis of 1, because every tensor of a contr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError
 from edgekit_converters.formats.onnx import new_constant, new_node, nodes, replace
+from edgekit_converters.sources.model import varying_size
 from edgekit_runtime.tensors import Layout, TensorSpec
 
 __all__ = [
@@ -181,13 +182,21 @@ def check_inputs(
 def measured_outputs(
     names: Sequence[tuple[str, str]], run: Run, inputs: Sequence[TensorSpec], *, where: str
 ) -> tuple[TensorSpec, ...]:
-    """Output specs from a run with one item of zeros, and one with two.
-    The second shows whether an output grows with the batch.
+    """Output specs from runs with zeros, one item and two, and with noise.
+    Two items show whether an output grows with the batch, noise whether a size depends on the values.
 
     names: (contract's, file's). Many files leave output shapes open. `run` may raise SourceError; with two items that
-    means that a batch said to be free is not.
+    means that a batch said to be free is not, with noise it means nothing.
     """
     one, two = list(run(_zeros(inputs, 1))), None
+    for items in _noise(inputs):
+        try:
+            others = run(items)
+        except SourceError:
+            continue
+        for (name, _), array, other in zip(names, one, others, strict=True):
+            if other.shape != array.shape:
+                raise varying_size(name, other.shape, array.shape, where)
     if all(spec.free_batch for spec in inputs):
         try:
             two = [array.shape for array in run(_zeros(inputs, 2))]
@@ -210,6 +219,19 @@ def shape_text(shape: Sequence[int]) -> str:
 
 def _zeros(inputs: Sequence[TensorSpec], items: int) -> list[NDArray[Any]]:
     return [np.zeros((items, *spec.shape[1:]), spec.dtype) for spec in inputs]
+
+
+def _noise(inputs: Sequence[TensorSpec]) -> Iterator[list[NDArray[Any]]]:
+    """An item of standard normal numbers and one of pixels.
+    0 and 1 for integers, valid indexes of any table."""
+    draw = np.random.default_rng(0)
+    for scale in (0, 255):
+        items = list[NDArray[Any]]()
+        for spec in inputs:
+            shape, dtype = (1, *spec.shape[1:]), np.dtype(spec.dtype)
+            floats = draw.uniform(0, scale, shape) if scale else draw.standard_normal(shape)
+            items.append((floats if dtype.kind == "f" else draw.integers(0, 2, shape)).astype(dtype))
+        yield items
 
 
 def _how_to_pin(spec: TensorSpec, picture: tuple[int, int] | None = None) -> str:

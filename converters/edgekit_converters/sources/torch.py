@@ -337,6 +337,7 @@ def _source(
     )
     model = _onnx_form(program, inputs, names, where)
     onnx_file.pin_shapes(where, model, options)
+    onnx_graph.check_suppression(model, inputs, where, "")
     pairs = shapes.state_pairs(inputs, outputs)
     return TorchSource(
         path=path,
