@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from edgekit_runtime.errors import EdgekitError
+import importlib.util
+
+from edgekit_runtime.errors import EdgekitError, MissingExtraError
 
 __all__ = [
+    "EXTRAS_OF",
     "ComparedFileError",
     "DemoError",
     "KeysError",
@@ -12,7 +15,26 @@ __all__ = [
     "PackagingError",
     "PythonVersionError",
     "error_line",
+    "missing_extra",
 ]
+
+EXTRAS_OF: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("amqtt", "h11", "starlette", "uvicorn"), ("fleet",)),
+    **dict.fromkeys(("jinja2", "plotly"), ("convert", "fleet")),
+    **dict.fromkeys(("h5py", "keras", "onnx", "onnxslim", "rfc8785", "rich", "tensorflow", "tf2onnx"), ("convert",)),
+    **dict.fromkeys(("ai_edge_litert", "flatbuffers"), ("litert",)),
+    **dict.fromkeys(("onnxscript", "torch"), ("torch",)),
+    **dict.fromkeys(("onnx2tf", "tf_keras"), ("onnx-tflite",)),
+    "PIL": ("image",),
+    "litert_torch": ("torch-tflite",),
+    "onnxruntime": ("onnx",),
+    "packaging": ("ship",),
+    "paho": ("telemetry",),
+    "psycopg": ("fleet-postgres",),
+    "redis": ("shared-cache",),
+    "tflite_runtime": ("tflite",),
+}
+"""Module that is imported only where it is needed -> the extras that bring it, the first unless another one is near."""
 
 
 class PackagingError(EdgekitError):
@@ -54,3 +76,16 @@ class KeysError(EdgekitError):
 def error_line(error: EdgekitError) -> str:
     """The line on stderr, which ends with the code."""
     return f"error: {error} [{error.code}]"
+
+
+def missing_extra(error: BaseException, command: str) -> MissingExtraError | None:
+    """The error to show for the import of what no installed extra brings.
+
+    None for any other error.
+    command: of several extras the one that is called like it.
+    """
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if module not in EXTRAS_OF or importlib.util.find_spec(module) is not None:  # there, and damaged
+        return None
+    extras = EXTRAS_OF[module]
+    return MissingExtraError(command if command in extras else extras[0], "what was asked for")

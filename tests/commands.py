@@ -19,17 +19,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 IMPORTED = ("edgekit.cli.main", "numpy", "PIL.Image", "cryptography", "onnxruntime", "ai_edge_litert.interpreter")
-_servers: dict[int, str] = {}
+_servers: dict[tuple[int, str], str] = {}
 processor_s = 0.0
 """What all commands of this process took, with the children that they waited for."""
 
 
-def run(arguments: Sequence[str], cwd: Path, environ: Mapping[str, str], timeout_s: float) -> tuple[int, str, str]:
+def run(
+    arguments: Sequence[str], cwd: Path, environ: Mapping[str, str], timeout_s: float, python: str = sys.executable
+) -> tuple[int, str, str]:
     """Exit code (minus the signal, if one ended it), stdout and stderr. On a TimeoutError it has ended the command."""
     global processor_s
     with socket.socket(socket.AF_UNIX) as link, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         link.settimeout(timeout_s)
-        link.connect(_address())
+        link.connect(_address(python))
         job = {"arguments": list(arguments), "cwd": str(cwd), "environ": dict(environ)}
         socket.send_fds(link, [b"\n"], [out.fileno(), err.fileno()])
         link.sendall(json.dumps(job).encode() + b"\n")
@@ -48,16 +50,17 @@ def run(arguments: Sequence[str], cwd: Path, environ: Mapping[str, str], timeout
     return int(code), texts[0], texts[1]
 
 
-def _address() -> str:
+def _address(python: str) -> str:
     """The socket of this process's server, which is started by the first call."""
-    if os.getpid() not in _servers:
+    mine = os.getpid(), python
+    if mine not in _servers:
         address = str(Path(tempfile.mkdtemp(prefix="commands-")) / "socket")
-        server = subprocess.Popen([sys.executable, __file__, address], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        server = subprocess.Popen([python, __file__, address], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         atexit.register(server.kill)
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
-        _servers[os.getpid()] = address
-    return _servers[os.getpid()]
+        _servers[mine] = address
+    return _servers[mine]
 
 
 def serve(address: str) -> None:

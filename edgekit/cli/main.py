@@ -5,6 +5,7 @@ Rules:
 - an EdgekitError is printed as one message without a traceback, its code at the end, which `edgekit doctor CODE`
   explains; with `--json` it is the one object on stdout, and so is an interruption and a fault of edgekit's own (whose
   traceback goes to stderr);
+- an import that fails in any command, because its extra is not installed, names that extra;
 - a reader that stops reading is no error, a full disk and too little memory are one sentence;
 - what stdout or stderr cannot spell, the name of a file that is not UTF-8 for one, is printed escaped;
 - exit codes: 0 done, 1 refused or a check failed, 2 usage, 130 interrupted.
@@ -225,10 +226,10 @@ def _execute(arguments: list[str]) -> int:
     except _UnprintableError as error:
         raise error.cause from None
     except Exception as error:  # noqa: BLE001 - the last resort: printed with its traceback
-        from edgekit.errors import error_line
+        from edgekit.errors import error_line, missing_extra
         from edgekit_runtime.errors import EdgekitError
 
-        shown = _memory_error(error, arguments) or error
+        shown = _memory_error(error, arguments) or missing_extra(error, next(iter(arguments), "")) or error
         if isinstance(shown, EdgekitError):
             shown.speak_cli()
             _report(as_json, "\n".join(map(error_line, shown.mistakes or (shown,))), shown.as_json())

@@ -107,10 +107,12 @@ class BoardLoad:
         self.draw = random.Random(plan.seed)
         self.began = 0.0
         self.loop: asyncio.AbstractEventLoop
+        self._fault: BaseException | None = None
         self._boards = [_Board(self, n) for n in range(plan.devices)]
 
     def run(self, progress: Callable[[Outcome], None] = lambda _: None) -> Outcome:
-        """Until the plan is over. progress: called every few seconds."""
+        """Until the plan is over. Raises the first error of a board.
+        progress: called every few seconds."""
         import asyncio
 
         asyncio.run(self._run(progress))
@@ -128,6 +130,7 @@ class BoardLoad:
         import asyncio
 
         self.loop = asyncio.get_running_loop()
+        self.loop.set_exception_handler(self._failed)
         _allow_files(self.plan.devices + 256)
         self.began = time.monotonic()
         for place, board in enumerate(self._boards):
@@ -136,6 +139,8 @@ class BoardLoad:
         reported_s = self.began
         while (now := time.monotonic()) - self.began < self.plan.seconds:
             await asyncio.sleep(_SWEEP_S)
+            if self._fault is not None:
+                raise self._fault
             for place, board in enumerate(self._boards):
                 board.look_after(now)
                 if place % 500 == 499:
@@ -147,6 +152,10 @@ class BoardLoad:
                 break
         for board in self._boards:
             board.close()
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        fault = context.get("exception") or FleetError(str(context["message"]))
+        self._fault = self._fault or fault
 
     def heard(self, board: _Board) -> None:
         """One more board has an answer from the fleet."""

@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 
 from edgekit.fleet.schema import Bound
 from edgekit.fleet.sql import SqlStore, store_errors
-from edgekit_runtime.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import psycopg
@@ -52,11 +51,10 @@ class PostgresStore(SqlStore):
 
     @classmethod
     def open(cls, url: str, bounds: Mapping[str, Bound] | None = None) -> PostgresStore:
-        """Connect, and make the tables in an empty database. Raises StoreError, MissingExtraError."""
-        try:
-            import psycopg
-        except ImportError as error:
-            raise MissingExtraError("fleet-postgres", "a store in PostgreSQL") from error
+        """Connect, and make the tables in an empty database.
+        Raises StoreError, and ModuleNotFoundError without psycopg."""
+        import psycopg
+
         with store_errors(server_of(url), (psycopg.Error,)):
             store = cls(url, bounds)
         try:

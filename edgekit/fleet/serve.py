@@ -29,23 +29,19 @@ from edgekit.fleet.rolling import Rolling, RollingPace
 from edgekit.fleet.rollout_tables import RolloutTables
 from edgekit.fleet.sql import SqlStore
 from edgekit.fleet.sqlite import SqliteStore
-from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.telemetry import Broker
 
 __all__ = ["EmbeddedBroker", "FleetServer", "Settings", "check_broker"]
 
 
 def check_broker() -> None:
-    """Raises MissingExtraError where the embedded broker is not installed."""
-    try:
-        import amqtt.broker  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("fleet", "the embedded broker") from error
+    """Raises ModuleNotFoundError where the embedded broker is not installed."""
+    import amqtt.broker  # noqa: F401
 
 
 class EmbeddedBroker:
     """port: 0 for a free one.
-    Raises FleetError when it is in use, MissingExtraError without amqtt."""
+    Raises FleetError when it is in use, ModuleNotFoundError without amqtt."""
 
     def __init__(self, port: int = 1883) -> None:
         self.port = _free(port)
@@ -172,7 +168,7 @@ class FleetServer:
         self.store: SqlStore
 
     def start(self) -> None:
-        """Raises FleetError, StoreError, TelemetryError, MissingExtraError.
+        """Raises FleetError, StoreError, TelemetryError, ModuleNotFoundError.
         Then nothing is left running."""
         with contextlib.ExitStack() as ends:
             self._start(ends)
@@ -231,15 +227,13 @@ class _PagesServer:
     """uvicorn in a thread of its own, on a socket that is already bound."""
 
     def __init__(self, store: SqlStore, server: FleetServer, bound: socket.socket, settings: Settings) -> None:
-        try:
-            import uvicorn
+        import uvicorn
 
-            from edgekit.fleet.bundle_files import BundleFiles, bundle_route, bundles_beside
-            from edgekit.fleet.listening import MOST_HEAD_BYTES, bounded
-            from edgekit.fleet.pages.app import Facts, make_app
-            from edgekit.fleet.pages.guard import Names
-        except ImportError as error:
-            raise MissingExtraError("fleet", "serving the fleet's pages") from error
+        from edgekit.fleet.bundle_files import BundleFiles, bundle_route, bundles_beside
+        from edgekit.fleet.listening import MOST_HEAD_BYTES, bounded
+        from edgekit.fleet.pages.app import Facts, make_app
+        from edgekit.fleet.pages.guard import Names
+
         facts = Facts(lambda: server.ingest.refused, server.health, server.broker_url, settings.every_s)
         names = Names.of(settings.listen.rpartition(":")[0].strip("[]"), settings.names)
         files = BundleFiles(settings.bundles or bundles_beside(settings.store))
