@@ -295,7 +295,7 @@ def before_repairs(made: Sequence[RecipeResult], missing: Sequence[RecipeResult]
     plain = [candidate_json(one, {}) for one in made if one.artifact is not None]
     yield from _table(_metric_of(plain), [_row(candidate) for candidate in plain])
     names = ", ".join(one.recipe.name for one in missing)
-    yield f"{names} lost more than the limit: searching for a repair, for up to {repair_s:.0f} s"
+    yield f"{names} lost more than the limit: searching for a repair, for up to {repair_s:.0f} s of the processor"
 
 
 def _over_time(candidate: Mapping[str, Any]) -> Iterator[str]:

@@ -35,11 +35,11 @@ class BuildRequest:
     name: of the bundles, None for the model file's. profiles, recipes: one that is named twice counts once. signing:
     with which keys, none for an unsigned bundle.
     options: what the model file does not say itself. allow_random: make up examples where none are given. repair_s:
-    seconds that repair may take, in all. metric: decides instead of the task's own. alternates: runners-up kept in each
-    bundle. batches: sizes for which a variant is packed where the chosen file has a fixed batch. jobs: how much is
-    done at once. cache: folder for what a later build can use again, None for none. command: how this was asked for,
-    for the report. profile_paths: folders with profiles of the user's own. anchors: what `edgekit profiles measure`
-    wrote on boards.
+    seconds of the processor that repair may take, in all. metric: decides instead of the task's own. alternates:
+    runners-up kept in each bundle. batches: sizes for which a variant is packed where the chosen file has a fixed
+    batch. jobs: how much is done at once. cache: folder for what a later build can use again, None for none. command:
+    how this was asked for, for the report. profile_paths: folders with profiles of the user's own. anchors: what
+    `edgekit profiles measure` wrote on boards.
     compare: files of other tools, measured beside what is made here.
     degraded: bundles of a smaller model, at most one a board, whose artifact answers what would be late.
     terms: licence, roll-out and boards that the bundles may be installed on. secret: encrypts what the bundles hold.

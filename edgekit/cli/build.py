@@ -173,7 +173,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to search for a repair of INT8 that loses more than --max-drop. 0: do not repair.",
+    help="Processor time to search for a repair of INT8 that loses more than --max-drop. 0: do not repair.",
 )
 @_option(
     "--recipe",

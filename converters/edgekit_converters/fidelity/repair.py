@@ -4,12 +4,14 @@ It is searched for as long as there is time.
     found = repair(bench, RepairStart("tflite-int8", plan, checked), RepairTarget(0.01, mixed="tflite-int8-mixed"))
     found.met, found.plan.float_layers, found.why
 
-Remedies, the cheapest artifact first: ranges found by another method; other steps on the float weights; the fewest
-layers back to float, or all that multiply nothing.
+Remedies: ranges found by another method; the few layers in float that the explanation of the damage names; other steps
+on the float weights; the fewest layers back to float, or all that multiply nothing.
 
 Rules:
-- calibration data decide what to try: the noise at the outputs, for which no labels are needed. `check` only says
-  whether the limit is kept, and is asked for plans that the noise has chosen;
+- calibration data decide what to try: the noise at the outputs, for which no labels are needed. `check` is asked for
+  plans that the noise has chosen: whether the limit is kept, and which of several with about the same noise decides
+  best. Less noise is not more right decisions;
+- the budget is processor time, so that a busy machine finds what a quiet one does; waiting counts a tenth;
 - the search stops at the first plan that keeps the limit, so what `check` found of it is better than the truth: the
   caller judges the result by items that `check` never saw;
 - it stops when its time is over, in the middle of a measurement too (`deadline`), and then gives the best it found;
@@ -59,6 +61,8 @@ WORSE = 1.02
 """Noise may rise to this much when an island is given up as not needed."""
 STRETCHES = 8
 """Stretches of the network that are measured first."""
+WAITING = 0.1
+"""What a second without the processor counts: a search that waits for ever ends, too."""
 QUIET = 0.02
 """Of the noise of all stretches: one that makes no more is not parted."""
 HARDLY = 0.8
@@ -105,6 +109,10 @@ class RepairBench(Protocol[T]):
         """With the items of the evaluation set that the search may choose by."""
         ...
 
+    def blamed(self, recipe: str, plan: QuantizationPlan) -> Sequence[frozenset[str]]:
+        """Layers that take a cause of the damage away when they are float, a set a cause, the worst first."""
+        ...
+
 
 @dataclass(frozen=True)
 class RepairStart(Generic[T]):
@@ -117,7 +125,7 @@ class RepairStart(Generic[T]):
 
 @dataclass(frozen=True)
 class RepairTarget:
-    """max_drop: 0..1. budget_s: None for no limit. mixed: the recipe with layers in float."""
+    """max_drop: 0..1. budget_s: of the processor, None for no limit. mixed: the recipe with layers in float."""
 
     max_drop: float
     mixed: str
@@ -165,13 +173,13 @@ def repair(
     start: RepairStart[T],
     target: RepairTarget,
     progress: Progress = silent,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] | None = None,
 ) -> Repair[T]:
     """Search until the limit holds, the time is over or there is nothing left to try.
 
-    clock: seconds, monotonic.
+    clock: seconds, monotonic; None for this thread's `processor_seconds`.
     """
-    search = _Search(bench, start, target, progress, clock)
+    search = _Search(bench, start, target, progress, clock or processor_seconds())
     try:
         with time_limit(search.in_time):
             search.run()
@@ -179,6 +187,13 @@ def repair(
     except TimeIsOverError:
         over = True
     return search.result(over)
+
+
+def processor_seconds() -> Callable[[], float]:
+    """A clock of what the calling thread has had of the processor from now on.
+    Waiting, for the processor or for another process, counts WAITING."""
+    own, begun = time.thread_time(), time.monotonic()
+    return lambda: max(time.thread_time() - own, WAITING * (time.monotonic() - begun))
 
 
 @dataclass
@@ -195,6 +210,7 @@ class _Search(Generic[T]):
         self._cut_short = False
         self._plan = self.start.plan
         self._best = (self.start.recipe, self.start.plan, self.start.checked)
+        self._drops = {self.start.plan: self.start.checked.drop}
 
     def run(self) -> None:
         def other_ranges() -> None:
@@ -207,7 +223,7 @@ class _Search(Generic[T]):
             plans = [replace(self._plan, steps=steps) for steps in STEPS if steps != self._plan.steps]
             self._by_noise([(f"weights: {', '.join(plan.steps) or 'as they are'}", plan) for plan in plans])
 
-        for remedy in (other_ranges, other_steps):
+        for remedy in (other_ranges, self._named, other_steps):
             if not self._met:
                 self._for_half_the_time(remedy)
         if not self._met:
@@ -246,16 +262,38 @@ class _Search(Generic[T]):
     # --- remedies
 
     def _by_noise(self, plans: Sequence[tuple[str, QuantizationPlan]]) -> None:
-        """Continues with the plan of the least noise; checks those that are about as good or better."""
+        """Continues with the plan of the least noise; of several with about the same, with that which decides best."""
         least = self._noise("as it is", self.start.recipe, self._plan)
+        found = [(least * BETTER, self._plan)]
         for remedy, plan in plans:
             noise = self._noise(remedy, self.start.recipe, plan)
-            if noise < least * BETTER:
-                least, self._plan = noise, plan
+            least = min(least, noise)
             if noise <= min(least * ALIKE, LOST):
                 self._check(remedy, self.start.recipe, plan)
                 if self._met:
                     return
+            found.append((noise, plan))
+            alike = [one for one in found if one[0] <= least * ALIKE]
+            drops = self._drops if least <= LOST else {}
+            self._plan = min(alike, key=lambda one: (drops.get(one[1], math.inf), one[0]))[1]
+
+    def _named(self) -> None:
+        """The few layers in float that the explanation blames."""
+        ranked = list[Unit]()
+        units, left = list(self.bench.units), WANTED
+        self._tick("what explains the damage")
+        try:
+            blamed = self.bench.blamed(self.start.recipe, self._plan)
+        except (ConversionError, EngineError):
+            return
+        for layers in blamed:
+            together = [unit for unit in units if unit.layers & layers]
+            share = sum(unit.macs for unit in together)
+            if together and share <= left + SLACK:
+                left -= share
+                units = [unit for unit in units if unit not in together]
+                ranked.append(merge_units(together))
+        self._fewest(ranked)
 
     def _islands(self) -> None:
         """The fewest layers in float.
@@ -269,7 +307,10 @@ class _Search(Generic[T]):
             if unit.macs <= left + SLACK:
                 fitting.append(unit)
                 left -= unit.macs
-        ranked = tuple(fitting)
+        self._fewest(fitting)
+
+    def _fewest(self, ranked: Sequence[Unit]) -> None:
+        """As few of the first of `ranked` in float as keep the limit."""
         failing, meeting = 0, 0
         for size in _growing(len(ranked)):
             if self._check_islands(ranked[:size]):
@@ -305,15 +346,16 @@ class _Search(Generic[T]):
         ):
             return False
         plans = [replace(self._plan, ranges=method) for method in METHODS]
-        found = [
+        found = sorted(
             (self._noise(remedy, self.target.mixed, self._with(others, plan)), place)
             for place, plan in enumerate(plans)
-        ]
-        plan = plans[min(found)[1]]
-        if not self._check(remedy, self.target.mixed, self._with(others, plan)):
-            return False
-        self._plan = plan
-        return True
+        )
+        for noise, place in found:
+            alike = noise <= found[0][0] * ALIKE
+            if alike and self._check(remedy, self.target.mixed, self._with(others, plans[place])):
+                self._plan = plans[place]
+                return True
+        return False
 
     # --- measuring
 
@@ -378,6 +420,7 @@ class _Search(Generic[T]):
             self._remember(remedy, recipe, plan, failed=error.what)
             return False
         self._remember(remedy, recipe, plan, drop=checked.drop)
+        self._drops[plan] = checked.drop
         met = checked.drop <= self.target.max_drop + SLACK
         if met or checked.drop < self._best[2].drop - SLACK:
             self._best = (recipe, plan, checked)

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.detection import decision_noise
+from edgekit_converters.fidelity.explain import examine, explain
 from edgekit_converters.fidelity.kinds import OFFSET, apart
 from edgekit_converters.fidelity.repair import BETTER, HeldOutCheck, RepairBench
 from edgekit_converters.fidelity.result import Fidelity
@@ -48,6 +49,8 @@ __all__ = ["SAMPLES", "WorkspaceBench", "first_plan", "output_noise"]
 SAMPLES = 32
 ALONE = 8
 """Samples for one layer alone: there are many layers, and only their order counts."""
+BLAMED = 4
+"""Samples for the explanation of the damage, which runs the network layer by layer."""
 
 _BESIDE = 0.1
 
@@ -95,6 +98,17 @@ class WorkspaceBench:
         artifact = self._workspace.make(named(recipe), plan)
         fidelity = self._check(artifact)
         return HeldOutCheck(fidelity.loss, fidelity)
+
+    def blamed(self, recipe: str, plan: QuantizationPlan) -> list[frozenset[str]]:
+        def ticking(stage: str, done: int, total: int | None) -> None:
+            tick()
+
+        steps = tuple(step for step in plan.steps if step == "equalise")  # which moves what the float layers answer
+        ground = self._workspace.ground(self._format, steps)
+        quantized = open_graph(self._format, self._workspace.trial(named(recipe), plan))
+        feeds, ranges = self._inputs[:BLAMED], ground.statistics.ranges("minmax")
+        case = examine(ground.graph, quantized, feeds, len(feeds), ticking, ranges)
+        return [frozenset(cause.float_layers) for cause in explain(case) if cause.float_layers]
 
     def _measure_or_load(self, recipe: str, plan: QuantizationPlan, samples: int) -> float:
         what = "noise" if self._contract is None else "noise of boxes"

@@ -4,6 +4,8 @@ twice.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,17 @@ def test_one_layer_in_int8_makes_less_noise_than_all(bench):
     alone = [bench.noise_alone(f"{name}-mixed", STATIC, unit) for unit in bench.units if unit.macs]
     assert len(alone) >= 4
     assert min(alone) < 0.5 * whole
+
+
+def test_the_layer_whose_range_is_wrong_is_blamed_and_its_return_to_float_helps(bench):
+    name, layers = RECIPES[bench._format], [unit for unit in bench.units if unit.macs]
+    harmed = next(iter(layers[1].layers))
+    high = bench._workspace.statistics(bench._format).ranges("minmax")[harmed][1]
+    broken = replace(STATIC, fixed_ranges=((harmed, 0.0, 0.05 * high),))
+    blamed = bench.blamed(name, broken)
+    assert harmed in blamed[0]
+    before, after = bench.noise(name, broken), bench.noise(f"{name}-mixed", replace(broken, float_layers=blamed[0]))
+    assert after < 0.5 * before
 
 
 def test_what_was_measured_once_is_not_measured_again(bench, workspace, tmp_path):

@@ -118,7 +118,7 @@ def outlier(case: Case) -> Iterator[Cause]:
             },
             "Clip the range (percentile, MSE or entropy), or keep this layer in float",
             error.harm_db,
-            (layer.name,),
+            case.with_readers(error),
         )
 
 
@@ -142,7 +142,7 @@ def clipped_range(case: Case) -> Iterator[Cause]:
             },
             "Take the whole range (min-max), or keep it in float",
             error.harm_db,
-            (layer.name,),
+            case.with_readers(error),
         )
 
 
