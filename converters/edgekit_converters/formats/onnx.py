@@ -37,6 +37,8 @@ __all__ = [
     "constants",
     "copy_model",
     "float_name",
+    "free_name",
+    "name_nodes",
     "new_constant",
     "new_node",
     "nodes",
@@ -47,6 +49,7 @@ __all__ = [
     "replace",
     "subgraphs",
     "tensors",
+    "value_names",
     "values",
 ]
 
@@ -196,17 +199,41 @@ def new_constant(name: str, values: NDArray[Any]) -> Any:
     return numpy_helper.from_array(np.ascontiguousarray(values).reshape(values.shape), name)
 
 
+def value_names(model: Any) -> set[str]:
+    """Names of all inputs, constants and computed values, also inside of nodes."""
+    found = {name for node in nodes(model.graph) for name in (*node.input, *node.output)}
+    for graph in subgraphs(model.graph):
+        found.update(value.name for value in (*graph.input, *graph.output, *graph.initializer))
+    return found
+
+
+def free_name(wanted: str, taken: set[str]) -> str:
+    """That name, numbered where it is taken; taken from now on."""
+    name, number = wanted, 0
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    taken.add(name)
+    return name
+
+
+def name_nodes(model: Any) -> None:
+    """Number nodes of one graph that share a name, in place: no engine loads them otherwise."""
+    for graph in subgraphs(model.graph):
+        taken = set[str]()
+        for node in graph.node:
+            if node.name:
+                node.name = free_name(node.name, taken)
+
+
 def rename(model: Any, names: dict[str, str]) -> None:
     """Rename values (old -> new) in place, everywhere.
     A value that already has a new name moves out of the way."""
     names = {old: new for old, new in names.items() if old != new}
-    taken = {name for node in nodes(model.graph) for name in (*node.input, *node.output)}
-    taken |= {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.initializer)}
+    taken = value_names(model)
     for new in list(names.values()):
         if new in taken and new not in names:
-            free = next(f"{new}_{i}" for i in range(len(taken) + 1) if f"{new}_{i}" not in taken)
-            names[new] = free
-            taken.add(free)
+            names[new] = free_name(new, taken)
     for graph in subgraphs(model.graph):
         for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
             value.name = names.get(value.name, value.name)

@@ -29,9 +29,11 @@ from edgekit_converters.formats.onnx import (
     attribute,
     copy_model,
     float_name,
+    free_name,
     new_constant,
     parse,
     replace,
+    value_names,
 )
 from edgekit_converters.graph.graph import Grid, KernelWindow, Layer, WatchedGraph, kinds, macs_by_tensor
 
@@ -196,7 +198,9 @@ class OnnxGraph:
 
     def _known(self, node: Any, place: int) -> str | None:
         name = node.input[place] if place < len(node.input) else ""
-        return float_name(name) if name in self._file.constants else None
+        if name in self._file.constants:
+            return name if name in self._file.initializers else float_name(name)
+        return None
 
     def _window(self, node: Any) -> KernelWindow | None:
         kernel = self._file.shape(node.input[1]) if node.op_type == "Conv" else None
@@ -306,13 +310,14 @@ def unsigned_products(data: bytes) -> bytes:
 
     model = parse(data)
     weights = {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.INT8}
-    for index, node in enumerate(model.graph.node):
+    taken = value_names(model)
+    for node in model.graph.node:
         if node.op_type != "MatMulInteger" or node.input[1] not in weights:
             continue
         zero = node.input[3] if len(node.input) > 3 else ""
         if zero and zero not in weights:
             continue
-        names = [f"{node.input[1]}_unsigned_{index}", f"{node.input[1]}_unsigned_{index}_zero"]
+        names = [free_name(f"{node.input[1]}_unsigned{end}", taken) for end in ("", "_zero")]
         zeros = array(weights[zero]) if zero else np.zeros((), np.int8)
         for name, signed in zip(names, (array(weights[node.input[1]]), zeros), strict=True):
             model.graph.initializer.append(new_constant(name, (signed.astype(np.int16) + 128).astype(np.uint8)))

@@ -19,7 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError, one_line
-from edgekit_converters.formats.onnx import new_constant, new_node, rename, replace, subgraphs
+from edgekit_converters.formats.onnx import (
+    free_name,
+    name_nodes,
+    new_constant,
+    new_node,
+    rename,
+    replace,
+    subgraphs,
+    value_names,
+)
 from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.onnx_graph import order, renumber
@@ -151,23 +160,24 @@ def _export(source: SourceModel, call: Callable[..., list[Any]], batch: int) -> 
 class _NodeWriter:
     """Nodes in place of one node. Constants are kept once a value."""
 
-    def __init__(self, node: Any, constants: dict[float, str]) -> None:
-        self.node, self._constants = node, constants
+    def __init__(self, node: Any, constants: dict[float, str], taken: set[str]) -> None:
+        self.node, self._constants, self._taken = node, constants, taken
         self.nodes: list[Any] = []
 
     def __call__(self, op: str, *inputs: str | float, to: str = "") -> str:
         """Adds a node and returns its output; `to` is "" for a value of its own."""
-        output = to or f"{self.node.output[0]}/expanded_{len(self.nodes)}"
-        names = [
-            self._constants.setdefault(value, f"edgekit/constant_{value!r}") if isinstance(value, float) else value
-            for value in inputs
-        ]
+        output = to or free_name(f"{self.node.output[0]}/expanded_{len(self.nodes)}", self._taken)
+        for value in inputs:
+            if isinstance(value, float) and value not in self._constants:
+                self._constants[value] = free_name(f"edgekit/constant_{value!r}", self._taken)
+        names = [self._constants[value] if isinstance(value, float) else value for value in inputs]
         self.nodes.append(new_node(op, names, [output], f"{self.node.name or output}/{len(self.nodes)}"))
         return output
 
 
 def expand(model: Any) -> None:
     """In place. Graphs inside nodes are expanded as well."""
+    taken = value_names(model)
     for graph in reversed(list(subgraphs(model.graph))):  # the inner ones first: an edit copies nodes
         constants: dict[float, str] = {}
         nodes: list[Any] = []
@@ -176,15 +186,15 @@ def expand(model: Any) -> None:
             if write is None:
                 nodes.append(node)
                 continue
-            writer = _NodeWriter(node, constants)
+            writer = _NodeWriter(node, constants, taken)
             write(writer, node)
             nodes.extend(writer.nodes)
         if constants:
-            have = {tensor.name for tensor in graph.initializer}
-            arrays = ((name, np.asarray(value, np.float32)) for value, name in constants.items() if name not in have)
+            arrays = ((name, np.asarray(value, np.float32)) for value, name in constants.items())
             graph.initializer.extend(new_constant(name, array) for name, array in arrays)
         if len(nodes) != len(graph.node) or constants:
             replace(graph.node, nodes)
+            name_nodes(model)
 
 
 def unknown(problem: str) -> str:

@@ -25,11 +25,13 @@ from edgekit_converters.formats.onnx import (
     array,
     attribute,
     copy_model,
+    free_name,
     new_constant,
     new_node,
     reads,
     rename,
     replace,
+    value_names,
 )
 from edgekit_converters.sources.model import is_label, toml_text
 from edgekit_converters.sources.onnx_graph import OPSET
@@ -96,6 +98,7 @@ def standardise(model: Any) -> None:
     graph = model.graph
     floats = {value.name for value in graph.input if value.type.tensor_type.elem_type == 1}
     changed: list[Any] = []
+    taken = value_names(model)
     for node in graph.node:
         if node.op_type != "Scaler" or node.domain != "ai.onnx.ml" or node.input[0] not in floats:
             changed.append(node)
@@ -104,7 +107,8 @@ def standardise(model: Any) -> None:
         if not len(parts[0]) == len(parts[1]) > 0:
             changed.append(node)
             continue
-        offset, scale, centred = (f"{node.output[0]}/{name}" for name in ("offset", "scale", "centred"))
+        names = ("offset", "scale", "centred")
+        offset, scale, centred = (free_name(f"{node.output[0]}/{name}", taken) for name in names)
         graph.initializer.extend([new_constant(offset, parts[0]), new_constant(scale, parts[1])])
         changed.append(new_node("Sub", [node.input[0], offset], [centred]))
         changed.append(new_node("Mul", [centred, scale], [node.output[0]]))

@@ -25,6 +25,8 @@ from edgekit_converters.errors import ConversionError, first_line
 from edgekit_converters.formats.onnx import (
     constants,
     copy_model,
+    free_name,
+    name_nodes,
     new_constant,
     nodes,
     opset_of,
@@ -250,8 +252,9 @@ _COUNTER = re.compile(r"__\d+")
 
 
 def order(model: Any) -> None:
-    """Sort nodes and weights of the main graph, in place."""
+    """Sort nodes and weights of the main graph, in place, and give each node a name of its own."""
     graph = model.graph
+    name_nodes(model)
     makers = {name: i for i, node in enumerate(graph.node) for name in node.output}
     wanted = [makers[value.name] for value in graph.output if value.name in makers]
     placed, sequence = set[int](), list[int]()
@@ -281,27 +284,18 @@ def renumber(model: Any) -> None:
     taken, names = set(keep), dict[str, str]()
     called = set[str]()
     for node in graph.node:
-        node.name = _free(_COUNTER.sub("", node.name) or node.op_type, called)
+        node.name = free_name(_COUNTER.sub("", node.name) or node.op_type, called)
         for position, name in enumerate(node.output):
             if name and name not in keep:
-                names[name] = _free(f"{node.name}:{position}", taken)
+                names[name] = free_name(f"{node.name}:{position}", taken)
     weights = {tensor.name for tensor in graph.initializer} - keep
     for node in graph.node:
         for position, name in enumerate(reads(node)):
             if name in weights and name not in names:
-                names[name] = _free(f"{node.name}/weight_{position}", taken)
+                names[name] = free_name(f"{node.name}/weight_{position}", taken)
     # In two steps, so that no new name is an old one that has yet to go.
     rename(model, {old: f"edgekit/{i}" for i, old in enumerate(names)})
     rename(model, {f"edgekit/{i}": new for i, new in enumerate(names.values())})
-
-
-def _free(name: str, taken: set[str]) -> str:
-    candidate, number = name, 0
-    while candidate in taken:
-        number += 1
-        candidate = f"{name}_{number}"
-    taken.add(candidate)
-    return candidate
 
 
 # A source's ONNX graph as every target takes it: tied to versions, folded, in canonical order, named, and proved.

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import SourceError
-from edgekit_converters.formats.onnx import new_constant, new_node, nodes, replace
+from edgekit_converters.formats.onnx import free_name, name_nodes, new_constant, new_node, nodes, replace, value_names
 from edgekit_converters.sources.model import varying_size
 from edgekit_runtime.tensors import Layout, TensorSpec
 
@@ -402,25 +402,28 @@ def states_without_batch(model: Any) -> tuple[tuple[str, str], ...]:
 def give_states_batch(model: Any, states: Sequence[tuple[str, str]]) -> None:
     """A first axis of 1 for these inputs and outputs, whose sizes are fixed. In place."""
     graph = model.graph
+    taken = value_names(model)
     for name, output in states:
         value = next(value for value in graph.input if value.name == name)
         made = next(value for value in graph.output if value.name == output)
         sizes = [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
-        for owner, shape in ((name, sizes), (output, [1, *sizes])):
-            graph.initializer.append(new_constant(f"{owner}/shape", np.array(shape, np.int64)))
+        shapes = [free_name(f"{owner}/shape", taken) for owner in (name, output)]
+        for owner, shape in zip(shapes, (sizes, [1, *sizes]), strict=True):
+            graph.initializer.append(new_constant(owner, np.array(shape, np.int64)))
         # The input becomes [1, *sizes]; what read it reads it reshaped
-        inner = f"{value.name}/without_batch"
+        inner = free_name(f"{value.name}/without_batch", taken)
         _rename_readings(graph, value.name, inner)
-        reshape = new_node("Reshape", [value.name, f"{value.name}/shape"], [inner], inner)
+        reshape = new_node("Reshape", [value.name, shapes[0]], [inner], inner)
         replace(graph.node, [reshape, *graph.node])
         _set_shape(value, (1, *sizes))
-        inner = f"{made.name}/without_batch"
+        inner = free_name(f"{made.name}/without_batch", taken)
         for node in graph.node:
             node.output[:] = [inner if old == made.name else old for old in node.output]
         _rename_readings(graph, made.name, inner)
-        graph.node.append(new_node("Reshape", [inner, f"{made.name}/shape"], [made.name], f"{made.name}/batch"))
+        graph.node.append(new_node("Reshape", [inner, shapes[1]], [made.name], f"{made.name}/batch"))
         _set_shape(made, (1, *sizes))
     if states:
+        name_nodes(model)
         del graph.value_info[:]
 
 

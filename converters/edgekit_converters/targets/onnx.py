@@ -17,10 +17,13 @@ from edgekit_converters.formats.onnx import (
     attribute,
     constants,
     copy_model,
+    free_name,
+    name_nodes,
     new_constant,
     new_node,
     parse,
     replace,
+    value_names,
 )
 from edgekit_converters.progress import Progress
 from edgekit_converters.sources import onnx_graph
@@ -96,6 +99,7 @@ def apply_edits(model: Any) -> Any:
         edit.carry_out(graph)
     view = GraphView(copy)
     replace(graph.initializer, [t for t in graph.initializer if view.users(t.name) or t.name in view.outputs])
+    name_nodes(copy)
     del graph.value_info[:]
     return copy
 
@@ -105,6 +109,7 @@ class _Edit:
 
     def __init__(self, view: GraphView) -> None:
         self.view = view
+        self.taken = value_names(view.model)
         self.replaced: dict[int, list[Any]] = {}
         self.constants: list[Any] = []
 
@@ -112,8 +117,12 @@ class _Edit:
         self.replaced[id(node)] = nodes
 
     def add(self, name: str, array: Any) -> str:
-        self.constants.append(new_constant(name, np.asarray(array)))
-        return name
+        """name: of a new constant, numbered where it is taken."""
+        self.constants.append(new_constant(self.new(name), np.asarray(array)))
+        return str(self.constants[-1].name)
+
+    def new(self, name: str) -> str:
+        return free_name(name, self.taken)
 
     def free(self, node: Any) -> bool:
         return id(node) not in self.replaced
@@ -122,8 +131,7 @@ class _Edit:
         if not self.replaced:
             return
         replace(graph.node, [new for node in self.view.nodes for new in self.replaced.get(id(node), [node])])
-        have = {tensor.name for tensor in graph.initializer}
-        graph.initializer.extend(tensor for tensor in self.constants if tensor.name not in have)
+        graph.initializer.extend(self.constants)
 
 
 def _no_division(node: Any, edit: _Edit) -> None:
@@ -156,7 +164,7 @@ def _fuse_hard_swish(node: Any, edit: _Edit) -> None:
     x, three = _with_number(add, view)
     if x is None or three is None or abs(three - 3.0) > 1e-4 or first is None or first.op_type != "Mul":
         return
-    sigmoid = new_node("HardSigmoid", [x], [f"{node.output[0]}/gate"], node.name, alpha=_SIXTH, beta=0.5)
+    sigmoid = new_node("HardSigmoid", [x], [edit.new(f"{node.output[0]}/gate")], node.name, alpha=_SIXTH, beta=0.5)
     if _is_sixth(first, view):  # clip(x + 3) / 6: a hard sigmoid, whatever reads it
         sigmoid.output[0] = first.output[0]
         edit.replace(first, [sigmoid])
@@ -179,7 +187,7 @@ def _is_sixth(node: Any, view: GraphView) -> bool:
 def _hard_swish(node: Any, edit: _Edit) -> None:
     if node.op_type != "HardSwish":
         return
-    gate = f"{node.output[0]}/gate"
+    gate = edit.new(f"{node.output[0]}/gate")
     name = f"{node.name or node.output[0]}/gate"
     sigmoid = new_node("HardSigmoid", [node.input[0]], [gate], name, alpha=_SIXTH, beta=0.5)
     edit.replace(node, [sigmoid, new_node("Mul", [node.input[0], gate], [node.output[0]], node.name)])
@@ -199,9 +207,9 @@ def _pool(node: Any, edit: _Edit) -> None:
     if attribute(node, "keepdims", 1):
         edit.replace(node, [new_node("GlobalAveragePool", [node.input[0]], [out], node.name)])
         return
-    pooled = new_node("GlobalAveragePool", [node.input[0]], [f"{out}/pooled"], node.name)
-    flat = new_node("Flatten", [f"{out}/pooled"], [out], f"{node.name or out}/flat", axis=1)
-    edit.replace(node, [pooled, flat])
+    value = edit.new(f"{out}/pooled")
+    pooled = new_node("GlobalAveragePool", [node.input[0]], [value], node.name)
+    edit.replace(node, [pooled, new_node("Flatten", [value], [out], f"{node.name or out}/flat", axis=1)])
 
 
 def _gemm(node: Any, edit: _Edit) -> None:

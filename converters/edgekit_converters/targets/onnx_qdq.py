@@ -2,7 +2,8 @@
 
 Rules:
 - a value that an 8-bit layer reads or makes goes through one pair, called `<value>_QuantizeLinear_Output` and
-  `<value>_DequantizeLinear_Output`; a float layer reads the value itself where a float layer made it;
+  `<value>_DequantizeLinear_Output`, numbered where the model has such a name; a float layer reads the value itself
+  where a float layer made it;
 - activations uint8 with a zero-point, or int8 around 0; weights int8 around 0, a scale for each output channel; biases
   int32 at the scale of the products, or float where activations are symmetric (TensorRT's explicit quantization);
 - what only moves values keeps its input's scale; the result of a product that float layers alone read is never rounded
@@ -39,7 +40,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.formats.onnx import GraphView, attribute, copy_model, new_constant, new_node, reads, replace
+from edgekit_converters.formats.onnx import (
+    GraphView,
+    attribute,
+    copy_model,
+    free_name,
+    new_constant,
+    new_node,
+    reads,
+    replace,
+    value_names,
+)
 
 __all__ = ["ELEMENTWISE", "MOVES", "PRODUCTS", "Int8Layers", "QdqScale", "int8_layers", "quantize_layers", "step"]
 
@@ -91,7 +102,9 @@ class _QdqWriter:
         self.view, self.layers, self.ranges, self.symmetric = view, layers, ranges, symmetric
         self.clipped = layers.clipped
         self.nodes: list[Any] = []
-        self.constants: dict[str, Any] = {}
+        self.constants: list[Any] = []
+        self.taken = value_names(view.model)
+        self.named: dict[tuple[str, str], str] = {}
         self.steps: dict[str, QdqScale] = {}
         for name in view.inputs:
             if self._read_in_int8(name):
@@ -123,18 +136,18 @@ class _QdqWriter:
             else:
                 for position, name in enumerate(node.input):
                     if name in self.steps and self._maker_in_int8(name) is not None:
-                        new.input[position] = _dequantized(name)
+                        new.input[position] = self._dequantized(name)
             made = [name for name in new.output if name in self.steps]
             for position, name in enumerate(new.output):
                 if name in self.steps and self._ends(name):
-                    new.output[position] = f"{name}_QuantizeLinear_Input"
+                    new.output[position] = self._name(name, "QuantizeLinear_Input")
             self.nodes.append(new)
             for name in made:
                 self._pair(name)
         model = copy_model(view.model)
         del model.graph.node[:]
         model.graph.node.extend(self.nodes)
-        model.graph.initializer.extend(self.constants.values())
+        model.graph.initializer.extend(self.constants)
         used = set(view.outputs) | {name for node in self.nodes for name in reads(node)}
         kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
         replace(model.graph.initializer, kept)
@@ -196,13 +209,13 @@ class _QdqWriter:
             alpha, beta = _slope(node)
             rounding = self.steps[source]
             scaled = QdqScale(float(np.float32(rounding.scale * alpha)), rounding.zero_point, rounding.dtype)
-            self._linear("DequantizeLinear", _integers(source), f"{out}/scaled", scaled)
-            offset = self._constant(f"{out}/offset", np.asarray(beta, np.float32))
-            new.CopyFrom(new_node("Add", [f"{out}/scaled", offset], [out], node.name))
+            moved = self._linear("DequantizeLinear", self._integers(source), self._new(f"{out}/scaled"), scaled)
+            offset = self._constant(self._new(f"{out}/offset"), np.asarray(beta, np.float32))
+            new.CopyFrom(new_node("Add", [moved, offset], [out], node.name))
             return
         for position, name in enumerate(node.input):
             if name in self.steps:
-                new.input[position] = _dequantized(name)
+                new.input[position] = self._dequantized(name)
         if node.op_type in ("Conv", "Gemm", "MatMul") and self.view.is_constant(node.input[1]):
             self._weights(node, new)
         elif node.op_type in ("Add", "Mul", "Concat"):
@@ -230,7 +243,7 @@ class _QdqWriter:
             scale = np.maximum(scale, np.abs(bias) / (first * _MOST_INT32)).astype(np.float32)
         spread = scale.reshape([-1 if i == axis else 1 for i in range(weight.ndim)])
         integers = np.clip(np.rint(weight / spread), -127, 127).astype(np.int8)
-        name = f"{node.output[0]}/{node.input[1]}"
+        name = self._new(f"{node.output[0]}/{node.input[1]}")
         new.input[1] = self._channels(name, integers, scale, axis)
         if bias is None:
             return
@@ -239,7 +252,7 @@ class _QdqWriter:
             return
         products = (scale.astype(np.float64) * first).astype(np.float32)
         rounded = np.rint(bias.astype(np.float64) / products).astype(np.int32)
-        new.input[2] = self._channels(f"{node.output[0]}/bias", rounded, products, 0)
+        new.input[2] = self._channels(self._new(f"{node.output[0]}/bias"), rounded, products, 0)
 
     def _channels(self, name: str, integers: NDArray[Any], scale: NDArray[Any], axis: int) -> str:
         names = [
@@ -247,44 +260,55 @@ class _QdqWriter:
             self._add(f"{name}_scale", scale),
             self._add(f"{name}_zero_point", np.zeros(scale.shape, integers.dtype)),
         ]
-        self.nodes.append(new_node("DequantizeLinear", names, [_dequantized(name)], _dequantized(name), axis=axis))
-        return _dequantized(name)
+        out = self._dequantized(name)
+        self.nodes.append(new_node("DequantizeLinear", names, [out], out, axis=axis))
+        return out
 
     def _constant(self, name: str, array: NDArray[Any]) -> str:
         """A constant that an elementwise layer reads, rounded to its own range.
         A single number loses nothing."""
-        if f"{name}_quantized" not in self.constants:
+        if (name, "quantized") not in self.named:
             rounding = step(float(array.min(initial=0)), float(array.max(initial=0)), symmetric=self.symmetric)
-            self._add(f"{name}_quantized", rounding.integers(array))
-            self._linear("DequantizeLinear", f"{name}_quantized", _dequantized(name), rounding)
-        return _dequantized(name)
+            self.constants.append(new_constant(self._name(name, "quantized"), rounding.integers(array)))
+            self._linear("DequantizeLinear", self._name(name, "quantized"), self._dequantized(name), rounding)
+        return self._dequantized(name)
 
     def _pair(self, name: str) -> None:
         rounding, end = self.steps[name], self._ends(name)
-        self._linear("QuantizeLinear", f"{name}_QuantizeLinear_Input" if end else name, _integers(name), rounding)
-        self._linear("DequantizeLinear", _integers(name), name if end else _dequantized(name), rounding)
+        source, integers = self._name(name, "QuantizeLinear_Input") if end else name, self._integers(name)
+        self._linear("QuantizeLinear", source, integers, rounding)
+        self._linear("DequantizeLinear", integers, name if end else self._dequantized(name), rounding)
 
-    def _linear(self, op: str, source: str, out: str, rounding: QdqScale) -> None:
+    def _linear(self, op: str, source: str, out: str, rounding: QdqScale) -> str:
         scale = self._add(f"{out}_scale", np.asarray(rounding.scale, np.float32))
         zero_point = self._add(f"{out}_zero_point", np.asarray(rounding.zero_point, rounding.dtype))
         self.nodes.append(new_node(op, [source, scale, zero_point], [out], out))
+        return out
 
     def _add(self, name: str, array: NDArray[Any]) -> str:
-        if name not in self.constants:
-            self.constants[name] = new_constant(name, array)
-        return name
+        self.constants.append(new_constant(self._new(name), array))
+        return str(self.constants[-1].name)
+
+    # Names ---------------------------------------------------------------------------------------------------------
+
+    def _integers(self, name: str) -> str:
+        return self._name(name, "QuantizeLinear_Output")
+
+    def _dequantized(self, name: str) -> str:
+        return self._name(name, "DequantizeLinear_Output")
+
+    def _name(self, name: str, end: str) -> str:
+        """The one name of a form of that value."""
+        if (name, end) not in self.named:
+            self.named[name, end] = self._new(f"{name}_{end}")
+        return self.named[name, end]
+
+    def _new(self, name: str) -> str:
+        return free_name(name, self.taken)
 
 
 def _slope(node: Any) -> tuple[float, float]:
     return float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
-
-
-def _integers(name: str) -> str:
-    return f"{name}_QuantizeLinear_Output"
-
-
-def _dequantized(name: str) -> str:
-    return f"{name}_DequantizeLinear_Output"
 
 
 # Which operators of a float ONNX graph run in 8 bits: those for which ONNX Runtime's CPU has an 8-bit kernel, where it

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import warnings
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -27,12 +28,17 @@ from edgekit_converters.formats.onnx import (
     attribute,
     constants,
     copy_model,
+    free_name,
+    name_nodes,
     new_constant,
     new_node,
+    nodes,
     parse,
     reads,
+    rename,
     replace,
     subgraphs,
+    value_names,
 )
 from edgekit_converters.graph import joins, open_graph
 from edgekit_converters.sources.onnx_graph import order
@@ -56,6 +62,7 @@ def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: 
     parsed = parse(model.data)
     refused = ""
     for candidate in _candidates(parsed, recipe, plan, statistics):
+        name_nodes(candidate)
         data: bytes = candidate.SerializeToString(deterministic=True)
         try:
             with load_engine("onnx", data, engine="onnxruntime"):  # with its default optimizations
@@ -116,11 +123,19 @@ def _static(parsed: Any, recipe: Recipe, plan: QuantizationPlan, statistics: Sta
 #     model = halved(parse(data))
 
 
+_CASTS = re.compile(r"graph_(in|out)put_cast_?\d+|.*_cast_to_(fp32|fp16|bfloat16)")
+"""Names that the converter gives to what it adds."""
+
+
 def convert_float16(model: Any) -> Any:
     """A copy. Raises ConversionError when the converter fails."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     copy = copy_model(model)
+    ends = {value.name for value in (*copy.graph.input, *copy.graph.output)}
+    rename(copy, {name: f"{name}/" for name in sorted(value_names(copy) - ends) if _CASTS.fullmatch(name)})
+    for node in nodes(copy.graph):
+        node.name = ""  # the converter takes what is called like its own casts for one of them
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -173,7 +188,7 @@ _STORED: dict[str, dict[int, int | None]] = {
 def dynamic(model: Any, float_layers: Collection[str] = ()) -> Any:
     """A copy of an onnx.ModelProto. Raises ConversionError where nothing can be quantized."""
     copy = copy_model(model)
-    done = _Products(GraphView(copy), float_layers).write() + _store_weights(copy.graph, float_layers)
+    done = _Products(GraphView(copy), float_layers).write() + _store_weights(copy, float_layers)
     if not done:
         raise ConversionError(
             f"nothing in it can be quantized without calibration data: no layer has {_FEW:,} constant weights or more",
@@ -208,7 +223,8 @@ class _Products:
         self._view, self._float_layers, self._only_lookups = view, frozenset(float_layers), only_lookups
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
-        self._inputs: set[str] = set()
+        self._inputs: dict[str, list[str]] = {}
+        self._taken = value_names(view.model)
 
     def write(self) -> int:
         """Edit the graph; how many nodes changed."""
@@ -241,18 +257,18 @@ class _Products:
         integers, scale = _rounded(weight, 1)
         bias = node.input[2] if node.op_type == "Gemm" and len(node.input) > 2 else ""
         if source not in self._inputs:
-            self._inputs.add(source)
-            names = [f"{source}/quantized", f"{source}/scale", f"{source}/zero_point"]
-            self._node("DynamicQuantizeLinear", [source], names)
+            self._inputs[source] = self._new(source, "quantized", "scale", "zero_point")
+            self._node("DynamicQuantizeLinear", [source], self._inputs[source])
+        stored, step, zero = self._inputs[source]
+        total, real, factor, scaled = self._new(out, "sum", "float", "scale", "scaled")
         weights = [self._constant(f"{out}/weight", integers), self._constant(f"{out}/weight_zero", np.int8(0))]
-        read = [f"{source}/quantized", weights[0], f"{source}/zero_point", weights[1]]
-        self._node("MatMulInteger", read, [f"{out}/sum"])
-        self._node("Cast", [f"{out}/sum"], [f"{out}/float"], to=1)
+        self._node("MatMulInteger", [stored, weights[0], zero, weights[1]], [total])
+        self._node("Cast", [total], [real], to=1)
         scales = self._constant(f"{out}/weight_scale", scale.reshape(-1))
-        self._node("Mul", [f"{source}/scale", scales], [f"{out}/scale"])
-        self._node("Mul", [f"{out}/float", f"{out}/scale"], [f"{out}/scaled" if bias else out])
+        self._node("Mul", [step, scales], [factor])
+        self._node("Mul", [real, factor], [scaled if bias else out])
         if bias:
-            self._node("Add", [f"{out}/scaled", bias], [out])
+            self._node("Add", [scaled, bias], [out])
         return True
 
     def _lookup(self, node: Any) -> bool:
@@ -263,24 +279,28 @@ class _Products:
         if attribute(node, "axis", 0) != 0 or self._view.is_constant(indexes):
             return False
         integers, scale = _rounded(table, 0)
-        self._node("Gather", [self._constant(f"{out}/table", integers), indexes], [f"{out}/row"], axis=0)
-        self._node("Gather", [self._constant(f"{out}/table_scale", scale), indexes], [f"{out}/row_scale"], axis=0)
-        self._node("Cast", [f"{out}/row"], [f"{out}/row_float"], to=1)
-        self._node("Mul", [f"{out}/row_float", f"{out}/row_scale"], [out])
+        row, step, real = self._new(out, "row", "row_scale", "row_float")
+        self._node("Gather", [self._constant(f"{out}/table", integers), indexes], [row], axis=0)
+        self._node("Gather", [self._constant(f"{out}/table_scale", scale), indexes], [step], axis=0)
+        self._node("Cast", [row], [real], to=1)
+        self._node("Mul", [real, step], [out])
         return True
 
     def _node(self, op: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
         self._nodes.append(new_node(op, inputs, outputs, outputs[0], **attributes))
 
+    def _new(self, value: str, *ends: str) -> list[str]:
+        return [free_name(f"{value}/{end}", self._taken) for end in ends]
+
     def _constant(self, name: str, values: Any) -> str:
-        self._constants.append(new_constant(name, np.asarray(values)))
-        return name
+        self._constants.append(new_constant(free_name(name, self._taken), np.asarray(values)))
+        return str(self._constants[-1].name)
 
 
-def _store_weights(graph: Any, float_layers: Collection[str]) -> int:
-    """Weights of this graph and of those inside it, stored in 8 bits; how many there were."""
-    done = 0
-    for inner in subgraphs(graph):
+def _store_weights(model: Any, float_layers: Collection[str]) -> int:
+    """Weights of the main graph and of those inside it, stored in 8 bits; how many there were."""
+    done, taken = 0, value_names(model)
+    for inner in subgraphs(model.graph):
         wanted: dict[str, int | None] = {}  # weights that layers of this graph alone read -> the axis of its outputs
         other = {value.name for value in inner.output}
         for node in inner.node:
@@ -298,10 +318,11 @@ def _store_weights(graph: Any, float_layers: Collection[str]) -> int:
                 continue
             weight = array(tensor)
             integers, scale = _rounded(weight, wanted[name] if weight.ndim > 1 else None)
-            inner.initializer.extend([new_constant(f"{name}/int8", integers), new_constant(f"{name}/scale", scale)])
+            small, step, real = (free_name(f"{name}/{end}", taken) for end in ("int8", "scale", "float"))
+            inner.initializer.extend([new_constant(small, integers), new_constant(step, scale)])
             nodes += [
-                new_node("Cast", [f"{name}/int8"], [f"{name}/float"], f"{name}/float", to=1),
-                new_node("Mul", [f"{name}/float", f"{name}/scale"], [name], name),
+                new_node("Cast", [small], [real], real, to=1),
+                new_node("Mul", [real, step], [name], name),
             ]
             done += 1
         if nodes:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError, MissingToolsError, one_line
-from edgekit_converters.formats.onnx import array, parse, rename, values
+from edgekit_converters.formats.onnx import array, free_name, parse, rename, values
 from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
@@ -174,8 +174,7 @@ def _plain_names(graph: Any) -> None:
     taken: set[str] = set()
     for node in graph.node:
         plain = re.sub(r"[^A-Za-z0-9_./-]", "_", node.name or node.op_type).lstrip("_/-.") or node.op_type
-        node.name = plain if plain not in taken else f"{plain}_{len(taken)}"
-        taken.add(node.name)
+        node.name = free_name(plain, taken)
 
 
 def _output_axes(

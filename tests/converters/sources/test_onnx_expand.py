@@ -52,6 +52,21 @@ def test_a_composition_answers_as_the_operator(name):
     np.testing.assert_allclose(answer, expected, atol=2e-6)
 
 
+@pytest.mark.parametrize("name", ["Expm1", "TFL_GELU", "Xlogy"])
+def test_a_model_may_use_the_names_of_a_composition(name):
+    inputs, attributes, expected = COMPOSED[name]
+    made = model(name, inputs, attributes)
+    expand(made)
+    graph = made.graph
+    taken = {*(n for node in graph.node for n in (node.name, *node.output)), *(t.name for t in graph.initializer)}
+    other = model(name, inputs, attributes)
+    other.graph.node.extend(onnx.helper.make_node("Neg", ["x0"], [value], value) for value in sorted(taken - {"y"}))
+    expand(other)
+    session = ort.InferenceSession(other.SerializeToString(), providers=["CPUExecutionProvider"])
+    (answer,) = session.run(None, {f"x{place}": value for place, value in enumerate(inputs)})
+    np.testing.assert_allclose(answer, expected, atol=2e-6)
+
+
 def test_what_has_no_composition_stays_and_is_named():
     made = model("BesselI0e", (X,), {})
     before = made.SerializeToString()

@@ -420,3 +420,51 @@ def test_a_split_beside_layers_in_float_keeps_its_answers(kept: str) -> None:
     data = make(model, RECIPES["onnx-int8-qdq-mixed"], plan, statistics(model, feeds))
     want = run(model.data, feeds[0])
     assert np.abs(run(data, feeds[0]) - want).max() < 0.05 * np.abs(want).max()
+
+
+def names_in(data: bytes) -> set[str]:
+    graph = onnx.load_model_from_string(data).graph
+    return {name for node in graph.node for name in (node.name, *node.input, *node.output) if name}
+
+
+def with_dead_ends(model: Any, names: set[str]) -> Any:
+    """The model with a value and a node of each of these names, which nothing reads, and nodes called as outputs."""
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    for node in copy.graph.node:
+        node.name = node.output[0]
+    copy.graph.node.extend(helper.make_node("Identity", ["x"], [name], name=name) for name in sorted(names))
+    return copy
+
+
+def ends_in_8_bits() -> Any:
+    """Lookups, and an output that is handed out rounded."""
+    node = helper.make_node
+    weights = {"t": normal(64, 32), "w": normal(32, 64), "b": normal(64), "v": normal(64, 64), "one": normal(64)}
+    nodes = [
+        node("Gather", ["t", "x"], ["g"]),
+        node("MatMul", ["g", "w"], ["m"]),
+        node("Add", ["m", "b"], ["a"]),
+        node("MatMul", ["a", "v"], ["n"]),
+        node("Add", ["n", "a"], ["y"]),
+    ]
+    return net(nodes, weights, (4,), dtype=TensorProto.INT64)
+
+
+@pytest.mark.parametrize("name", [*QUANTIZED, "onnx-int8-dynamic", "onnx-f16", "onnx-f32"])
+@pytest.mark.parametrize("case", ["mobile", "ends_in_8_bits"])
+def test_a_model_may_use_every_name_that_the_recipe_would_give(name: str, case: str) -> None:
+    original = {"mobile": mobile, "ends_in_8_bits": ends_in_8_bits}[case]()
+    feeds = samples(8) if case == "mobile" else [[RNG.integers(0, 64, (1, 4))] for _ in range(8)]
+
+    def made(model: Any) -> bytes:
+        better = float_model(model)
+        seen = statistics(better, feeds) if name in QUANTIZED else None
+        return make(better, RECIPES[name], QuantizationPlan(), seen)
+
+    plain = made(original)
+    taken = names_in(plain) - names_in(original.SerializeToString())
+    data = made(with_dead_ends(original, taken))
+    called = [node.name for node in onnx.load_model_from_string(data).graph.node if node.name]
+    assert len(called) == len(set(called))
+    for feed in feeds[:3]:
+        np.testing.assert_array_equal(run(data, feed), run(plain, feed))

@@ -53,7 +53,7 @@ def test_operators_get_names_that_tensorflow_takes_each_its_own() -> None:
     graph = sliced([0], [7], [1], [1])
     _plain_names(graph)
     names = [node.name for node in graph.node]
-    assert names == ["first", "Slice_0", "first_2"]
+    assert names == ["first", "Slice_0", "first_1"]
 
 
 def test_what_python_raised_is_the_complaint() -> None:
