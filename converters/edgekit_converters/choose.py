@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgekit_converters.calibration.dataset import FEWEST_APART
-from edgekit_converters.fidelity.result import Fidelity, OutputDrift
+from edgekit_converters.fidelity.result import Decisions, Fidelity, OutputDrift
 from edgekit_converters.needs import Barrier, BarrierCode
 from edgekit_profiles.estimate import Estimate, milliseconds
 from edgekit_profiles.wheels import RuntimeSupport
@@ -401,8 +401,8 @@ def _notes(chosen: Candidate, limits: ChoiceLimits) -> tuple[str, ...]:
             unit = _unit(fidelity) or (" point" if _points(limits.max_drop) == "1" else " points")
             notes.append(
                 f"{fidelity.items} items are too few to be sure of the limit of {_points(limits.max_drop)}"
-                f"{unit}: the drop is "
-                f"{_points(fidelity.loss)}{_interval(fidelity)}"
+                f"{unit}: the {'drop' if fidelity.metric is not None else 'loss'} is {_points(fidelity.loss)}"
+                f"{_interval(fidelity)}"
             )
         others = fidelity.outputs[1:] if fidelity.metric in _OF_THE_FIRST_OUTPUT else ()
         beside = max(others, key=lambda output: output.loss, default=None)
@@ -447,7 +447,7 @@ def _loss_text(fidelity: Fidelity, limit: float) -> str:
         new = found.artifact - found.kept
         return (
             f"it keeps {found.kept} of the original's {found.original} boxes and adds {new} on "
-            f"{items}{_interval(fidelity)}: {lost} % of decisions differ"
+            f"{items}{_interval(fidelity)}: {lost} % of decisions differ{_scores(found)}"
         )
     if output is not None:
         return _of_output(fidelity, output, limit)
@@ -490,6 +490,12 @@ def _short(loss: float) -> str:
 
 def _unit(fidelity: Fidelity) -> str:
     return "" if fidelity.metric is not None and not fidelity.is_error else " %"
+
+
+def _scores(found: Decisions) -> str:
+    if found.scores is None:
+        return ""
+    return f", and the scores of those kept go from {found.scores[0]:.2f} to {found.scores[1]:.2f}"
 
 
 def _interval(fidelity: Fidelity) -> str:

@@ -182,7 +182,12 @@ def _report(
     notes = _notes(maker, results)
     candidates = tuple(maker.workers.run([partial(describe, one) for one in existing]))
     return BuildReport(
-        model={"path": str(request.model), "sha256": source.sha256, "format": source.format},
+        model={
+            "path": str(request.model),
+            "sha256": source.sha256,
+            "format": source.format,
+            "task": subject.contract.task,
+        },
         findings=(*subject.findings, *notes),
         candidates=candidates,
         bundles=tuple(bundles),

@@ -226,6 +226,7 @@ def _as_json(found: Fidelity | Estimate) -> dict[str, Any]:
         del record["top_scores"]  # the manifest has it beside this report
         interval = _lists(found.loss_ci95)
         record |= {"loss": found.loss, "loss_ci95": interval, "warnings": list(found.warnings)}
+        record["only_rounded"] = found.only_rounded
         for output, drift in zip(record["outputs"], found.outputs, strict=True):
             output |= {"loss": drift.loss, "measure": drift.measure}
     return record
@@ -317,7 +318,7 @@ def _over_time(candidate: Mapping[str, Any]) -> Iterator[str]:
 
 
 _STAR = "*"
-_HEAD = ("artifact", "size", "in int8", "{metric}", "drop", "95 % interval", "agrees", "of spread", "cosine")
+_HEAD = ("artifact", "size", "in int8", "{metric}", "drop", "95 % interval", "agrees", "scores", "of spread", "cosine")
 
 
 def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
@@ -345,7 +346,9 @@ def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
     directed = not found["outputs"] or any(o["kind"] in ("classes", "vector") for o in raw)
     cosine = f"{found['cosine']:.4f}" if directed else "-"  # of single numbers it says nothing
     macs = f"{100 * found['quantized_macs']:.0f} %{_STAR if found['uncounted'] else ''}"
-    return (name, _size(candidate["bytes"]), macs, *metric, agrees, spread, cosine)
+    boxes = (found.get("decisions") or {}).get("scores")  # of the boxes that agree
+    confidence = "-" if boxes is None else f"{boxes[0]:.2f} to {boxes[1]:.2f}"
+    return (name, _size(candidate["bytes"]), macs, *metric, agrees, confidence, spread, cosine)
 
 
 def _metric_of(candidates: Sequence[Mapping[str, Any]]) -> str:

@@ -161,6 +161,8 @@ def _fidelity(entry: ArtifactEntry) -> Iterator[str]:
     boxes = found.get("decisions") is not None
     if found["agreement"] is not None:
         parts.append(f"agrees on {100 * found['agreement']:.1f} %{' of boxes' if boxes else ''}")
+    if boxes and found["decisions"].get("scores"):
+        parts.append("whose scores go from {:.2f} to {:.2f}".format(*found["decisions"]["scores"]))
     if not boxes:  # whose rows may change places
         parts.append(closeness(found))
     items = f"{found['items']} items"

@@ -1,18 +1,20 @@
-"""Ship it, ship it after more items, or do not.
+"""Ship it, ship it after more items, do not, or not decided.
 One decision a board, from what was measured.
 
     decide(Evidence("tflite-int8", items=500, loss=0.002, interval=(-0.004, 0.008), limit=0.01)).verdict  # "ship"
     for sentence in sentences_of(report_json): ...      # "Ship it after about 130 more labelled items: ..."
 
 Rules:
-- ship: the whole 95 % interval of the loss keeps the limit; not what merely measured well on a few items;
+- ship: the whole 95 % interval of the loss keeps the limit; not what merely measured well on a few items. Floats that
+  were rounded and nothing else lose nothing, however few items there are;
 - ship after N more items: the loss keeps the limit and the interval does not. N is how many more make the interval so
   narrow that it does, if the loss stays what it is: its width falls with the root of the number of items. Where the
   loss is close to the limit, they bring it within half of the limit, and the loss on all of them decides then. Where
   repairs are judged by half of the items, twice as many;
+- undecided: of a raw task without a metric only distances are known, and no distance says which decisions change;
 - do not ship: nothing was acceptable, the data are made up or void, an answer is not finite, there is no limit, or one
   of 0, which no number of items proves;
-- a loss without an interval counts from FEWEST items on;
+- a loss without an interval counts from FEWEST items on, and so does a distance, whose interval is a bootstrap's;
 - fields decide, never words.
 """
 
@@ -32,7 +34,7 @@ from edgekit_converters.choose import NOISE
 __all__ = ["FEWEST", "VOID", "Decision", "Evidence", "decide", "evidence_of", "sentences_of"]
 
 Json = Mapping[str, Any]
-Verdict = Literal["ship", "ship-after", "do-not-ship"]
+Verdict = Literal["ship", "ship-after", "undecided", "do-not-ship"]
 
 FEWEST = 2 * FEWEST_APART
 """Items that a loss without an interval must have been seen on."""
@@ -58,7 +60,9 @@ class Evidence:
     interval: its 95 % interval, None where there is none. labelled: the loss is that of a metric. void: a warning
     that makes the comparison meaningless. not_finite: answers. halved: judged by one half of the items. reused: judged
     by the very items that it was chosen by. points: the loss is of a share, such as accuracy. of: what was lost, in
-    words.
+    words. distance: what the loss is, where it is a distance from the original's answers and no share of anything. raw:
+    nothing says what the answers mean. rounded: floats were rounded, and nothing else. beside: what a loss of boxes
+    leaves out, in words.
     """
 
     recipe: str | None
@@ -75,6 +79,10 @@ class Evidence:
     refused: str = ""
     points: bool = True
     of: str = "top-1 accuracy"
+    distance: str = ""
+    raw: bool = False
+    rounded: bool = False
+    beside: str = ""
 
     def amount(self, loss: float) -> str:
         number = f"{round(100 * loss, 2) + 0.0:g}"
@@ -83,11 +91,16 @@ class Evidence:
     @property
     def lost(self) -> str:
         """On how many items how much, in words."""
+        if self.distance:
+            return (
+                f"{self.recipe} is {self.amount(self.loss)} away from your model's answers ({self.distance}) on "
+                f"{self.items} items"
+            )
         if self.loss <= 0:
-            return f"{self.recipe} loses no {self.of} that {self.items} items show"
+            return f"{self.recipe} loses no {self.of} that {self.items} items show{self.beside}"
         if self.labelled and not self.points:
             return f"{self.of} of {self.recipe} grows by {self.amount(self.loss)} on {self.items} items"
-        return f"{self.recipe} loses {self.amount(self.loss)} of {self.of} on {self.items} items"
+        return f"{self.recipe} loses {self.amount(self.loss)} of {self.of} on {self.items} items{self.beside}"
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,8 @@ class Decision:
             return "Ship it"
         if self.verdict == "do-not-ship":
             return "Do not ship"
+        if self.verdict == "undecided":
+            return "Not decided"
         kind = " labelled" if self.labelled else ""
         return f"Ship it after {self.items:,} more{kind} item{'' if self.items == 1 else 's'}"
 
@@ -119,10 +134,16 @@ def decide(known: Evidence) -> Decision:
         return _never(known.void)
     if known.not_finite:
         return _never(f"{known.not_finite} of {known.items} answers of {known.recipe} are not finite")
+    if known.rounded:
+        return Decision("ship", f"{known.recipe} answers as your model does, but for the rounding of floats")
     if known.limit is None:
         return _never("no limit says how much it may lose: --max-drop")
     lost, limit = known.lost, f"the limit of {known.amount(known.limit)}"
-    if known.interval is None:
+    if known.raw and not known.labelled:
+        most = "" if known.interval is None else f", at most {known.amount(known.interval[1])} with 95 % certainty"
+        why = f"{lost}{most}, and nothing says which decisions that changes"
+        return Decision("undecided", f"{why}: give a --metric, or the task in a contract file")
+    if known.interval is None or (known.distance and known.items < FEWEST):
         if known.items < FEWEST:
             return _after(FEWEST - known.items, f"{lost}, which are few", known)
         return Decision("ship", f"{lost}, within {limit}{_unlabelled(known)}", labelled=known.labelled)
@@ -175,7 +196,8 @@ def evidence_of(report: Json, bundle: Json) -> Evidence:
     refusals = Counter(str(one.get("rule") or one["reason"]) for one in made or refused)
     metric = found.get("metric") is not None
     answers = "boxes" if found.get("decisions") else "answers"
-    loss = found.get("loss")
+    loss, task = found.get("loss"), (report.get("model") or {}).get("task")
+    boxes = found.get("decisions") or {}
     if loss is None:
         loss = found.get("drop") if metric else 1.0 - float(found.get("agreement") or found.get("cosine") or 0.0)
     return Evidence(
@@ -193,7 +215,24 @@ def evidence_of(report: Json, bundle: Json) -> Evidence:
         refused=refusals.most_common(1)[0][0] if refusals else "",
         points=metric and scores.is_share(found["metric"]),
         of=words.metric(found["metric"]) if metric else f"agreement with your model's {answers}",
+        distance="" if metric else _distance(found),
+        raw=task == "raw",
+        rounded=bool(found.get("only_rounded")),
+        beside=words.box_scores(boxes),
     )
+
+
+def _deciding(found: Json) -> Json:
+    """The output that lost most."""
+    outputs: Sequence[Json] = found.get("outputs") or ()
+    return max(outputs, key=lambda one: float(one.get("loss") or 0.0), default={})
+
+
+def _distance(found: Json) -> str:
+    """What the loss without a metric is, "" where it counts boxes or best classes."""
+    measure = str(_deciding(found).get("measure") or ("cosine" if found.get("agreement") is None else "agreement"))
+    counted = found.get("decisions") is not None and measure != "levels"
+    return "" if counted or measure == "agreement" else words.distance(measure)
 
 
 def _interval(found: Json, metric: bool) -> tuple[float, float] | None:
@@ -202,8 +241,7 @@ def _interval(found: Json, metric: bool) -> tuple[float, float] | None:
     own = found.get("loss_ci95") or (found.get("ci95") if metric else None)
     if own is not None or metric:
         return None if own is None else (float(own[0]), float(own[1]))
-    outputs: Sequence[Json] = found.get("outputs") or ()
-    deciding = max(outputs, key=lambda one: float(one.get("loss") or 0.0), default={})
+    deciding = _deciding(found)
     likeness = {
         "agreement": (deciding.get("agreement") or {}).get("ci95"),
         "cosine": deciding.get("cosine_ci95"),

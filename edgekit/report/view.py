@@ -293,7 +293,7 @@ def _of(fidelity: Json) -> str:
         boxes = fidelity["decisions"]
         return (
             f", which keeps {boxes['kept']} of the original's {boxes['original']} boxes and adds "
-            f"{boxes['artifact'] - boxes['kept']} on {fidelity['items']} items"
+            f"{boxes['artifact'] - boxes['kept']} on {fidelity['items']} items{words.box_scores(boxes)}"
         )
     if fidelity.get("agreement") is not None:
         return (

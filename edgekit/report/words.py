@@ -16,9 +16,11 @@ from edgekit_runtime.errors import shorten
 __all__ = [
     "DASH",
     "FILTERS",
+    "box_scores",
     "brief",
     "cause",
     "decibels",
+    "distance",
     "format_score",
     "layer",
     "lost",
@@ -155,6 +157,32 @@ def span(estimate: Mapping[str, Any] | None) -> str:
         return DASH
     low, middle, high = (milliseconds(estimate[key]) for key in ("low_ms", "mid_ms", "high_ms"))
     return f"{middle} ms ({low} to {high})"
+
+
+_DISTANCES = {
+    "cosine": "1 - cosine",
+    "channel": "1 - cosine of the worst channels",
+    "offset": "1 - cosine without what is the same for every item",
+    "spread": "error over what the answers vary by",
+    "variance": "error over the answers' variance",
+}
+
+
+def distance(measure: str) -> str:
+    """How far answers are apart by a measure that counts no answers."""
+    return _DISTANCES.get(measure, measure)
+
+
+def box_scores(boxes: Mapping[str, Any]) -> str:
+    """What became of the scores of the boxes that were kept, as a clause.
+    "" where that is not known."""
+    if not boxes.get("scores"):
+        return ""
+    before, after = boxes["scores"]
+    if f"{before:.2f}" == f"{after:.2f}":
+        return f"; the scores of the kept boxes stay at {before:.2f} on average"
+    went = "fall" if after < before else "rise"
+    return f"; the scores of the kept boxes {went} from {before:.2f} to {after:.2f} on average"
 
 
 _MEASURES = {

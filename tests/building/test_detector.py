@@ -77,6 +77,9 @@ def test_the_verdict_is_in_boxes(report):
     shown = html(json.loads(json.dumps(report.as_json())))
     kept = fidelities(report)[report.bundles[0].choice.chosen.recipe]["decisions"]
     assert f"keeps {kept['kept']} of the original&#39;s {kept['original']} boxes" in shown
+    before, after = kept["scores"]
+    assert f"{before:.2f} to {after:.2f}" in shown
+    assert f"{before:.2f} to {after:.2f}" in str(report)
 
 
 def test_the_same_boxes_in_other_rows_frighten_nobody(report):

@@ -55,6 +55,14 @@ CASES = {
     "an answer that is not finite": (replace(GOOD, not_finite=1), "Do not ship"),
     "no limit": (replace(GOOD, limit=None), "Do not ship"),
     "no interval, items enough": (replace(GOOD, interval=None), "Ship it"),
+    "a distance of few items, however narrow its interval": (
+        replace(GOOD, items=FEWEST - 4, labelled=False, distance="1 - cosine"),
+        "Ship it after 4 more items",
+    ),
+    "a distance of a task that is known": (replace(GOOD, labelled=False, distance="1 - cosine"), "Ship it"),
+    "a raw task without a metric": (replace(GOOD, labelled=False, raw=True, distance="1 - cosine"), "Not decided"),
+    "a raw task with a metric": (replace(GOOD, raw=True), "Ship it"),
+    "floats were rounded, on few items": (replace(GOOD, items=3, interval=(-0.1, 0.13), rounded=True), "Ship it"),
     "no interval, few items": (
         replace(GOOD, interval=None, items=FEWEST - 4, labelled=False),
         "Ship it after 4 more items",
@@ -133,6 +141,39 @@ def test_without_labels_the_output_that_decides_has_the_interval() -> None:
         board(fidelity=drifted(loss=0.03, outputs=[{"name": "a", "loss": 0.03, "measure": "spread"}])),
     )
     assert spread.interval is None
+
+
+RAW = {**report()["model"], "task": "raw"}
+
+
+@pytest.mark.parametrize(
+    ("measure", "said"),
+    [
+        ("cosine", "(1 - cosine)"),
+        ("channel", "(1 - cosine of the worst channels)"),
+        ("spread", "(error over what the answers vary by)"),
+        ("agreement", None),
+    ],
+)
+def test_a_distance_is_called_one_and_no_agreement(measure: str, said: str | None) -> None:
+    output = {"name": "a", "loss": 0.0216, "measure": measure, "agreement": {"ci95": [0.97, 0.99]}}
+    output |= {"loss_ci95": [0.019, 0.024]}
+    fidelity = drifted(agreement=None, loss=0.0216, loss_ci95=[0.019, 0.024], outputs=[output])
+    found = decide(evidence_of(report(limits={"max_drop": 0.05}, model=RAW), board(fidelity=fidelity)))
+    assert found.headline == "Not decided"
+    if said is None:
+        assert "of agreement with your model's answers" in found.why
+    else:
+        assert f"is 2.16 % away from your model's answers {said} on 500 items" in found.why
+        assert "at most 2.4 % with 95 % certainty" in found.why
+        assert "agreement" not in found.why
+
+
+def test_the_scores_of_boxes_stand_beside_them() -> None:
+    boxes = {"original": 40, "artifact": 40, "kept": 40, "agreement": 1.0, "ci95": [0.99, 1.0], "scores": [0.52, 0.44]}
+    fidelity = drifted(agreement=1.0, loss=0.0, loss_ci95=[0.0, 0.01], decisions=boxes, outputs=[])
+    page = html(report(limits=LIMITS, bundles=[board(fidelity=fidelity)]))
+    assert page.count("the scores of the kept boxes fall from 0.52 to 0.44 on average") == 2
 
 
 def test_an_error_grows_in_per_cent_of_the_originals() -> None:

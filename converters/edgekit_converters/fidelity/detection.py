@@ -156,6 +156,7 @@ class DecisionCount:
     def __init__(self, contract: Contract) -> None:
         self._contract = contract
         self._items: list[tuple[int, int, int]] = []
+        self._scores: list[tuple[float, float]] = []
 
     def add(self, original: Mapping[str, NDArray[Any]], answer: Mapping[str, NDArray[Any]] | None) -> None:
         """answer: None where it is not finite, which is no box at all."""
@@ -165,7 +166,10 @@ class DecisionCount:
             return
         found = candidates(answer, self._contract)
         overlaps = iou(found.corners, wanted.corners) * (found.classes[:, None] == wanted.classes[None, :])
-        self._items.append((len(wanted.scores), len(found.scores), sum(_hits(overlaps, _SAME_BOX))))
+        taken = _taken(overlaps, _SAME_BOX)
+        kept = [(float(wanted.scores[one]), float(found.scores[at])) for at, one in enumerate(taken) if one is not None]
+        self._items.append((len(wanted.scores), len(found.scores), len(kept)))
+        self._scores += kept
 
     def found(self) -> Decisions | None:
         """None where neither gives a box, so that nothing can be compared."""
@@ -183,7 +187,9 @@ class DecisionCount:
         # holds too.
         by_item, by_box = resampled_interval(agreement, len(items)), share_interval(kept, larger)
         low, high = min(by_item[0], by_box[0]), max(by_item[1], by_box[1])
-        return Decisions(original, artifact, kept, kept / larger, (low, high))
+        means = np.array(self._scores).reshape(-1, 2).sum(axis=0) / max(kept, 1)
+        scores = (float(means[0]), float(means[1])) if kept else None
+        return Decisions(original, artifact, kept, kept / larger, (low, high), scores)
 
 
 def decision_noise(
@@ -256,24 +262,25 @@ def _match(found: Boxes, truth: NDArray[np.float64], thresholds: Sequence[float]
         mine = np.flatnonzero(np.asarray(found.classes).astype(int) == kind)
         order = mine[np.argsort(-np.asarray(found.scores, np.float64)[mine], kind="stable")][:_MOST]
         overlaps = iou(np.asarray(found.boxes, np.float64)[order], wanted)
-        hits = np.array([_hits(overlaps, threshold) for threshold in thresholds], bool).reshape(
-            len(thresholds), len(order)
-        )
+        hits = np.array(
+            [[one is not None for one in _taken(overlaps, threshold)] for threshold in thresholds], bool
+        ).reshape(len(thresholds), len(order))
         matched[int(kind)] = _ClassMatches(np.asarray(found.scores, np.float64)[order], hits, len(wanted))
     return matched
 
 
-def _hits(overlaps: NDArray[np.float64], threshold: float) -> list[bool]:
-    """Each detection in turn takes the truth it overlaps most of those that are left."""
+def _taken(overlaps: NDArray[np.float64], threshold: float) -> list[int | None]:
+    """Each detection in turn takes the truth it overlaps most of those that are left.
+    Which one, None for none."""
     left = np.ones(overlaps.shape[1], bool)
-    hits = []
+    taken: list[int | None] = []
     for row in overlaps:
         free = np.where(left, row, -1.0)
         best = int(free.argmax()) if len(free) else -1
-        hits.append(best >= 0 and bool(free[best] >= threshold))
-        if hits[-1]:
+        taken.append(best if best >= 0 and free[best] >= threshold else None)
+        if taken[-1] is not None:
             left[best] = False
-    return hits
+    return taken
 
 
 def _precision(images: Sequence[dict[int, _ClassMatches]]) -> float:

@@ -3,7 +3,8 @@
     found.loss, found.measure               # of one output: the largest loss, and what decided it
     result.loss_ci95                        # of all: with its 95 % interval
 
-Rules: an output's loss is the largest of its measures; what kind of numbers it has (`kinds`) decides which there are.
+Rules: an output's loss is the largest of its measures; what kind of numbers it has (`kinds`) decides which there are;
+what float arithmetic rounds is no loss.
 """
 
 from __future__ import annotations
@@ -14,11 +15,25 @@ from typing import Literal
 
 from edgekit_converters.fidelity.kinds import OutputKind
 
-__all__ = ["Decisions", "FewLevels", "Fidelity", "Measure", "OutputDrift", "Score", "Share", "SizeBreakdown"]
+__all__ = [
+    "ROUNDING_DB",
+    "Decisions",
+    "FewLevels",
+    "Fidelity",
+    "Measure",
+    "OutputDrift",
+    "Score",
+    "Share",
+    "SizeBreakdown",
+]
 
 
 Measure = Literal["agreement", "cosine", "channel", "levels", "offset", "spread", "variance"]
 """What decided over an output, see `OutputDrift.loss`."""
+
+ROUNDING_DB = 80.0
+"""From here on the error is a ten-thousandth: the same arithmetic in another order."""
+_ROUNDED_SPREAD = 1e-3  # of what an answer varies by: beside a common offset rounding is more
 
 
 @dataclass(frozen=True)
@@ -54,7 +69,8 @@ class Decisions:
     """The boxes that an application gets: decoded, over the threshold, suppressed.
 
     original, artifact: how many each gives. kept: pairs of one class with an IoU of 0.5 or more. agreement: kept / the
-    larger count, so that neither a lost box nor a new one is free. ci95: of the agreement.
+    larger count, so that neither a lost box nor a new one is free. ci95: of the agreement. scores: the mean score of
+    the kept boxes in the original and in the artifact, None where none was kept.
     """
 
     original: int
@@ -62,6 +78,7 @@ class Decisions:
     kept: int
     agreement: float
     ci95: tuple[float, float]
+    scores: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +97,7 @@ class OutputDrift:
     spread_error: root mean square error over the standard deviation of the original's answers over the items: of
     "numbers" the worst one's, of other outputs that of all values together; None for a vector without a large common
     offset.
+    loss_ci95: of `loss`, see `DriftMeter`; None where the measure has no interval.
     """
 
     name: str
@@ -95,6 +113,7 @@ class OutputDrift:
     kind: OutputKind = "vector"
     spread_error: float | None = None
     few_levels: FewLevels | None = None
+    loss_ci95: tuple[float, float] | None = None
 
     @property
     def losses(self) -> dict[Measure, float]:
@@ -138,6 +157,13 @@ class OutputDrift:
     def loss(self) -> float:
         """0..1, and more where the error exceeds the spread."""
         return self.losses[self.measure]
+
+    @property
+    def only_rounded(self) -> bool:
+        """Whether all that differs is what float arithmetic rounds, in every channel."""
+        if self.few_levels is not None or (self.spread_error or 0.0) > _ROUNDED_SPREAD:
+            return False
+        return all(db is None or db >= ROUNDING_DB for db in (self.sqnr_db, self.worst_channel_db))
 
     @property
     def likeness(self) -> float:
@@ -247,11 +273,23 @@ class Fidelity:
         return any(score.metric == self.metric and not score.higher_is_better for score in self.scores)
 
     @property
+    def only_rounded(self) -> bool:
+        """Whether nothing is in 8 bits, and the outputs differ by the rounding of floats alone.
+
+        What then differs in a metric or a best class is a tie that fell the other way.
+        """
+        if self.not_finite or self.quantized_macs or self.quantized_weights or not self.outputs:
+            return False
+        return all(output.only_rounded for output in self.outputs)
+
+    @property
     def loss(self) -> float:
         """The loss that a limit on the drop applies to.
-        It is the metric's drop, for an error in shares of the original's; without labels 1 - the agreement of a
-        detector's decisions, but 1 where an output has few levels left; else the loss of the output that lost most,
-        `decisive`: see `OutputDrift.losses`."""
+        It is 0 where floats were rounded and nothing else; the metric's drop, for an error in shares of the original's;
+        without labels 1 - the agreement of a detector's decisions, but 1 where an output has few levels left; else the
+        loss of the output that lost most, `decisive`: see `OutputDrift.losses`."""
+        if self.only_rounded:
+            return 0.0
         if self.metric is not None and self.drop is not None:
             return self._relative(self.drop)
         if self.decisions is not None and not self.coarse_outputs:
@@ -287,9 +325,13 @@ class Fidelity:
 
     @property
     def loss_ci95(self) -> tuple[float, float] | None:
-        """Of `loss`; None where there is neither a metric nor a detector's decisions."""
+        """Of `loss`; None where what decided has no interval."""
+        if self.only_rounded:
+            return 0.0, 0.0
         if self.metric is None and self.decisions is not None and not self.coarse_outputs:
             return 1.0 - self.decisions.ci95[1], 1.0 - self.decisions.ci95[0]
+        if self.metric is None and self.decisive is not None:
+            return self.decisive.loss_ci95
         if self.metric is None or self.ci95 is None:
             return None
         return self._relative(self.ci95[0]), self._relative(self.ci95[1])

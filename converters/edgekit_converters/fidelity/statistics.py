@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -162,8 +162,16 @@ its
 group, whose peaks may be rare: a score is 0 nearly everywhere and decides everything."""
 
 
+_RESAMPLES = 400
+"""Of the items, for the interval of a distance."""
+
+
 class DriftMeter:
     """Distance of an artifact's outputs from the original's, of each and of all together.
+
+    The interval of a distance is a bootstrap's over items, whose outputs are not kept: each of 400 resamples is a sum
+    that takes an item so many times, by a Poisson law of mean 1 (Hanley and MacGibbon, "Creating non-parametric
+    bootstrap samples using Poisson frequencies", Computer Methods and Programs in Biomedicine 83 (2006), 57-62).
 
     kinds: what each output is, by name; one that is not in it is a vector.
     An item with an answer that is not finite counts as cosine 0, as disagreement, for the noise as an answer of zeros,
@@ -205,10 +213,13 @@ class DriftMeter:
 @dataclass
 class _Output:
     """One output: three numbers an item, and counts.
-    errors: sums of squares over the items, as many as `kind.spread` has."""
+    errors: sums of squares over the items, as many as `kind.spread` has. The same sums over each resample of the items:
+    resampled["errors"], ["channels"], ["cosine"] and ["items"]."""
 
     kind: Kind
     errors: NDArray[np.float64] | None = None
+    resampled: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     cosines: list[float] = field(default_factory=list)
     signal: list[float] = field(default_factory=list)
     noise: list[float] = field(default_factory=list)
@@ -230,12 +241,14 @@ class _Output:
         both = max(self.signal[-1], float(y @ y)) ** 0.5
         silent = both < SILENT * self.kind.largest
         self.cosines.append(0.0 if answer is None else 1.0 if silent else cosine(x, y))
+        sums = {"items": np.ones(()), "cosine": np.array(self.cosines[-1])}
         if self.kind.spread is not None:
             error = x - y
             lost = answer is None
             squares = np.square(error) if len(self.kind.spread) == len(error) > 1 else np.array([float(error @ error)])
             squares = squares + np.square(self.kind.spread) if lost else squares
             self.errors = squares if self.errors is None else self.errors + squares
+            sums["errors"] = squares
         # Signal and noise of each channel, [2, channels], where the output has more than one row of them
         sides = tuple(side for side in original.shape if side > 1)
         if len(sides) > 1:
@@ -243,6 +256,11 @@ class _Output:
             others = tuple(place for place in range(len(sides)) if place != axis)
             power = np.array([np.square(values.reshape(sides)).sum(axis=others) for values in (x, x - y)])
             self.channels = power if self.channels is None else self.channels + power
+            sums["channels"] = power
+        times = self.random.poisson(1.0, _RESAMPLES)
+        for name, one in sums.items():
+            added = np.multiply.outer(times, one)
+            self.resampled[name] = self.resampled[name] + added if name in self.resampled else added
         # The values that are in use in each group, one more than `FEW_LEVELS` at most
         self.levels = self.levels or [set() for _ in self.kind.groups]
         for group, levels in zip(self.kind.groups, self.levels, strict=True):
@@ -253,11 +271,10 @@ class _Output:
         if self.kind.agrees:
             self._agree(original, answer)
 
-    @property
-    def _spread_error(self) -> float | None:
-        if self.errors is None or self.kind.spread is None:
+    def _spread_error(self, errors: NDArray[np.float64] | None, items: float) -> float | None:
+        if errors is None or self.kind.spread is None:
             return None
-        return float((np.sqrt(self.errors / len(self.cosines)) / self.kind.spread).max())
+        return float((np.sqrt(errors / items) / self.kind.spread).max())
 
     @property
     def _few_levels(self) -> FewLevels | None:
@@ -269,11 +286,10 @@ class _Output:
         ends = None if group.channels is None else (group.channels[0], group.channels[-1])
         return FewLevels(count, group.low, group.high, ends)
 
-    @property
-    def _worst_channel_db(self) -> float | None:
-        if self.channels is None:
+    def _worst_channel_db(self, channels: NDArray[np.float64] | None) -> float | None:
+        if channels is None:
             return None
-        signal, noise = self.channels
+        signal, noise = channels
         heard = signal > FAINT * signal.max()
         pairs = [*zip(signal[heard], noise[heard], strict=True)]
         for group in self.kind.groups:
@@ -300,7 +316,7 @@ class _Output:
         cosines, signal, noise = (np.array(column) for column in (self.cosines, self.signal, self.noise))
         db = decibels(float(signal.sum()), float(noise.sum()))
         low, high = mean_interval(cosines)
-        return OutputDrift(
+        found = OutputDrift(
             name=name,
             agreement=_share(self.same, items) if self.kind.agrees else None,
             agreement_top5=_share(self.in_five, items) if self.kind.agrees and self.wide else None,
@@ -310,11 +326,32 @@ class _Output:
             sqnr_db=db,
             sqnr_ci95=ratio_interval_db(signal, noise) if db is not None and signal.any() else None,
             worst=self.worst,
-            worst_channel_db=self._worst_channel_db,
+            worst_channel_db=self._worst_channel_db(self.channels),
             kind=self.kind.what,
-            spread_error=self._spread_error,
+            spread_error=self._spread_error(self.errors, items),
             few_levels=self._few_levels,
         )
+        return replace(found, loss_ci95=self._loss_interval(found))
+
+    def _loss_interval(self, found: OutputDrift) -> Interval | None:
+        if found.measure == "levels":
+            return None
+        if found.measure == "agreement":
+            assert found.agreement is not None
+            low, high = found.agreement.ci95
+            return 1.0 - high, 1.0 - low
+        losses = []
+        for at in np.flatnonzero(self.resampled["items"]):
+            sums = {name: values[at] for name, values in self.resampled.items()}
+            once = replace(
+                found,
+                cosine=float(sums["cosine"] / sums["items"]),
+                worst_channel_db=self._worst_channel_db(sums.get("channels")),
+                spread_error=self._spread_error(sums.get("errors"), float(sums["items"])),
+            )
+            losses.append(once.losses[found.measure])
+        low, high = np.percentile(losses, (2.5, 97.5))
+        return float(low), float(high)
 
 
 @dataclass

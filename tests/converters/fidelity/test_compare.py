@@ -101,6 +101,20 @@ def test_a_regression_that_was_destroyed_does_not_pass_for_its_cosine(give):
     assert found.loss > 0.5
 
 
+def test_what_floats_round_is_no_loss(give):
+    """20 items leave an interval of 9 points, which says nothing of the same arithmetic in another order."""
+    nearly = np.eye(3) * (1 + 1e-6)
+    found = run(give(), onnx_artifact(SOURCE, nearly))
+    assert (found.only_rounded, found.loss, found.loss_ci95) == (True, 0.0, (0.0, 0.0))
+    assert found.sqnr_db > 99
+    assert found.ci95[1] > 0.08
+    farther = run(give(), onnx_artifact(SOURCE, np.eye(3) * 1.001))
+    assert not farther.only_rounded
+    assert farther.loss_ci95[1] > 0.08
+    assert not replace(found, quantized_macs=1.0).only_rounded
+    assert not replace(found, not_finite=1).only_rounded
+
+
 def test_nan_answers_are_wrong_answers_and_are_counted(give):
     found = run(give(), onnx_artifact(SOURCE, np.full((3, 3), np.nan)))
     assert (found.not_finite, found.agreement, found.artifact, found.cosine, found.sqnr_db) == (20, 0.0, 0.0, 0.0, 0.0)

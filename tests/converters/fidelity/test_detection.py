@@ -196,6 +196,17 @@ def test_few_boxes_that_are_all_kept_are_no_certainty():
     assert count.found().ci95[0] < 0.75
 
 
+def test_scores_that_fall_are_seen_where_every_box_is_kept():
+    count = DecisionCount(YOLO)
+    count.add(yolo(CAT, DOG), yolo((100, 100, 80, 80, 0.5, 0), DOG))
+    found = count.found()
+    assert found.agreement == 1.0
+    assert found.scores == pytest.approx((0.75, 0.55))
+    nothing = DecisionCount(YOLO)
+    nothing.add(yolo(CAT), yolo())
+    assert nothing.found().scores is None
+
+
 def test_without_a_box_there_is_no_decision_and_a_box_out_of_nothing_is_wrong():
     count = DecisionCount(YOLO)
     count.add(yolo(), yolo())
