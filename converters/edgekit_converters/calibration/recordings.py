@@ -76,7 +76,7 @@ def read_wav(path: Path) -> tuple[NDArray[np.float32], int]:
     kind, channels, rate, _, frame, bits = struct.unpack("<HHIIHH", head[:16])
     if kind == _EXTENSIBLE and len(head) >= 26:
         kind = struct.unpack("<H", head[24:26])[0]
-    if not channels or frame != channels * bits // 8 or not rate:
+    if not frame or 8 * frame != channels * bits or not rate:
         raise CalibrationError(f"has {channels} channels of {bits} bits in {frame} bytes", where=str(path), do=_AGAIN)
     numbers = _numbers(body[: len(body) // frame * frame], kind, bits)
     if numbers is None:
@@ -85,10 +85,11 @@ def read_wav(path: Path) -> tuple[NDArray[np.float32], int]:
         )
     if not numbers.size:
         raise CalibrationError("has no samples", where=str(path), do="Remove it")
-    mono = numbers.reshape(-1, channels).mean(axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mono = numbers.reshape(-1, channels).mean(axis=1).astype(np.float32)
     if not np.isfinite(mono).all():
         raise CalibrationError("has samples that are NaN or infinite", where=str(path), do="Remove it")
-    return mono.astype(np.float32), int(rate)
+    return mono, int(rate)
 
 
 def loudest(samples: NDArray[np.float32], count: int) -> NDArray[np.float32]:

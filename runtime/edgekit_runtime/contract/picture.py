@@ -9,6 +9,8 @@ Rules:
   others;
 - orientation (EXIF) is applied, palettes are expanded, alpha is laid over white, of an animation the first frame
   counts;
+- grey of 12 or 16 bits becomes 8 by its file's depth, never by its values; where only 12 of 16 are used, which is
+  nearly black, the log says so once;
 - only the FORMATS are looked for, whatever else Pillow reads: its reader of PostScript, for one, starts a program on
   the bytes;
 - a decoder's own complaint becomes one InputError that names the file.
@@ -17,7 +19,9 @@ Rules:
 from __future__ import annotations
 
 import io
+import logging
 import math
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,8 +72,11 @@ PADDING = 114
 """The grey beside a letterboxed picture."""
 _GAP = 2.0
 """A JPEG is not decoded smaller than so many times what is needed, so that the resize filter still has its say."""
+_LOG, _DARK_SAID = logging.getLogger(__name__), threading.Event()
 _JPEG = b"\xff\xd8\xff"
 _PNG = b"\x89PNG\r\n\x1a\n"
+_BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262
+"""Tags of a TIFF."""
 _PNG_EXIF = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
 """What begins a chunk that may say how a PNG is rotated."""
 _TURNS = (
@@ -138,10 +145,26 @@ def loaded(picture: Image.Image, where: str = "the image") -> Image.Image:
     Raises InputError for one that is too large, empty, closed or truncated."""
     refuse_large(*picture.size, MAX_PIXELS, where)
     try:
+        _scale_clear_value(picture)
         picture.load()
     except Exception as error:
         raise _undecodable(error, where) from error
     return picture
+
+
+def _scale_clear_value(picture: Image.Image) -> None:
+    """The transparent value of a PNG that is not loaded yet, in 8 bits as its pixels will be.
+
+    Pillow leaves it in the file's depth.
+    """
+    clear, tiles = picture.info.get("transparency"), getattr(picture, "tile", None)
+    if picture.format != "PNG" or not tiles or not isinstance(clear, (int, tuple)):
+        return
+    mode = tiles[0][3]
+    if isinstance(clear, int) and mode in ("L;2", "L;4"):
+        picture.info["transparency"] = clear * 255 // (2 ** int(mode[-1]) - 1)
+    elif isinstance(clear, tuple) and mode == "RGB;16B":
+        picture.info["transparency"] = tuple(value >> 8 for value in clear)
 
 
 def upright_size(picture: Image.Image, data: bytes = b"") -> tuple[int, int]:
@@ -264,18 +287,34 @@ def _resample(picture: Image.Image, box: Box4, size: tuple[int, int], image: Ima
 
 def _flatten(picture: Image.Image, where: str) -> Image.Image:
     """Transparency over white; 16-bit grey scaled to 8; what has no fixed range is refused."""
-    sixteen = picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PNG")  # older Pillows
+    # In 32 bits: PGM of every depth, which Pillow scales to 16, and PNG by older Pillows
+    sixteen = picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in ("PNG", "PPM"))
     if picture.mode in ("I", "F") and not sixteen:
         raise InputError(
             f"a picture of mode {picture.mode} has no fixed range of values", where=where, do="Convert it to L or RGB"
         )
-    if sixteen:
-        grey: Image.Image = pillow().new("L", picture.size)
-        for top, strip in _strips(picture):
-            eight = (np.asarray(strip) >> 8).clip(0, 255).astype(np.uint8)
-            grey.paste(pillow().fromarray(eight), (0, top))
-        return grey
-    return _over_white(picture) if _transparent(picture) else picture
+    return _eight_bits(picture, where) if sixteen else _over_white(picture) if _transparent(picture) else picture
+
+
+def _eight_bits(picture: Image.Image, where: str) -> Image.Image:
+    """Of 16-bit grey."""
+    tags = getattr(picture, "tag_v2", {}) if picture.format == "TIFF" else {}
+    bits = 12 if tags.get(_BITS_PER_SAMPLE) == (12,) else 16
+    flip = 2**bits - 1 if tags.get(_PHOTOMETRIC) == 0 else 0  # white is 0
+    clear = picture.info.get("transparency")
+    grey: Image.Image = pillow().new("L", picture.size)
+    most = 0
+    for top, strip in _strips(picture):
+        numbers = np.asarray(strip).clip(0, 2**bits - 1) ^ flip
+        most = max(most, int(numbers.max()))
+        eight = (numbers >> (bits - 8)).astype(np.uint8)
+        if isinstance(clear, int):
+            eight[numbers == clear] = 255
+        grey.paste(pillow().fromarray(eight), (0, top))
+    if bits == 16 and 0 < most < 2**12 and not _DARK_SAID.is_set():
+        _DARK_SAID.set()
+        _LOG.warning("%s: 16-bit grey that ends at %d of 65535 is nearly black; scale it to all 16 bits", where, most)
+    return grey
 
 
 def _transparent(picture: Image.Image) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import wave
 from pathlib import Path
@@ -30,9 +31,9 @@ def write(path: Path, samples: Any, width: int = 2, rate: int = 16000, channels:
         file.writeframes(raw)
 
 
-def floats(samples: Any, rate: int = 16000) -> bytes:
-    body = np.asarray(samples, "<f4").tobytes()
-    head = struct.pack("<HHIIHH", 3, 1, rate, rate * 4, 4, 32)
+def floats(samples: Any, rate: int = 16000, size: int = 4) -> bytes:
+    body = np.asarray(samples, f"<f{size}").tobytes()
+    head = struct.pack("<HHIIHH", 3, 1, rate, rate * size, size, 8 * size)
     chunks = b"fmt " + struct.pack("<I", len(head)) + head + b"LIST\x03\0\0\0abc\0" + b"data"
     chunks += struct.pack("<I", len(body)) + body
     return b"RIFF" + struct.pack("<I", len(chunks) + 4) + b"WAVE" + chunks
@@ -69,6 +70,8 @@ DAMAGED = {
     "cut in the head": floats(TONE)[:20],
     "no samples": floats([]),
     "NaN": floats([float("nan")] * 8),
+    "doubles beyond float32": floats([1e300], size=8),
+    "samples of no bits": floats([]).replace(struct.pack("<HH", 4, 32), bytes(4)),
     "a codec": floats(TONE).replace(struct.pack("<HH", 3, 1), struct.pack("<HH", 85, 1)),
 }
 
@@ -78,6 +81,18 @@ def test_a_damaged_recording_is_an_error_that_names_it(case: str, tmp_path: Path
     (tmp_path / "bad.wav").write_bytes(DAMAGED[case])
     with pytest.raises(CalibrationError, match=r"bad\.wav"):
         read_wav(tmp_path / "bad.wav")
+
+
+def test_no_byte_of_a_head_ends_in_another_error(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav", TONE[:40])
+    whole, file = (tmp_path / "a.wav").read_bytes(), tmp_path / "b.wav"
+    for at in range(44):
+        for value in (0, 1, 2, 3, 7, 8, 12, 24, 32, 64, 127, 128, 254, 255):
+            file.write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
+            with contextlib.suppress(CalibrationError):
+                samples, rate = read_wav(file)
+                assert np.isfinite(samples).all()
+                assert rate > 0
 
 
 def test_a_folder_of_recordings_is_a_set_and_a_damaged_one_is_left_out(tmp_path: Path) -> None:
