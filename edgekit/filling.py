@@ -62,7 +62,7 @@ def fill(
     with open_bundle(bundle, cache=False, **(opened or {})) as model:
         if model.contract.state != "none":
             raise InputsError("the model keeps state, so that no answer can be kept for later", where=str(bundle))
-        disk = DiskCache(file, model.namespace, max_bytes=int(max_mb * 2**20))
+        disk = DiskCache(file, model.kept_form, max_bytes=int(max_mb * 2**20))
         try:
             _check(disk, file)
             run = _FillRun(model, disk)
@@ -91,7 +91,7 @@ class _FillRun:
     too_large: those that no file of this bound keeps."""
 
     def __init__(self, model: Model, disk: DiskCache) -> None:
-        self._model, self._disk, self._namespace = model, disk, model.namespace
+        self._model, self._disk, self._namespace = model, disk, model.kept_form.namespace
         self._name = model.contract.inputs[0].name
         self._first: bytes | None = None
         self._limit = disk.stats().limit

@@ -35,7 +35,7 @@ from side_by_side import Figures, compare
 from edgekit.bench import conditions
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.cache import MISS, Cache, DiskCache, MemoryCache, Semantic, Similar, identify
+from edgekit_runtime.cache import MISS, Cache, DiskCache, KeptForm, MemoryCache, Semantic, Similar, identify
 
 try:
     import cachetools
@@ -184,7 +184,7 @@ def never_hits(path: Path, block: int, rounds: int) -> Report:
     with tempfile.TemporaryDirectory() as folder, open_bundle(path, threads=1) as model:
         journey = model._journey
         on = journey.cache
-        on_disk = Cache(MemoryCache(64 << 20), disk=DiskCache(Path(folder) / "answers.db", b"m"))
+        on_disk = Cache(MemoryCache(64 << 20), disk=DiskCache(Path(folder) / "answers.db", KeptForm(b"m")))
 
         def by_tutorial(x: np.ndarray) -> Any:
             found = tutorial.get(x)
@@ -289,7 +289,7 @@ def disk(networks: Path) -> Report:
     outputs["probs"].flags.writeable = False
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "answers.db"
-        tier = DiskCache(path, b"model", max_bytes=64 << 20)
+        tier = DiskCache(path, KeptForm(b"model"), max_bytes=64 << 20)
         n, before = 10_000, written_bytes()
         for number in range(n):
             tier.put(key_of(number), outputs)
@@ -320,7 +320,7 @@ def disk(networks: Path) -> Report:
         memory_put = compare({"put into memory": lambda i: memory_tier.put(key_of(i), outputs)})
         tier.close()
         start = perf_counter_ns()
-        reopened = DiskCache(path, b"model", max_bytes=64 << 20)
+        reopened = DiskCache(path, KeptForm(b"model"), max_bytes=64 << 20)
         opening_ms = (perf_counter_ns() - start) / 1e6
         reopened.close()
     tables = {f"the disk tier, {stats.entries:,} answers, {stats.bytes / 1e6:.0f} MB": [*hit, *miss, *put, *memory_put]}

@@ -101,6 +101,12 @@ def host() -> None:
     help="A Redis or Valkey in which several hosts keep answers, behind the memory of each: redis://NAME:6379/0, or "
     "env:NAME for a variable that holds the URL, password and all.",
 )
+@click.option(
+    "--cache-secret",
+    metavar="SOURCE",
+    help="The key that seals answers in that cache, the same for all hosts: file:PATH, env:NAME or cmd:COMMAND. What "
+    "others write there is no answer. Default: the key of an encrypted bundle.",
+)
 @trust
 @allow_unsigned
 @secret
@@ -110,6 +116,7 @@ def serve(
     listen: tuple[str, int],
     cache_mb: float,
     shared: str | None,
+    cache_secret: str | None,
     require_gpu: bool,
     as_json: bool,
     unencrypted: bool,
@@ -129,6 +136,8 @@ def serve(
     protection = {name: options.pop(name) for name in ("certificate", "key", "client_ca", "tokens")}
     folder = options.pop("models")
     _check_usage(bundles, folder, unencrypted=unencrypted, **protection)
+    if cache_secret is not None and shared is None:
+        raise click.UsageError("--cache-secret belongs to --cache")
     from edgekit.host import Protection, Repository, bind, check_exposure
     from edgekit.host import serve as serve_until_told
     from edgekit.model_file import bundle_file
@@ -140,7 +149,7 @@ def serve(
         options["threads"] = max(1, cores() // options["instances"])
     options |= {
         "folder": folder,
-        "cache": CacheOptions(memory_mb=cache_mb, shared=_cache_url(shared)),
+        "cache": CacheOptions(memory_mb=cache_mb, shared=_cache_url(shared), shared_secret=cache_secret),
         "engine": "gpu" if require_gpu else None,
         "opening": lambda path: click.echo(f"opening {path}", err=True),
     }

@@ -26,7 +26,7 @@ import numpy as np
 
 from edgekit_runtime.answer import Answer
 from edgekit_runtime.batching import BatchStats
-from edgekit_runtime.cache import Cache, CacheStats, MemoryCache
+from edgekit_runtime.cache import Cache, CacheStats, KeptForm, MemoryCache
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines.registry import Arithmetic
 from edgekit_runtime.errors import ClosedError, ContractError
@@ -132,9 +132,9 @@ class Model:
         return self._journey.opened.bundle.manifest
 
     @property
-    def namespace(self) -> bytes:
-        """Prefix of this model's keys in a cache that several models share."""
-        return self._journey.opened.namespace
+    def kept_form(self) -> KeptForm:
+        """How this model's answers are kept in a file that `CacheOptions(disk=)` names."""
+        return self._journey.opened.kept_form()
 
     def predict(
         self, inputs: Any, *, budget_ms: float | None = None, priority: int = 0, stale_ok: bool = False
@@ -418,11 +418,12 @@ def _cache(opened: OpenedBundle, options: CacheOptions) -> Cache | None:
         from edgekit_runtime.cache import DiskCache
 
         size = int(options.disk_mb * 2**20)
-        disk = DiskCache(options.disk, opened.namespace, max_bytes=size, ttl_s=options.ttl_s)
+        disk = DiskCache(options.disk, opened.kept_form(), max_bytes=size, ttl_s=options.ttl_s)
     elif options.shared is not None:
         from edgekit_runtime.cache import SharedCache
 
-        disk = SharedCache(options.shared, opened.namespace, ttl_s=options.ttl_s)
+        form = opened.kept_form(options.shared_key())
+        disk = SharedCache(options.shared, form, ttl_s=options.ttl_s)
     if options.similar is not None:
         from edgekit_runtime.cache import Similar
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle import Bundle
-from edgekit_runtime.cache import namespace
+from edgekit_runtime.cache import KeptForm, namespace
 from edgekit_runtime.engines import Engine, EngineSetup, load_with
 from edgekit_runtime.readiness import PreparedEngine
 
@@ -38,6 +38,15 @@ class OpenedBundle:
     def namespace(self) -> bytes:
         """What decides an answer besides the input, for the keys of a cache."""
         return namespace(self.bundle.digest, self.prepared.entry.blob)
+
+    def kept_form(self, secret: bytes | None = None) -> KeptForm:
+        """How this model's answers are kept outside this process.
+
+        secret: what seals them; None for the key of an encrypted bundle.
+        """
+        if secret is None and self.bundle.secret is not None:
+            secret = self.bundle.secret.key()
+        return KeptForm(self.namespace, self.bundle.manifest.contract.outputs, secret)
 
     @property
     def engine(self) -> str:

@@ -66,6 +66,8 @@ class CacheOptions:
     disk: file that keeps answers across restarts, with hashes and outputs and never inputs; None for none.
     disk_mb: bound of that file, MiB. Without `disk` it is a UserWarning.
     shared: URL of a Redis or Valkey in which several hosts keep answers, redis:// or rediss://; not beside `disk`.
+    shared_secret: where the key is that seals answers in `shared`, as of `open_bundle(secret=)`; None for that of an
+    encrypted bundle.
     similar: largest distance, in grey levels, at which two pictures share an answer; None for none.
     semantic: keeps answers by the vectors of their inputs; None for none.
     """
@@ -75,6 +77,7 @@ class CacheOptions:
     disk: str | os.PathLike[str] | None = None
     disk_mb: float = _DISK_MB
     shared: str | None = None
+    shared_secret: str | os.PathLike[str] | None = None
     similar: float | None = None
     semantic: Semantic | None = None
 
@@ -84,6 +87,16 @@ class CacheOptions:
             raise OptionError("shared", "cannot be combined with disk: one tier stands behind memory", "CacheOptions")
         if self.disk is None and self.disk_mb != _DISK_MB:
             warnings.warn("CacheOptions: disk_mb does nothing without disk=", stacklevel=3)
+        if self.shared_secret is not None and self.shared is None:
+            raise OptionError("shared_secret", "seals what shared= keeps, which is not given", "CacheOptions")
+
+    def shared_key(self) -> bytes | None:
+        """Raises SecretError."""
+        if self.shared_secret is None:
+            return None
+        from edgekit_runtime.bundle.secrets import load_secret
+
+        return load_secret(os.fspath(self.shared_secret)).key()
 
     @property
     def memory_bytes(self) -> int:
@@ -241,6 +254,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "disk_mb": (lambda mb: _is_finite(mb, 1), "a number of MiB, 1 or more"),
     "ttl_s": (lambda s: _is_number(s, above=0), "a number of seconds above 0"),
     "shared": (lambda url: isinstance(url, str) and url.startswith(_SHARED), "a URL: redis://, rediss:// or unix://"),
+    "shared_secret": (_is_path, "where a key is: file:PATH, env:NAME or cmd:COMMAND"),
     "disk": (_is_path, "the path of a file"),
     "similar": (lambda distance: _is_finite(distance, 0), "a number of grey levels, 0 or more"),
     "semantic": (lambda kept: hasattr(kept, "fresh"), "a Semantic"),

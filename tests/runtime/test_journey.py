@@ -122,7 +122,7 @@ def test_who_joins_a_request_that_takes_an_answer_past_its_time_gets_one_of_its_
 def test_only_a_request_that_leads_parts_from_those_that_joined_it_and_only_once(path):
     with open_bundle(path) as model:
         journey = model._journey
-        one = Request(key=identify({"image": tiny.RED}, model.namespace)[0])
+        one = Request(key=identify({"image": tiny.RED}, model.kept_form.namespace)[0])
         _, one.leads = journey._flights.join(one.key)
         journey._part(Request(key=one.key), BudgetExceeded("x"))  # another request, which does not lead
         flight, leads = journey._flights.join(one.key)

@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.cache import MISS, DiskCache
+from edgekit_runtime.cache import MISS, DiskCache, KeptForm
 from edgekit_runtime.engines import EngineInfo, available, built
 from edgekit_runtime.errors import CacheFileError, TelemetryError
 from edgekit_runtime.selftest.opening import keep, passed_before, verdict_file
@@ -51,7 +51,7 @@ def stored_answers(_, folder):
     file = folder / "answers.db"
 
     def opened():
-        return contextlib.closing(DiskCache(file, b"model"))
+        return contextlib.closing(DiskCache(file, KeptForm(b"model")))
 
     def believed():
         with opened() as disk:
@@ -150,7 +150,7 @@ def test_a_cache_that_others_may_write_to_is_logged_once_with_what_mends_it(bund
     with caplog.at_level(logging.WARNING, "edgekit_runtime.cache"):
         assert not believed()
     assert [f"Run: chmod go-w {file}" in record.message for record in caplog.records] == [True]
-    with contextlib.closing(DiskCache(file, b"model")) as disk:
+    with contextlib.closing(DiskCache(file, KeptForm(b"model"))) as disk:
         assert disk.stats().trouble == "unsafe"
 
 

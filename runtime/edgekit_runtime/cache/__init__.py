@@ -14,6 +14,7 @@ from edgekit_runtime.lazy import lazily
 if TYPE_CHECKING:
     from edgekit_runtime.cache.disk import DiskCache, DiskStats
     from edgekit_runtime.cache.identity import Flights, Identity, identify, namespace, of_artifact
+    from edgekit_runtime.cache.kept import KeptForm
     from edgekit_runtime.cache.memory import MISS, MemoryCache, MemoryStats, Miss
     from edgekit_runtime.cache.shared import SharedCache, SharedStats
     from edgekit_runtime.cache.similar import Semantic, Similar, SimilarHit
@@ -28,6 +29,7 @@ __all__ = [
     "Flights",
     "Hit",
     "Identity",
+    "KeptForm",
     "Look",
     "MemoryCache",
     "MemoryStats",
@@ -59,6 +61,7 @@ __getattr__ = lazily(
             "namespace",
             "of_artifact",
         ),
+        "edgekit_runtime.cache.kept": ("KeptForm",),
         "edgekit_runtime.cache.memory": (
             "MISS",
             "MemoryCache",

@@ -1,7 +1,7 @@
 """The disk tier.
 Answers that survive a reboot, written behind by one thread, so that no request waits for the card.
 
-    disk = DiskCache(Path("answers.db"), namespace, max_bytes=256 << 20)
+    disk = DiskCache(Path("answers.db"), KeptForm(namespace, contract.outputs), max_bytes=256 << 20)
     disk.put(key, outputs)                  # returns at once
     found = disk.find(key)                  # MISS, or CachedAnswer(outputs, age_s)
     disk.close()                            # writes what waits
@@ -12,8 +12,8 @@ Rules:
 - an answer older than `ttl_s`, or of unknown age, is a miss; it stays for `stale` until its bytes are
   needed;
 - trouble with the disk is never an error, see `disk_file`: meanwhile there are misses, and `stats` has the word for it;
-- an answer whose bytes changed on the card is not given: every body carries a checksum. No pickle, and none of it is
-  executed;
+- an answer that is not what was written under its key, or none of the contract (`kept`), is not given: it is counted,
+  logged once, and deleted;
 - what waits to be written is bounded: beyond that new answers are not stored, and counted;
 - what was flushed is not given again: until the file has forgotten it, which another process or the medium may put off,
   nothing is read from it or written to it; a file that never could is a RuntimeWarning at the end.
@@ -23,34 +23,25 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
-import math
+import logging
 import os
-import struct
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
-import numpy as np
-import xxhash
-
 from edgekit_runtime.cache.disk_file import LEAST_BYTES, AnswerFile, Medium, Row, file_bytes, trouble_of
+from edgekit_runtime.cache.kept import KeptForm, PackError
 from edgekit_runtime.cache.memory import MISS, Miss, Moment, age_s, entry_bytes, freeze, moment
 from edgekit_runtime.errors import MemoryExceeded
 from edgekit_runtime.threads import begin
 
-__all__ = ["CachedAnswer", "DiskCache", "DiskStats", "PackError", "pack", "unpack"]
+__all__ = ["CachedAnswer", "DiskCache", "DiskStats"]
 
-_MAGIC = b"EKA1"
-_HEAD = struct.Struct("<4sH")
-_KINDS = "biufcUS"
-_ALIGNED = 16
-_SUM_BYTES = 8
+_LOG = logging.getLogger("edgekit_runtime.cache")
 _MOST_WAITING_BYTES = 8 << 20
 _BATCH = 256
 _MOST_NOTES = 4096
@@ -70,6 +61,7 @@ class DiskStats:
     """bytes: of the file and its log.
     waiting: answers not written yet.
     lost: answers that never were.
+    refused: lookups that found something else than what was written there.
     rebuilt: how often the file was dropped.
     trouble: unsafe, damaged, full, cannot-be-written, busy, or None.
     forgetting: a flush that has not reached the file yet.
@@ -88,6 +80,7 @@ class DiskStats:
     trouble: str | None
     forgetting: bool
     limit: int
+    refused: int
 
 
 @dataclass
@@ -98,16 +91,19 @@ class _Counts:
     evicted: int = 0
     written: int = 0
     lost: int = 0
+    refused: int = 0
 
 
 @dataclass
 class _PendingWork:
     """What the thread has to do.
     answers: key -> outputs and when they were made.
+    refused: what is to be deleted.
     clear: before anything else, until done."""
 
     answers: dict[bytes, tuple[Any, Moment, int]] = field(default_factory=dict)
     used: dict[bytes, None] = field(default_factory=dict)
+    refused: dict[bytes, None] = field(default_factory=dict)
     bytes: int = 0
     clear: bool = False
     now: bool = False
@@ -125,7 +121,7 @@ class DiskCache:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        namespace: bytes,
+        form: KeptForm,
         *,
         max_bytes: int = 256 << 20,
         ttl_s: float | None = None,
@@ -136,7 +132,8 @@ class DiskCache:
         if max_bytes < LEAST_BYTES:
             raise ValueError(f"max_bytes must be at least {LEAST_BYTES}")
         self.path = Path(path)
-        self._model = int.from_bytes(namespace[:8].ljust(8, b"\0"), "big") >> 1
+        self._model = int.from_bytes(form.namespace[:8].ljust(8, b"\0"), "big") >> 1
+        self._form = form
         self._medium = Medium(self.path, max_bytes, clock=clock)
         self._ttl_s = ttl_s
         self._now = now
@@ -215,7 +212,7 @@ class DiskCache:
                 return True
             self._waiting.now = True
             self._change.notify_all()
-            return self._change.wait_for(lambda: not (self._waiting.answers or self._waiting.clear), timeout_s)
+            return self._change.wait_for(lambda: not (self._has_rows() or self._waiting.clear), timeout_s)
 
     def flush(self) -> None:
         """Forget every answer of this model; other models' stay. None of them is given from now on."""
@@ -243,6 +240,7 @@ class DiskCache:
                 medium.trouble,
                 self._waiting.clear,
                 medium.max_bytes,
+                c.refused,
             )
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -287,16 +285,31 @@ class DiskCache:
             read = file.read(key)
             if read is None:
                 return MISS
-            row, worth_noting = read
-            outputs = unpack(row.body)
-        except PackError:
-            return MISS  # one answer was damaged: the next one that is computed replaces it
+            body, worth_noting = read
+            outputs, born = self._form.unpack(key, body)
+        except PackError as why:
+            self._refuse(key, str(why))
+            return MISS
         except Exception as error:  # noqa: BLE001 - sqlite3 is not imported here; whatever the disk does, it is a miss
             self._report(file, error)
             return MISS
         if note and worth_noting and len(waiting.used) < _MOST_NOTES:
             waiting.used[key] = None
-        return CachedAnswer(outputs, age_s(row.born, self._now()))
+        return CachedAnswer(outputs, age_s(born, self._now()))
+
+    def _refuse(self, key: bytes, why: str) -> None:
+        with self._change:
+            self._counts.refused += 1
+            first = self._counts.refused == 1
+            if self._medium.writable and len(self._waiting.refused) < _MOST_NOTES:
+                self._waiting.refused[key] = None
+                self._start()
+                self._change.notify_all()
+        if first:
+            _LOG.warning("%s: an answer in it is not what was written there, and is not given: %s", self.path, why)
+
+    def _has_rows(self) -> bool:
+        return bool(self._waiting.answers or self._waiting.refused)
 
     def _report(self, file: AnswerFile, error: BaseException) -> None:
         """A reader met trouble: the thread that writes deals with it.
@@ -326,7 +339,7 @@ class DiskCache:
     def _work(self) -> None:
         while True:
             with self._change:
-                self._change.wait_for(lambda: bool(self._waiting.answers) or self._urgent())
+                self._change.wait_for(lambda: self._has_rows() or self._urgent())
                 if self._waiting.clear and self._forget_again_s:
                     self._change.wait_for(
                         lambda: self._waiting.closing or not self._forget_again_s, self._forget_again_s
@@ -377,14 +390,15 @@ class DiskCache:
                 batch[key] = answer
             if waiting.clear:  # flushed meanwhile: that comes first
                 return False
-            if not batch and not (waiting.closing and waiting.used):
+            if not batch and not waiting.refused and not (waiting.closing and waiting.used):
                 return False
             used, waiting.used = waiting.used, {}
+            refused = tuple(waiting.refused)
         rows = []
         for key, (outputs, born, _) in batch.items():
             with contextlib.suppress(PackError):
-                rows.append(Row(key, self._model, born, pack(outputs)))
-        written = self._medium.do(lambda file: file.write(rows, used))
+                rows.append(Row(key, self._model, self._form.pack(key, outputs, born)))
+        written = self._medium.do(lambda file: file.write(rows, used, refused))
         with self._change:
             if written is None:
                 self._counts.lost += len(rows)
@@ -392,75 +406,19 @@ class DiskCache:
                 self._counts.written += len(rows)
                 self._counts.evicted += written.evicted
             self._counts.lost += len(batch) - len(rows)
+            for key in refused:
+                waiting.refused.pop(key, None)
             for key, (outputs, _, size) in batch.items():
                 if waiting.answers.get(key, (None,))[0] is outputs:
                     del waiting.answers[key]
                     waiting.bytes -= size
             self._change.notify_all()
-            return bool(self._waiting.answers)
+            return self._has_rows()
 
     def _shut(self) -> None:
         with self._change:
             self._counts.lost += len(self._waiting.answers)
             self._waiting.answers.clear()
+            self._waiting.refused.clear()
             self._change.notify_all()
         self._medium.close()
-
-
-class PackError(ValueError):
-    """Bytes that `pack` did not write, or that changed since; outputs that have no such form."""
-
-
-def pack(outputs: Any) -> bytes:
-    """Named arrays as bytes: what is stored of an answer. Raises PackError for anything else.
-
-    outputs: a mapping of name to array of numbers or text, or None. Layout, little-endian: b"EKA1", u16 header length,
-    header (JSON: [[name, dtype, shape], ...], or null for no answer at all), padding, the arrays' bytes, each from a
-    multiple of 16, and xxh3-64 of everything before it.
-    """
-    parts, table = [], None
-    if outputs is not None:
-        if not isinstance(outputs, Mapping):
-            raise PackError(f"a {type(outputs).__name__} is no answer")
-        table = []
-        for name, array in outputs.items():
-            if not isinstance(array, np.ndarray) or array.dtype.kind not in _KINDS:
-                raise PackError(f"'{name}' is no array of numbers or text")
-            table.append([name, array.dtype.str, array.shape])
-            parts.append(array.tobytes())
-    header = json.dumps(table, separators=(",", ":")).encode()
-    if len(header) >= 2**16:
-        raise PackError("the names and shapes take more than 64 KiB")
-    data = bytearray(_HEAD.pack(_MAGIC, len(header)) + header)
-    for part in parts:
-        data += bytes(-len(data) % _ALIGNED)
-        data += part
-    return bytes(data) + xxhash.xxh3_64_digest(data)
-
-
-def unpack(data: bytes) -> Any:
-    """What was packed; its arrays are read-only.
-    Raises PackError where a single bit differs from what was written."""
-    if len(data) < _HEAD.size + _SUM_BYTES or xxhash.xxh3_64_digest(data[:-_SUM_BYTES]) != data[-_SUM_BYTES:]:
-        raise PackError("the checksum does not hold")
-    magic, length = _HEAD.unpack_from(data)
-    if magic != _MAGIC:
-        raise PackError("another format")
-    try:
-        table = json.loads(data[_HEAD.size : _HEAD.size + length])
-        return None if table is None else MappingProxyType(_arrays(data, table, _HEAD.size + length))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise PackError(f"the header makes no sense: {error}") from error
-
-
-def _arrays(data: bytes, table: list[tuple[str, str, list[int]]], at: int) -> dict[str, np.ndarray[Any, Any]]:
-    arrays = {}
-    for name, dtype, shape in table:
-        kind = np.dtype(dtype)
-        if kind.kind not in _KINDS or min(shape, default=0) < 0:
-            raise PackError("no array of numbers or text")
-        at += -at % _ALIGNED
-        size = kind.itemsize * math.prod(shape)
-        arrays[name] = np.ndarray(tuple(shape), kind, data[at : at + size])
-        at += size
-    return arrays

@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from edgekit_runtime.cache.memory import Moment
 from edgekit_runtime.errors import CacheFileError
 from edgekit_runtime.sqlite_file import delete, first_unsafe_of, owner
 
@@ -46,7 +45,7 @@ __all__ = ["LEAST_BYTES", "MARK", "AnswerFile", "DiskWrite", "Medium", "Row", "f
 
 _LOG = logging.getLogger("edgekit_runtime.cache")
 MARK = 0x656B6163  # "ekac", the application id in the file's header
-_FORMAT = 1
+_FORMAT = 2
 _PAGE = 4096
 _MOST_LOG_PAGES = 1024
 _OPENING_BUSY_S = 0.2
@@ -56,12 +55,11 @@ _EVICT_SHARE = 16
 # twice.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS body (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL, model INTEGER NOT NULL,
-    wall REAL NOT NULL, up REAL NOT NULL, boot INTEGER NOT NULL, data BLOB NOT NULL
+    id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL, model INTEGER NOT NULL, data BLOB NOT NULL
 );
 CREATE TABLE IF NOT EXISTS place (hash INTEGER PRIMARY KEY, id INTEGER NOT NULL, used INTEGER NOT NULL);
 """
-_FIND = "SELECT key, model, wall, up, boot, used, data FROM place JOIN body USING (id) WHERE hash = ?"
+_FIND = "SELECT key, used, data FROM place JOIN body USING (id) WHERE hash = ?"
 LEAST_BYTES = 1 << 20
 _RETRY_S = (1.0, 300.0)
 # SQLite's primary result codes.
@@ -93,12 +91,10 @@ _NO_SPACE = 28  # ENOSPC
 class Row:
     """key: 32 bytes.
     model: whose answer it is, a 63-bit number.
-    born: when it was made.
-    body: what `pack` gave."""
+    body: what `KeptForm` packed."""
 
     key: bytes
     model: int
-    born: Moment
     body: bytes
 
 
@@ -297,23 +293,25 @@ class AnswerFile:
         """Whether the path leads to another file by now, or to none."""
         return self._inode != _inode(self.path)
 
-    def read(self, key: bytes) -> tuple[Row, bool] | None:
-        """The answer, and whether its use should be noted with the next write."""
+    def read(self, key: bytes) -> tuple[object, bool] | None:
+        """What is there of the answer, and whether its use should be noted with the next write."""
         with self._reading:
             found = self._reader.execute(_FIND, (_hash(key),)).fetchone()
         if found is None or found[0] != key:  # the 63 bits of another key
             return None
-        _, model, wall, up, boot, used, data = found
-        return Row(key, model, Moment(wall, up, boot), data), self._newest - used > self.entries // 8
+        _, used, data = found
+        return data, not isinstance(used, int) or self._newest - used > self.entries // 8
 
-    def write(self, rows: Sequence[Row], used: Iterable[bytes] = ()) -> DiskWrite:
-        """Store rows and note uses, in one commit, after making room."""
+    def write(self, rows: Sequence[Row], used: Iterable[bytes] = (), refused: Iterable[bytes] = ()) -> DiskWrite:
+        """Store rows and note uses, in one commit, after deleting what was refused and making room."""
         assert self._writer is not None
         if not self._counted:
             self._count()
         need = sum(len(row.body) // _PAGE + 2 for row in rows)
-        evicted = self._make_room(need) if rows else 0
         writer = self._writer
+        for key in refused:
+            self._delete(writer.execute("SELECT hash, id FROM place WHERE hash = ?", (_hash(key),)).fetchall())
+        evicted = self._make_room(need) if rows else 0
         writer.execute("BEGIN IMMEDIATE")
         try:
             (newest,) = writer.execute("SELECT coalesce(max(id), 0) FROM body").fetchone()
@@ -360,15 +358,15 @@ class AnswerFile:
 
     def _insert(self, row: Row) -> int:
         assert self._writer is not None
-        execute, hashed, born = self._writer.execute, _hash(row.key), row.born
+        execute, hashed = self._writer.execute, _hash(row.key)
         there = execute("SELECT id FROM place WHERE hash = ?", (hashed,)).fetchone()
         if there is not None:
             execute("DELETE FROM body WHERE id = ?", there)
         else:
             self.entries += 1
         place = execute(
-            "INSERT INTO body (key, model, wall, up, boot, data) VALUES (?, ?, ?, ?, ?, ?)",
-            (row.key, row.model, born.wall_s, born.up_s, born.boot, row.body),
+            "INSERT INTO body (key, model, data) VALUES (?, ?, ?)",
+            (row.key, row.model, row.body),
         ).lastrowid
         assert place is not None
         execute("INSERT OR REPLACE INTO place VALUES (?, ?, ?)", (hashed, place, place))

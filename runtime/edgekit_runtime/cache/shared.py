@@ -1,7 +1,7 @@
 """The shared tier.
 Answers that several hosts keep in one Redis or Valkey, behind each one's memory.
 
-    shared = SharedCache("redis://cache:6379/0", namespace, ttl_s=3600)
+    shared = SharedCache("redis://cache:6379/0", KeptForm(namespace, contract.outputs), ttl_s=3600)
     shared.put(key, outputs)                # returns at once
     found = shared.find(key)                # MISS, or CachedAnswer(outputs, age_s), within about 2 ms
 
@@ -12,14 +12,14 @@ Rules:
   and then finds out whether it is back;
 - the server forgets: every answer is stored with a time to live, a day where none was asked for;
 - a value is bounded, and so is what waits to be written; what is beyond that is not stored, and counted;
-- a value whose bytes changed is a miss. No pickle, and none of it is executed; but who may write to the server
-  decides what is answered: give it a password.
+- a value that is not what was written under its key, or none of the contract (`kept`), is not given: it is counted,
+  logged once, and deleted. Without a secret, who may write to the server can still decide what is answered.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -29,8 +29,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from edgekit_runtime.breaker import Breaker
-from edgekit_runtime.cache.disk import CachedAnswer, PackError, pack, unpack
-from edgekit_runtime.cache.memory import MISS, Miss, Moment, age_s, freeze, moment
+from edgekit_runtime.cache.disk import CachedAnswer
+from edgekit_runtime.cache.kept import KeptForm, PackError
+from edgekit_runtime.cache.memory import MISS, Miss, Moment, age_s, moment
 from edgekit_runtime.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ _PATIENCE_S = 0.25
 _DAY_S = 86_400.0
 _MOST_VALUE = 1 << 20
 _MOST_WAITING = 8 << 20
-_BORN = struct.Struct("<dd15s")
+_LOG = logging.getLogger("edgekit_runtime.cache")
+_COUNTED = ("hits", "misses", "expired", "late", "failed", "skipped", "written", "lost", "refused")
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class SharedStats:
     failed: exchanges that broke.
     skipped: lookups that were not made, because the server does not answer or READERS others were on their way.
     lost: answers that were not stored.
+    refused: lookups that found something else than what was written there.
 
     waiting: bytes not stored yet.
     """
@@ -67,6 +70,7 @@ class SharedStats:
     skipped: int
     written: int
     lost: int
+    refused: int
     waiting: int
 
 
@@ -74,7 +78,7 @@ class SharedCache:
     """Thread-safe.
 
     url: redis://, rediss:// or unix://, with a password where the server wants one.
-    namespace: of the model. max_bytes: of one value. clock: monotonic seconds, of the breaker.
+    max_bytes: of one value. clock: monotonic seconds, of the breaker.
     Raises ValueError for a URL that is none, MissingExtraError without the library, and nothing afterwards.
     """
 
@@ -83,7 +87,7 @@ class SharedCache:
     def __init__(
         self,
         url: str,
-        namespace: bytes,
+        form: KeptForm,
         *,
         max_bytes: int = _MOST_VALUE,
         ttl_s: float | None = None,
@@ -94,7 +98,8 @@ class SharedCache:
         if max_bytes < 1:
             raise ValueError("max_bytes must be at least 1")
         self._server = _connect(url)
-        self._prefix = b"edgekit:1:" + namespace.hex().encode() + b":"
+        self._form = form
+        self._prefix = b"edgekit:2:" + form.namespace.hex().encode() + b":"
         self._most, self._ttl_s, self._wait_s, self._now = max_bytes, ttl_s, wait_s, now
         self._breaker = Breaker(clock=clock)
         self._owner = os.getpid()
@@ -102,7 +107,7 @@ class SharedCache:
         self._readers = ThreadPoolExecutor(READERS, "edgekit-shared-cache-reads")
         self._writer = ThreadPoolExecutor(1, "edgekit-shared-cache-writes")
         self._reading = 0
-        self._counts = dict.fromkeys(("hits", "misses", "expired", "late", "failed", "skipped", "written", "lost"), 0)
+        self._counts = dict.fromkeys(_COUNTED, 0)
         self._waiting = 0
         self._era = 0
         self._clearing = self._closed = False
@@ -110,7 +115,7 @@ class SharedCache:
     def find(self, key: bytes) -> CachedAnswer | Miss:
         """The answer stored under `key`, if it comes in time."""
         data = self._ask(key)
-        found = self._read(data) if data is not None else MISS
+        found = self._read(key, data) if data is not None else MISS
         with self._lock:
             ttl_s = self._ttl_s
             if not isinstance(found, Miss) and ttl_s is not None and (found.age_s is None or found.age_s >= ttl_s):
@@ -127,14 +132,13 @@ class SharedCache:
     def stale(self, key: bytes) -> CachedAnswer | Miss:
         """The answer whatever its age, as long as the server has it. Counts neither hit nor miss."""
         data = self._ask(key)
-        return self._read(data) if data is not None else MISS
+        return self._read(key, data) if data is not None else MISS
 
     def put(self, key: bytes, outputs: Any) -> bool:
         """Store soon.
         False where it is not: the answer is too large, too much waits, or the server is away."""
         try:
-            now = self._now()
-            data = _BORN.pack(now.wall_s, now.up_s, b"%x" % now.boot) + pack(freeze(outputs))
+            data = self._form.pack(key, outputs, self._now())
         except PackError:
             data = b""
         with self._lock:
@@ -203,13 +207,19 @@ class SharedCache:
         self._breaker.record_success()
         return data
 
-    def _read(self, data: bytes) -> CachedAnswer | Miss:
+    def _read(self, key: bytes, data: bytes) -> CachedAnswer | Miss:
         try:
-            wall_s, up_s, boot = _BORN.unpack_from(data)
-            born = Moment(wall_s, up_s, int(boot.rstrip(b"\0") or b"0", 16))
-            return CachedAnswer(unpack(data[_BORN.size :]), age_s(born, self._now()))
-        except (struct.error, ValueError):  # PackError is one
+            outputs, born = self._form.unpack(key, data)
+        except PackError as why:
+            with self._lock:
+                self._counts["refused"] += 1
+                first = self._counts["refused"] == 1
+                if not self._closed:
+                    self._writer.submit(self._drop, key)
+            if first:
+                _LOG.warning("an answer in the shared cache is not what was written there, and is not given: %s", why)
             return MISS
+        return CachedAnswer(outputs, age_s(born, self._now()))
 
     def _fail(self, how: str) -> None:
         self._breaker.failed()
@@ -242,6 +252,12 @@ class SharedCache:
         with self._lock:
             self._counts[how] += 1
             self._waiting -= len(data)
+
+    def _drop(self, key: bytes) -> None:
+        try:
+            self._server.unlink(self._prefix + key)
+        except Exception:  # noqa: BLE001 - as in `_ask`
+            self._fail("failed")
 
     def _clear(self) -> None:
         """Until it succeeds nothing is read or written; tried again while the model is open."""

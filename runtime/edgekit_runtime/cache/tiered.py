@@ -1,7 +1,7 @@
 """The cache a request's journey talks to.
 Exact answers in memory and on disk, and answers of requests that look alike.
 
-    cache = Cache(MemoryCache(64 << 20), disk=DiskCache("answers.db", namespace), similar=Similar(4.0))
+    cache = Cache(MemoryCache(64 << 20), disk=DiskCache("answers.db", form), similar=Similar(4.0))
     if cache.pays(request.start):
         key, named = identify(named, namespace)
         hit = cache.lookup(key, hash_s=perf_counter() - request.start)         # Hit or None

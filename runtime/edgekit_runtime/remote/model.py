@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.kinds import kind_of
+from edgekit_runtime.contract.taken import converts, taken
 from edgekit_runtime.deadline import Deadline
 from edgekit_runtime.errors import HostError, InputError
 from edgekit_runtime.options import Host
@@ -190,20 +191,10 @@ class RemoteModel:
     def _item(self, output: OutputContract, answer: HostAnswer) -> NDArray[Any]:
         """One item's output as the contract has it, or HostError (host-protocol)."""
         name = self._options.outputs.get(output.name, output.name)
-        value, dtype = answer.outputs.get(name), np.dtype(output.dtype)
-        if value is None or value.shape != (1, *output.shape) or not _converts(value.dtype, dtype):
-            got = "nothing" if value is None else f"{value.dtype} {list(value.shape)}"
-            raise HostError(
-                f"output '{name}' came as {got}, not as {output.dtype} {[1, *output.shape]}",
-                where=self.url,
-                code="host-protocol",
-            )
-        with np.errstate(over="ignore"):
-            item: NDArray[Any] = value[0].astype(dtype, copy=False)
-        if dtype.kind == "f" and item.dtype != value.dtype and not np.isfinite(item).all():
-            raise HostError(f"output '{name}' is too large for {dtype}", where=self.url, code="host-protocol")
-        item.flags.writeable = False
-        return item
+        try:
+            return taken(output, answer.outputs.get(name), name, (1,))
+        except ValueError as error:
+            raise HostError(str(error), where=self.url, code="host-protocol") from error
 
     def _varied(self, item: NDArray[Any], free: Sequence[np.dtype[Any]]) -> NDArray[Any]:
         """The item with the last bits of its first values drawn at random.
@@ -286,11 +277,6 @@ def _tensor(spec: InputContract, info: TensorInfo | None) -> TensorSpec | None:
     for layout, shape in layouts:
         wanted = info.shape[1:]
         if len(wanted) == len(shape) and all(has in (-1, size) for has, size in zip(wanted, shape, strict=True)):
-            fits = dtype in kind_of(spec).free_dtypes(spec) or _converts(np.dtype(spec.dtype), dtype)
+            fits = dtype in kind_of(spec).free_dtypes(spec) or converts(np.dtype(spec.dtype), dtype)
             return TensorSpec(spec.name, info.name, dtype.name, (1, *shape), layout) if fits else None
     return None
-
-
-def _converts(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether a server's dtype can stand for the contract's: any float, or the same integer."""
-    return given == wanted or given.kind == wanted.kind == "f"

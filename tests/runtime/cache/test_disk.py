@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_runtime.cache import MISS, DiskCache
+from edgekit_runtime.cache import MISS, DiskCache, KeptForm
 from edgekit_runtime.cache.disk_file import AnswerFile
 from edgekit_runtime.cache.memory import PLAUSIBLE_S, Moment
 from edgekit_runtime.errors import CacheFileError
@@ -37,7 +37,7 @@ def path(tmp_path):
 
 
 def fill(path, numbers, namespace=b"model", **options):
-    disk = DiskCache(path, namespace, **options)
+    disk = DiskCache(path, KeptForm(namespace), **options)
     for number in numbers:
         disk.put(key(number), outputs(number))
     assert disk.sync()
@@ -45,7 +45,7 @@ def fill(path, numbers, namespace=b"model", **options):
 
 
 def there(path, number, namespace=b"model", **options):
-    disk = DiskCache(path, namespace, **options)
+    disk = DiskCache(path, KeptForm(namespace), **options)
     try:
         got = disk.get(key(number))
         assert got is MISS or got["probs"][0] == number
@@ -66,7 +66,7 @@ def test_what_was_closed_is_one_file(path):
 
 
 def test_an_answer_can_be_had_before_it_is_written(path):
-    disk = DiskCache(path, b"model", batch_s=3600)
+    disk = DiskCache(path, KeptForm(b"model"), batch_s=3600)
     disk.put(key(1), outputs(1))
     assert disk.get(key(1))["probs"][0] == 1
     assert disk.stats().waiting == 1
@@ -76,7 +76,7 @@ def test_an_answer_can_be_had_before_it_is_written(path):
 
 def test_several_models_share_a_file_and_never_an_answer(path):
     fill(path, [1], b"model-one")
-    other = DiskCache(path, b"model-two")
+    other = DiskCache(path, KeptForm(b"model-two"))
     other.put(key(2), outputs(2))
     other.sync()
     other.flush()
@@ -90,7 +90,7 @@ def test_inputs_are_not_stored(path):
     secret = b"a face nobody may see"
     from edgekit_runtime.cache import identify
 
-    disk = DiskCache(path, b"model")
+    disk = DiskCache(path, KeptForm(b"model"))
     disk.put(identify({"image": secret}, b"model")[0], outputs(1))
     disk.close()
     assert secret not in path.read_bytes()
@@ -130,7 +130,7 @@ def run_sql(path, statement):
 def test_a_damaged_file_is_rebuilt_and_answers_go_on(path, name):
     fill(path, range(60))
     DAMAGE[name](path)
-    disk = DiskCache(path, b"model")
+    disk = DiskCache(path, KeptForm(b"model"))
     for number in range(60):  # a wrong answer would fail here
         got = disk.get(key(number))
         assert got is MISS or got["probs"][0] == number
@@ -143,7 +143,7 @@ def test_a_damaged_file_is_rebuilt_and_answers_go_on(path, name):
 
 
 def test_a_file_that_is_damaged_while_it_is_used_is_rebuilt(path):
-    disk = DiskCache(path, b"model")
+    disk = DiskCache(path, KeptForm(b"model"))
     for number in range(300):
         disk.put(key(number), outputs(number))
     disk.sync()
@@ -166,7 +166,7 @@ def test_a_flipped_bit_in_an_answer_is_a_miss(path):
     data = path.read_bytes()
     at = data.index(np.full(100, 1, np.float32).tobytes()) + 200
     overwrite(path, at, bytes([data[at] ^ 1]))
-    disk = DiskCache(path, b"model")
+    disk = DiskCache(path, KeptForm(b"model"))
     assert disk.get(key(1)) is MISS
     disk.put(key(1), outputs(1))
     disk.close()
@@ -174,7 +174,7 @@ def test_a_flipped_bit_in_an_answer_is_a_miss(path):
 
 
 def test_a_full_disk_drops_the_file_halves_the_bound_and_goes_on(path):
-    disk = DiskCache(path, b"model", max_bytes=4 * MB)
+    disk = DiskCache(path, KeptForm(b"model"), max_bytes=4 * MB)
     for number in range(200):
         disk.put(key(number), outputs(number))
     assert disk.sync()
@@ -195,7 +195,7 @@ def test_a_database_of_something_else_is_refused_and_left_alone(path):
     run_sql(path, "CREATE TABLE accounts (name TEXT)")
     before = path.read_bytes()
     with pytest.raises(CacheFileError, match="no file of answers"):
-        DiskCache(path, b"model")
+        DiskCache(path, KeptForm(b"model"))
     assert path.read_bytes() == before
 
 
@@ -212,13 +212,13 @@ def test_what_is_somebody_elses_is_refused_and_left_alone(path, name):
     path.parent.mkdir()
     path.write_bytes(FOREIGN[name])
     with pytest.raises(CacheFileError, match="no file of answers"):
-        DiskCache(path, b"model")
+        DiskCache(path, KeptForm(b"model"))
     assert [file.name for file in path.parent.iterdir()] == ["answers.db"]
     assert path.read_bytes() == FOREIGN[name]
 
 
 def test_what_takes_the_files_place_later_is_left_alone_too(path):
-    disk = DiskCache(path, b"model")
+    disk = DiskCache(path, KeptForm(b"model"))
     disk.put(key(1), outputs(1))
     assert disk.sync()
     path.unlink()
@@ -237,7 +237,7 @@ def test_where_no_file_can_be_made_there_are_misses_and_a_word(tmp_path, obstacl
         path.mkdir(parents=True)
     else:
         (tmp_path / "x").write_text("")
-    disk = DiskCache(path, b"model")
+    disk = DiskCache(path, KeptForm(b"model"))
     disk.put(key(1), outputs(1))
     disk.sync()
     assert disk.get(key(1)) is MISS
@@ -249,7 +249,7 @@ def test_a_disk_that_comes_back_is_used_again(tmp_path):
     now = 0.0
     path = tmp_path / "card" / "answers.db"
     (tmp_path / "card").write_text("not mounted")
-    disk = DiskCache(path, b"model", clock=lambda: now)
+    disk = DiskCache(path, KeptForm(b"model"), clock=lambda: now)
     (tmp_path / "card").unlink()
     now = 1000.0
     disk.put(key(1), outputs(1))
@@ -263,15 +263,16 @@ def test_a_disk_that_comes_back_is_used_again(tmp_path):
 def test_a_file_that_cannot_be_written_is_read():
     code = """
         import json, os, sqlite3, sys, urllib.parse
-        from edgekit_runtime.cache import DiskCache
+        from edgekit_runtime.cache import DiskCache, KeptForm
         if os.getuid() == 0:
-            warm = DiskCache(sys.argv[1] + ".other", b"model")  # what is imported later may lie where nobody can read
-            warm.put(bytes(32), None)
+            # what is imported later may lie where nobody can read
+            warm = DiskCache(sys.argv[1] + ".other", KeptForm(b"model"))
+            warm.put(bytes(32), {})
             warm.sync()
             warm.get(bytes(32))
             warm.close()
             os.setuid(65534)
-        disk = DiskCache(sys.argv[1], b"model")
+        disk = DiskCache(sys.argv[1], KeptForm(b"model"))
         assert disk.get((1).to_bytes(32, "big"))["probs"][0] == 1
         disk.put((2).to_bytes(32, "big"), None)
         assert disk.stats().trouble == "cannot-be-written", disk.stats()
@@ -295,7 +296,7 @@ def test_a_locked_file_keeps_nobody_waiting_and_costs_nothing(path):
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("PRAGMA locking_mode = EXCLUSIVE")
     other.execute("BEGIN EXCLUSIVE")
-    disk = DiskCache(path, b"model")
+    disk = DiskCache(path, KeptForm(b"model"))
     assert disk.get(key(1)) is MISS or disk.get(key(1))["probs"][0] == 1
     other.execute("ROLLBACK")
     other.close()
@@ -307,7 +308,7 @@ def test_a_locked_file_keeps_nobody_waiting_and_costs_nothing(path):
 def held(path):
     """The file with two answers of a model that is open, and another process that writes to it and does not end."""
     fill(path, [1, 2])
-    disk = DiskCache(path, b"model")
+    disk = DiskCache(path, KeptForm(b"model"))
     disk._medium.file._writer.execute("PRAGMA busy_timeout = 0")  # or each try takes its two seconds
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -341,7 +342,7 @@ def test_a_flush_that_was_put_off_is_done_when_the_model_is_closed(path, held):
 
 def test_what_is_put_after_a_flush_outlives_it(path, monkeypatch):
     """Between two batches the flush comes first: it would take the second one with it."""
-    disk, flushed, write = DiskCache(path, b"model"), [], AnswerFile.write
+    disk, flushed, write = DiskCache(path, KeptForm(b"model")), [], AnswerFile.write
 
     def flushed_meanwhile(*arguments):
         if not flushed:
@@ -367,9 +368,9 @@ def test_two_processes_share_one_file(path):
     code = """
         import sys
         import numpy as np
-        from edgekit_runtime.cache import DiskCache
+        from edgekit_runtime.cache import DiskCache, KeptForm
         first = int(sys.argv[2])
-        disk = DiskCache(sys.argv[1], b"model", batch_s=0.01)
+        disk = DiskCache(sys.argv[1], KeptForm(b"model"), batch_s=0.01)
         for number in range(first, first + 300):
             disk.put(number.to_bytes(32, "big"), {"probs": np.full(1000, number, np.float32)})
             disk.get((number // 2).to_bytes(32, "big"))
@@ -387,11 +388,11 @@ def test_two_processes_share_one_file(path):
 def test_a_process_that_ends_without_closing_loses_nothing(path):
     code = """
         import sys
-        from edgekit_runtime.cache import DiskCache
-        DiskCache(sys.argv[1], b"model").put((1).to_bytes(32, "big"), {})
+        from edgekit_runtime.cache import DiskCache, KeptForm
+        DiskCache(sys.argv[1], KeptForm(b"model")).put((1).to_bytes(32, "big"), {})
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(path)], check=True, timeout=60)
-    disk = DiskCache(path, b"model")
+    disk = DiskCache(path, KeptForm(b"model"))
     assert disk.get(key(1)) == {}
     disk.close()
 
@@ -400,8 +401,8 @@ def test_a_process_that_is_killed_while_it_writes_costs_its_last_seconds_only(pa
     code = """
         import sys
         import numpy as np
-        from edgekit_runtime.cache import DiskCache
-        disk = DiskCache(sys.argv[1], b"model", max_bytes=2 << 20, batch_s=0.0)
+        from edgekit_runtime.cache import DiskCache, KeptForm
+        disk = DiskCache(sys.argv[1], KeptForm(b"model"), max_bytes=2 << 20, batch_s=0.0)
         number = 0
         while True:
             for _ in range(50):
@@ -419,7 +420,7 @@ def test_a_process_that_is_killed_while_it_writes_costs_its_last_seconds_only(pa
                 process.stdout.readline()
             process.kill()
             *_, written = map(int, re.findall(r"(\d+)\n", "0\n" + process.stdout.read()))
-        disk = DiskCache(path, b"model", max_bytes=2 * MB)
+        disk = DiskCache(path, KeptForm(b"model"), max_bytes=2 * MB)
         assert not written or disk.get(key(written)) is not MISS
         for number in range(1, written + 100):
             got = disk.get(key(number))
@@ -430,7 +431,7 @@ def test_a_process_that_is_killed_while_it_writes_costs_its_last_seconds_only(pa
 
 def test_a_file_that_another_process_put_in_its_place_is_taken_up(path, tmp_path):
     fill(tmp_path / "other.db", [2])
-    disk = DiskCache(path, b"model")
+    disk = DiskCache(path, KeptForm(b"model"))
     disk.put(key(1), outputs(1))
     disk.sync()
     shutil.move(tmp_path / "other.db", path)
@@ -447,7 +448,7 @@ def test_a_file_that_another_process_put_in_its_place_is_taken_up(path, tmp_path
 
 
 def test_the_file_and_its_log_stay_below_the_bound(path):
-    disk = DiskCache(path, b"model", max_bytes=2 * MB)
+    disk = DiskCache(path, KeptForm(b"model"), max_bytes=2 * MB)
     for number in range(2000):
         disk.put(key(number), outputs(number))
         if number % 100 == 0:
@@ -470,7 +471,7 @@ def test_a_smaller_bound_shrinks_the_file(path):
 
 
 def test_what_does_not_fit_into_the_queue_is_given_up_and_counted(path):
-    disk = DiskCache(path, b"model", max_bytes=MB, batch_s=3600)
+    disk = DiskCache(path, KeptForm(b"model"), max_bytes=MB, batch_s=3600)
     for number in range(400):
         disk.put(key(number), outputs(number, 10_000))
     stats = disk.stats()
@@ -480,7 +481,7 @@ def test_what_does_not_fit_into_the_queue_is_given_up_and_counted(path):
 
 
 def test_an_answer_of_a_sixteenth_of_the_bound_is_kept_and_a_larger_one_is_refused(path):
-    disk = DiskCache(path, b"model", max_bytes=256 * MB)
+    disk = DiskCache(path, KeptForm(b"model"), max_bytes=256 * MB)
     assert disk.largest_bytes == 16 * MB
     assert disk.put(key(1), outputs(1, 15 * MB // 4))  # more than may wait: alone, it may
     assert not disk.put(key(2), outputs(2, 17 * MB // 4))
@@ -491,7 +492,7 @@ def test_an_answer_of_a_sixteenth_of_the_bound_is_kept_and_a_larger_one_is_refus
 
 def test_asking_again_and_again_writes_nothing(path):
     fill(path, range(100))
-    disk = DiskCache(path, b"model", batch_s=0.0)
+    disk = DiskCache(path, KeptForm(b"model"), batch_s=0.0)
     before = sorted((f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in path.parent.iterdir())
     for _ in range(50):
         assert disk.get(key(99)) is not MISS
@@ -516,14 +517,14 @@ READ = {
 def test_a_clock_that_jumps_or_starts_in_1970_never_revives_an_old_answer(path, name):
     fill(path, [1], ttl_s=60, now=lambda: BORN)
     now, good = READ[name]
-    disk = DiskCache(path, b"model", ttl_s=60, now=lambda: now)
+    disk = DiskCache(path, KeptForm(b"model"), ttl_s=60, now=lambda: now)
     assert (disk.get(key(1)) is not MISS) == good == disk.has(key(1))
     assert disk.stale(key(1)) is not MISS
     disk.close()
 
 
 def test_a_child_of_a_fork_leaves_the_file_alone(path):
-    disk = DiskCache(path, b"model")
+    disk = DiskCache(path, KeptForm(b"model"))
     disk.put(key(1), outputs(1))
     disk.sync()
     child = os.fork()
@@ -542,4 +543,4 @@ def test_a_child_of_a_fork_leaves_the_file_alone(path):
 
 def test_a_bound_too_small_for_a_database_is_the_callers_bug(path):
     with pytest.raises(ValueError, match="max_bytes"):
-        DiskCache(path, b"model", max_bytes=1000)
+        DiskCache(path, KeptForm(b"model"), max_bytes=1000)

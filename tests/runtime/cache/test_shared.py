@@ -11,7 +11,7 @@ import tiny
 from redis_server import RedisServer
 
 from edgekit_runtime import CacheOptions, open_bundle
-from edgekit_runtime.cache import MISS
+from edgekit_runtime.cache import MISS, KeptForm
 from edgekit_runtime.cache.shared import READERS
 from edgekit_runtime.errors import OptionError
 
@@ -40,7 +40,7 @@ def make(server):
 
     def make(namespace=b"model", **options):
         url, wait_s = options.pop("url", server.url), options.pop("wait_s", LONG)
-        made.append(SharedCache(url, namespace, wait_s=wait_s, **options))
+        made.append(SharedCache(url, KeptForm(namespace), wait_s=wait_s, **options))
         return made[-1]
 
     yield make
@@ -80,7 +80,7 @@ def test_the_server_forgets_by_itself(make, server):
     day.put(b"k", outputs())
     assert one.sync()
     assert day.sync()
-    left = {key.split(b":")[2]: redis_of(server).ttl(key) for key in redis_of(server).keys("edgekit:1:*")}
+    left = {key.split(b":")[2]: redis_of(server).ttl(key) for key in redis_of(server).keys("edgekit:2:*")}
     assert 0 < left[b"ttl".hex().encode()] <= 100
     assert 86_000 < left[b"day".hex().encode()] <= 86_400
 
@@ -91,7 +91,7 @@ def test_values_are_bounded_both_ways(make, server):
     assert small.stats().lost == 1
     small.put(b"k", outputs())
     assert small.sync()
-    (name,) = redis_of(server).keys("edgekit:1:" + b"small".hex() + ":*")
+    (name,) = redis_of(server).keys("edgekit:2:" + b"small".hex() + ":*")
     redis_of(server).set(name, b"x" * 2000)  # another program's
     assert small.get(b"k") is MISS
 
@@ -101,7 +101,7 @@ def test_a_value_that_changed_is_a_miss(make, server, damage):
     one = make(b"damaged")
     one.put(b"k", outputs())
     assert one.sync()
-    name = "edgekit:1:" + b"damaged".hex() + ":k"
+    name = "edgekit:2:" + b"damaged".hex() + ":k"
     value = bytearray(redis_of(server).get(name))
     value[-12] ^= 1
     redis_of(server).set(name, damage or bytes(value))
@@ -222,7 +222,7 @@ def test_two_models_answer_from_each_others_work(server, tmp_path):
 def _key(model):
     from edgekit_runtime.cache import identify
 
-    return identify({"image": tiny.RED}, model.namespace)[0]
+    return identify({"image": tiny.RED}, model.kept_form.namespace)[0]
 
 
 def test_options_that_make_no_sense_are_refused():

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from edgekit_runtime.cache import Cache, DiskCache, MemoryCache, Semantic, Similar
+from edgekit_runtime.cache import Cache, DiskCache, KeptForm, MemoryCache, Semantic, Similar
 
 OUTPUTS = {"y": np.arange(4, dtype=np.float32)}
 
@@ -36,7 +36,7 @@ def disk(tmp_path):
     made = []
 
     def make():
-        made.append(DiskCache(tmp_path / "answers.db", b"model"))
+        made.append(DiskCache(tmp_path / "answers.db", KeptForm(b"model")))
         return made[-1]
 
     yield make
@@ -220,7 +220,7 @@ def test_flush_forgets_in_every_tier(disk):
 
 def test_answers_go_on_when_the_disk_cannot_be_used(tmp_path):
     (tmp_path / "answers.db").mkdir()
-    cache = Cache(memory(), disk=DiskCache(tmp_path / "answers.db", b"model"))
+    cache = Cache(memory(), disk=DiskCache(tmp_path / "answers.db", KeptForm(b"model")))
     cache.store(key(1), OUTPUTS, 5.0)
     assert cache.lookup(key(1)).tier == "memory"
     assert cache.lookup(key(2)) is None
