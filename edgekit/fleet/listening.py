@@ -4,8 +4,8 @@
 
 Rules:
 - a request must be whole within `request_s` of the connection, or of its own first byte; then the connection is closed;
-- at most `most` connections are open, and `most_a_peer` of one address; a new one takes the place of the one that has
-  waited longest without a whole request, and is closed where there is none;
+- at most `most` connections are open, and `most_a_peer` of one address (of IPv6: one network); a new one takes the
+  place of the one that has waited longest without a whole request, and is closed where there is none;
 - the process keeps descriptors for its broker and its store: `most` is at most a quarter of what it may open;
 - an exempt address, a trusted proxy's, has no bound of its own.
 """
@@ -18,6 +18,8 @@ from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: TID253
+
+from edgekit.peers import peer_of
 
 __all__ = ["MOST_HEAD_BYTES", "bounded"]
 
@@ -49,13 +51,14 @@ class _Table:
     def __init__(self, request_s: float, most: int, most_a_peer: int, exempt: Collection[str]) -> None:
         self.request_s = request_s
         self._most, self._most_a_peer, self._exempt = most, most_a_peer, exempt
-        self._open: dict[_BoundedProtocol, str] = {}
+        self._open: dict[_BoundedProtocol, str] = {}  # with whose it is
 
     def admit(self, one: _BoundedProtocol, peer: str) -> bool:
         """Count it, in the place of another one where the bound is reached.
         False if there is no place."""
-        same = [other for other, address in self._open.items() if address == peer]
-        full = peer not in self._exempt and len(same) >= self._most_a_peer
+        exempt, peer = peer in self._exempt, peer_of(peer)
+        same = [other for other, theirs in self._open.items() if theirs == peer]
+        full = not exempt and len(same) >= self._most_a_peer
         if full or len(self._open) >= self._most:
             waiting = next((other for other in (same if full else self._open) if other.waits), None)
             if waiting is None:

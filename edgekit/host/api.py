@@ -97,8 +97,8 @@ class Api:
         return self.tokens.admit(head.headers, self._clock())
 
     def refuse_early(self, head: Head, text: bytearray, arrived: float) -> Response | None:
-        """503 by the JSON of an inference, before its tensors came.
-        None to continue, also for what does not add up."""
+        """400 or 503 by the JSON of an inference, before its tensors came.
+        None to continue, also for what says nothing of either: it is read to its end."""
         match head.segments:
             case ("v2", "models", name, "infer"):
                 version = None
@@ -107,15 +107,16 @@ class Api:
             case _:
                 return None
         try:
-            items, timeout_us = peek_request(text)
-            lane = self._lanes[id(self._repository.find(name, version))]
-            lane.admit(items, None if timeout_us is None else arrived + timeout_us / 1e6)
+            shapes, timeout_us = peek_request(text)
+            served = self._repository.find(name, version)
+            deadline = None if timeout_us is None else arrived + timeout_us / 1e6
+            self._lanes[id(served)].admit(served.count(shapes), deadline)
         except WireError:
             return None
         except RequestError as error:
-            if error.status != 503:
+            if error.status == 404:
                 return None
-            self.counts[503] += 1
+            self.counts[error.status] += 1
             return refusal(error)
         return None
 

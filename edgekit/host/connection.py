@@ -17,6 +17,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, cast
@@ -26,7 +28,7 @@ from edgekit.host.api import LONG_JSON, Api, InferenceRequest, refusal
 from edgekit.host.errors import RequestError
 from edgekit.host.http1 import END_OF_HEAD, Head, HttpLimits, Response, body_length, parse_head, response_head
 
-__all__ = ["Connection", "Keeper", "Patience", "State", "overdue"]
+__all__ = ["Arrival", "Connection", "Keeper", "Patience", "State", "overdue"]
 
 State = Literal["idle", "head", "body", "busy", "skipping", "writing", "lingering"]
 _MOST_SKIPPED = 2**20
@@ -66,10 +68,7 @@ class Keeper(Protocol):
     clock: Callable[[], float]
     draining: bool
 
-    def welcome(self, connection: Connection) -> bool:
-        """Whether there is room for one more."""
-        ...
-
+    def welcome(self, connection: Connection) -> None: ...
     def goodbye(self, connection: Connection) -> None: ...
     def reserve(self, size: int) -> None:
         """Memory for a body or an answer of so many bytes.
@@ -82,11 +81,35 @@ class Keeper(Protocol):
         ...
 
 
+class Arrival:
+    """A connection that was taken, and has not spoken TLS to its end where it has to.
+
+    peer: whose it is. fits: whether there was room for it.
+    """
+
+    half_open, fits = True, True
+    task: asyncio.Task[None] | None = None
+
+    def __init__(self, peer: str, sock: socket.socket, clock: Callable[[], float]) -> None:
+        self.peer, self.sock = peer, sock
+        self._clock, self._since = clock, clock()
+
+    @property
+    def waiting_s(self) -> float:
+        return self._clock() - self._since
+
+    def end(self) -> None:
+        """By the socket: a task that is cancelled before its transport has begun would leave that open."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+
 class Connection(asyncio.BufferedProtocol):
     """Made by the server for each client that it accepts."""
 
-    def __init__(self, server: Keeper) -> None:
-        self._server = server
+    def __init__(self, server: Keeper, arrival: Arrival) -> None:
+        self._server, self.arrival, self.peer = server, arrival, arrival.peer
+        self._asked = False  # whether a whole request ever came
         self._state: State = "idle"
         self._since = self._first_byte = server.clock()
         self._scratch = bytearray(_SCRATCH)
@@ -108,7 +131,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if not self._server.welcome(self):
+        self._server.welcome(self)
+        if not self.arrival.fits:
             self._refuse(RequestError(503, "too many connections", close=True))
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -162,9 +186,14 @@ class Connection(asyncio.BufferedProtocol):
         return self._state in ("body", "busy", "skipping", "writing")
 
     @property
-    def idle_s(self) -> float:
-        """Seconds since its last response, or since it was made; 0 while it has something to do."""
-        return self._server.clock() - self._since if self._state == "idle" else 0.0
+    def half_open(self) -> bool:
+        """Whether it has sent nothing yet, or a part of a head."""
+        return self._state == "head" or (self._state == "idle" and not self._asked)
+
+    @property
+    def waiting_s(self) -> float:
+        """Seconds that the server has waited for the client; -1 while it does not."""
+        return -1.0 if self._state == "busy" else self._server.clock() - self._since
 
     def check(self, now: float) -> None:
         """End the connection if it has been in its state for too long."""
@@ -291,6 +320,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _next(self) -> None:
         self._forget_answer()
+        self._asked = True
         self._enter("idle")
         if self._received:
             self._read_head()
@@ -312,7 +342,8 @@ class Connection(asyncio.BufferedProtocol):
         self._send(Response(response.status, response.parts, response.headers, close=True))
         self._enter("lingering")
         if self._wire.can_write_eof():
-            self._wire.write_eof()
+            with contextlib.suppress(OSError):  # the client has gone
+                self._wire.write_eof()
 
     def _send(self, response: Response) -> None:
         head = response_head(response)

@@ -33,7 +33,8 @@ _ONCE = ("content-length", "host", "inference-header-content-length", "transfer-
 @dataclass(frozen=True)
 class HttpLimits:
     """json_bytes: of a body without binary tensors. bodies_bytes: of all requests and
-    answers that are being read, worked out or sent at one time."""
+    answers that are being read, worked out or sent at one time.
+    half_open_a_peer: connections of one address that have sent no whole head."""
 
     head_bytes: int = 16 * 2**10
     headers: int = 64
@@ -41,6 +42,7 @@ class HttpLimits:
     json_bytes: int = MAX_JSON
     bodies_bytes: int = 512 * 2**20
     connections: int = 256
+    half_open_a_peer: int = 64
 
 
 @dataclass(frozen=True)

@@ -101,19 +101,29 @@ class ServedModel:
 
     def items(self, inputs: Mapping[str, NDArray[Any]]) -> list[Item]:
         """The request's tensors as single items. Raises RequestError(400)."""
+        count = self.count({name: array.shape for name, array in inputs.items()})
+        ready = {spec.name: self._converted(spec, inputs[spec.name]) for spec in self.contract.inputs}
+        return [{name: array[i] for name, array in ready.items()} for i in range(count)]
+
+    def count(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        """Items of a request whose inputs have these shapes. Raises RequestError(400)."""
         names = [spec.name for spec in self.contract.inputs]
-        odd = [name for name in inputs if name not in names] or [name for name in names if name not in inputs]
+        odd = [name for name in shapes if name not in names] or [name for name in names if name not in shapes]
         if odd:
             raise RequestError(400, f"the input '{odd[0]}' is unknown or missing; inputs: {', '.join(names)}")
-        ready = {spec.name: self._checked(spec, inputs[spec.name]) for spec in self.contract.inputs}
-        counts = {len(array) for array in ready.values()}
+        for spec in self.contract.inputs:
+            shape = shapes[spec.name]
+            if len(shape) != len(spec.shape) + 1 or shape[1:] != tuple(spec.shape):
+                takes = [-1, *spec.shape]
+                raise RequestError(400, f"input '{spec.name}' has shape {list(shape)}; {takes} is taken")
+        counts = {shape[0] for shape in shapes.values()}
         if len(counts) > 1:
             raise RequestError(400, "the inputs differ in how many items they hold")
         (count,) = counts
         most = min(MAX_ITEMS, max(1, MAX_ANSWER // max(1, self.answer_bytes)))
         if not 1 <= count <= most:
             raise RequestError(400, f"{count} items in one request; 1 to {most} are taken")
-        return [{name: array[i] for name, array in ready.items()} for i in range(count)]
+        return count
 
     def outputs(self, answers: Sequence[Answer], wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
         """The answers as tensors with a batch axis.
@@ -131,9 +141,8 @@ class ServedModel:
     def _datatype(spec: InputContract) -> str:
         return datatype_of(kind_of(spec).dtypes(spec)[0])
 
-    def _checked(self, spec: InputContract, array: NDArray[Any]) -> NDArray[Any]:
-        if array.ndim != len(spec.shape) + 1 or array.shape[1:] != tuple(spec.shape):
-            raise RequestError(400, f"input '{spec.name}' has shape {list(array.shape)}; {[-1, *spec.shape]} is taken")
+    @staticmethod
+    def _converted(spec: InputContract, array: NDArray[Any]) -> NDArray[Any]:
         original = np.dtype(spec.dtype)
         if array.dtype in kind_of(spec).dtypes(spec):
             return array

@@ -10,6 +10,12 @@ clear where its owner says so. Certificates and tokens are read again when their
 
     context = tls_context(Path("host.pem"), client_ca=Path("boards.pem"))
 
+Rules of its connections:
+- of one address (of IPv6: one network of 64 bits) a bounded number is half-open, silent or with a part of a head or of
+  a TLS handshake; one more ends the one of them that has waited for the longest;
+- where all places are taken, the address that keeps most connections waiting for it gives one up, its longest; the
+  newcomer is refused where all are at work, or were a second ago with no address above its number.
+
 Rules of its TLS:
 - TLS 1.2 or later; with a client authority a client without its certificate gets no connection;
 - another user must not be able to replace the key.
@@ -27,16 +33,18 @@ import socket
 import ssl
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgekit.host.access import Tokens
 from edgekit.host.api import Api
-from edgekit.host.connection import Connection, Patience
+from edgekit.host.connection import Arrival, Connection, Patience
 from edgekit.host.errors import RequestError, ServeError
 from edgekit.host.http1 import HttpLimits
 from edgekit.host.models import Repository
+from edgekit.peers import peer_of
 from edgekit_runtime import pem
 from edgekit_runtime.strict_modes import first_unsafe
 
@@ -46,7 +54,7 @@ DRAIN_S = 10.0
 _SWEEP_S = 1.0
 _PAUSE_S = 0.1
 _SPARE_S = 1.0
-"""A connection that has been idle for less belongs to a client that is asking."""
+"""A client that has been waited for for less is at work: it sends, reads or asks again at once."""
 _BACKLOG = 128
 _REFUSED_AT_ONCE = 64
 """Connections beyond the limit, which get a response before they are closed."""
@@ -118,7 +126,7 @@ class Server:
         self._came = self._next_turn = 0.0
         self._gone = asyncio.Event()
         self._listening: socket.socket | None = None
-        self._opening: set[asyncio.Task[None]] = set()
+        self._opening: set[Arrival] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -137,7 +145,7 @@ class Server:
         """Take no new connection, answer what was asked, then close everything.
         After drain_s without waiting."""
         self.draining = self.api.draining = True
-        await _cancelled(self._accepting, *self._opening)
+        await _cancelled(self._accepting, *(one.task for one in self._opening))
         if self._listening is not None:
             self._listening.close()
         for connection in list(self._connections):
@@ -154,19 +162,9 @@ class Server:
 
     # What connections call.
 
-    def welcome(self, connection: Connection) -> bool:
-        """Whether one more fits; if full, the connection that is idle longest is closed.
-
-        It is counted either way, until its goodbye.
-        """
-        full = len(self._connections) >= self.limits.connections
-        idle = [one for one in self._connections if one.idle_s >= _SPARE_S] if full else []
+    def welcome(self, connection: Connection) -> None:
+        self._opening.discard(connection.arrival)
         self._connections.add(connection)
-        if idle:
-            longest = max(idle, key=lambda one: one.idle_s)
-            longest.end()
-            self._connections.discard(longest)
-        return not full or bool(idle)
 
     def goodbye(self, connection: Connection) -> None:
         self._connections.discard(connection)
@@ -210,7 +208,7 @@ class Server:
         loop, silent = asyncio.get_running_loop(), True
         while True:
             try:
-                accepted, _ = await loop.sock_accept(sock)
+                accepted, address = await loop.sock_accept(sock)
                 silent = True
             except OSError as error:  # no file descriptor is left, or the client has gone
                 if silent and not isinstance(error, ConnectionError):
@@ -218,20 +216,55 @@ class Server:
                     silent = False
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            if len(self._connections) + len(self._opening) < self.limits.connections + _REFUSED_AT_ONCE:
-                task = loop.create_task(self._open(accepted))
-                self._opening.add(task)
-                task.add_done_callback(self._opening.discard)
+            arrival = Arrival(peer_of(str(address[0])), accepted, self.clock)
+            taken = self._make_room(arrival.peer)
+            arrival.fits = taken < self.limits.connections
+            if taken < self.limits.connections + _REFUSED_AT_ONCE:
+                self._opening.add(arrival)
+                arrival.task = loop.create_task(self._open(arrival))
             else:
                 accepted.close()
             await asyncio.sleep(0)  # a flood of connections leaves the others their turns
 
-    async def _open(self, accepted: socket.socket) -> None:
+    def _make_room(self, peer: str) -> int:
+        """For one more connection of this address. How many places are taken then."""
+        limits = self.limits
+        taken: list[Connection | Arrival] = [*self._connections, *self._opening]
+        if len(taken) < min(limits.half_open_a_peer, limits.connections):
+            return len(taken)
+        waited = [one for one in taken if one.peer == peer and one.half_open]
+        if len(waited) < limits.half_open_a_peer:
+            if len(taken) < limits.connections:
+                return len(taken)
+            waited = [one for one in taken if one.waiting_s >= 0]
+        each = Counter(one.peer for one in waited)
+        longest = max(
+            (
+                one
+                for one in waited
+                if one.half_open or one.waiting_s >= _SPARE_S or each[one.peer] > limits.half_open_a_peer
+            ),
+            key=lambda one: (each[one.peer], one.waiting_s),
+            default=None,
+        )
+        if longest is None:
+            return len(taken)
+        longest.end()
+        if isinstance(longest, Connection):
+            self._connections.discard(longest)
+        else:
+            self._opening.discard(longest)
+        return len(taken) - 1
+
+    async def _open(self, arrival: Arrival) -> None:
         patience_s = None if self._tls is None else self.patience.head
-        with contextlib.suppress(OSError):  # it went, or speaks no TLS
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: Connection(self), accepted, ssl=self._tls, ssl_handshake_timeout=patience_s
-            )
+        try:
+            with contextlib.suppress(OSError):  # it went, or speaks no TLS
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: Connection(self, arrival), arrival.sock, ssl=self._tls, ssl_handshake_timeout=patience_s
+                )
+        finally:
+            self._opening.discard(arrival)
 
     async def _sweep(self) -> None:
         while True:

@@ -11,6 +11,7 @@ import pytest
 import tiny
 from served import Serving
 
+from edgekit_runtime.errors import WireError
 from edgekit_runtime.remote.oip import HEADER_LENGTH, encode_request, peek_request
 
 LONG = 30.0
@@ -117,16 +118,34 @@ def test_a_client_that_leaves_what_it_announced_unsent_is_let_go(busy, wire):
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted"),
+    ("shape", "said"),
     [
-        ({"inputs": [{"shape": [3, 2]}], "parameters": {"timeout": 5}}, (3, 5)),
-        ({"inputs": [{"shape": [True]}]}, (1, None)),
-        ({"inputs": [{"shape": [-7]}]}, (1, None)),
-        ({"inputs": {"shape": [3]}, "parameters": None}, (1, None)),
+        ([2**31, 2**31, 2**31, 3], "has shape [2147483648, 2147483648, 2147483648, 3]; [-1, 8, 8, 3] is taken"),
+        ([2**31, 8, 8, 3], "2147483648 items in one request; 1 to 256 are taken"),
+        ([1025, 8, 8, 3], "1025 items in one request"),
+        ([0, 8, 8, 3], "0 items in one request"),
     ],
 )
-def test_items_and_time_are_read_from_the_json_alone(value, wanted):
-    assert peek_request(json.dumps(value).encode()) == wanted
+def test_a_shape_that_is_not_taken_is_400_before_its_tensors_came_also_where_others_wait(busy, wire, shape, said):
+    sock, stream = wire
+    every_byte = busy.server.limits.bodies_bytes
+    busy.call(lambda: busy.server.reserve(every_byte))
+    (entry,) = json.loads(encode_request({"image": tiny.RED[None]}).json)["inputs"]
+    text, _ = inference(length=700_000, inputs=[entry | {"shape": shape, "parameters": {"binary_data_size": 700_000}}])
+    sock.sendall(text)
+    status, _, value = answer(stream)
+    assert (status, said in value["error"]) == (400, True)
+    sock.sendall(bytes(700_000) + b"GET /v2 HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert answer(stream)[0] == 200
+    busy.call(lambda: busy.server.release(every_byte))
+
+
+def test_shapes_and_time_are_read_from_the_json_alone():
+    asked = {"inputs": [{"name": "x", "shape": [3, 2]}], "parameters": {"timeout": 5}}
+    assert peek_request(json.dumps(asked).encode()) == ({"x": (3, 2)}, 5)
+    for wrong in ([{"name": "x", "shape": [True]}], [{"name": "x", "shape": [-7]}], {"shape": [3]}, [{"shape": [3]}]):
+        with pytest.raises(WireError):
+            peek_request(json.dumps({"inputs": wrong, "parameters": None}).encode())
 
 
 def test_a_host_that_ends_reads_what_it_refused_to_its_end_and_closes(tmp_path):

@@ -29,7 +29,7 @@ def test_the_limits_are_those_of_the_code():
         f"| one answer's tensors | {MAX_ANSWER // 2**20} MiB |",
         f"| all bodies and answers being read, worked out or sent | {limits.bodies_bytes // 2**20} MiB |",
         f"| headers | {limits.headers}, and {limits.head_bytes // 2**10} KiB together |",
-        f"| connections | {limits.connections};",
+        f"| connections | {limits.connections}; of one address {limits.half_open_a_peer} half-open.",
         f"| items waiting for one model | {MAX_WAITING:,} |",
         f"| a head, a body to arrive | {patience.head:g} s, {patience.body:g} s |",
         f"| an idle connection | {patience.idle:g} s |",

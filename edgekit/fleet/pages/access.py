@@ -33,6 +33,7 @@ from starlette.exceptions import HTTPException  # noqa: TID253
 from starlette.requests import Request  # noqa: TID253
 
 from edgekit.fleet.errors import FleetError
+from edgekit.peers import peer_of
 from edgekit_runtime.bundle.secrets import from_file, from_variable, parse_source
 
 __all__ = ["SESSION_S", "Access", "Asking", "TooManyError", "Viewer", "read_form", "read_password"]
@@ -179,7 +180,7 @@ class Access:
     def _right(self, peer: str, password: str) -> bool:
         """Whether the password is right.
         Raises TooManyError before anything is compared: a right guess among too many wrong ones is refused, too."""
-        peer = _network(peer)
+        peer = peer_of(peer)
         with self._hashing:
             now = self._clock()
             wait_s = max(self._peers.wait_s(peer, now), self._all.wait_s("", now))
@@ -217,15 +218,6 @@ def _address(text: str) -> str:
         return str(ipaddress.ip_address(text))
     except ValueError as error:
         raise FleetError("that is no address of a proxy", where=text, do="Write it as 127.0.0.1") from error
-
-
-def _network(peer: str) -> str:
-    """What one person has: an address of IPv4, the 64 bits of a network of IPv6."""
-    try:
-        address = ipaddress.ip_address(peer)
-    except ValueError:
-        return peer
-    return peer if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
 
 
 def _of_basic(text: str) -> str:

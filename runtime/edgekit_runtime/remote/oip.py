@@ -178,13 +178,14 @@ def decode_request(body: bytes | bytearray | memoryview, header_length: str | No
     )
 
 
-def peek_request(text: bytes | bytearray | memoryview) -> tuple[int, int | None]:
-    """Items and timeout_us by a request's JSON alone, before its tensors came. Raises WireError."""
+def peek_request(text: bytes | bytearray | memoryview) -> tuple[dict[str, tuple[int, ...]], int | None]:
+    """The inputs' shapes and timeout_us by a request's JSON alone, before its tensors came. Raises WireError."""
     value = parse_json(text, "the body")
-    listed = value.get("inputs")
-    shape = listed[0].get("shape") if isinstance(listed, list) and listed and isinstance(listed[0], dict) else None
-    items = shape[0] if isinstance(shape, list) and shape and type(shape[0]) is int else 1
-    return max(1, items), _timeout(_optional(value, "parameters", dict, "the request") or {})
+    shapes = {}
+    for position, entry in enumerate(_listed(value, "inputs")):
+        name, _ = _named(entry, f"input {position}")
+        shapes[name] = _shape(entry, f"input '{name}'")
+    return shapes, _timeout(_optional(value, "parameters", dict, "the request") or {})
 
 
 def decode_response(body: bytes | bytearray | memoryview, header_length: str | None = None) -> InferResponse:
@@ -249,26 +250,14 @@ def _split(body: bytes | bytearray | memoryview, header_length: str | None) -> t
 
 
 def _tensors(value: dict[str, Any], key: str, kind: str, rest: memoryview) -> dict[str, NDArray[Any]]:
-    listed = value.get(key)
-    if not isinstance(listed, list) or not listed:
-        raise WireError(f"'{key}' is missing or empty", where="the body")
-    if len(listed) > MAX_TENSORS:
-        raise WireError(f"{len(listed)} {key} are too many, {MAX_TENSORS} is the most", where="the body")
     found: dict[str, NDArray[Any]] = {}
     at = 0
-    for position, entry in enumerate(listed):
+    for position, entry in enumerate(_listed(value, key)):
         name, parameters = _named(entry, f"{kind} {position}")
         where = f"{kind} '{name}'"
         if name in found:
             raise WireError("it is there twice", where=where)
-        sizes = entry.get("shape")
-        if (
-            not isinstance(sizes, list)
-            or len(sizes) > MAX_DIMS
-            or not all(type(n) is int and 0 <= n < 2**62 for n in sizes)
-        ):
-            raise WireError(f"the shape is no list of at most {MAX_DIMS} sizes", where=where)
-        shape = tuple(sizes)
+        shape = _shape(entry, where)
         size = _optional(parameters, "binary_data_size", int, where)
         if "shared_memory_region" in parameters:
             raise WireError("shared memory is not supported", where=where)
@@ -283,6 +272,26 @@ def _tensors(value: dict[str, Any], key: str, kind: str, rest: memoryview) -> di
     if at != len(rest):
         raise WireError(f"{len(rest) - at} bytes are left over after the last tensor", where="the body")
     return found
+
+
+def _listed(value: dict[str, Any], key: str) -> list[Any]:
+    listed = value.get(key)
+    if not isinstance(listed, list) or not listed:
+        raise WireError(f"'{key}' is missing or empty", where="the body")
+    if len(listed) > MAX_TENSORS:
+        raise WireError(f"{len(listed)} {key} are too many, {MAX_TENSORS} is the most", where="the body")
+    return listed
+
+
+def _shape(entry: dict[str, Any], where: str) -> tuple[int, ...]:
+    sizes = entry.get("shape")
+    if (
+        not isinstance(sizes, list)
+        or len(sizes) > MAX_DIMS
+        or not all(type(n) is int and 0 <= n < 2**62 for n in sizes)
+    ):
+        raise WireError(f"the shape is no list of at most {MAX_DIMS} sizes", where=where)
+    return tuple(sizes)
 
 
 def _named(entry: object, where: str) -> tuple[str, dict[str, Any]]:
