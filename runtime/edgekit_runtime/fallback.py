@@ -66,11 +66,11 @@ class Fallback:
         device: Device,
         hosts: Hosts | None,
         late: Callable[[Request, str, Any], None],
-        answered: Callable[[Items, Outputs], None],
+        answered: Callable[[Items, Outputs, Callable[[], None]], None],
         degraded: Device | None = None,
     ) -> None:
         """late: called with an answer whose caller has gone, or had another.
-        answered: with every host's answer."""
+        answered: with every host's answer, and what to call where that is doubtful."""
         self._late = late
         self._alarms = Alarms("edgekit-deadlines")
         far = _Nowhere() if hosts is None else _Far(hosts, answered)
@@ -177,7 +177,7 @@ class _OnDevice:
 class _Far:
     """The hosts."""
 
-    def __init__(self, hosts: Hosts, answered: Callable[[Items, Outputs], None]) -> None:
+    def __init__(self, hosts: Hosts, answered: Callable[[Items, Outputs, Callable[[], None]], None]) -> None:
         self._hosts, self._answered = hosts, answered
         self.outlooks, self.matter, self.look = hosts.outlooks, hosts.matter, hosts.look
 
@@ -196,7 +196,7 @@ class _Far:
                 done(None, error)
             else:
                 done(answered, None)
-                self._answered(items, answered[0])
+                self._answered(items, answered[0], lambda: self._hosts.doubt(index))
 
         self._hosts.submit(ask)
 

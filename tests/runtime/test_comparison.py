@@ -1,4 +1,4 @@
-"""One in 200 of the hosts' answers is computed on the device, too, when the device is idle."""
+"""One in 200 of the hosts' answers, more where they differ, is computed on the device, too, when the device is idle."""
 
 from __future__ import annotations
 
@@ -52,6 +52,21 @@ ANSWERS = {
 def test_an_answer_that_is_not_within_tolerance_is_counted(answer):
     outputs, differs = ANSWERS[answer]
     assert compare(Device(), COMPARE_EVERY, outputs) == [differs]
+
+
+def test_the_share_that_is_compared_grows_with_one_that_differs_and_shrinks_with_those_that_agree():
+    device, places, doubts = Device(), [], []
+    comparison = Comparison(tiny.CONTRACT, device.run_beside, lambda _: places.append(place[0]))
+    place = [0]
+    while place[0] < 2000:
+        place[0] += 1
+        wrong = 200 <= place[0] < 500
+        comparison.answered(ITEMS, {"probs": HERE[::-1] if wrong else HERE}, lambda: doubts.append(place[0]))
+    steps = np.diff([0, *places]).tolist()
+    assert steps[:6] == [200, 50, 12, 5, 5, 5]
+    last = next(i for i, place in enumerate(places) if place >= 500)
+    assert steps[last : last + 8] == [5, 10, 20, 40, 80, 160, 200, 200]
+    assert doubts == [place for place in places if 200 <= place < 500]
 
 
 def test_a_busy_device_compares_when_it_is_idle_again():

@@ -248,6 +248,37 @@ def test_some_answers_of_hosts_are_computed_here_too_and_those_that_differ_count
     assert meter.differed == (meter.compared if differs else 0)
 
 
+def test_a_host_that_turns_wrong_in_mid_run_is_found_out_within_about_twenty_answers(tmp_path):
+    """Its golden example is asked for while it answers. What it had answered since is found no more."""
+    with (
+        served.Serving(tiny.bundle(tmp_path, "tflite-f32"), cache=False) as host,
+        hot(tiny.bundle(tmp_path), host) as model,
+    ):
+        engine = host.model._journey.device.engine
+        run = engine.run
+
+        def ask(count):
+            """Best classes, "refused" where nobody answered in time."""
+            found = []
+            for _ in range(count):
+                picture = tiny.colour(200 + next(NEW) % 50, next(NEW) % 40, next(NEW) % 40)
+                with contextlib.suppress(BudgetExceeded):
+                    answer = model.predict(picture, budget_ms=BUDGET_MS)
+                    found.append((picture, answer.source, answer.top(1)[0].label))
+            return found
+
+        assert {label for _, _, label in ask(30)} == {"red"}
+        engine.run = lambda tensors: [np.roll(out, 1, axis=-1) for out in run(tensors)]
+        wrong = [picture for picture, _, label in ask(100) if label != "red"]
+        assert 0 < len(wrong) <= 25
+        assert not model.describe()["hosts"][0]["proven"]
+        assert "golden" in model.describe()["hosts"][0]["last_error"]
+        engine.run = run
+        wait_for(lambda: ask(1) and model.describe()["hosts"][0]["proven"])
+        again = [model.predict(picture, budget_ms=BUDGET_MS).top(1)[0].label for picture in wrong]
+        assert set(again) == {"red"}
+
+
 def test_where_nobody_would_make_it_the_caller_hears_at_once(device):
     model = device
     heat(model)

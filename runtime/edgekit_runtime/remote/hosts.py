@@ -9,7 +9,7 @@ Rules:
 - a host is proven before it is relied on: one of the bundle's own examples must come back within tolerance when the
   model opens, and after the host was gone, or the host is not ready (`RemoteModel.proven`). Each time its last bits
   differ, so that the host computes and does not answer from a cache;
-- later probes are pings, always beside the requests and never one of them;
+- later probes are pings and, beside some answers, examples; always beside the requests and never one of them;
 - when a host is probed, and what its answers are worth, stands in `record`; as many exchanges run at once as there are
   requests on their way, at most CONNECTIONS;
 - a host that serves another model, version or contract is never asked;
@@ -72,8 +72,10 @@ class _HostEntry:
         try:
             outputs, answer = ask()
         except BaseException as error:
-            self.last_error = str(error)
-            self.record.lost(sent, error.code if isinstance(error, HostError) else "host")
+            self.last_error, code = str(error), error.code if isinstance(error, HostError) else "host"
+            if code == "host-golden":  # what it answered before may be wrong, too, where it is kept
+                self.artifact = None
+            self.record.lost(sent, code)
             raise
         self.last_error, self.artifact = "", answer.artifact
         said = answer.queue_ms is not None or answer.infer_ms is not None
@@ -144,6 +146,10 @@ class Hosts:
         """
         host = self._hosts[index]
         return host.exchange(_size(items), lambda: host.model.infer(items, left_s, late_s), left_s)
+
+    def doubt(self, index: int) -> None:
+        """The device answered a request that this host had answered, and otherwise."""
+        self._hosts[index].record.doubt()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Run `work`, which asks a host, in a thread of this pool. Raises ClosedError."""

@@ -12,7 +12,8 @@ Rules:
 - a model is `proven` by a golden example, until its host is gone. An edgekit host names its model in every answer;
   another server counts as gone once a kept connection ended, because what listens there then may serve something else;
 - an output has the contract's shape and kind of numbers, and no NaN or infinity, or it is no answer;
-- an answer without an artifact's digest is named by server, model, version and proof, so that a cache keeps it apart.
+- an answer without an artifact's digest is named by server, model, version and proof, so that a cache keeps it apart;
+  after a golden example was wrong answers have other names, so that what is kept of those before is found no more.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ class RemoteModel:
         self._random = np.random.default_rng()
         self._form: tuple[HostMetadata, Form] | None = None
         self._proof: _Proof | None = None
+        self._renamed = ""  # since a golden example was wrong
 
     @property
     def proven(self) -> bool:
@@ -115,7 +117,7 @@ class RemoteModel:
         if proof is None:
             raise self._unproven()
         outputs, answer = self._ask(items, timeout_s, late_s)
-        if not self._is_still_valid(proof):
+        if self._proof is None or not self._is_still_valid(proof):  # also where it was found wrong meanwhile
             self._proof = None
             raise self._unproven()
         if answer.version != proof.version:
@@ -125,7 +127,7 @@ class RemoteModel:
                 where=self.url,
                 code="host-protocol",
             )
-        return outputs, answer if answer.artifact is not None else replace(answer, artifact=proof.name)
+        return outputs, self._with_name(answer, proof)
 
     def prove(self, timeout_s: float) -> HostAnswer:
         """Ask for the golden example, its last bits varied so that no cache answers.
@@ -137,7 +139,7 @@ class RemoteModel:
         outputs, answer = self._ask(items, timeout_s)
         apart = [differs(self._contract, outputs, wanted) for wanted in self._example.answers]
         if apart and all(apart):
-            self._proof = None
+            self._proof, self._renamed = None, secrets.token_hex(16)
             raise HostError(
                 f"its answer to a golden example is another model's: {apart[0]}",
                 where=self.url,
@@ -148,8 +150,16 @@ class RemoteModel:
         if known is None or not self._is_still_valid(known) or known.version != answer.version:
             name = "\0".join((self.url, self._options.model or "", answer.version or "", secrets.token_hex(16)))
             ours = self._form is not None and self._form[0].edgekit is not None
-            self._proof = _Proof(ours, before, answer.version, hashlib.sha256(name.encode()).hexdigest())
-        return answer
+            known = self._proof = _Proof(ours, before, answer.version, hashlib.sha256(name.encode()).hexdigest())
+        return self._with_name(answer, known)
+
+    def _with_name(self, answer: HostAnswer, proof: _Proof) -> HostAnswer:
+        if answer.artifact is None:
+            return replace(answer, artifact=proof.name)
+        if not self._renamed:
+            return answer
+        name = hashlib.sha256(f"{answer.artifact}\0{self._renamed}".encode())
+        return replace(answer, artifact=name.hexdigest())
 
     def ping(self, timeout_s: float) -> float:
         """Milliseconds of a round trip. Raises HostError."""

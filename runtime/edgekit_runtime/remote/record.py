@@ -14,6 +14,7 @@ Rules:
   inferences of that size took beyond theirs;
 - a probe is a ping. The golden example is sent where a ping says too little: before the host is proven, while its
   breaker is open and a ping came back, after a 503, and while its last answer was lost or slow;
+- one in PROVE_EVERY answers goes beside the golden example, more after that was wrong, and one that is in doubt;
 - while the host matters and nothing was heard of it for 250 ms it is probed; while its breaker is open, or after a 503,
   after 100 ms, and never later than half a second;
 - an answer that came late is an answer: the breaker counts only what never came. A host that owes ABANDONED answers to
@@ -36,11 +37,13 @@ from typing import Literal
 from edgekit_runtime.breaker import Breaker
 from edgekit_runtime.budget import OUTDATED, HostOutlook
 
-__all__ = ["PROBE_S", "STALE_S", "HostRecord", "SentRequest", "Step"]
+__all__ = ["PROBE_S", "PROVE_EVERY", "STALE_S", "HostRecord", "SentRequest", "Step"]
 
 Step = Literal["ping", "example"]
 
 WINDOW = 30
+PROVE_EVERY = 20
+"""Answers of a host that turned wrong before it is found out; a twentieth more work for one that did not."""
 PROBE_S = 0.25
 """How long after the last news a host that matters is probed."""
 STALE_S = 5.0
@@ -86,6 +89,7 @@ class HostRecord:
         self._pings: deque[tuple[int, float]] = deque(maxlen=WINDOW)
         self._fastest: dict[int, float] = {}  # the least that answers of a size took the host
         self._news, self._doubtful = -1, False  # of the last request: its number, and whether a ping says too little
+        self._unproven, self._prove_every = 0, PROVE_EVERY  # answers since an example was due, and until the next
         self._away: dict[int, SentRequest] = {}
         self._heard = self._mattered = -math.inf
 
@@ -108,6 +112,7 @@ class HostRecord:
         """
         ms = (self._clock() - sent.at) * 1e3 if ms is None else ms
         if sent.size:
+            self._unproven += 1
             self.breaker.record_success()
             self.busy.record_success()
         elif not self._doubtful and self.breaker.state == "closed":  # else only an inference closes it
@@ -117,6 +122,8 @@ class HostRecord:
     def lost(self, sent: SentRequest, code: str) -> None:
         """No answer came, for the reason of this error code."""
         self._note(sent, math.inf, None)
+        if code == "host-golden":  # it earns its trust again
+            self._prove_every = 1
         if code == "host-busy" and sent.size:  # it is alive
             self.breaker.record_success()
             self.busy.failed()
@@ -144,6 +151,10 @@ class HostRecord:
         """A request came that the device would not surely answer in time."""
         self._mattered = self._clock()
 
+    def doubt(self) -> None:
+        """An answer was another than the device's own: see whether it is the host."""
+        self._unproven = PROVE_EVERY
+
     def probe(self, *, proven: bool = True) -> tuple[Step, ...]:
         """What is to be sent now, one after the other while each comes back.
         Nothing where it is not time to probe.
@@ -157,6 +168,9 @@ class HostRecord:
             return ("example",) if self.busy.allows() else ()
         if not proven or not self._windows:
             return ("ping", "example")
+        if self._unproven >= self._prove_every:
+            self._unproven, self._prove_every = 0, min(2 * self._prove_every, PROVE_EVERY)
+            return ("example",)
         now = self._clock()
         if self._away and now - min(sent.at for sent in list(self._away.values())) < PROBE_S:
             return ()

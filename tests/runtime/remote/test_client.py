@@ -57,7 +57,7 @@ def test_an_answer_comes_back_with_its_times():
     np.testing.assert_array_equal(answer.outputs["y"], X["x"] * 2)
     assert not answer.outputs["y"].flags.writeable
     assert (answer.queue_ms, answer.infer_ms) == (0.25, 0.5)
-    assert answer.network_ms == pytest.approx(answer.total_ms - 0.75)
+    assert answer.network_ms == pytest.approx(max(0.0, answer.total_ms - 0.75))
 
 
 def test_the_host_is_told_what_is_left_of_the_time():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
-from edgekit_runtime.remote.record import PROBE_S, STALE_S, HostRecord
+from edgekit_runtime.remote.record import PROBE_S, PROVE_EVERY, STALE_S, HostRecord
 
 SIZE = 150_528
 
@@ -167,6 +168,30 @@ def test_pings_keep_a_breaker_closed_only_while_inferences_come_back(known, cloc
         known.lost(known.sent(SIZE), "host-late")
         pinged(known, clock, 4.0)
     assert known.breaker.state == "open"
+
+
+def test_a_host_that_answers_all_the_time_is_asked_for_its_example_beside_every_twentieth_answer(known, clock):
+    seen = []
+    for number in range(90):
+        steps = known.probe()
+        seen += [number] if steps == ("example",) else []
+        answered(known, clock, 12.0)
+    assert np.diff(seen).tolist() == [PROVE_EVERY] * (len(seen) - 1)
+    assert len(seen) == 5  # twelve answers are known
+    known.doubt()
+    assert known.probe() == ("example",)
+
+
+def test_a_host_whose_example_was_wrong_earns_its_trust_again(known, clock):
+    known.lost(known.sent(SIZE), "host-golden")
+    pinged(known, clock, 4.0)
+    known.probe(proven=False)
+    answered(known, clock, 12.0)  # the example, right again
+    seen = []
+    for number in range(60):
+        seen += [number] if known.probe() == ("example",) else []
+        answered(known, clock, 12.0)
+    assert np.diff(seen).tolist() == [2, 4, 8, 16, PROVE_EVERY][: len(seen) - 1]
 
 
 def after(record, clock, s=10.0):
