@@ -34,7 +34,7 @@ SUMS = (
 STATE_SQL = {
     "online": "d.online = 1",
     "offline": "d.online = 0",
-    "late": "d.p99 > d.budget_ms",
+    "late": 'd."over" * 100 > d.n',
     "hot": "((d.throttled & 15) > 0 OR d.temp >= 80)",
     "drifting": "d.psi > 0.2",
     "lagging": "d.waiting * d.window_s > 3600",

@@ -59,10 +59,10 @@ GROUPS: Mapping[GroupBy, tuple[str, ...]] = {
 }  # fmt: skip
 """Ways to group boards, with the fields that one group has in common."""
 STATES = ("online", "offline", "late", "hot", "drifting", "lagging", "failing", "losing")
-"""Conditions of a board, each a filter and a count. late: p99 above the budget. hot: throttled now, or 80 °C and more.
+"""Conditions of a board, each a filter and a count. hot: throttled now, or 80 °C and more.
 
-drifting: psi above 0.2. lagging: more than an hour waits on the board. failing: more than 5 % of its requests got no
-answer. losing: it gave up windows.
+late: more than 1 % of its answers came after their budget, so p99 is above it. drifting: psi above 0.2. lagging: more
+than an hour waits on the board. failing: more than 5 % of its requests got no answer. losing: it gave up windows.
 """
 SORTS = (
     "id", "online", "seen_ms", "model", "version", "profile", "site", "group", "p50", "p95", "p99", "budget_ms", "n",
@@ -104,7 +104,7 @@ _MOST_TEXT = 64
 @dataclass(frozen=True)
 class Birth:
     """What runs there.
-    budget_ms: None where the bundle promises nothing.
+    budget_ms: of requests that name none; None where nothing is promised.
     window_s: how often it reports."""
 
     software: str
@@ -243,7 +243,8 @@ class FleetDevice:
     """One row of the fleet. Times are the host's, milliseconds since 1970.
 
     p50 to psi: of the present quarter of an hour and the one before; None and 0 once the board has been silent for half
-    an hour. rate: answers a second. blocked: requests refused by budget. compared, differed: host's answers that the
+    an hour. rate: answers a second. over: answers later than their caller's budget, else than
+    `budget_ms`. blocked: requests refused by budget. compared, differed: host's answers that the
     device gave, too, and those that differ. clipped: of `values` input values. recent: the last windows, oldest first,
     as [moment_ms, p50, p95, p99, rate, temp]. lost: windows that a board gave up. stored: windows. changed: grows with
     every commit that touched the row.

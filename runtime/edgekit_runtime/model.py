@@ -319,7 +319,7 @@ class Model:
             manifest.version,
             bundle.digest,
             manifest.target.profile,
-            manifest.target.budget_ms,
+            self._usual_budget_ms(manifest),
             self._journey.cache is not None,
             options.site,
             options.group,
@@ -373,9 +373,15 @@ class Model:
     def _started(self, opened: OpenedBundle) -> Journey:
         manifest = opened.bundle.manifest
         cache = _cache(opened, self._options.cache) if manifest.contract.state == "none" else None
-        budget_ms = self._budget_ms or manifest.target.budget_ms
-        meter = Meter(SlowWatch(manifest.name, budget_ms) if budget_ms is not None else None, self._faults)
+        budget_ms = self._usual_budget_ms(manifest)
+        watch = SlowWatch(manifest.name, budget_ms) if budget_ms is not None else None
+        meter = Meter(watch, self._faults, budget_ms)
         return Journey(opened, self._options.limits, meter, cache, self._faults)
+
+    def _usual_budget_ms(self, manifest: Manifest) -> float | None:
+        """Of requests that name none: what the bundle was opened with, else its own."""
+        opened_with = self._options.default_budget_ms
+        return manifest.target.budget_ms if opened_with is None else self._budget_ms
 
     def _session_parts(self, journey: Journey) -> SessionParts:
         opened = journey.opened

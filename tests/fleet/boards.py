@@ -19,7 +19,7 @@ def histogram(values):
     return made
 
 
-def body(device="porch-1", *, at=NOW, ms=(10.0, 20.0), cached=0, host=0, over=0, version="1", clock=True, temp=50.0,
+def body(device="porch-1", *, at=NOW, ms=(10.0, 20.0), cached=0, host=0, over=None, version="1", clock=True, temp=50.0,
          model="digits", profile="raspberry-pi-4", errors=0, **more):  # fmt: skip
     latency = {"device": histogram(ms)}
     if cached:
@@ -27,6 +27,7 @@ def body(device="porch-1", *, at=NOW, ms=(10.0, 20.0), cached=0, host=0, over=0,
     if host:
         latency["host"] = histogram([15.0] * host)
     about = About(device, model, version, "9f3c01ab77de", profile, 30.0)
+    over = sum(value > 30.0 for value in ms) if over is None else over
     return encode(Report(about, 1, at - 60_000, 60_000, clock, errors, over, latency, System(temp=temp), **more))
 
 

@@ -119,7 +119,34 @@ def test_counts_are_filters_that_show_as_many_boards(client):
 
 def test_what_is_wrong_is_written_and_not_only_coloured(client):
     row = client.get("/?q=b-05").text
-    assert '<span class="mark">over budget</span>' in row
+    assert '<span class="mark late">over budget</span>' in row
+
+
+@pytest.mark.parametrize(("over", "mark", "p99", "said"), [
+    (0, "", "", "0 %"), (5, "", "", "0.5 %"), (20, "slightly", "slightly", "2.0 %"), (600, "late", "late", "60 %"),
+])  # fmt: skip
+def test_what_is_said_of_a_budget_is_one_figure_by_degrees_and_grey_where_a_board_is_gone(
+    tmp_path, over, mark, p99, said
+):
+    """Whatever the callers' budgets are: 40 ms are above the board's 30, and late where a caller said so."""
+    store = SqliteStore.open(tmp_path / "fleet.db")
+    store.commit([], [birth(name, received=NOW, sla=sla) for name, sla in (("all-1", 30.0), ("none-1", None))])
+    store.commit([arrival(1, name, at=NOW, received=NOW, ms=[40.0] * 1000, over=over) for name in ("all-1", "none-1")],
+                 [])  # fmt: skip
+    client = Client(make_app(store, Facts(dict, dict, "")))
+    for gone in (False, True):
+        page, board = client.get("/?q=all-1").text, client.get("/device/all-1").text
+        for text in (page, board):
+            assert f'class="{p99}" title' in text if p99 else 'their budget"' not in text
+            assert ('class="gone"' in text or 'class="figures gone"' in text) == gone
+        assert (count_of(page, "late"), "over budget" in page.split("<tbody")[1]) == (1 if mark else 0, bool(mark))
+        assert not mark or f'<span class="mark {mark}">over budget</span>' in page
+        assert f"<small>Over budget</small><b>{said}</b><small>the callers' budgets, else 30.0 ms</small>" in board
+        assert f'data-label="late">{said}<' in client.get("/model?name=digits").text
+        without = client.get("/device/none-1").text
+        assert f"<small>Over budget</small><b>{said if over else '–'}</b>" in without
+        store.commit([], [birth("all-1", on=False, received=NOW)])
+    store.close()
 
 
 @pytest.mark.parametrize("by", ["model", "build", "profile", "site", "group"])

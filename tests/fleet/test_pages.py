@@ -398,7 +398,8 @@ def test_the_embedded_broker_serves_a_board_that_asks_for_mqtt_5(tmp_path):
 
 
 PAIRS = [("quiet", "ground"), ("quiet", "sheet"), ("quiet", "off-soft"), ("accent", "soft"), ("accent", "sheet"),
-         ("late", "late-soft"), ("late", "sheet"), ("ink", "ground")]  # fmt: skip
+         ("late", "late-soft"), ("late", "sheet"), ("slight", "slight-soft"), ("slight", "sheet"),
+         ("ink", "ground")]  # fmt: skip
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])

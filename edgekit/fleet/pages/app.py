@@ -261,7 +261,9 @@ class _Pages:
         if not rollups and not counts:
             return await self.missing(request, None)
         lines = await run_in_threadpool(compare, rollups)
-        return self.render(request, "model.html", name=name, lines=lines, counts=counts, range=span)
+        builds = await run_in_threadpool(self._store.builds, name)
+        budgets = {(one.version, one.profile): one.budget_ms for one in builds}
+        return self.render(request, "model.html", name=name, lines=lines, counts=counts, range=span, budgets=budgets)
 
     async def model_series(self, request: Request) -> Response:
         name = request.query_params.get("name", "")[:64]

@@ -33,7 +33,7 @@ COUNTERS = {
     "n": ("answers_total", "Answers."),
     "errors": ("errors_total", "Requests that got no answer."),
     "blocked": ("refused_total", "Requests refused by their budget."),
-    "over": ("over_budget_total", "Answers later than the caller's budget."),
+    "over": ("over_budget_total", "Answers later than the caller's budget, else the board's."),
     "hits": ("cache_hits_total", "Answers from the cache."),
     "misses": ("cache_misses_total", "Answers that were not in the cache."),
     "host": ("host_answers_total", "Answers from a host."),

@@ -17,7 +17,8 @@ from edgekit.fleet.store import FleetDevice
 from edgekit_runtime.errors import visible
 
 __all__ = [
-    "FILTERS", "TABLES", "WORDS", "Line", "celsius", "clock", "conditions", "count", "lag_s", "ms", "part", "percent",
+    "FILTERS", "TABLES", "WORDS", "Line", "celsius", "clock", "conditions", "count", "degree", "lag_s", "late", "ms",
+    "part", "percent",
     "psi", "rate", "share", "shown", "shown_in", "size", "span", "sparkline",
 ]  # fmt: skip
 
@@ -81,6 +82,17 @@ def share(part: int, whole: int) -> str:
         return NOTHING
     value = 100.0 * part / whole
     return "0 %" if not part else f"{value:.1f} %" if value < 10 else f"{value:.0f} %"
+
+
+def late(over: int, of: int, budget_ms: float | None) -> str:
+    """Share of the answers after their budget; nothing where no budget is known."""
+    return NOTHING if budget_ms is None and not over else share(over, of)
+
+
+def degree(over: int, of: int, beyond: float = 0.01) -> str:
+    """CSS class of a figure beyond which a share `beyond` of the answers lies.
+    Empty where no more are late; up to 5 % are `slightly`."""
+    return "" if over <= beyond * of else "slightly" if over <= 0.05 * of else "late"
 
 
 def part(value: float) -> str:
@@ -153,7 +165,7 @@ def sparkline(recent: Sequence[Sequence[Any]], limit: float | None = None) -> Li
 def conditions(row: FleetDevice) -> list[str]:
     """Those of the store's STATES that something is wrong by, except offline."""
     found = {
-        "late": row.p99 is not None and row.budget_ms is not None and row.p99 > row.budget_ms,
+        "late": row.over * 100 > row.n,
         "hot": bool((row.throttled or 0) & 0xF) or (row.temp or 0) >= 80,
         "drifting": (row.psi or 0) > 0.2,
         "lagging": row.waiting * row.window_s > 3600,
@@ -166,7 +178,7 @@ def conditions(row: FleetDevice) -> list[str]:
 WORDS = {
     "online": ("Online", "reports now"),
     "offline": ("Offline", "disconnected, or silent for two and a half windows"),
-    "late": ("Over budget", "p99 of the last half hour is above the bundle's budget"),
+    "late": ("Over budget", "more than 1 % of the answers came after their budget: the caller's, else the board's"),
     "hot": ("Hot", "throttled now, or 80 °C and more"),
     "drifting": (
         "Drifting",
@@ -198,6 +210,6 @@ def condition(state: str) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "ms": ms, "rate": rate, "share": share, "percent": percent, "celsius": celsius, "count": count, "clock": clock,
-    "sparkline": sparkline, "conditions": conditions, "condition": condition,
+    "sparkline": sparkline, "late": late, "degree": degree, "conditions": conditions, "condition": condition,
     "part": part, "psi": psi, "size": size, "span": span,
 }  # fmt: skip

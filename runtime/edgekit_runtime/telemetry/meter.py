@@ -21,6 +21,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -93,12 +94,14 @@ class CountedWindow:
     errors: code -> count.
     stages: stage -> milliseconds. clipped, values: input values at INT8's limits, and all that were looked at.
     compared, differed: hosts' answers that the device gave, too, and those of them that were not within tolerance.
+    over_bundle: answers beyond the bundle's budget, to callers that gave none.
     scores: how many top scores of a classifier were in each of ten equal parts of 0 to 1, of the answers looked at.
     """
 
     answers: dict[str, Histogram] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     over_budget: int = 0
+    over_bundle: int = 0
     met: int = 0
     refused: int = 0
     stages: dict[str, Histogram] = field(default_factory=dict)
@@ -116,6 +119,7 @@ class CountedWindow:
         for code, n in other.errors.items():
             self.errors[code] = self.errors.get(code, 0) + n
         self.over_budget += other.over_budget
+        self.over_bundle += other.over_bundle
         self.met += other.met
         self.refused += other.refused
         self.clipped += other.clipped
@@ -124,8 +128,9 @@ class CountedWindow:
         self.differed += other.differed
         self.scores = [mine + theirs for mine, theirs in zip(self.scores, other.scores, strict=True)]
 
-    def add_answers(self, recorded: list[Recorded]) -> None:
-        """Count answers as they were put down."""
+    def add_answers(self, recorded: list[Recorded], budget_ms: float = math.inf) -> None:
+        """Count answers as they were put down.
+        budget_ms: of those whose caller gave none."""
         for source, stages, table in tables(recorded):
             histograms = [self.answers.setdefault(source, Histogram())]
             histograms += [self.stages.setdefault(stage, Histogram()) for stage in stages]
@@ -133,6 +138,7 @@ class CountedWindow:
         judged = [one[2] for one in recorded]
         self.met += judged.count(True)
         self.over_budget += judged.count(False)
+        self.over_bundle += sum(one[2] is None and one[1] > budget_ms for one in recorded)
         for clipped, values, score in filter(None, [one[4] for one in recorded]):
             self.clipped += clipped
             self.values += values
@@ -166,12 +172,14 @@ class CountedWindow:
 class Meter:
     """Thread-safe; `record` takes about a microsecond, folding included.
 
-    watch: called with every fold, to write the log line about a slow p99; None for no such line. faults: where a fault
-    of a fold is noted.
+    budget_ms: of callers that give none. watch: called with every fold, to write the log line about a slow
+    p99; None for no such line. faults: where a fault of a fold is noted.
     """
 
-    def __init__(self, watch: SlowWatch | None = None, faults: Faults | None = None) -> None:
-        self._faults = faults or Faults("model")
+    def __init__(
+        self, watch: SlowWatch | None = None, faults: Faults | None = None, budget_ms: float | None = None
+    ) -> None:
+        self._faults, self._budget_ms = faults or Faults("model"), math.inf if budget_ms is None else budget_ms
         self._waiting: deque[Recorded] = deque()
         self._lock = threading.RLock()  # a signal handler may ask for stats while its own thread folds
         self._folding = False
@@ -276,7 +284,7 @@ class Meter:
             recorded = [take() for _ in range(len(self._waiting))]
             counted = self._now if self._watch is None else self._spell
             if recorded:
-                counted.add_answers(recorded)
+                counted.add_answers(recorded, self._budget_ms)
             if self._watch is not None:
                 seen = self._spell
                 if self._spell_cut.answers:

@@ -277,7 +277,7 @@ class Reporter:
             dur_ms=max(1, round((self._began[1] - monotonic) * 1e3)),
             clock_ok=clock_is_set(),
             errors=sum(counted.errors.values()),
-            over_budget=counted.over_budget,
+            over_budget=counted.over_budget + counted.over_bundle,
             latency=counted.answers,
             system=system,
             compared=counted.compared,

@@ -91,9 +91,10 @@ class About:
     model, version: as in the manifest.
     sha: start of the bundle's SHA-256, hex.
 
-    profile: the bundle's target. budget_ms: what the bundle promises, None where it promises nothing. cache: whether
-    there is one, so that misses mean something. site, group: the owner's labels. generation: of the install root, None
-    without one; trial: it is not committed yet. top_scores: the bundle's reference for `psi`, None without one.
+    profile: the bundle's target. budget_ms: of requests that name none: what the bundle was opened with, else what
+    it promises, or None. cache: whether there is one, so that misses mean something. site, group: the owner's labels.
+    generation: of the install root, None without one; trial: it is not committed yet. top_scores: the bundle's
+    reference for `psi`, None without one.
     """
 
     device: str
@@ -133,6 +134,7 @@ class Report:
     dur_ms: monotonic.
 
     clock_ok: whether that wall clock is to be believed. latency: source of the answer -> milliseconds.
+    over_budget: answers beyond their caller's budget, else beyond `about.budget_ms`.
     compared, differed: hosts' answers that the device gave, too, and those of them that were not within tolerance.
     stages: the meter's stage -> milliseconds. refused: requests whose budget could not be met. error_codes: code ->
     count. clipped, values: as in a Cut. psi: of the top scores against their reference, None where there is none.

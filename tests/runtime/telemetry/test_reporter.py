@@ -18,6 +18,7 @@ pytest.importorskip("paho.mqtt.client")
 from listener import Listener
 
 from edgekit_runtime import TelemetryOptions, open_bundle
+from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.errors import MissingExtraError, TelemetryError, install_command
 from edgekit_runtime.telemetry import About, Broker, Meter, Reporter, Spool, parse_event, parse_window
 from edgekit_runtime.telemetry.spool import is_event
@@ -109,6 +110,25 @@ def test_a_window_tells_of_the_bundle_that_answered_in_it(tmp_path):
         model.swap(second)
         model.predict(tiny.RED)
     assert [(window["model"]["ver"], window["n"]) for window in waiting_in(spool)] == [("1", 3), ("2", 1)]
+
+
+@pytest.mark.parametrize(("opened_with", "asked", "late", "sla"), [
+    (None, None, 1, 0.001), (60_000, None, 0, 60_000), (None, 60_000, 0, 0.001), (60_000, 0.001, 1, 60_000),
+    (float("inf"), None, 0, None),
+])  # fmt: skip
+def test_an_answer_is_late_by_the_callers_budget_else_by_what_it_was_opened_with_else_by_the_bundles(
+    mqtt5, broker, ingestor, tmp_path, opened_with, asked, late, sla
+):
+    path = tiny.bundle(tmp_path, target=Target("x86-64", "x86_64", 1, 0.001))
+    options = TelemetryOptions(broker.url, device="porch-1", window_s=3600, spool=tmp_path / "s.db")
+    with open_bundle(path, telemetry=options, budget_ms=opened_with) as model:
+        model.predict(tiny.RED, budget_ms=60_000)
+        model.predict(tiny.RED, budget_ms=asked)
+        stats = model.stats().meter
+    assert (stats.over_budget, stats.refused) == (int(asked == 0.001), 0), "of the budgets that callers gave"
+    ingestor.wait(lambda heard: sum(w["n"] for w in heard.windows()) == 2)
+    assert sum(w["bv"] for w in ingestor.windows()) == late
+    assert ingestor.states()[0]["sla"] == sla
 
 
 def test_nothing_but_the_documented_fields_leaves_the_board(mqtt5, broker, ingestor, tmp_path):
