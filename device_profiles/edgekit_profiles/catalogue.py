@@ -123,7 +123,7 @@ class Catalogue:
         return tuple(errors)
 
     def load(self, name: str) -> Profile:
-        """The profile of that name.
+        """The profile of that name, or of one that people call that board by: rpi4, pi5, orin-nano.
 
         A name that ends with `.toml` or `.toml@MODE` is the path of a file.
 
@@ -139,6 +139,9 @@ class Catalogue:
             for profile in self.of(board):
                 if profile.name == plain:
                     return _in_mode(profile, mode) if "@" in name else profile
+        called = [known for known in self.names() if _spelt(known) == _spelt(plain)]
+        if len(called) == 1:
+            return self.load(called[0] + name[len(plain) :])
         raise self._unknown(name)
 
     def text(self, name: str) -> str:
@@ -190,6 +193,8 @@ class Catalogue:
         near = [found for found in within if found in self.boards()][:3] or within[
             :3
         ]  # a board before its other images
+        spelt = _spelt(name)
+        near = near or [found for found in self.boards() if spelt and _spelt(found).startswith(spelt)][:3]
         near = near or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
         guess = f"Did you mean {' or '.join(near)}? " if near else ""
         do = f"{guess}`edgekit profiles list` shows them all"
@@ -261,6 +266,23 @@ def _in_mode(profile: Profile, mode: str) -> Profile:
         do = f"Modes: {', '.join(modes)}" if modes else f"Use --profile {profile.name}"
         raise UnknownProfileError(f"{profile.name} has no mode '{mode}'", do=do)
     return in_mode(profile, mode)
+
+
+_SHORT = {
+    r"\+": "plus",
+    r"^(rpi|raspi|pi)(?=\d|zero)": "raspberrypi",
+    r"^orin": "jetsonorin",
+    r"^(raspberrypi[45])b": r"\1",
+}
+"""What people write for a board -> what its profile's name has there, both without what parts words."""
+
+
+def _spelt(name: str) -> str:
+    """One spelling of what is the same name but for capitals, what parts words, and short forms."""
+    letters = re.sub(r"[-_. ]", "", name.lower())
+    for short, long in _SHORT.items():
+        letters = re.sub(short, long, letters)
+    return letters
 
 
 def _words(name: str) -> set[str]:

@@ -97,8 +97,9 @@ def _checked(request: BuildRequest) -> _Setup:
     for profile in map(catalogue.load, request.profiles):
         if profiles.setdefault(profile.name, profile) != profile:  # their bundles would overwrite each other
             raise ProfileError(f"two different profiles are called '{profile.name}'", do="Rename one of them")
-    for name in request.terms.compatible:  # a slip of the pen would keep a bundle off the board it is for
-        catalogue.load(name)
+    # A slip of the pen, or a short name, would keep a bundle off the board that it is for
+    compatible = tuple(catalogue.load(name).name for name in request.terms.compatible)
+    request = replace(request, terms=replace(request.terms, compatible=compatible))
     anchors = tuple(read_anchor_file(path) for path in request.anchors)
     refuse_other_boards(anchors, list(profiles.values()))
     board_recipes = BoardRecipes(request.recipes, tuple(profiles.values()))

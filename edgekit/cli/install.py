@@ -157,7 +157,9 @@ def with_profile_hint(error: EdgekitError, profile: str | None) -> EdgekitError:
 
     if profile is not None and error.code == "incompatible":
         try:
-            open_catalogue(()).load(profile)
+            known = open_catalogue(()).load(profile).name
+            if known != profile:
+                error.do = f"Did you mean --profile {known}?"
         except UnknownProfileError as unknown:
             error.do = f"{unknown.what[:1].upper()}{unknown.what[1:]}. {unknown.do}"
     return error

@@ -131,6 +131,7 @@ def _script(bundle: Bundle, entry: ArtifactEntry, examples: _Examples, packages:
 
     pip install {" ".join(packages)}
     python run.py             # the golden examples
+    python run.py item.npy    # an item without a batch axis; several inputs: an .npz with their names
 {"    python run.py cat.jpg" if picture else ""}
 """
 
@@ -153,7 +154,11 @@ def run({", ".join(names)}):
             if classes is None
             else _BEST.format(output=classes, labels=_COUNTED if manifest.contract.labels is None else _NAMED)
         )
-        + ("" if picture is None else _ASK.format(show="print(answer)" if classes is None else "best(answer)"))
+        + _ASK.format(
+            shapes={tensor.name: manifest.contract.input(tensor.name).shape for tensor in entry.inputs},
+            pixels="[pixels(path)]" if picture else 'sys.exit(f"{path}: pass a .npy or .npz file")',
+            show="print(answer)" if classes is None else "best(answer)",
+        )
         + _check(entry, examples)
     )
 
@@ -221,8 +226,24 @@ def best(answer):
 """
 
 _ASK = """
+shapes = {shapes}
+
+
+def arrays(path):
+    items = np.load(path)
+    items = {{name: items[name] for name in items}} if path.lower().endswith(".npz") else {{"": items}}
+    if len(items) == len(shapes) == 1:
+        items = dict(zip(shapes, items.values()))
+    for name, shape in shapes.items():
+        if name not in items or items[name].shape != shape:
+            found = items[name].shape if name in items else "missing"
+            sys.exit(f"{{path}}: '{{name}}' is {{found}}, and an item is {{shape}}")
+    return [items[name] for name in shapes]
+
+
 if len(sys.argv) > 1:
-    answer = run(pixels(sys.argv[1]))
+    path = sys.argv[1]
+    answer = run(*(arrays(path) if path.lower().endswith((".npy", ".npz")) else {pixels}))
     {show}
     sys.exit()
 

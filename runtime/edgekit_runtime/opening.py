@@ -43,7 +43,7 @@ def open_bundle(
     use: Use | None = None,
     cache: CacheOptions | bool = True,
     limits: ModelLimits | None = None,
-    hosts: Sequence[str | Host] = (),
+    hosts: Sequence[str | Host] | None = None,
     telemetry: TelemetryOptions | None = None,
 ) -> Model:
     """Open a bundle and return a model that is ready to answer.

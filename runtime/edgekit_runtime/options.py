@@ -173,7 +173,7 @@ class Options:
     isolate: bool = False
     budget_ms: float | None = None
     use: Use | None = None
-    hosts: Sequence[str | Host] = ()
+    hosts: Sequence[str | Host] | None = None
     cache: CacheOptions = field(default_factory=CacheOptions)
     limits: ModelLimits = field(default_factory=ModelLimits)
 

@@ -17,6 +17,7 @@ from edgekit.building import BuildRequest, build, summary
 from edgekit.building.subject import labels_at_chance, too_few_for
 from edgekit.errors import OutputError
 from edgekit.packaging import write_whole
+from edgekit.packaging.assemble import BundleTerms
 from edgekit_converters.choose import Refusal
 from edgekit_converters.errors import CalibrationError, MetricError, SourceError
 from edgekit_converters.fidelity import Reference
@@ -239,6 +240,13 @@ def test_a_profile_or_recipe_that_is_named_twice_is_built_once(request_for):
     report = build(request_for(profiles=("x86-64", "x86-64"), recipes=("onnx-f32", "onnx-f32")))
     assert [bundle.profile for bundle in report.bundles] == ["x86-64"]
     assert len(report.candidates) == 1
+
+
+def test_a_board_is_named_in_full_in_what_is_built(request_for):
+    terms = BundleTerms(compatible=("pi5",))
+    (built,) = build(replace(request_for(profiles=("rpi4", "raspberry-pi-4")), terms=terms)).bundles
+    manifest = read_bundle(built.path).manifest
+    assert (manifest.target.profile, manifest.compatible) == ("raspberry-pi-4", ("raspberry-pi-4", "raspberry-pi-5"))
 
 
 def test_two_profiles_of_one_name_are_refused(request_for, tmp_path):

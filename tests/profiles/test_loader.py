@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgekit_profiles import ProfileError, UnknownProfileError, load, names, parse
+from edgekit_profiles.catalogue import _spelt
 
 PI4 = (importlib.resources.files("edgekit_profiles") / "boards" / "raspberry-pi-4.toml").read_text(encoding="utf-8")
 
@@ -27,13 +28,40 @@ def test_a_profile_carries_what_its_file_says():
     assert load("raspberry-pi-5").core.simd == ("neon", "fp16", "dotprod")
 
 
-@pytest.mark.parametrize("name", ["rasberry_pi4", "Raspberry Pi 4", "raspberry-pi4", "pi-4", "Pi4"])
+@pytest.mark.parametrize("name", ["rasberry_pi4", "my-pi-4", "raspberry-pi-4c"])
 def test_an_unknown_name_gives_the_near_misses_and_the_list(name):
     with pytest.raises(UnknownProfileError) as caught:
         load(name)
     assert name in caught.value.what
     assert caught.value.do.startswith("Did you mean raspberry-pi-4")
     assert caught.value.do.endswith("`edgekit profiles list` shows them all")
+
+
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [
+        *((called, "raspberry-pi-4") for called in ("rpi4", "pi4", "Pi-4", "raspi4", "rpi4b", "Raspberry Pi 4B")),
+        *((called, "raspberry-pi-5") for called in ("pi5", "rpi-5", "raspberry_pi_5")),
+        ("rpi4-32bit", "raspberry-pi-4-32bit"),
+        ("rpi4@1.8ghz", "raspberry-pi-4@1.8ghz"),
+        ("rpi3b+", "raspberry-pi-3b-plus"),
+        ("pi-zero-2w", "raspberry-pi-zero-2-w"),
+        ("orin-nano", "jetson-orin-nano"),
+        ("jetson_orin_nano", "jetson-orin-nano"),
+        ("Rock 5B", "rock-5b"),
+    ],
+)
+def test_a_board_is_found_by_what_people_call_it(called, name):
+    assert load(called).name == name
+
+
+def test_no_two_profiles_are_one_but_for_spelling():
+    assert len({_spelt(name) for name in names()}) == len(names())
+
+
+def test_a_short_name_of_several_boards_gives_them():
+    with pytest.raises(UnknownProfileError, match=r"Did you mean raspberry-pi-3b or raspberry-pi-3b-plus\?"):
+        load("rpi3")
 
 
 def test_boards_come_before_their_other_images_among_the_near_misses():

@@ -36,7 +36,7 @@ NONSENSE = {
         "use": (5, [5], {}, object(), "fun"),
         "cache": (5, 64, {}, None),
         "limits": (5, {}, True),
-        "hosts": (5, "http://a", b"http://a", [5], object(), True, None),
+        "hosts": (5, "http://a", b"http://a", [5], object(), True),
         "telemetry": (5, "mqtt://a", True),
     },
     CacheOptions: {
@@ -75,6 +75,11 @@ def test_nonsense_is_an_option_error_that_names_the_option_and_its_owner(path, o
     assert (caught.value.option, caught.value.owner) == (name, owner.__name__)
     assert caught.value.code == "option"
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_no_hosts_may_be_none(path):
+    with open_bundle(path, hosts=None) as model:
+        assert "hosts" not in model.describe() or not model.describe()["hosts"]
 
 
 def test_a_secret_that_is_none_is_refused_too(path):

@@ -15,9 +15,12 @@ from PIL import Image
 
 from edgekit.errors import OutputError
 from edgekit.shipping.files import export_files
+from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.contract import Contract, InputContract, OutputContract
 from edgekit_runtime.errors import BundleError
+from edgekit_runtime.tensors import TensorSpec
 
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys(('edgekit', 'edgekit_runtime', 'edgekit_profiles')));"
 """Python that cannot import edgekit."""
@@ -101,3 +104,49 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path):
         export_files(bundle, tmp_path / "new", "nope")
     assert not (tmp_path / "new").exists()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("recipe", ["tflite-int8", "onnx-f32"])
+def test_an_array_gets_the_answer_that_edgekit_gives(tmp_path, recipe):
+    path = tiny.bundle(tmp_path, recipe)
+    export_files(read_bundle(path), tmp_path / "out")
+    np.save(tmp_path / "blue.npy", tiny.BLUE)
+    np.savez(tmp_path / "blue.npz", anything=tiny.BLUE)
+    with open_bundle(path) as model:
+        wanted = {one.label: one.score for one in model.predict(tiny.BLUE).top(4)}
+    for name in ("blue.npy", "blue.npz"):
+        printed = dict(line.split() for line in run_alone(tmp_path / "out", str(tmp_path / name)).stdout.splitlines())
+        assert {label: float(score) for label, score in printed.items()} == pytest.approx(wanted, abs=1e-6)
+    np.save(tmp_path / "wide.npy", np.zeros((8, 9, 3), np.uint8))
+    refused = run_alone(tmp_path / "out", str(tmp_path / "wide.npy"))
+    assert refused.returncode == 1
+    assert "wide.npy: 'image' is (8, 9, 3), and an item is (8, 8, 3)" in refused.stderr
+
+
+def two_inputs(folder):
+    """A bundle whose answer is a + 10 b."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes = [helper.make_node("Mul", ["b", "ten"], ["c"]), helper.make_node("Add", ["a", "c"], ["y"])]
+    tensors = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2]) for name in "aby"}
+    ten = numpy_helper.from_array(np.float32(10), "ten")
+    graph = helper.make_graph(nodes, "sum", [tensors["a"], tensors["b"]], [tensors["y"]], [ten])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    a, b, y = (TensorSpec(name, name, "float32", (1, 2)) for name in "aby")
+    inputs = tuple(InputContract(name, (2,), "float32") for name in "ab")
+    contract = Contract("raw", inputs, (OutputContract("y", (2,), "float32"),))
+    recipe = Recipe("onnx-f32", "onnx", "float32")
+    made = Artifact(recipe, model.SerializeToString(), (a, b), (y,), 0.0, 0.0, {})
+    golden = [{"a": np.float32([1, 2]), "b": np.float32([3, 4])}]
+    return tiny.bundle(folder, "onnx-f32", contract=contract, artifact=made, golden=golden)
+
+
+def test_several_inputs_come_from_one_file_by_their_names(tmp_path):
+    export_files(read_bundle(two_inputs(tmp_path)), tmp_path / "out")
+    np.savez(tmp_path / "items.npz", b=np.float32([5, 6]), a=np.float32([1, 2]))
+    done = run_alone(tmp_path / "out", str(tmp_path / "items.npz"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "[51., 62.]" in done.stdout
+    np.savez(tmp_path / "fewer.npz", a=np.float32([1, 2]))
+    assert "'b' is missing, and an item is (2,)" in run_alone(tmp_path / "out", str(tmp_path / "fewer.npz")).stderr
+    assert "cat.jpg: pass a .npy or .npz file" in run_alone(tmp_path / "out", "cat.jpg").stderr
