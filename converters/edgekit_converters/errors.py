@@ -9,6 +9,7 @@ __all__ = [
     "CompressError",
     "ContractFileError",
     "ConversionError",
+    "LabelOutputError",
     "MetricError",
     "MissingToolsError",
     "SourceError",
@@ -37,6 +38,10 @@ class SourceError(EdgekitError):
     """The file is no model edgekit can read, or the model has something edgekit does not take."""
 
     code = "source"
+
+
+class LabelOutputError(SourceError):
+    """A label that was taken for the class with the best score is another for an item."""
 
 
 class ContractFileError(EdgekitError):

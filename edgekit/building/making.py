@@ -228,6 +228,7 @@ class Maker:
             first = plan or self.workspace.learnt_plan(recipe)
             if first is None:
                 if recipe.needs_calibration:
+                    self.workspace.check_possible(recipe)
                     self.workspace.ground(recipe.format, STATIC.steps)  # reports its progress; what follows is quick
                     self.workers.progress(f"{recipe.name} choosing ranges", 0, None)
                 first = first_plan(self.bench(recipe.format), recipe)

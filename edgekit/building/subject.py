@@ -17,7 +17,7 @@ from edgekit.building.request import BuildRequest
 from edgekit_converters import calibration, contract_file, fidelity
 from edgekit_converters.calibration import Finding, Sequences, SourceSamples, Subset
 from edgekit_converters.compress.record import read_record
-from edgekit_converters.errors import CalibrationError
+from edgekit_converters.errors import CalibrationError, LabelOutputError
 from edgekit_converters.fidelity import Evaluation, Metric, Reference
 from edgekit_converters.fidelity.metric_function import FunctionMetric
 from edgekit_converters.progress import Progress
@@ -115,6 +115,13 @@ class BuildSubject:
 def open_subject(request: BuildRequest, store: StageStore, progress: Progress) -> BuildSubject:
     """Open the model and its data.
     Raises SourceError, ContractFileError, CalibrationError or MetricError for what no artifact could get past."""
+    try:
+        return _opened(request, store, progress)
+    except LabelOutputError:
+        return _opened(replace(request, options=replace(request.options, keep_label=True)), store, progress)
+
+
+def _opened(request: BuildRequest, store: StageStore, progress: Progress) -> BuildSubject:
     source = open_source(request.model, request.options, store)
     file = request.contract or contract_file.find_contract_file(request.model)
     contract = contract_file.describe(source, file)

@@ -100,7 +100,9 @@ def ask(
     Raises CalibrationError with the first item that it does not answer.
     """
     try:
-        return _quietly(source, tensors)
+        answers = _quietly(source, tensors)
+        source.confirm(tensors, answers)
+        return answers
     except Exception as error:
         if not _is_of_the_item(error):
             raise

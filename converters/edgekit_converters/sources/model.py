@@ -70,13 +70,15 @@ class LoadOptions:
     constants: input -> the number that it always has; the input is then gone.
     signature: which function of a SavedModel.
     trust_model: code that the file holds (Lambda layers, classes of its author's, pickles) may run.
-    as_is: the file is not read as an original, but as what boards run already."""
+    as_is: the file is not read as an original, but as what boards run already.
+    keep_label: a classifier's label stays an output, because it is not the class with the best score."""
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     constants: Mapping[str, int | float] = field(default_factory=lambda: _NOTHING)
     signature: str | None = None
     trust_model: bool = False
     as_is: bool = False
+    keep_label: bool = False
 
     @classmethod
     def parse(
@@ -102,7 +104,7 @@ class LoadOptions:
 def described_json(options: LoadOptions) -> dict[str, Any]:
     """For the process that opens the file, and for the key of what came of it.
 
-    `as_is` is of neither.
+    `as_is` is of neither, nor is `keep_label`, which is for files that are opened at once.
     """
     return {
         "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
@@ -203,6 +205,13 @@ class SourceModel(Protocol):
         """The next answer is a first one, where `state` is internal; nothing otherwise."""
         ...
 
+    def confirm(self, inputs: Sequence[NDArray[Any]], answers: Sequence[NDArray[Any]]) -> None:
+        """Check on real items what was taken for granted when the file was read.
+
+        Raises LabelOutputError.
+        """
+        ...
+
     def onnx(self) -> bytes:
         """The float model as ONNX, made once and kept.
         It has opset 17, IR 10, and a free batch axis where the source has one.
@@ -271,6 +280,9 @@ class Description:
 
         A source whose state is not internal has nothing to forget.
         """
+
+    def confirm(self, inputs: Sequence[NDArray[Any]], answers: Sequence[NDArray[Any]]) -> None:
+        """Most readers take nothing for granted."""
 
     def answered(
         self,
@@ -374,14 +386,14 @@ def saved_model_sha256(folder: Path, options: LoadOptions) -> str:
 
 def with_options(digest: str, options: LoadOptions) -> str:
     """The digest itself where no option makes another model."""
-    if not (options.shapes or options.constants or options.signature):
+    if not (options.shapes or options.constants or options.signature or options.keep_label):
         return digest
     record = {
         "file": digest,
         "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
         "constants": dict(options.constants),
         "signature": options.signature,
-    }
+    } | ({"keep_label": True} if options.keep_label else {})
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 

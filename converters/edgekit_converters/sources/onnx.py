@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import SourceError
+from edgekit_converters.errors import LabelOutputError, SourceError, first_line
 from edgekit_converters.formats.onnx import parse
 from edgekit_converters.sources import onnx_file, onnx_graph, shapes
 from edgekit_converters.sources.model import Description, LoadOptions, Note, with_options
-from edgekit_converters.sources.onnx_classifier import Scores, scores_alone, standardise, stated_classes
+from edgekit_converters.sources.onnx_classifier import LabelCheck, Scores, scores_alone, standardise, stated_classes
 from edgekit_converters.sources.onnx_graph import finish_onnx
 from edgekit_converters.sources.onnx_metadata import read_metadata, stated_contract
 from edgekit_converters.sources.quiet import quiet
@@ -35,15 +35,26 @@ __all__ = ["OnnxSource", "load"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OnnxSource(Description):
-    """An ONNX model that passed every check. model: the file's, with the options applied."""
+    """An ONNX model that passed every check. model: the file's, with the options applied.
+
+    label: of a classifier whose label output was taken away.
+    """
 
     model: Any = field(repr=False)
     engine: Engine = field(repr=False)
+    label: LabelCheck | None = field(default=None, repr=False)
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """The original, in float, on a batch of any size.
         A file with a fixed batch of 1 is run once an item."""
         return self.answered(inputs, self.engine.run, at_once=self.free_batch)
+
+    def confirm(self, inputs: Sequence[NDArray[Any]], answers: Sequence[NDArray[Any]]) -> None:
+        fed = {spec.tensor: array for spec, array in zip(self.inputs, inputs, strict=True)}
+        if self.label is not None and not self.label.holds(fed, answers[0], at_once=self.free_batch):
+            raise LabelOutputError(
+                f"its output '{self.label.name}' is not the class with the best score", where=str(self.path)
+            )
 
     def onnx(self) -> bytes:
         """The same graph at opset 17 to 21, IR 10 at most, constants folded."""
@@ -61,9 +72,15 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
     """
     file = onnx_file.read(path)
     model, where = file.model, str(path)
+    if options.keep_label and (text := [v.name for v in model.graph.output if v.type.tensor_type.elem_type == 8]):
+        raise SourceError(
+            f"its output '{text[0]}' is text, and not always the class with the best score",
+            where=where,
+            do=f"{onnx_file.EXPORT_AGAIN} with classes that are numbers",
+        )
     said = read_metadata(model)
     command = onnx_graph.without_suppression(model, path, ultralytics=said.ultralytics)
-    scores = scores_alone(model)
+    scores = scores_alone(model, keep_label=options.keep_label)
     standardise(model)
     stored = onnx_file.widen(model)
     fixed = onnx_file.fixed_batches(model, options)
@@ -92,6 +109,9 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
         _check_widened(stored, options, engine, inputs, where)
     if fixed:
         _check_pinned_batch(_engine(before, where), engine, inputs, where)
+    label = _label_check(scores, options, where)
+    if label is not None and not _holds(label, inputs, outputs, engine, where):
+        return load(path, replace(options, keep_label=True))
     pairs = shapes.state_pairs(inputs, outputs)
     stated, why = stated_contract(said, inputs, outputs)
     return OnnxSource(
@@ -108,7 +128,36 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
         stated=stated or stated_classes(scores, outputs),
         model=model,
         engine=engine,
+        label=label,
     )
+
+
+def _label_check(scores: Scores, options: LoadOptions, where: str) -> LabelCheck | None:
+    if scores.whole is None:
+        return None
+    onnx_file.make_constants(where, scores.whole, options)
+    onnx_file.pin_shapes(where, scores.whole, options)
+    try:
+        with quiet():
+            return LabelCheck(scores.whole.SerializeToString(), scores)
+    except Exception as error:  # ONNX Runtime's errors derive from Exception alone
+        raise SourceError(first_line(error), where=where, do=onnx_file.EXPORT_AGAIN) from error
+
+
+def _holds(
+    label: LabelCheck, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], engine: Engine, where: str
+) -> bool:
+    """On random inputs of several sizes, since a tree's thresholds may be of any."""
+    free = all(spec.free_batch for spec in (*inputs, *outputs))
+    for scale in (1, 30, 1000):
+        arrays = [
+            array * array.dtype.type(scale) if array.dtype.kind == "f" else array
+            for array in onnx_graph.random_inputs(inputs, 32 if free else 1)
+        ]
+        fed = {spec.tensor: array for spec, array in zip(inputs, arrays, strict=True)}
+        if not label.holds(fed, _run(engine, arrays, where)[0], at_once=free):
+            return False
+    return True
 
 
 def _branches(model: Any) -> bool:
@@ -227,6 +276,6 @@ def _removal_notes(scores: Scores) -> tuple[Note, ...]:
         what = f"the output '{scores.zipped[0]}' was a list of dictionaries (ZipMap), and is a table of scores now"
         notes.append(Note("zipmap-removed", what, "Ask for answer.top(): it has the classes by name"))
     if scores.removed:
-        what = f"the output '{scores.removed[0]}' was taken away: it is the class with the best score"
+        what = f"the output '{scores.removed[0]}' was taken away: it is the class with the best score, for every item"
         notes.append(Note("label-removed", what, "Ask for answer.top(1)"))
     return tuple(notes)

@@ -6,8 +6,9 @@ Its scores alone, as one tensor.
 
 Rules:
 - a ZipMap, which makes a list of dictionaries of a table of scores, is taken away; its output keeps its name;
-- an output `label` or `output_label` of one number or text an item is taken away where one table of scores is left:
-  the label follows from the scores;
+- an output `label` or `output_label` of one number or text an item is taken away where one table of scores is left and
+  it is the class with the best of them, on random inputs here and on every real item later (`LabelCheck`); an outlier's
+  label is none, and that of a support vector machine need not be;
 - a Scaler becomes a Sub and a Mul, which every engine has and 8 bits can do;
 - what only served what was taken away is gone too; all else stays as it is.
 """
@@ -15,11 +16,12 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgekit_converters.formats.onnx import (
     array,
@@ -37,7 +39,7 @@ from edgekit_converters.sources.model import is_label, toml_text
 from edgekit_converters.sources.onnx_graph import OPSET
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Scores", "merge_opsets", "scores_alone", "standardise", "stated_classes"]
+__all__ = ["LabelCheck", "Scores", "merge_opsets", "scores_alone", "standardise", "stated_classes"]
 
 _LABELS = ("label", "output_label")
 _LABEL_TYPES = frozenset({6, 7, 8})  # int32, int64 and string in TensorProto.DataType
@@ -47,12 +49,15 @@ _NAMES = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 @dataclass(frozen=True)
 class Scores:
     """labels: of the classes, in index order; empty where the file has none, or counts from 0.
-    removed: outputs that are gone.
-    zipped: outputs that were lists of dictionaries."""
+    removed: outputs that are gone. whole: the model that has them still, None where none is.
+    zipped: outputs that were lists of dictionaries.
+    values: what the label that is gone chooses from, in index order; empty where it counts from 0."""
 
     labels: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     zipped: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    whole: Any = None
 
 
 def merge_opsets(model: Any) -> None:
@@ -72,8 +77,8 @@ def merge_opsets(model: Any) -> None:
         model.opset_import.add(domain="", version=OPSET)
 
 
-def scores_alone(model: Any) -> Scores:
-    """Take ZipMap and the label output away, in place."""
+def scores_alone(model: Any, *, keep_label: bool = False) -> Scores:
+    """Take ZipMap away, in place, and the label output unless it is to be kept."""
     graph = model.graph
     labels, zipped = tuple[str, ...](), []
     for node in [node for node in graph.node if node.op_type == "ZipMap" and node.domain == "ai.onnx.ml"]:
@@ -82,15 +87,51 @@ def scores_alone(model: Any) -> Scores:
             labels = labels or _names(node)
     tables = [value for value in graph.output if _is(value, frozenset({1, 11}), (2,))]
     found = [value for value in graph.output if value.name in _LABELS and _is(value, _LABEL_TYPES, (1, 2))]
-    if len(tables) != 1 or len(graph.output) != 1 + len(found):
+    whole, values = None, tuple[str, ...]()
+    if keep_label or len(tables) != 1 or len(graph.output) != 1 + len(found):
         found = []
     if found:
-        labels = labels or _labels_behind(graph, found[0].name)
+        whole, values = copy_model(model), _labels_behind(graph, found[0].name)
+        labels = labels or values
         replace(graph.output, [value for value in graph.output if value.name not in _LABELS])
     if found or zipped:
         _drop_unneeded(graph)
     counted = labels == tuple(map(str, range(len(labels))))
-    return Scores(() if counted else labels, tuple(value.name for value in found), tuple(zipped))
+    return Scores(() if counted else labels, tuple(value.name for value in found), tuple(zipped), values, whole)
+
+
+class LabelCheck:
+    """Whether the label that was taken away is the class with the best score.
+
+    data: the model that has it still. scores: of that model.
+    """
+
+    def __init__(self, data: bytes, scores: Scores) -> None:
+        import onnxruntime
+
+        from edgekit_runtime.engines.onnx import session_options
+
+        self.name = scores.removed[0]
+        self._values = np.array(scores.values)
+        self._session = onnxruntime.InferenceSession(data, session_options(onnxruntime, 0), ["CPUExecutionProvider"])
+        self._kinds = {value.name: _HALVES.get(value.type) for value in self._session.get_inputs()}
+
+    def holds(self, inputs: Mapping[str, NDArray[Any]], scores: NDArray[Any], *, at_once: bool) -> bool:
+        """inputs: by the file's names. Of classes with equal scores any may be the label."""
+        if scores.ndim != 2 or scores.shape[1] < 2:
+            return False
+        feed = {name: values.astype(self._kinds[name] or values.dtype) for name, values in inputs.items()}
+        count = len(scores)
+        parts = [feed] if at_once else [{n: v[i : i + 1] for n, v in feed.items()} for i in range(count)]
+        found = np.concatenate([np.reshape(self._session.run([self.name], part)[0], -1) for part in parts])
+        classes = np.arange(scores.shape[1]).astype(str) if self._values.size == 0 else self._values
+        if len(found) != count or len(classes) != scores.shape[1]:
+            return False
+        best = scores == scores.max(axis=1, keepdims=True)
+        return bool((best & (found.astype(str)[:, None] == classes[None, :])).any(axis=1).all())
+
+
+_HALVES = {"tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
 def standardise(model: Any) -> None:

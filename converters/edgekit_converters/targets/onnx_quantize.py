@@ -47,7 +47,7 @@ from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, Re
 from edgekit_converters.targets.onnx_qdq import PRODUCTS, int8_layers
 from edgekit_runtime.errors import EngineError
 
-__all__ = ["convert_float16", "dynamic", "lookups", "make"]
+__all__ = ["check_possible", "convert_float16", "dynamic", "lookups", "make"]
 
 
 def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None) -> bytes:
@@ -102,13 +102,24 @@ def _static(parsed: Any, recipe: Recipe, plan: QuantizationPlan, statistics: Sta
     stay = plan.float_layers.union(*(join.layers for join in ends))  # parts of unlike ranges keep scales of their own
     layers = int8_layers(view, ranges.keys(), stay, symmetric=recipe.symmetric)
     if not layers.int8 and not plan.float_layers:
-        kinds = sorted({node.op_type for node in view.nodes})
-        raise ConversionError(
-            f"not one of the model's operators has an 8-bit kernel: {', '.join(kinds[:12])}",
-            where=recipe.name,
-            do=f"Choose onnx-f32; 8 bits are for {', '.join(sorted(PRODUCTS))} with constant weights in the main graph",
-        )
+        raise _nothing_fits(view, recipe)
     return quantize_layers(view, layers, ranges, symmetric=recipe.symmetric)
+
+
+def check_possible(model: FloatModel, recipe: Recipe) -> None:
+    """Raises ConversionError where no layer could be in 8 bits, whatever calibration sees."""
+    view = GraphView(parse(model.data))
+    if not int8_layers(view, value_names(view.model), symmetric=recipe.symmetric).int8:
+        raise _nothing_fits(view, recipe)
+
+
+def _nothing_fits(view: GraphView, recipe: Recipe) -> ConversionError:
+    kinds = sorted({node.op_type for node in view.nodes})
+    return ConversionError(
+        f"not one of the model's operators has an 8-bit kernel: {', '.join(kinds[:12])}",
+        where=recipe.name,
+        do=f"Choose onnx-f32; 8 bits are for {', '.join(sorted(PRODUCTS))} with constant weights in the main graph",
+    )
 
 
 # A float ONNX graph in float16, with the float32 inputs and outputs that it had.

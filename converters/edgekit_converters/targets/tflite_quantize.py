@@ -20,8 +20,9 @@ from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, Recipe
+from edgekit_converters.workload import read_workload, uncounted_operations
 
-__all__ = ["dynamic", "float16", "make", "per_tensor_dense"]
+__all__ = ["check_possible", "dynamic", "float16", "make", "per_tensor_dense"]
 
 
 def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None = None) -> bytes:
@@ -46,6 +47,17 @@ def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: 
     if recipe.precision == "float16":
         return float16(model.data, plan.float_layers)
     return model.data
+
+
+def check_possible(model: FloatModel, recipe: Recipe) -> None:
+    """Raises ConversionError where nothing multiplies, so that integers would save no time."""
+    counted = read_workload("tflite", model.data, "float32").macs
+    if not counted and not uncounted_operations("tflite", model.data):
+        raise ConversionError(
+            "not one of the model's operators multiplies by weights, which is what integers make faster",
+            where=recipe.name,
+            do="Choose tflite-f32",
+        )
 
 
 # `tflite-dynamic`: kernels in 8 bits, everything else in float; the engine quantizes activations as it goes.

@@ -75,6 +75,12 @@ MAKERS: dict[str, str] = {
 }
 """Format -> `module:function`, called with (float model, recipe, plan, statistics)."""
 
+CHECKS: dict[str, str] = {
+    "tflite": "edgekit_converters.targets.tflite_quantize:check_possible",
+    "onnx": "edgekit_converters.targets.onnx_quantize:check_possible",
+}
+"""Format -> `module:function`, called with (float model, recipe) before anything is calibrated."""
+
 
 @dataclass(frozen=True)
 class QuantizerInput:
@@ -158,6 +164,11 @@ class Workspace:
                 self._grounds[format, steps] = found
             return found
 
+    def check_possible(self, recipe: Recipe) -> None:
+        """Raises ConversionError where a recipe that calibrates would leave the model as it is."""
+        if recipe.needs_calibration:
+            _resolved(CHECKS[recipe.format])(self.float_model(recipe.format), recipe)
+
     def make(self, recipe: Recipe, plan: QuantizationPlan | None = None) -> Artifact:
         """Make an artifact.
         Raises ConversionError where the recipe cannot be carried out for this model, or its result does not load."""
@@ -168,6 +179,7 @@ class Workspace:
         stored = self._store.get(name)
         if stored is not None:
             return artifact_from(stored)
+        self.check_possible(recipe)
         data = self.trial(recipe, plan)
         if recipe.needs_calibration:
             ground = self._with_islands(recipe.format, plan)

@@ -9,10 +9,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edgekit.building.request import BuildRequest
+from edgekit.building.subject import open_subject
 from edgekit_converters import sources
 from edgekit_converters.contract_file import describe, settle
-from edgekit_converters.errors import ConversionError, MissingToolsError
+from edgekit_converters.errors import ConversionError, MissingToolsError, SourceError
+from edgekit_converters.progress import silent
+from edgekit_converters.store import NO_STORE
 from edgekit_converters.targets import onnx_to_tf
+from edgekit_converters.targets.artifact import RECIPES
+from edgekit_converters.targets.workspace import Workspace
 from edgekit_converters.workload import read_workload
 
 pytestmark = pytest.mark.convert
@@ -170,3 +176,87 @@ def test_work_behind_a_scaler_is_counted_for_a_batch_of_one(tmp_path: Path) -> N
 def test_an_integer_output_of_another_name_stays(tmp_path: Path) -> None:
     source = sources.load(network(tmp_path / "net.onnx", "nearest"))
     assert [spec.name for spec in source.outputs] == ["nearest", "probabilities"]
+
+
+def outliers(path: Path) -> Path:
+    """As skl2onnx writes an IsolationForest: a score, and -1 where it is negative, else 1."""
+    nodes = [
+        helper.make_node("ReduceMean", ["X"], ["scores"], axes=[1], keepdims=1),
+        helper.make_node("Less", ["scores", "zero"], ["negative"]),
+        helper.make_node("Where", ["negative", "out", "in"], ["label"]),
+    ]
+    outputs = [("label", TensorProto.INT64, ["N", 1]), ("scores", TensorProto.FLOAT, ["N", 1])]
+    numbers = {"zero": np.float32([0]), "out": np.int64([-1]), "in": np.int64([1])}
+    return saved(path, nodes, outputs, numbers)
+
+
+def threshold(path: Path, weight: float, *, text: bool = False) -> Path:
+    """Two classes, of which the second is taken where its score is above 1 - weight."""
+    nodes = [
+        helper.make_node("MatMul", ["X", "weights"], ["dense"]),
+        helper.make_node("Softmax", ["dense"], ["probabilities"]),
+        helper.make_node("Mul", ["probabilities", "worth"], ["cost"]),
+        helper.make_node("ArgMax", ["cost"], ["class"], axis=1, keepdims=0),
+        helper.make_node("ArrayFeatureExtractor", ["names", "class"], ["row"], domain=ML),
+        helper.make_node("Reshape", ["row", "all"], ["label"]),
+    ]
+    kind = TensorProto.STRING if text else TensorProto.INT64
+    outputs = [("label", kind, ["N"]), ("probabilities", TensorProto.FLOAT, ["N", 2])]
+    names = np.array(["no", "yes"]).astype(object) if text else np.array([0, 1])
+    weights = np.random.default_rng(3).normal(size=(4, 2)).astype(np.float32)
+    numbers = {"weights": weights, "worth": np.float32([1 - weight, weight]), "names": names, "all": np.array([-1])}
+    return saved(path, nodes, outputs, numbers)
+
+
+def saved(path: Path, nodes, outputs, numbers) -> Path:
+    inputs = [helper.make_tensor_value_info("X", TensorProto.FLOAT, ["N", 4])]
+    ends = [helper.make_tensor_value_info(*output) for output in outputs]
+    constants = [numpy_helper.from_array(np.asarray(value), name) for name, value in numbers.items()]
+    graph = helper.make_graph(nodes, "net", inputs, ends, constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(ML, 1)]
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+    return path
+
+
+def test_the_label_of_an_outlier_detector_stays_an_output(tmp_path: Path) -> None:
+    source = sources.load(outliers(tmp_path / "net.onnx"))
+    assert [(spec.name, spec.dtype) for spec in source.outputs] == [("label", "int64"), ("scores", "float32")]
+    assert not source.notes
+    assert set(source.predict([X])[0].reshape(-1).tolist()) == {-1, 1}
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_label_with_a_threshold_of_its_own_is_not_taken_for_the_best_class(tmp_path: Path, text: bool) -> None:
+    even = sources.load(threshold(tmp_path / "even.onnx", 0.5, text=text))
+    assert [spec.name for spec in even.outputs] == ["probabilities"]
+    path = threshold(tmp_path / "net.onnx", 0.9, text=text)
+    if text:
+        with pytest.raises(SourceError, match="'label' is text, and not always the class with the best score"):
+            sources.load(path)
+        return
+    source = sources.load(path)
+    assert [spec.name for spec in source.outputs] == ["label", "probabilities"]
+    assert source.sha256 != even.sha256
+
+
+def test_a_label_that_only_a_real_item_tells_from_the_best_class_stays_an_output(tmp_path: Path) -> None:
+    """Random numbers never come near 0.5."""
+    path = threshold(tmp_path / "net.onnx", 0.5002)
+    assert [spec.name for spec in sources.load(path).outputs] == ["probabilities"]
+    weights = np.random.default_rng(3).normal(size=(4, 2)).astype(np.float32)
+    across = (weights[:, 1] - weights[:, 0]).astype(np.float64)
+    items = np.random.default_rng(5).normal(size=(60, 4))
+    items -= np.outer((items @ across + 0.0004) / (across @ across), across)  # the second class is 0.0004 behind
+    np.save(tmp_path / "items.npy", items.astype(np.float32))
+    request = BuildRequest(path, ("raspberry-pi-4",), calibration=tmp_path / "items.npy", output=tmp_path / "out")
+    subject = open_subject(request, NO_STORE, silent)
+    assert [spec.name for spec in subject.source.outputs] == ["label", "probabilities"]
+    assert {int(answer["label"]) for answer in subject.reference.outputs} == {1}
+
+
+def test_where_nothing_can_be_in_8_bits_that_is_said_before_calibration(tmp_path: Path) -> None:
+    source = sources.load(outliers(tmp_path / "net.onnx"))
+    workspace = Workspace(source)  # without samples: calibration would fail in other words
+    for name in ("onnx-int8-qdq", "onnx-int8-qdq-mixed", "onnx-int8-qdq-symmetric"):
+        with pytest.raises(ConversionError, match="not one of the model's operators has an 8-bit kernel"):
+            workspace.make(RECIPES[name])
