@@ -80,7 +80,7 @@ def observe(
     """Run the graph on feeds and record its ranges.
     feeds: arrays in the order of the graph's inputs, batch of 1; at most `total` of them are read.
 
-    Raises CalibrationError for a graph that gives NaN, naming the layer, and for no feeds at all.
+    Raises CalibrationError for a graph that answers NaN, naming the layer, and for no feeds at all.
     """
     options = options or ObserveOptions()
     statistics = _resumed(graph, options)
@@ -88,7 +88,7 @@ def observe(
     saved = options.clock()
     with graph.watch() as watched:
         for feed in islice(feeds, statistics.samples, total):
-            statistics.add(watched.run(feed))
+            statistics.add(watched.run(feed), graph.outputs)
             try:
                 progress(STAGE, statistics.samples, total)
             except BaseException:  # stopped between two samples
@@ -127,7 +127,7 @@ class _RangeConvergence:
     def has_settled(self) -> bool:
         """Called once a checkpoint."""
         after = self._ends()
-        if self._before is not None and self._before.size:
+        if self._before is not None and self._before.size and self._before.shape == after.shape:
             width = np.maximum((after[..., 1] - after[..., 0]), np.finfo(float).tiny)
             moved = np.abs(after - self._before).max(axis=-1) / width
             still = (moved.mean(axis=1) < _MEAN_MOVE) & (np.quantile(moved, 0.99, axis=1) < _LARGEST_MOVE)

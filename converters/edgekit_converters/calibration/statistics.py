@@ -7,6 +7,7 @@
 Rules:
 - the size depends on the model and not on the number of samples; the order of the samples changes no range;
 - every range method reads the same statistics, so that trying another costs nothing;
+- a tensor that was ever NaN has no range, so that what reads or makes it stays in float; in an output NaN is an error.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class TensorStatistics:
     """One tensor over all samples.
 
     low, high: of its finite values, 0 where there are none yet. count: of finite values; infinite: of the others.
+    undefined: whether it was ever NaN.
     axis: of the channels; channels: None where the tensor has no such axis or its size changes between samples.
     """
 
@@ -82,6 +84,7 @@ class TensorStatistics:
         self.channels: ChannelStatistics | None = None
         self.count = 0
         self.infinite = 0
+        self.undefined = False
         self.measured: tuple[float, ...] = (np.inf, -np.inf, 0.0, 0.0)
         """Smallest, largest, sum, sum of squares."""
 
@@ -112,14 +115,13 @@ class TensorStatistics:
         return tuple(min(max(value, self.low), self.high) for value in self.histogram.quantiles(shares))
 
     def add(self, values: NDArray[Any]) -> None:
-        """values: of one sample. Raises ValueError for NaN."""
+        """values: of one sample."""
         values = np.ascontiguousarray(values, np.float32)
         if values.size == 0:
             return
         low, high = float(values.min()), float(values.max())
-        if np.isnan(low):
-            raise ValueError("NaN among the values")
-        if np.isinf(low) or np.isinf(high):
+        if not (np.isfinite(low) and np.isfinite(high)):
+            self.undefined = self.undefined or bool(np.isnan(low))
             finite = values[np.isfinite(values)]
             self.infinite += values.size - finite.size
             self.axis = self.channels = None
@@ -163,29 +165,30 @@ class Statistics:
         self._ranges: dict[RangeMethod, tuple[int, dict[str, tuple[float, float]]]] = {}
 
     def ranges(self, method: RangeMethod) -> dict[str, tuple[float, float]]:
-        """For every tensor: contains zero, finite, never empty.
+        """For every tensor that was never NaN: contains zero, finite, never empty.
 
         In the head it is all that was seen, by any method.
         """
         known = self._ranges.get(method)
         if known is None or known[0] != self.samples:
-            found = {n: t.range("minmax" if n in self.head else method) for n, t in self.tensors.items()}
+            sound = {name: tensor for name, tensor in self.tensors.items() if not tensor.undefined}
+            found = {n: t.range("minmax" if n in self.head else method) for n, t in sound.items()}
             known = self.samples, found
             self._ranges[method] = known
         return dict(known[1])
 
-    def add(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """One sample. Raises CalibrationError that names the first tensor with NaN in it."""
+    def add(self, values: Mapping[str, NDArray[Any]], outputs: Collection[str] = ()) -> None:
+        """One sample.
+        Raises CalibrationError for NaN in one of `outputs`, with the name of the first tensor that has it."""
         for name, tensor in self.tensors.items():
-            if name not in values:
-                continue  # what control flow left out this time
-            try:
+            if name in values:  # control flow leaves some out
                 tensor.add(values[name])
-            except ValueError as error:
-                raise CalibrationError(
-                    f"the layer '{name}' gives NaN for sample {self.samples + 1}",
-                    do="Check that the model's weights are finite and the sample is one that it was trained for",
-                ) from error
+        if any(np.isnan(values[name]).any() for name in outputs if name in values):
+            first = next(name for name in self.tensors if name in values and np.isnan(values[name]).any())
+            raise CalibrationError(
+                f"the layer '{first}' gives NaN for sample {self.samples + 1}",
+                do="Check that the model's weights are finite and the sample is one that it was trained for",
+            )
         self.samples += 1
 
     def to_bytes(self) -> bytes:
@@ -193,6 +196,7 @@ class Statistics:
         names = list(self.tensors)
         head = {"samples": self.samples, "settled_at": self.settled_at, "digest": self.digest, "names": names}
         head["head"] = sorted(self.head)
+        head["undefined"] = [name for name in names if self.tensors[name].undefined]
         arrays: dict[str, NDArray[Any]] = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
         # The tensors side by side. numbers: [T, 10]; histograms: [T, 2, BINS]; channels: [3, all channels].
         tensors = [self.tensors[name] for name in names]
@@ -238,7 +242,7 @@ class Statistics:
             for name, numbers, moments, counts in rows:
                 count, infinite, zeros, top, axis, size, each = (int(number) for number in numbers)
                 tensor = found.tensors[name] = TensorStatistics(None if axis == _NO_AXIS else axis)
-                tensor.count, tensor.infinite = count, infinite
+                tensor.count, tensor.infinite, tensor.undefined = count, infinite, name in head["undefined"]
                 tensor.measured = tuple(float(number) for number in moments)
                 tensor.histogram.counts, tensor.histogram.zeros, tensor.histogram.top = counts.copy(), zeros, top
                 if size:

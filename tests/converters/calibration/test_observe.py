@@ -178,6 +178,16 @@ def test_a_network_that_gives_nan_is_refused_with_the_layers_name():
         observe(graph, [[np.ones((1, 6), np.float32)]], 1)
 
 
+def test_nan_inside_that_is_replaced_is_no_fault_and_leaves_its_tensor_without_a_range(tmp_path: Path):
+    graph = network("a = MatMul(x, w) s = Sqrt(a) n = IsNaN(s) y = Where(n, a, s)", np.ones((6, 4), np.float32))
+    feeds = [[abs(x) if place < 70 else x] for place, [x] in enumerate(samples(100))]  # of the first 70 none is NaN
+    found = observe(graph, feeds, 100, options=ObserveOptions(shuffled=True))
+    found.save(tmp_path / "s.npz")
+    for one in (found, Statistics.load(tmp_path / "s.npz")):
+        assert [name for name, tensor in one.tensors.items() if tensor.undefined] == ["s"]
+        assert list(one.ranges("mse")) == ["x", "a", "y"]
+
+
 def test_silent_and_constant_inputs_give_ranges_that_can_be_used():
     found = observe(GRAPH, [[np.zeros((1, 6), np.float32)]] * 3, 3)
     for method in METHODS:

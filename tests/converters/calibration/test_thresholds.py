@@ -150,8 +150,9 @@ def test_channels_are_given_up_where_their_number_changes():
     assert tensor.count == 20
 
 
-def test_infinities_are_counted_apart_and_nan_is_refused():
+def test_infinities_are_counted_apart_and_nan_is_remembered():
     tensor = of(np.array([[1.0, -np.inf], [2.0, np.inf]], np.float32), np.full(3, -np.inf, np.float32))
     assert (tensor.low, tensor.high, tensor.count, tensor.infinite) == (1.0, 2.0, 2, 5)
-    with pytest.raises(ValueError, match="NaN"):
-        tensor.add(np.array([np.nan], np.float32))
+    assert not tensor.undefined
+    tensor.add(np.array([np.nan, 3], np.float32))
+    assert (tensor.undefined, tensor.high, tensor.count) == (True, 3.0, 3)

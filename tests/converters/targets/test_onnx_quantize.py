@@ -468,3 +468,33 @@ def test_a_model_may_use_every_name_that_the_recipe_would_give(name: str, case: 
     assert len(called) == len(set(called))
     for feed in feeds[:3]:
         np.testing.assert_array_equal(run(data, feed), run(plain, feed))
+
+
+def test_padded_frames_that_divide_by_nothing_inside_and_are_replaced_keep_the_net_in_8_bits() -> None:
+    """Frames of zeros are 0/0, which a Where replaces: NaN is in none of the 8 bits, and in no answer."""
+    node = helper.make_node
+    weights = {
+        "w": normal(16, 16), "gain": normal(16), "v": normal(16, 16), "axes": np.array([2]), "zero": np.float32(0),
+    }  # fmt: skip
+    nodes = [
+        node("MatMul", ["x", "w"], ["frames"]),
+        node("ReduceSum", ["x", "axes"], ["loud"]),
+        node("Div", ["frames", "loud"], ["share"]),
+        node("Mul", ["share", "gain"], ["scaled"]),
+        node("IsNaN", ["scaled"], ["empty"]),
+        node("Where", ["empty", "zero", "scaled"], ["filled"]),
+        node("MatMul", ["filled", "v"], ["y"]),
+    ]
+    model = float_model(net(nodes, weights, (6, 16)))
+    feeds = [[RNG.uniform(0.5, 1, (1, 6, 16)).astype(np.float32)] for _ in range(20)]
+    for place, [frames] in enumerate(feeds):
+        frames[:, 6 - place % 4 :] = 0
+    seen = statistics(model, feeds)
+    assert {name for name, tensor in seen.tensors.items() if tensor.undefined} == {"share", "scaled"}
+    assert seen.ranges("mse").keys() == {"x", "frames", "loud", "filled", "y"}
+    data = make(model, RECIPES["onnx-int8-qdq"], QuantizationPlan(), seen)
+    assert quantized_fraction("onnx", data)[0] == 1
+    for [frames] in feeds:
+        want, got = run(model.data, [frames]), run(data, [frames])
+        assert np.isfinite(got).all()
+        assert np.abs(got - want).max() < 0.05 * np.abs(want).max()
