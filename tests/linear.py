@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ class Linear:
     state: str = "none"
     state_pairs: tuple[tuple[str, str], ...] = ()
     stated: str = ""
+    items: list[np.ndarray] = field(default_factory=list)
 
     def predict(self, inputs):
         (x,) = inputs

@@ -112,8 +112,10 @@ def _serve(answers: IO[bytes], waiting: Waiting, missing: Sequence[str], bounds:
                 shapes = [[a.dtype.str, list(a.shape)] for a in found]
                 write_frame(answers, {"arrays": shapes}, *(a.tobytes() for a in found))
             elif head["do"] == "onnx":
+                source.items[:] = unpack(head["arrays"], data)
                 write_frame(answers, {}, source.onnx())
             else:
+                source.items[:] = unpack(head["arrays"], data)
                 from edgekit_converters.targets.workspace import convert_float_model
 
                 write_frame(answers, {}, convert_float_model(source, head["format"], head["batch"], silent))

@@ -103,12 +103,18 @@ class BuildSubject:
 
     def workspace(self, progress: Progress) -> Workspace:
         """Where artifacts are made."""
-        samples = None
-        if self.sets.calibration is not None:
-            samples = SourceSamples(self.sets.calibration, self.contract, self.source)
+        sets = self.sets
+        proof = SourceSamples(sets.calibration or sets.evaluation, self.contract, self.source)
+        samples = None if sets.calibration is None else proof
         contract = key("samples", to_json(self.contract), self.sets.calibration_digest)
         return Workspace(
-            self.source, samples, progress, store=self.store, samples_digest=contract, scratch=self.scratch
+            self.source,
+            samples,
+            progress,
+            store=self.store,
+            samples_digest=contract,
+            proof=proof,
+            scratch=self.scratch,
         )
 
 

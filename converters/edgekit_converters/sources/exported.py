@@ -64,7 +64,7 @@ def adopt(model: Any, source: SourceModel, names: Mapping[str, str], batch: int)
 def prove_export(model: Any, source: SourceModel, batch: int) -> tuple[bytes | None, str]:
     """The graph's bytes, folded where that is right.
     None, with the reason, where it disagrees with the original."""
-    inputs = onnx_graph.random_inputs(source.inputs, 3 if batch == -1 else 1)
+    inputs = onnx_graph.proof_inputs(source)
     expected = source.predict(inputs)
     fed: list[NDArray[Any]] = [
         np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if spec.layout == "NHWC" else array

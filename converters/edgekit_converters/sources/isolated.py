@@ -92,9 +92,7 @@ class IsolatedSource(Description):
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
-        head, data = self.child.ask(
-            {"do": "predict", "arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}, *arrays
-        )
+        head, data = self.child.ask({"do": "predict", "arrays": _described(arrays)}, *arrays)
         with _understood(self.path):
             answers = unpack(head["arrays"], data)
         if [(str(a.dtype), a.ndim) for a in answers] != [(spec.dtype, len(spec.shape)) for spec in self.outputs]:
@@ -106,16 +104,23 @@ class IsolatedSource(Description):
 
     @cached_property
     def _onnx(self) -> bytes:
-        return self.child.ask({"do": "onnx"})[1]
+        return self._converted({"do": "onnx"})
 
     def float_model(self, format: str, batch: int) -> bytes:  # noqa: A002
         """The bytes of `targets.artifact.stored_bytes`. Raises ConversionError."""
         from edgekit_converters.targets.artifact import float_model_from
 
-        data = self.child.ask({"do": "float-model", "format": format, "batch": batch})[1]
+        data = self._converted({"do": "float-model", "format": format, "batch": batch})
         with _understood(self.path):
             float_model_from(data)
         return data
+
+    def _converted(self, head: dict[str, Any]) -> bytes:
+        return self.child.ask({**head, "arrays": _described(self.items)}, *self.items)[1]
+
+
+def _described(arrays: Sequence[NDArray[Any]]) -> list[Any]:
+    return [[array.dtype.str, list(array.shape)] for array in arrays]
 
 
 def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:

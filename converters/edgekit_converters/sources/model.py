@@ -24,6 +24,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar
@@ -195,6 +196,8 @@ class SourceModel(Protocol):
     def notes(self) -> tuple[Note, ...]: ...
     @property
     def stated(self) -> str: ...
+    @property
+    def items(self) -> list[NDArray[Any]]: ...
 
     def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Run the original in float on a batch.
@@ -274,6 +277,12 @@ class Description:
     def free_batch(self) -> bool:
         """True when any number of items may be asked at once."""
         return all(spec.free_batch for spec in (*self.inputs, *self.outputs))
+
+    @cached_property
+    def items(self) -> list[NDArray[Any]]:
+        """Real items that a conversion is proved with: an array for each input, or nothing.
+        Whoever has data fills the list."""
+        return []
 
     def reset(self) -> None:
         """Forget what earlier answers left inside.

@@ -181,7 +181,11 @@ def _folded(model: Any, original: bytes, where: str) -> Any:
     slimmed = onnx_graph.slim(model)
     after = _engine(slimmed.SerializeToString(), where)
     same = zip(_run(before, arrays, where), _run(after, arrays, where), strict=True)
-    return slimmed if all(a.shape == b.shape and np.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in same) else model
+    return (
+        slimmed
+        if all(a.shape == b.shape and np.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True) for a, b in same)
+        else model
+    )
 
 
 def _engine(data: bytes, where: str) -> Engine:
@@ -222,7 +226,7 @@ def _check_pinned_batch(original: Engine, pinned: Engine, inputs: Sequence[Tenso
     items = [_run(pinned, [array[i : i + 1] for array in arrays], where) for i in range(batch)]
     for want, parts in zip(expected, zip(*items, strict=True), strict=True):
         got = np.concatenate(parts)
-        if got.shape != want.shape or not np.allclose(got, want, rtol=1e-3, atol=1e-3):
+        if got.shape != want.shape or not np.allclose(got, want, rtol=1e-3, atol=1e-3, equal_nan=True):
             raise SourceError(
                 f"its batch of {batch} is built into the graph: with --shape it answers otherwise than the file does",
                 where=where,

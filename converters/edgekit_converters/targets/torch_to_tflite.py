@@ -27,7 +27,6 @@ from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.sources.torch import TorchSource, flatten_outputs
 from edgekit_converters.targets.artifact import transposed_pixels
-from edgekit_converters.targets.onnx_to_tf import agrees
 from edgekit_runtime.engines import load_engine
 
 __all__ = ["TOOLS", "LitertNetwork", "available", "network"]
@@ -64,12 +63,13 @@ def network(source: TorchSource, batch: int = 1) -> LitertNetwork:
             do="Export it with a free batch axis",
         )
     transposed = frozenset(spec.name for spec in source.inputs if spec.layout == "NCHW")
-    arrays = onnx_graph.random_inputs(source.inputs, batch)
+    arrays = onnx_graph.proof_inputs(source, max(onnx_graph.PROOFS // batch, 1) * batch)
     fed = [
         np.ascontiguousarray(transposed_pixels(array, spec)) if spec.name in transposed else array
         for array, spec in zip(arrays, source.inputs, strict=True)
     ]
-    data = _convert(source, [spec.name in transposed for spec in source.inputs], fed)
+    examples = [array[:batch] for array in fed]
+    data = _convert(source, [spec.name in transposed for spec in source.inputs], examples)
     found = LitertNetwork(
         data,
         tuple(f"args_{place}" for place in range(len(source.inputs))),
@@ -79,10 +79,13 @@ def network(source: TorchSource, batch: int = 1) -> LitertNetwork:
     with load_engine("tflite", data) as engine:
         # the engine has them in the file's own order, as `serving_default_args_0:0` or as the signature says
         places = [_place(spec.tensor) for spec in engine.inputs]
-        answers = engine.run([fed[place] for place in places])
+        parts = [
+            engine.run([fed[place][at : at + batch] for place in places]) for at in range(0, len(arrays[0]), batch)
+        ]
+        answers = map(np.concatenate, zip(*parts, strict=True))
         got = dict(zip((spec.tensor for spec in engine.outputs), answers, strict=True))
     for wanted, spec in zip(source.predict(arrays), source.outputs, strict=True):
-        if not any(agrees(values, wanted) for values in got.values()):
+        if all(onnx_graph.agreement(values, wanted) for values in got.values()):
             raise ConversionError(
                 f"litert-torch's network gives other answers than the original for the output '{spec.name}'",
                 where=where,

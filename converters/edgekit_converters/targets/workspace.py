@@ -16,10 +16,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from threading import RLock
 from typing import Any, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.observe import ObserveOptions, observe
@@ -27,6 +29,7 @@ from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.graph import Graph, open_graph
 from edgekit_converters.progress import Progress, silent, tick
+from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.isolated import IsolatedSource
 from edgekit_converters.sources.load import actual
 from edgekit_converters.sources.model import SourceModel
@@ -96,6 +99,7 @@ class Workspace:
     samples: calibration examples, needed by the recipes that calibrate; where they say that they are `shuffled`, they
         are read until ranges have settled.
     samples_digest: of the samples in their order, for the store's keys.
+    proof: items that a conversion is proved with, None for the samples.
     scratch: a folder where an interrupted calibration leaves what it has. May be used by several threads."""
 
     def __init__(
@@ -106,11 +110,12 @@ class Workspace:
         *,
         store: StageStore = NO_STORE,
         samples_digest: str = "",
+        proof: Samples | None = None,
         scratch: Path | None = None,
     ) -> None:
         self.source = source
         self._samples, self._progress, self._store = samples, progress, store
-        self._scratch = scratch
+        self._proof, self._scratch = samples if proof is None else proof, scratch
         self._keys = (source.sha256, samples_digest)
         self._models: dict[tuple[str, int], FloatModel] = {}
         self._grounds: dict[tuple[str, tuple[Step, ...]], QuantizerInput] = {}
@@ -127,6 +132,7 @@ class Workspace:
                 stored = self._store.get(name)
                 if stored is None:
                     source, progress = actual(self.source), self._stages(format)
+                    self._give_items(source)
                     if isinstance(source, IsolatedSource):
                         progress("conversion", 0, None)
                         stored = source.float_model(format, batch)
@@ -135,6 +141,15 @@ class Workspace:
                     self._store.put(name, stored)
                 self._models[format, batch] = float_model_from(stored)
             return self._models[format, batch]
+
+    def _give_items(self, source: SourceModel) -> None:
+        """What its conversion is proved with, where those fit it."""
+        if self._proof is None or source.items:
+            return
+        some = list(islice(self._proof, onnx_graph.PROOFS))
+        wanted = [(1, *spec.shape[1:]) for spec in source.inputs]
+        if some and all([array.shape for array in item] == wanted for item in some):
+            source.items.extend(np.concatenate(arrays) for arrays in zip(*some, strict=True))
 
     def graph(self, format: str) -> Graph:  # noqa: A002
         model = self.float_model(format)

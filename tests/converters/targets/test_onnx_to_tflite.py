@@ -72,6 +72,27 @@ def test_the_same_onnx_file_gives_the_same_tflite_bytes(digits_onnx: Path, digit
 
 
 @with_onnx2tf
+def test_an_upsampling_that_onnx2tf_rounds_otherwise_is_refused_though_its_answers_are_small(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node(
+            "Resize", ["x", "", "scales"], ["large"], mode="nearest", nearest_mode="ceil",
+            coordinate_transformation_mode="asymmetric",
+        ),
+        helper.make_node("Conv", ["large", "w"], ["y"]),
+    ]  # fmt: skip
+    draw = np.random.default_rng(0)
+    constants = {"scales": [1, 1, 2, 2], "w": draw.normal(0, 1e-4, (2, 3, 3, 3))}
+    weights = [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in constants.items()]
+    ends = [helper.make_tensor_value_info(*end) for end in (("x", 1, ["N", 3, 6, 6]), ("y", 1, ["N", 2, 10, 10]))]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, tmp_path / "net.onnx")
+    items = [[draw.uniform(0, 1, (1, 3, 6, 6)).astype(np.float32)] for _ in range(4)]
+    with pytest.raises(ConversionError, match="other answers than the original"):
+        targets.convert(sources.load(tmp_path / "net.onnx"), targets.recipe("tflite-f32"), items)
+
+
+@with_onnx2tf
 def test_maps_sequences_and_several_outputs_keep_the_sources_axes(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(maps_and_sequences())
     source = sources.load(tmp_path / "net.onnx")
