@@ -386,6 +386,11 @@ def _notes(chosen: Candidate, limits: ChoiceLimits) -> tuple[str, ...]:
             f"it was chosen by {fidelity.chosen_by} items of the evaluation set and is judged by {fidelity.items} "
             "others"
         )
+        if fidelity.folds:
+            apart = (
+                f"it is judged by cross-fitting: each of {fidelity.items} items by a repair that was chosen without "
+                f"it, in {fidelity.folds} parts"
+            )
         alike = (
             f"it was chosen and is judged by the same {fidelity.items} items, so others may lose more; the evaluation "
             f"set is divided where it has {2 * FEWEST_APART} items or more"

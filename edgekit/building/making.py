@@ -198,6 +198,7 @@ class Maker:
     def __init__(self, subject: BuildSubject, workspace: Workspace, workers: Workers) -> None:
         self.subject, self.workspace, self.workers = subject, workspace, workers
         self._benches: dict[str, WorkspaceBench] = {}
+        self._parts: dict[str, tuple[Fidelity, ...]] = {}
 
     @property
     def calibrates(self) -> bool:
@@ -239,6 +240,10 @@ class Maker:
             put_json(subject.store, name, _Failure(result.failed or "", result.advice))
         return result
 
+    def artifact(self, recipe: Recipe, plan: QuantizationPlan) -> Artifact:
+        """Made, and not compared. Raises ConversionError."""
+        return self.workspace.make(recipe, plan)
+
     def compare(self, converted: RecipeResult, judge: BuildSubject | None = None) -> RecipeResult:
         """Compare the artifact with the original, and try inputs that no set has.
         A failed recipe stays as it is."""
@@ -254,28 +259,59 @@ class Maker:
         except EdgekitError as error:
             return _failed(error, made.recipe)
 
-    def bench(self, format: str) -> WorkspaceBench:  # noqa: A002
-        """What plans are compared with: one for each format, so that nothing is measured twice."""
+    def bench(self, format: str, chooser: BuildSubject | None = None) -> WorkspaceBench:  # noqa: A002
+        """What plans are compared with: one for each format, so that nothing is measured twice.
+        chooser: with the items that a search may choose by, None for the whole evaluation set."""
         if format not in self._benches:
             subject = self.subject
             identity = (subject.source.sha256, subject.sets.calibration_digest, subject.evaluation_key)
             self._benches[format] = WorkspaceBench(
                 self.workspace,
                 format,
-                self._checked,
+                partial(self._checked, chooser=None),
                 store=subject.store,
                 identity=identity,
                 contract=subject.contract,
             )
-        return self._benches[format]
+        return self._benches[format].checked_by(partial(self._checked, chooser=chooser))
 
-    def _checked(self, trial: Artifact) -> Fidelity:
+    def crossed(self, artifact: Artifact, judged: Sequence[tuple[Artifact, BuildSubject]]) -> Fidelity:
+        """Of `artifact`, by those that were chosen as it was, each on a fold that did not choose it."""
+        subject = self.subject
+        parts = [(other, fold.indexes or ()) for other, fold in judged]
+        names = [(hashlib.sha256(other.data).hexdigest(), fold.evaluation_key) for other, fold in judged]
+
+        def compared() -> Fidelity:
+            progress = self.workers.progress
+            return fidelity.compare_crossed(subject.reference, artifact, subject.evaluation, parts, progress)
+
+        name = key("crossed", hashlib.sha256(artifact.data).hexdigest(), *map(list, names))
+        found = cached_json(subject.evaluation_store, name, Fidelity, compared)
+        return replace(found, repaired=tuple(sorted(artifact.plan.float_layers)))
+
+    def _checked(self, trial: Artifact, chooser: BuildSubject | None) -> Fidelity:
         """Of a search: on the items that it may choose by."""
-        halves = self.subject.halves
-        found = self._compared(trial, None if halves is None else halves[0])
+        for place, one in enumerate(self.subject.choosers):
+            if one is chooser:
+                return self._on_all_choosers(trial)[place]
+        found = self._compared(trial, chooser)
         if found.fidelity is None:
             raise ConversionError(found.failed or "it cannot be compared with the original")
         return found.fidelity
+
+    def _on_all_choosers(self, trial: Artifact) -> tuple[Fidelity, ...]:
+        """In one pass: the searches look at much the same plans."""
+        subject, data = self.subject, hashlib.sha256(trial.data).hexdigest()
+        name = key("choosers", data, *[chooser.evaluation_key for chooser in subject.choosers])
+
+        def compared() -> tuple[Fidelity, ...]:
+            parts = [chooser.indexes or () for chooser in subject.choosers]
+            evaluation, progress = subject.evaluation, self.workers.progress
+            return fidelity.compare_parts(subject.reference, trial, evaluation, parts, progress)
+
+        if name not in self._parts:
+            self._parts[name] = cached_json(subject.evaluation_store, name, tuple[Fidelity, ...], compared)
+        return self._parts[name]
 
     def _measured(self, artifact: Artifact, judge: BuildSubject | None = None) -> RecipeResult:
         """Compared with the original, and asked what no set asks.

@@ -5,8 +5,10 @@ Where repair fails they are made again, in a form that the model and the board's
 
 Rules:
 - only what the limit refuses is repaired; the artifact that missed stays among the candidates, for the report;
-- a repair is chosen by one half of the evaluation set and judged once by the other. Where the set is too small for two
-  halves, the same items do both, and the story and the artifact's fidelity say so;
+- a repair is chosen by one half of the evaluation set and judged once by the other. Of a detector with few boxes all
+  items choose it, and it is judged by cross-fitting: each item by a repair that the others chose in the same way. Where
+  the set is too small for two halves, the same items do both, and the story and the artifact's fidelity say so;
+- what misses the limit on the items that judge it, and is no better there than what it was made of, is no repair;
 - a search is not made again for the same model, data and limit, whether it succeeded or not, unless it was cut short
   and has more time now;
 - the artifact itself shows what a board's runtime would refuse, by the rules that `edgekit check` uses; a variant is
@@ -26,10 +28,11 @@ from edgekit.building.data import key
 from edgekit.building.making import Maker, RecipeResult
 from edgekit.building.report import before_repairs
 from edgekit.building.request import Board
+from edgekit.building.subject import BuildSubject
 from edgekit_converters import targets
 from edgekit_converters.choose import ChoiceLimits
 from edgekit_converters.fidelity import Fidelity
-from edgekit_converters.fidelity.repair import HeldOutCheck, Repair, RepairStart, RepairTarget, percent
+from edgekit_converters.fidelity.repair import Repair, RepairStart, RepairTarget, percent, processor_seconds
 from edgekit_converters.fidelity.repair import repair as search_repair
 from edgekit_converters.store import get_json, put_json
 from edgekit_converters.targets import Recipe
@@ -148,21 +151,38 @@ def _repaired(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s: 
     plan = from_json(QuantizationPlan, story["plan"], "the plan")
     if story["recipe"] == made.recipe.name and made.artifact is not None and plan == made.artifact.plan:
         return replace(made, artifact=None, fidelity=None, repair=story)
-    halves = maker.subject.halves
-    after = maker.make(targets.recipe(story["recipe"]), plan, None if halves is None else halves[1])
-    if after.fidelity is None:
+    subject = maker.subject
+    halves = None if subject.folds else subject.halves
+    judge = None if halves is None else halves[1]
+    after = maker.make(targets.recipe(story["recipe"]), plan, judge)
+    if after.fidelity is None or after.artifact is None:
         return replace(
             after, repair=story | {"met": False, "why": f"{story['what']} was found, and failed: {after.failed}"}
         )
-    chosen_by = len((halves or (maker.subject,))[0].reference)
-    found = replace(after.fidelity, chosen_by=chosen_by, judged_apart=halves is not None)
-    return replace(after, fidelity=found, repair=search_record(story, found, max_drop))
+    found = after.fidelity
+    if subject.folds:
+        others = [(one["recipe"], from_json(QuantizationPlan, one["plan"], "the plan")) for one in story["crossed"]]
+        made_of = [maker.artifact(targets.recipe(name), other) for name, other in others]
+        found = maker.crossed(after.artifact, list(zip(made_of, subject.folds, strict=True)))
+    chosen_by = len((halves or (subject,))[0].reference)
+    apart = halves is not None or bool(subject.folds)
+    found = replace(found, chosen_by=chosen_by, judged_apart=apart, folds=len(subject.folds))
+    record = search_record(story, found, max_drop)
+    if apart and not record["met"]:
+        before = made if judge is None or made.artifact is None else maker.make(made.recipe, made.artifact.plan, judge)
+        if before.fidelity is not None and found.loss >= before.fidelity.loss:
+            why = (
+                f"{record['why']}; {made.recipe.name} is as good there, with a drop of {percent(before.fidelity.loss)}"
+            )
+            return replace(made, artifact=None, fidelity=None, repair=record | {"why": why})
+    return replace(after, fidelity=found, repair=record)
 
 
 def search_record(story: dict[str, Any], found: Fidelity, max_drop: float) -> dict[str, Any]:
     """The story of a search with the verdict on what it found.
     found: on the items that it is judged by."""
     sizes = {"chosen_by": found.chosen_by, "judged_by": found.items, "judged_apart": found.judged_apart}
+    sizes |= {"judged_drop": found.loss}
     met = ChoiceLimits(max_drop=max_drop).allow(found.loss)
     if not found.judged_apart:
         few = (
@@ -170,6 +190,13 @@ def search_record(story: dict[str, Any], found: Fidelity, max_drop: float) -> di
         )
         return story | sizes | {"met": met, "why": f"{story['why']}; {few}"}
     limit, drop = f"the limit of {percent(max_drop)}", percent(found.loss, None if met else max_drop)
+    if found.folds:
+        kept = "keeps" if met else "does not keep"
+        why = (
+            f"{story['what']} {kept} {limit}: the drop is {drop} on {found.items} items, each answered by a repair "
+            f"that was chosen without it, in {found.folds} parts"
+        )
+        return story | sizes | {"met": met, "why": why}
     if met:
         why = f"{story['what']} keeps {limit}: the drop is {drop} on {found.items} items that it was not chosen by"
     elif story["met"]:
@@ -190,7 +217,7 @@ def _remembered(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s
 
 def _name(maker: Maker, made: RecipeResult, limits: ChoiceLimits) -> str:
     subject = maker.subject
-    parts = [half.evaluation_key for half in subject.halves or (subject,)]
+    parts = [part.evaluation_key for part in subject.folds or subject.halves or (subject,)]
     return key("repair", made.recipe.name, *parts, subject.sets.calibration_digest, limits.max_drop)
 
 
@@ -202,17 +229,34 @@ def _searched(maker: Maker, made: RecipeResult, max_drop: float, budget_s: float
     def report_progress(stage: str, done: int, total: int | None) -> None:
         maker.workers.progress(f"{made.recipe.name} {stage}", done, total)
 
-    target = RepairTarget(max_drop, mixed=targets.with_islands(made.recipe).name, budget_s=budget_s)
-    start = RepairStart(made.recipe.name, artifact.plan, HeldOutCheck(made.fidelity.loss, made.fidelity))
+    missed, spent = made.fidelity.loss, processor_seconds()
+
+    def search(chooser: BuildSubject | None, seconds: float) -> Repair[Fidelity]:
+        bench = maker.bench(made.recipe.format, chooser)
+        target = RepairTarget(max_drop, mixed=targets.with_islands(made.recipe).name, budget_s=seconds)
+        checked = bench.check(made.recipe.name, artifact.plan)
+        # it misses on all items, whatever it does on these
+        start = RepairStart(made.recipe.name, artifact.plan, replace(checked, drop=max(checked.drop, missed)))
+        return search_repair(bench, start, target, report_progress)
+
+    subject = maker.subject
+    halves = None if subject.folds else subject.halves
     try:
-        return _story(made, search_repair(maker.bench(made.recipe.format), start, target, report_progress)) | {
-            "budget_s": budget_s
+        # What the first search measured of noise costs the others nothing.
+        found = search(halves[0] if halves else None, budget_s / 2 if subject.folds else budget_s)
+        crossed = list[Repair[Fidelity]]()
+        for place, chooser in enumerate(subject.choosers):
+            crossed.append(search(chooser, max(0.0, budget_s - spent()) / (len(subject.choosers) - place)))
+        return _story(made, found) | {
+            "budget_s": budget_s,
+            "cut_short": found.cut_short or any(one.cut_short for one in crossed),
+            "crossed": [{"recipe": one.recipe, "plan": to_json(one.plan)} for one in crossed],
         }
     except EdgekitError as error:
         return {
             "of": made.recipe.name, "recipe": made.recipe.name, "plan": to_json(artifact.plan), "met": False,
             "drop": made.fidelity.loss, "why": str(error), "what": made.recipe.name, "tried": [], "cut_short": True,
-            "budget_s": 0.0,
+            "budget_s": 0.0, "crossed": [],
         }  # fmt: skip
 
 

@@ -35,6 +35,9 @@ __all__ = ["BuildSubject", "few_boxes", "labels_at_chance", "never_changes", "op
 
 _FEWEST_LABELS = 20
 _FEWEST_BOXES = 50
+_ENOUGH_BOXES = 200
+"""Half of which judge a repair to about 5 points."""
+_FOLDS = 5
 _PER_ITEM = ("top1", "top5")
 """Metrics that change by one item's share when one answer changes."""
 _SAME = 1e-6
@@ -76,6 +79,24 @@ class BuildSubject:
             kinds = classes if classes and len(classes) == len(reference) else reference.best
             found = calibration.halves(kinds or [0] * len(reference), reference.digests)
         return None if found is None else (self._part(found[0]), self._part(found[1]))
+
+    @cached_property
+    def folds(self) -> tuple[BuildSubject, ...]:
+        """Parts of the evaluation set of a detector with few boxes.
+        Half would judge nothing. Each judges a repair that the others chose. None for the rest."""
+        if self.contract.task != "detection" or self.contract.state != "none":
+            return ()
+        boxes = box_counts(self.contract.of_caller, self.reference)
+        if boxes is None or sum(boxes) >= _ENOUGH_BOXES:
+            return ()
+        found = calibration.folds(boxes, self.reference.digests, _FOLDS)
+        return tuple(self._part(fold) for fold in found) if len(found) > 1 else ()
+
+    @cached_property
+    def choosers(self) -> tuple[BuildSubject, ...]:
+        """What chooses the repairs that `folds` judge: all the other items."""
+        every = range(len(self.reference))
+        return tuple(self._part([index for index in every if index not in (fold.indexes or ())]) for fold in self.folds)
 
     def _part(self, indexes: Sequence[int]) -> BuildSubject:
         sets = replace(
@@ -249,9 +270,10 @@ def never_changes(reference: Reference, where: str) -> tuple[Finding, ...]:
 
 def few_boxes(contract: Contract, reference: Reference, where: str) -> tuple[Finding, ...]:
     """A warning where an unlabelled detector finds too little on the set to be compared."""
-    if contract.detection is None or reference.labels is not None:
+    boxes = box_counts(contract, reference) if reference.labels is None else None
+    if boxes is None:
         return ()
-    count = sum(len(candidates(answer, contract).scores) for answer in reference.outputs)
+    count = sum(boxes)
     if count >= _FEWEST_BOXES:
         return ()
     found = f"{count} box{'' if count == 1 else 'es'}" if count else "no box"
@@ -259,6 +281,17 @@ def few_boxes(contract: Contract, reference: Reference, where: str) -> tuple[Fin
     weight = f", and one of them is {100 / count:.1f} points" if count else ", so that its outputs are compared instead"
     do = "Evaluate on pictures of what it detects"
     return (Finding("few-boxes", "warning", what + weight, do),)
+
+
+def box_counts(contract: Contract, reference: Reference) -> list[int] | None:
+    """Of each item: its labelled boxes, without labels those that the original finds.
+    None where it is not known what a box is."""
+    if reference.labels is not None:
+        rows = [np.asarray(label).reshape(-1) for label in reference.labels]
+        return None if any(len(row) % 5 for row in rows) else [int((row[4::5] >= 0).sum()) for row in rows]
+    if contract.detection is None:
+        return None
+    return [len(candidates(answer, contract).scores) for answer in reference.outputs]
 
 
 def labels_at_chance(reference: Reference, where: str) -> tuple[Finding, ...]:

@@ -210,7 +210,7 @@ def evidence_of(report: Json, bundle: Json) -> Evidence:
         made_up=bool(report.get("random_data")),
         void=void,
         not_finite=int(found.get("not_finite") or 0),
-        halved=bool(found.get("chosen_by")) and bool(found.get("judged_apart", True)),
+        halved=bool(found.get("chosen_by")) and bool(found.get("judged_apart", True)) and not found.get("folds"),
         reused=bool(found.get("chosen_by")) and not found.get("judged_apart", True),
         refused=refusals.most_common(1)[0][0] if refusals else "",
         points=metric and scores.is_share(found["metric"]),

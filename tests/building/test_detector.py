@@ -10,9 +10,16 @@ import pytest
 import yolo
 
 from edgekit.building import BuildRequest, build, summary
-from edgekit.building.subject import few_boxes
+from edgekit.building.making import Maker, Workers
+from edgekit.building.repairing import Search, with_repairs
+from edgekit.building.subject import few_boxes, open_subject
 from edgekit.report.html import html
+from edgekit_converters import targets
+from edgekit_converters.choose import ChoiceLimits
 from edgekit_converters.fidelity import Fidelity, Reference
+from edgekit_converters.progress import silent
+from edgekit_converters.store import NO_STORE
+from edgekit_converters.targets.artifact import STATIC
 from edgekit_runtime.bundle.codec import from_json
 
 pytestmark = pytest.mark.convert
@@ -124,3 +131,23 @@ def test_a_set_without_boxes_says_that_decisions_cannot_be_compared(request_for)
     assert finding.what == (
         "photos: the original finds no box over its threshold in 3 items, so that its outputs are compared instead"
     )
+
+
+@pytest.mark.slow
+def test_a_detector_with_few_boxes_is_repaired_by_all_of_them_and_judged_by_cross_fitting(request_for, tmp_path):
+    np.savez(tmp_path / "few.npz", x=yolo.pictures(40, seed=1))
+    subject = open_subject(replace(request_for(), evaluation=str(tmp_path / "few.npz")), NO_STORE, silent)
+    maker = Maker(subject, subject.workspace(silent), Workers(1, silent))
+    layers = [layer for layer in maker.workspace.graph("onnx").layers if layer.macs]
+    harmed = min(layers, key=lambda layer: layer.macs).name  # of the scores
+    low, high = maker.workspace.statistics("onnx").ranges("minmax")[harmed]
+    plan = replace(STATIC, fixed_ranges=((harmed, 0.2 * low, 0.2 * high),))
+    broken = maker.make(targets.recipe("onnx-int8-qdq"), plan)
+    assert broken.fidelity.loss > 0.05
+    found = with_repairs(maker, [broken], Search(ChoiceLimits(max_drop=0.05), 60.0, 1))
+    after = found[-1]
+    boxes = len(subject.folds), after.fidelity.items, after.fidelity.decisions.original
+    assert boxes == (after.fidelity.folds, 40, broken.fidelity.decisions.original) == (5, 40, boxes[2])
+    assert 10 < boxes[2] < 50
+    assert after.repair["met"], after.repair["why"]
+    assert after.fidelity.loss == after.repair["judged_drop"] <= 0.05

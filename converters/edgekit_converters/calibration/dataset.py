@@ -39,6 +39,7 @@ __all__ = [
     "Subset",
     "digest",
     "fingerprint",
+    "folds",
     "halves",
     "split",
     "without",
@@ -163,6 +164,26 @@ def halves(kinds: Sequence[Hashable], digests: Sequence[str]) -> tuple[list[int]
     one = [index for index, name in enumerate(digests) if name in first]
     other = [index for index, name in enumerate(digests) if name not in first]
     return None if min(len(one), len(other)) < FEWEST_APART else (one, other)
+
+
+def folds(weights: Sequence[int], digests: Sequence[str], count: int) -> list[list[int]]:
+    """Indexes of at most `count` parts of about the same weight, each with some of it.
+    Less than two where there is too little.
+
+    weights: what there is of an item to be judged by, such as its boxes. digests: equal ones stay in one part. Which
+    part an item is in follows from the items alone, not from their order.
+    """
+    whole = dict[str, int]()
+    for name, weight in zip(digests, weights, strict=True):
+        whole[name] = whole.get(name, 0) + weight
+    parts = [(0, 0, place) for place in range(min(count, sum(weight > 0 for weight in whole.values())))]
+    part_of = dict[str, int]()
+    for name, weight in sorted(whole.items(), key=lambda entry: (-entry[1], entry[0])):
+        if parts:
+            least, items, place = min(parts)
+            parts[parts.index((least, items, place))] = (least + weight, items + 1, place)
+            part_of[name] = place
+    return [[index for index, name in enumerate(digests) if part_of[name] == place] for _, _, place in parts]
 
 
 def without(dataset: Dataset, digests: Collection[str]) -> Dataset:

@@ -13,7 +13,15 @@ Rules:
 
 from __future__ import annotations
 
-from edgekit_converters.fidelity.compare import Evaluation, compare, growth, measure_ms, size_breakdown
+from edgekit_converters.fidelity.compare import (
+    Evaluation,
+    compare,
+    compare_crossed,
+    compare_parts,
+    growth,
+    measure_ms,
+    size_breakdown,
+)
 from edgekit_converters.fidelity.detection import Boxes, mean_average_precision
 from edgekit_converters.fidelity.explain import Case, Cause, examine, explain
 from edgekit_converters.fidelity.layers import LayerError, LayerHistogram, layer_errors, layer_histograms, worst
@@ -41,6 +49,8 @@ __all__ = [
     "SizeBreakdown",
     "check_answerable",
     "compare",
+    "compare_crossed",
+    "compare_parts",
     "examine",
     "explain",
     "growth",

@@ -14,13 +14,13 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.dataset import Dataset, Example, digest
+from edgekit_converters.calibration.dataset import Dataset, Example, Subset, digest
 from edgekit_converters.errors import CalibrationError, ConversionError
 from edgekit_converters.fidelity.detection import DecisionCount
 from edgekit_converters.fidelity.kinds import kinds
@@ -39,7 +39,18 @@ from edgekit_runtime.engines import Engine, load_engine
 from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.telemetry.drift import BINS, count_score
 
-__all__ = ["SPANS", "Evaluation", "OverTime", "compare", "growth", "measure_ms", "size_breakdown", "time_runs"]
+__all__ = [
+    "SPANS",
+    "Evaluation",
+    "OverTime",
+    "compare",
+    "compare_crossed",
+    "compare_parts",
+    "growth",
+    "measure_ms",
+    "size_breakdown",
+    "time_runs",
+]
 
 SPANS = 8
 
@@ -163,10 +174,70 @@ def compare(
     MetricError where the metric does not fit the labels. A stateful model's artifact carries its own state along each
     sequence, from the beginning.
     """
-    recipe = artifact.recipe
     tally = _ArtifactTally(reference, evaluation)
+
+    def add(index: int, step: int, answer: Outputs) -> None:
+        tally.add(index, step, answer)
+        if seen is not None:
+            seen(index, answer)
+
+    engine = _run(reference, artifact, evaluation, add, progress)
+    return tally.fidelity(artifact, engine)
+
+
+def compare_parts(
+    reference: Reference,
+    artifact: Artifact,
+    evaluation: Evaluation,
+    parts: Sequence[Sequence[int]],
+    progress: Progress = silent,
+) -> tuple[Fidelity, ...]:
+    """`compare` on parts of the set, which may overlap, in one pass. Without sequences."""
+    tallies = [_ArtifactTally(reference.only(sorted(part)), evaluation) for part in parts]
+    places = [{index: place for place, index in enumerate(sorted(part))} for part in parts]
+
+    def add(index: int, step: int, answer: Outputs) -> None:
+        for tally, at in zip(tallies, places, strict=True):
+            if index in at:
+                tally.add(at[index], step, answer)
+
+    engine = _run(reference, artifact, evaluation, add, progress)
+    return tuple(tally.fidelity(artifact, engine) for tally in tallies)
+
+
+def compare_crossed(
+    reference: Reference,
+    artifact: Artifact,
+    evaluation: Evaluation,
+    judged: Sequence[tuple[Artifact, Sequence[int]]],
+    progress: Progress = silent,
+) -> Fidelity:
+    """Of `artifact`, by others that were chosen as it was, each on items that did not choose it.
+    judged: which of them answers which items, of which each is in one. Without sequences."""
+    order = [index for _, part in judged for index in part]
+    tally, engine, first = _ArtifactTally(reference.only(order), evaluation), "", 0
+    for other, part in judged:
+
+        def add(index: int, step: int, answer: Outputs, first: int = first) -> None:
+            tally.add(first + index, step, answer)
+
+        some = replace(evaluation, dataset=Subset(evaluation.dataset, part))
+        engine = _run(reference.only(part), other, some, add, progress)
+        first += len(part)
+    return tally.fidelity(artifact, engine)
+
+
+def _run(
+    reference: Reference,
+    artifact: Artifact,
+    evaluation: Evaluation,
+    add: Callable[[int, int, Outputs], None],
+    progress: Progress,
+) -> str:
+    """Give `add` each item's index, its step and the answer.
+    Returns the engine."""
+    recipe = artifact.recipe
     with load_engine(recipe.format, artifact.data, threads=evaluation.threads, engine=evaluation.engine) as loaded:
-        name = f"{loaded.info.name} {loaded.info.version}"
         examples = _checked(reference, evaluation.dataset)
         for index, (step, answer) in enumerate(_answers(loaded, artifact, evaluation.contract, examples)):
             for output, value in reference.outputs[index].items():
@@ -175,12 +246,10 @@ def compare(
                         f"{list(answer[output].shape)} for '{output}' where the original answers {list(value.shape)}"
                     )
                     raise ConversionError(f"answers {shapes}", where=recipe.name)
-            tally.add(index, step or 0, answer)
-            if seen is not None:
-                seen(index, answer)
+            add(index, step or 0, answer)
             progress(f"evaluating {recipe.name}", index + 1, len(reference))
             tick()
-    return tally.fidelity(artifact, name)
+        return f"{loaded.info.name} {loaded.info.version}"
 
 
 class _ArtifactTally:

@@ -43,6 +43,7 @@ __all__ = [
     "RepairStart",
     "RepairTarget",
     "percent",
+    "processor_seconds",
     "repair",
 ]
 
@@ -110,7 +111,8 @@ class RepairBench(Protocol[T]):
         ...
 
     def blamed(self, recipe: str, plan: QuantizationPlan) -> Sequence[frozenset[str]]:
-        """Layers that take a cause of the damage away when they are float, a set a cause, the worst first."""
+        """Layers that take a cause of the damage away when they are float.
+        A set a cause, the worst first."""
         ...
 
 
@@ -125,7 +127,8 @@ class RepairStart(Generic[T]):
 
 @dataclass(frozen=True)
 class RepairTarget:
-    """max_drop: 0..1. budget_s: of the processor, None for no limit. mixed: the recipe with layers in float."""
+    """max_drop: 0..1. budget_s: of the processor, None for no limit.
+    mixed: the recipe with layers in float."""
 
     max_drop: float
     mixed: str
@@ -262,7 +265,8 @@ class _Search(Generic[T]):
     # --- remedies
 
     def _by_noise(self, plans: Sequence[tuple[str, QuantizationPlan]]) -> None:
-        """Continues with the plan of the least noise; of several with about the same, with that which decides best."""
+        """Continues with the plan of the least noise.
+        Of several with about the same, with that which decides best."""
         least = self._noise("as it is", self.start.recipe, self._plan)
         found = [(least * BETTER, self._plan)]
         for remedy, plan in plans:

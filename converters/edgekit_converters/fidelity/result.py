@@ -236,7 +236,8 @@ class Fidelity:
     quantized_macs: of the multiply-accumulates that can be counted; uncounted: operations that have others.
     sequences: of a stateful model, how many there were; the artifact carried its own state along each, and `items`
     counts frames. over_time: the drift by steps, so that one that grows is seen.
-    chosen_by: of a repaired artifact, how many items it was chosen by. judged_apart: none of them is among `items`.
+    chosen_by: of a repaired artifact, how many items it was chosen by. judged_apart: none of them is among `items`, or
+    each of `folds` parts of them was answered by a repair that the others chose in the same way.
     top_scores: of a classifier, how many of the artifact's best scores were in each of ten equal parts of 0 to 1.
     """
 
@@ -264,6 +265,7 @@ class Fidelity:
     decisions: Decisions | None = None
     chosen_by: int = 0
     judged_apart: bool = True
+    folds: int = 0
     top_scores: tuple[int, ...] | None = None
 
     @property

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linear import linear
 
-from edgekit_converters.calibration import FEWEST_APART, HELD_OUT, Example, SourceSamples, halves, open_dataset, split
+from edgekit_converters.calibration import (
+    FEWEST_APART,
+    HELD_OUT,
+    Example,
+    SourceSamples,
+    folds,
+    halves,
+    open_dataset,
+    split,
+)
 from edgekit_converters.calibration.observe import visiting_order
 from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
@@ -106,6 +115,26 @@ def test_halves_are_disjoint_balanced_and_follow_from_the_items_alone(items, ran
     again = halves([kind for kind, _ in shuffled], [str(name) for _, name in shuffled])
     assert again is not None
     assert {str(shuffled[index][1]) for index in again[0]} == {digests[index] for index in one}
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 4)), max_size=60), st.randoms(use_true_random=False))
+def test_folds_hold_each_item_once_share_the_boxes_and_follow_from_the_items_alone(items, random):
+    boxes = dict(items)
+    items = [(name, boxes[name]) for name, _ in items]
+    found = folds([count for _, count in items], [str(name) for name, _ in items], 5)
+    assert len(found) == min(5, sum(count > 0 for count in boxes.values()))
+    if not found:
+        return
+    assert sorted(index for fold in found for index in fold) == list(range(len(items)))
+    names = [{items[index][0] for index in fold} for fold in found]
+    assert sum(map(len, names)) == len(boxes)
+    held = [sum(items[index][1] for index in fold) for fold in found]
+    assert min(held) > 0
+    largest = max(sum(count for other, count in items if other == name) for name, _ in items)
+    assert max(held) - min(held) <= largest
+    shuffled = random.sample(items, len(items))
+    again = folds([count for _, count in shuffled], [str(name) for name, _ in shuffled], 5)
+    assert [{shuffled[index][0] for index in fold} for fold in again] == names
 
 
 def test_a_set_of_alternating_classes_is_not_divided_by_class():

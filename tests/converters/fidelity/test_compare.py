@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from linear import Linear, linear, onnx_artifact
 
-from edgekit_converters.calibration import Example, open_dataset
+from edgekit_converters.calibration import Example, Subset, open_dataset
 from edgekit_converters.contract_file import describe, settle
 from edgekit_converters.errors import CalibrationError, ConversionError, SourceError
-from edgekit_converters.fidelity import Evaluation, compare, measure_ms, reference
+from edgekit_converters.fidelity import Evaluation, compare, compare_crossed, compare_parts, measure_ms, reference
 from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.errors import EngineError
 
@@ -68,6 +68,27 @@ def test_without_labels_there_is_agreement_and_no_metric(give):
     found = run(give(y=None), onnx_artifact(SOURCE))
     assert (found.metric, found.original, found.artifact, found.drop, found.ci95) == (None,) * 5
     assert found.agreement == 1.0
+
+
+def test_parts_of_a_set_are_compared_in_one_pass_as_each_would_be_alone(give):
+    wrong, dataset = onnx_artifact(SOURCE, np.eye(3)[:, [0, 2, 1]]), give()
+    answers, evaluation = reference(SOURCE, CONTRACT, dataset), Evaluation(CONTRACT, dataset)
+    parts = [range(0, 20, 2), range(5, 20), [3]]
+    for part, found in zip(parts, compare_parts(answers, wrong, evaluation, parts), strict=True):
+        alone = compare(answers.only(part), wrong, replace(evaluation, dataset=Subset(dataset, part)))
+        assert found == alone
+
+
+def test_crossed_artifacts_answer_each_its_own_items(give):
+    right, wrong, dataset = onnx_artifact(SOURCE), onnx_artifact(SOURCE, np.eye(3)[:, [0, 2, 1]]), give()
+    answers, evaluation = reference(SOURCE, CONTRACT, dataset), Evaluation(CONTRACT, dataset)
+    whole = compare(answers, wrong, evaluation)
+    same = compare_crossed(answers, wrong, evaluation, [(wrong, range(0, 20, 2)), (wrong, range(1, 20, 2))])
+    assert (same.items, same.drop, same.agreement) == (20, whole.drop, whole.agreement)
+    mixed = compare_crossed(
+        answers, wrong, evaluation, [(right, [i for i in range(20) if i % 3]), (wrong, [0, 3, 6, 9, 12, 15, 18])]
+    )
+    assert (mixed.drop, mixed.agreement) == (0.0, 1.0)
 
 
 def test_a_set_labelled_in_part_is_refused(give):

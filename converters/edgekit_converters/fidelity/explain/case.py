@@ -111,7 +111,8 @@ class Case:
         return tuple(sorted(found, key=lambda pair: -pair[1].harm_db))
 
     def with_readers(self, error: LayerError) -> tuple[str, ...]:
-        """The layer and those that read its output: while one of them is in 8 bits, the value is rounded for it."""
+        """The layer and those that read its output.
+        While one of them is in 8 bits, the value is rounded for it."""
         made = {*self.layers[error.layer].outputs, error.tensor}
         return (error.layer, *(other.name for other in self.float_graph.layers if made & {*other.inputs}))
 
