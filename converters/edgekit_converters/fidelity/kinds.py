@@ -9,6 +9,7 @@ Rules:
 - whole numbers, one to seven, are indexes of classes: they are the same or not;
 - scores of classes are what a classifier's first output is, any output that sums to 1 for every item, and, beside other
   outputs, a row of 3 to 32 values of which most are the greatest for some item;
+- where one class wins nearly always, the best class says little: the scores themselves are held against how they vary;
 - a number that hardly varies has nothing to be held against but its own size;
 - channels of an output whose ranges are so far apart that one scale for both leaves the smaller no levels are groups: a
   detector's boxes in pixels and its scores. Each group is held against its own signal.
@@ -70,6 +71,10 @@ NOTHING = 1e-6
 
 MANY_LEVELS = 16
 """Of 256 over its own range: a group that uses fewer has none to lose."""
+
+_ALWAYS = 0.95  # of the items, from which on the class that wins says little
+
+_GRID = 0.05  # of the scores' size: an error is held against no less, as 8 bits round them by a seventh of that
 
 _WINNERS = 0.75  # of the values of a row of scores that are the greatest for some item
 
@@ -143,10 +148,12 @@ def _kind(contract: Contract, name: str, answers: Sequence[NDArray[Any]]) -> Kin
     first = contract.task == "classification" and name == contract.outputs[0].name
     count = answers[0].size
     if first:
-        return Kind("classes", None, largest, agrees=True)
+        return Kind("classes", _of_scores(answers), largest, agrees=True)
     wide = (np.asarray(answer, np.float64) for answer in answers)
     if count > 1 and all(float(v.min()) >= 0 and abs(float(v.sum()) - 1) <= SUM_TO_ONE for v in wide):
-        return Kind("classes" if count <= MOST_CLASSES else "vector", None, largest, agrees=True)
+        if count > MOST_CLASSES:
+            return Kind("vector", None, largest, agrees=True)
+        return Kind("classes", _of_scores(answers), largest, agrees=True)
     if count < FEW and all(answer.dtype.kind in "iub" for answer in answers):
         return Kind("classes", None, largest, agrees=True, indexes=True)
     if count > _LARGEST or len({answer.size for answer in answers}) > 1:
@@ -231,6 +238,16 @@ def _powers(answers: Sequence[NDArray[Any]]) -> tuple[float, float]:
 def _pooled(power: float, varies: float) -> NDArray[np.float64]:
     """One standard deviation for values of one unit: the root of the sum of variances, [1]."""
     return np.array([(varies if varies > _CONSTANT**2 * power else power) ** 0.5 or 1.0])
+
+
+def _of_scores(answers: Sequence[NDArray[Any]]) -> NDArray[np.float64] | None:
+    """What an error of class scores is held against, [1].
+    None where it is enough that the best class is the same."""
+    wins = np.unique([int(np.argmax(answer)) for answer in answers], return_counts=True)[1]
+    if max(wins, default=0) < _ALWAYS * len(answers) or len({answer.size for answer in answers}) > 1:
+        return None
+    power, varies = _powers(answers)
+    return np.array([max(varies, _GRID**2 * power) ** 0.5 or 1.0])
 
 
 def _ranked(shape: tuple[int, ...], values: NDArray[np.float64]) -> bool:

@@ -326,6 +326,7 @@ def _slope(node: Any) -> tuple[float, float]:
 # anywhere
 #   else they would be wrapped in conversions that cost accuracy and time;
 # - Relu and Clip behind such a layer vanish: the range that its output is quantized to does their work;
+# - not a Resize that crops, as its value for what lies outside belongs to no input's range;
 # - all else is float: HardSwish, Tanh, Div, ReduceMean, Softmax, Pad and others have no 8-bit kernel, and a quantized
 # one is a
 #   float one with two conversions.
@@ -434,8 +435,9 @@ class _Choice:
             return not attribute(node, "transA", 0) if op == "Gemm" else len(weight) in (3, 4)
         if op == "HardSigmoid":
             return not self.symmetric
-        if op == "Resize":
-            return bool(attribute(node, "mode", b"nearest") == b"nearest")
+        if op == "Resize":  # what lies outside a crop is a number of its own, which the 8-bit kernel does not scale
+            cropped = attribute(node, "coordinate_transformation_mode", b"half_pixel") == b"tf_crop_and_resize"
+            return attribute(node, "mode", b"nearest") == b"nearest" and not cropped
         if op == "MaxPool":
             return len(node.output) == 1
         return True

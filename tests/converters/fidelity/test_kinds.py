@@ -210,3 +210,44 @@ def test_few_levels_are_told_where_the_original_has_many(case):
     values, scale, levels = FEW[case]
     found = drift(values, steps(values, scale) - values)
     assert (found.few_levels.levels if found.few_levels else None) == levels
+
+
+def always(scores):
+    """The same class wins for 98 % of the items."""
+    scores = scores.copy()
+    scores[:, 2] = scores.max(axis=1) + 0.3
+    scores[:4, 1] = scores[:4].max(axis=1) + 0.1
+    return scores
+
+
+@pytest.mark.parametrize("how", ["logits", "probabilities", "beside no task"])
+def test_where_one_class_wins_nearly_always_its_scores_are_held_against_how_they_vary(how):
+    task = "raw" if how == "beside no task" else "classification"
+    scores = always(random(5)) if how == "logits" else softmax(always(random(5)))
+    deviation = scores.std(axis=0).max()
+    moved = drift(scores, np.broadcast_to(1.7 * deviation * np.array([-1, 0, 1, 0, 0]), scores.shape), task)
+    assert (moved.kind, moved.measure) == ("classes", "offset")
+    assert moved.loss > 0.3
+    assert moved.agreement is not None
+    assert moved.agreement.value >= 0.95
+    assert moved.loss_ci95 is not None
+    assert moved.loss_ci95[0] > 0.25
+    step = (scores.max() - scores.min()) / 255
+    rounded = drift(scores, np.rint(scores / step) * step - scores, task)
+    assert rounded.loss < 0.03
+
+
+def test_8_bits_of_a_classifier_that_is_always_sure_of_one_class_are_enough():
+    scores = softmax(np.array([0, 8, 0, 0, 0]) + 0.1 * random(5))
+    rounded = drift(scores, np.rint(scores * 255) / 255 - scores, "classification")
+    assert rounded.loss < 0.01
+
+
+def test_a_classifier_of_one_score_is_held_against_how_that_varies():
+    scores = 1 / (1 + np.exp(-random(1)))
+    assert drift(scores, np.full(scores.shape, 1.7 * scores.std()), "classification").loss > 0.3
+
+
+def test_where_several_classes_win_the_best_class_decides():
+    scores = random(5)
+    assert drift(scores, np.full(scores.shape, 3.0), "classification").loss == 0

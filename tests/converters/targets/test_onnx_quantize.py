@@ -498,3 +498,27 @@ def test_padded_frames_that_divide_by_nothing_inside_and_are_replaced_keep_the_n
         want, got = run(model.data, [frames]), run(data, [frames])
         assert np.isfinite(got).all()
         assert np.abs(got - want).max() < 0.05 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_the_value_outside_of_a_crop_is_what_it_is_in_float(name: str) -> None:
+    node = helper.make_node
+    weights = {
+        "w": normal(8, 8, 3, 3), "v": normal(8, 8, 3, 3), "z": normal(8, 5), "axes": np.array([2, 3]),
+        "roi": np.array([0, 0, -0.3, -0.3, 1, 1, 1.3, 1.3], np.float32), "sizes": np.array([1, 8, 10, 10]),
+    }  # fmt: skip
+    crop = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 50.0}
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
+        node("Relu", ["a"], ["b"]),
+        node("Resize", ["b", "roi", "", "sizes"], ["c"], mode="nearest", **crop),
+        node("Conv", ["c", "v"], ["d"]),
+        node("ReduceMean", ["d"], ["e"], axes=[2, 3], keepdims=0),
+        node("MatMul", ["e", "z"], ["y"]),
+    ]
+    model = float_model(net(nodes, weights, (8, 8, 8)))
+    feeds = samples(20, (8, 8, 8))
+    data = make(model, RECIPES[name], QuantizationPlan(), statistics(model, feeds))
+    want, got = (np.concatenate([run(one, feed) for feed in feeds]) for one in (model.data, data))
+    assert np.abs(got - want).max() < 0.02 * np.abs(want).max()
+    assert quantized_fraction("onnx", data)[0] == 1
