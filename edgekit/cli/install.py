@@ -226,7 +226,8 @@ def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> 
     from edgekit_runtime.install.reading import in_words
 
     made = done.generation
-    named = f"{made.name} version {made.version} ({made.recipe}, {made.size:,} bytes)"
+    recipe = (done.trial or done.selftest or made).recipe  # what answers, where it was tried
+    named = f"{made.name} version {made.version} ({recipe}, {made.size:,} bytes)"
     lines = []
     if trust:
         with contextlib.suppress(EdgekitError):  # it is installed, whatever the disk says now

@@ -6,10 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tiny
 from downloads import Script, serving
 from installed import UNSIGNED, Maker, new_key
 
+from edgekit.packaging import BundleArtifact, assemble, write_bundle
 from edgekit.packaging.assemble import BundleTerms
 from edgekit_runtime import open_bundle
 from edgekit_runtime.errors import DownloadError
@@ -54,6 +57,26 @@ def test_a_first_install_a_second_and_the_way_back(made, tmp_path):
     assert (found["state"], found["current"]["number"], found["previous"]["number"]) == ("committed", 1, 2)
     assert "generation 2 answers" in invoked("rollback", "--to", 2, "--root", root).output
     assert found["freed"] is None
+
+
+@pytest.mark.slow
+def test_an_install_names_the_artifact_that_answers(tmp_path, monkeypatch):
+    """The first does not give its golden answers here, so the other one does."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("EDGEKIT_TUNE", "1")
+    monkeypatch.delenv("EDGEKIT_SELFTEST")
+    draft, manifest = assemble(tiny.content(alternates=[BundleArtifact(tiny.artifact("onnx-f32"))]))
+    wrong = draft.add(np.full(4, 3, np.int8).tobytes())
+    forged = tuple(
+        replace(golden, answers=(replace(golden.answers[0], outputs={"probs": wrong}), *golden.answers[1:]))
+        for golden in manifest.golden
+    )
+    write_bundle(tmp_path / "two.ekb", draft, replace(manifest, golden=forged))
+    done = invoked("install", tmp_path / "two.ekb", "--root", tmp_path / "camera", "--profile", "x86-64",
+                   "--allow-unsigned")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "generation 1 answers: tiny version 1 (onnx-f32, " in done.output
 
 
 def test_status_says_what_was_removed_by_itself_and_what_waits_for_an_application(made, tmp_path):

@@ -58,7 +58,7 @@ Pin = Literal["primary"]
 MOST = 24
 """Candidates that are looked at, at most."""
 _WORDS = {"plain": "without XNNPACK", "fast": "fast 8-bit sums"}
-FORMAT = 3
+FORMAT = 4
 _MOST_BYTES = 1 << 20
 How = Literal["measured", "stored", "default"]
 
@@ -184,7 +184,7 @@ class CandidateTrial:
     p50_ms: of a run with a golden example.
     memory_mb: what loading and running it added to the memory that a process has for itself, and the bundle's artifacts
     (1e6 bytes).
-    ratio: its time by that of the champion it was compared with, run in turn. refused: why it is out, as
+    ratio: its time by that of the fastest, run in turn; p50_ms follows from it. refused: why it is out, as
     `EdgekitError.as_json` gives it. What was not measured is None.
     """
 
@@ -215,7 +215,8 @@ class TuningVerdict:
     """how: measured now, stored from an earlier opening, or the bundle's default.
     tried: in the order of trial.
 
-    seconds: what measuring took, then. kept: whether it is on disk, so that it will not be measured again.
+    seconds: what measuring took, then. kept: whether it is on disk. settled: nothing that was tried may be clearly
+    faster, and the board was not busy; else a later opening measures again. openings: how many measured.
     """
 
     chosen: TuningCandidate
@@ -224,6 +225,8 @@ class TuningVerdict:
     tried: tuple[CandidateTrial, ...] = ()
     seconds: float = 0.0
     kept: bool = False
+    settled: bool = True
+    openings: int = 1
 
     @property
     def measured(self) -> CandidateTrial | None:
@@ -262,7 +265,7 @@ class TuningVerdict:
 
 
 def choose_verdict(
-    tried: Sequence[CandidateTrial], champion: TuningCandidate | None, memory_mb: float | None
+    tried: Sequence[CandidateTrial], champion: TuningCandidate | None, memory_mb: float | None, settled: bool = True
 ) -> TuningVerdict | None:
     """The verdict over the tried candidates: the fastest one within memory_mb.
 
@@ -275,14 +278,17 @@ def choose_verdict(
     first = next((one for one in fitting if one.candidate == champion), None)
     best = first or min(fitting, key=lambda one: one.p50_ms or 0.0)
     rest = sorted(one.p50_ms or 0.0 for one in fitting if one is not best)
-    why = "the only one that passed" if len(passed) == 1 else f"the fastest of {len(fitting)}: {best.p50_ms:.3g} ms"
+    why = f"the fastest of {len(fitting)}" if not rest or rest[0] >= (best.p50_ms or 0.0) else "none is surely faster"
+    why = "the only one that passed" if len(passed) == 1 else f"{why}: {best.p50_ms:.3g} ms"
     if rest:
         why += f", the next takes {rest[0]:.3g} ms"
+    if not settled and rest:
+        why += "; the board was busy or it was close, so a later opening measures again"
     if len(tried) == 1:
         why = "there is no other"
     if first is None and champion is not None:
         why += f"; the fastest of all does not fit into {memory_mb:.0f} MB"
-    return TuningVerdict(best.candidate, "measured", why, tuple(tried))
+    return TuningVerdict(best.candidate, "measured", why, tuple(tried), settled=settled or not rest)
 
 
 @dataclass(frozen=True)
@@ -292,6 +298,8 @@ class _VerdictRecord:
     format: int
     chosen: TuningCandidate
     seconds: float
+    settled: bool
+    openings: int
     tried: tuple[CandidateTrial, ...]
 
 
@@ -306,7 +314,7 @@ def key_of(*parts: str) -> str:
 def store(file: Path, verdict: TuningVerdict) -> TuningVerdict:
     """Keep it.
     A folder that cannot be written, or that others may write to, means that it is measured again."""
-    record = _VerdictRecord(FORMAT, verdict.chosen, verdict.seconds, verdict.tried)
+    record = _VerdictRecord(FORMAT, verdict.chosen, verdict.seconds, verdict.settled, verdict.openings, verdict.tried)
     try:
         write_cache(file, [json_text(record).encode()])
     except OSError:
@@ -322,7 +330,9 @@ def read(file: Path, offered: Sequence[TuningCandidate], memory_mb: float | None
         passed = {one.candidate for one in record.tried if one.p50_ms is not None}
         if {one.candidate for one in record.tried} != set(offered) or record.chosen not in passed:
             return None
-        found = choose_verdict(record.tried, record.chosen, memory_mb)
+        found = choose_verdict(record.tried, record.chosen, memory_mb, record.settled)
     except ValueError:
         return None
-    return replace(found, how="stored", seconds=record.seconds, kept=True) if found is not None else None
+    if found is None:
+        return None
+    return replace(found, how="stored", seconds=record.seconds, kept=True, openings=record.openings)

@@ -16,8 +16,10 @@ Rules:
 - champion and challenger run in turn within a round, and the ratio of the round is what counts: a neighbour that takes
   the processor takes it from both;
 - effort goes where it is close: a challenger twice as slow is sent away after two rounds, a clear loser or winner after
-  three, and only the near ones run all rounds;
-- to take over, a challenger must be faster by more than the noise; at a tie the more promising one stays;
+  three, and only the near ones run all rounds; those whose rounds contradict each other run twice as many;
+- to take over, a challenger must be faster by more than the noise; at a tie the more promising one stays. What may be
+  a tenth faster, and is not certain to be, leaves the race unsettled;
+- there is one measure: each time is that of the champion, multiplied by ratios of rounds run in turn;
 - when the bound is over no other candidate enters, and those being compared are judged by what is known. No inference
   is begun that is not needed to name a winner: a slow model's other examples are replayed where it is opened. What
   an engine of a GPU takes to be built, loaded and warm does not count against the bound;
@@ -105,16 +107,19 @@ class Race:
         self._challenger: int | None = None
         self._ratios: list[float] = []
         self._leaving: deque[int] = deque()
+        self._costs: dict[int, float] = {}  # by the time of the first champion
         self.champion: int | None = None
-        self.ratios: dict[int, float] = {}
-        """Candidate -> its median ratio to the champion of its time; above 1 is slower."""
+        self.settled = True
 
     def next(self, elapsed_s: float) -> Step | None:
         """What to do now; None when it is over."""
         late = elapsed_s >= self._bound_s
         rounds, middle = len(self._ratios), statistics.median(self._ratios or [1.0])
-        clear = (rounds == 2 and min(self._ratios) > 2) or (rounds >= _FEWEST and abs(middle - 1) > _CLEAR)
-        if self._challenger is not None and (late or clear or rounds >= ROUNDS):
+        low, high = self._range()
+        one_sided = low > 1 or high < 1
+        clear = (rounds == 2 and low > 2) or (rounds >= _FEWEST and abs(middle - 1) > _CLEAR and one_sided)
+        enough = rounds >= (2 * ROUNDS if self._is_open() else ROUNDS)
+        if self._challenger is not None and (late or clear or enough):
             self._settle()
         if self._leaving:
             return Leave(self._leaving.popleft())
@@ -131,10 +136,11 @@ class Race:
         seconds: of one run, champion_s: what the champion took before it; a hopeless one does not duel.
         """
         if self.champion is None:
-            self.champion = candidate
+            self.champion, self._costs[candidate] = candidate, 1.0
             return
+        if champion_s is not None:
+            self._costs[candidate] = self._costs[self.champion] * seconds / max(champion_s, 1e-9)
         if champion_s is not None and seconds > HOPELESS * champion_s:
-            self.ratios[candidate] = seconds / champion_s
             self._leaving.append(candidate)
             return
         self._challenger, self._ratios = candidate, []
@@ -147,20 +153,40 @@ class Race:
         self._ratios.append(challenger_s / max(champion_s, 1e-9))
 
     @property
+    def ratios(self) -> dict[int, float]:
+        """Candidate -> its time by the champion's; above 1 is slower."""
+        if self.champion is None:
+            return {}
+        return {one: cost / self._costs[self.champion] for one, cost in self._costs.items()}
+
+    @property
     def left(self) -> tuple[int, ...]:
         """Those that never came to their turn."""
         return tuple(self._waiting)
+
+    def _range(self) -> tuple[float, float]:
+        """Of the median of all such rounds, with about 90 % (order statistics)."""
+        ordered = sorted(self._ratios or [0.0, math.inf])
+        outer = (len(ordered) - 1) // 6
+        return ordered[outer], ordered[-1 - outer]
+
+    def _is_open(self) -> bool:
+        """Whether the challenger may be clearly faster, and that is not certain."""
+        low, high = self._range()
+        return low < 1 - 2 * LEAST_GAIN and not high < 1
 
     def _settle(self) -> None:
         assert self._challenger is not None
         assert self.champion is not None
         challenger, self._challenger = self._challenger, None
-        if not self._ratios:  # the bound was over before its first round: nothing is known of it
+        few = len(self._ratios) < _FEWEST
+        self.settled = self.settled and not (self._range()[0] < 1 if few else self._is_open())
+        if not self._ratios:  # the bound was over before its first round: little is known of it
             self._leaving.append(challenger)
             return
         ratio = statistics.median(self._ratios)
-        self.ratios[challenger] = ratio
-        if ratio < 1 - LEAST_GAIN and len(self._ratios) >= _FEWEST:
+        self._costs[challenger] = ratio * self._costs[self.champion]
+        if ratio < 1 - LEAST_GAIN and not few and self._range()[1] < 1:
             challenger, self.champion = self.champion, challenger
         self._leaving.append(challenger)
 
@@ -230,16 +256,14 @@ class Trial:
                 self._free(step.candidate)
         for number in list(self._loaded):
             self._free(number)
+        ratios = race.ratios
+        best_ms = 0.0 if race.champion is None else statistics.median(self._times[race.champion]) * 1e3
         tried = [
-            {
-                "number": number,
-                "p50_ms": statistics.median(times) * 1e3,
-                "runs": len(times),
-                "ratio": race.ratios.get(number),
-            }
+            {"number": number, "p50_ms": best_ms * ratios[number], "runs": len(times), "ratio": ratios[number]}
             for number, times in self._times.items()
         ]
-        self._say({"champion": race.champion, "tried": tried, "seconds": self._clock() - start})
+        seconds = self._clock() - start
+        self._say({"champion": race.champion, "settled": race.settled, "tried": tried, "seconds": seconds})
 
     def _enter(self, number: int, race: Race) -> None:
         self._say({"enter": number})

@@ -14,6 +14,8 @@ Rules:
   is good for this GPU and its driver;
 - a child that others end (a supervisor, the kernel short of memory) says nothing about its candidate: it is tried once
   more, at a second time left out for this opening, and what was found in such an opening is not kept;
+- what was measured on a busy board, or was too close, is measured again by an opening ten minutes later or more, up to
+  OPENINGS times in all; then it stays;
 - what takes too much memory by an old measurement, or by one dated in the future, is measured again: one that was wrong
   must not refuse for ever;
 - a verdict is believed where no other user could have written it (`strict_modes`);
@@ -70,7 +72,8 @@ GRACE_S = 60.0
 answer.
 """
 _REFUSES_S = 600.0
-"""For so long what was measured refuses, and is then measured again."""
+"""For so long what was measured refuses, or is unsettled, and is then measured again."""
+OPENINGS = 3
 _CHANCES = 2
 """How often a candidate is tried whose child others end."""
 _MOST_CHILDREN = 8
@@ -149,18 +152,21 @@ def _known(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, file
     if everything is None:
         return None
     fitting = read(file, offer, tuning.memory_mb)
+    if fitting is not None and fitting.settled:
+        return fitting
+    age_s = _REFUSES_S
+    with contextlib.suppress(OSError):
+        age_s = time.time() - file.stat().st_mtime
+    if not 0 <= age_s < _REFUSES_S:
+        return None
     if fitting is None:
-        age_s = _REFUSES_S
-        with contextlib.suppress(OSError):
-            age_s = time.time() - file.stat().st_mtime
-        if 0 <= age_s < _REFUSES_S:
-            raise _nothing_passed(bundle, everything.tried, tuning.memory_mb)
+        raise _nothing_passed(bundle, everything.tried, tuning.memory_mb)
     return fitting
 
 
 def _measure(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, file: Path) -> TuningVerdict:
-    found = _TrialResults(list(offer))
-    started = time.monotonic()
+    before, found = read(file, offer, None), _TrialResults(list(offer))
+    busy, started = _is_busy(), time.monotonic()
     for _ in range(_MOST_CHILDREN):
         left = [number for number in range(len(offer)) if number not in found.refused]
         bound_s = max(1.0, tuning.bound_s - (time.monotonic() - started))
@@ -173,12 +179,24 @@ def _measure(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, fi
         )
     champion = offer[found.champion] if found.champion is not None else None
     seconds = time.monotonic() - started
-    everything = choose_verdict(tried, champion, None) if champion is not None and not found.interrupted else None
-    kept = everything is not None and store(file, replace(everything, seconds=seconds)).kept
-    verdict = choose_verdict(tried, champion, tuning.memory_mb)
+    openings = 1 if before is None else before.openings + 1
+    settled = (found.settled and not busy) or openings >= OPENINGS
+    everything = (
+        choose_verdict(tried, champion, None, settled) if champion is not None and not found.interrupted else None
+    )
+    kept = everything is not None and store(file, replace(everything, seconds=seconds, openings=openings)).kept
+    verdict = choose_verdict(tried, champion, tuning.memory_mb, settled)
     if verdict is None:
         raise _nothing_passed(bundle, tried, tuning.memory_mb)
-    return replace(verdict, seconds=seconds, kept=kept)
+    return replace(verdict, seconds=seconds, kept=kept, openings=openings)
+
+
+def _is_busy() -> bool:
+    """Whether others took more than half of the cores over the last minute."""
+    try:
+        return os.getloadavg()[0] > max(1.0, cores() / 2)
+    except OSError:
+        return False
 
 
 @dataclass
@@ -189,6 +207,7 @@ class _TrialResults:
     facts: dict[int, dict[str, Any]] = field(default_factory=dict)
     refused: dict[int, dict[str, str]] = field(default_factory=dict)
     champion: int | None = None
+    settled: bool = True
     interrupted: list[int | None] = field(default_factory=list)
     """Whose trial others ended, once for each time."""
 
@@ -262,6 +281,7 @@ def _listen(facts: Sequence[dict[str, Any]], numbers: Sequence[int], found: _Tri
         elif "champion" in fact:
             busy = None
             found.champion = None if fact["champion"] is None else numbers[fact["champion"]]
+            found.settled = fact["settled"]
             for one in fact["tried"]:
                 found.facts.setdefault(numbers[one.pop("number")], {}).update(one)
     return busy

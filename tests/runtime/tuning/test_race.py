@@ -87,6 +87,44 @@ def test_noise_does_not_let_the_slower_one_win(seed):
     assert Board([0.0030, 0.0015], noise=0.3, seed=seed).race(5.0).champion == 1
 
 
+class Busy(Board):
+    """Now and then others take the processor: one run in three takes up to four times as long."""
+
+    def run(self, candidate):
+        held_up = 1 + 3 * self.random.random() if self.random.random() < 0.33 else 1.0
+        return super().run(candidate) * held_up
+
+
+def test_a_busy_board_settles_on_nothing_that_is_clearly_slower():
+    """Of 300 races of two: the slower one is taken seldom, and then mostly in races that are not settled."""
+    settled, wrong = 0, 0
+    for seed in range(300):
+        for seconds, best in (((0.003, 0.002), 1), ((0.002, 0.003), 0)):
+            race = Busy(seconds, seed=seed).race(60.0)
+            settled += race.settled
+            wrong += race.settled and race.champion != best
+    assert wrong <= 0.02 * settled
+    assert settled > 300
+
+
+def test_a_quiet_board_settles_and_one_without_time_for_rounds_does_not():
+    for seconds in ((0.003, 0.002), (0.002, 0.003), (0.0030, 0.0029), (0.002,), (0.009, 0.007, None, 0.003)):
+        assert Board(seconds, noise=0.05).race(5.0).settled
+    short = Board([0.003, 0.001], load_s=2.0).race(3.0)
+    assert (short.champion, short.settled) == (0, False)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_there_is_one_measure_for_all(seed):
+    """Ratios are to the champion of the end, whoever was it at the time."""
+    board = Board([0.009, 0.0085, 0.005, 0.004, 0.0041, 0.1], noise=0.02, seed=seed)
+    race = board.race(60.0)
+    assert race.ratios[race.champion] == 1.0
+    for number, seconds in enumerate(board.seconds):
+        assert race.ratios[number] == pytest.approx(seconds / board.seconds[race.champion], rel=0.06)
+    assert min(race.ratios.values()) > 0.95 - 1e-9
+
+
 def test_no_more_than_two_are_in_memory():
     assert Board([0.005, 0.004, 0.003, 0.002, 0.001]).race(5.0).champion == 4
     board = Board([0.005, 0.004, 0.003])

@@ -89,6 +89,25 @@ def test_it_is_measured_once(bundle, tmp_path):
     assert run.started == 2, "another question is another measurement"
 
 
+def test_what_a_busy_board_chose_is_measured_again_later_and_three_times_at_most(bundle, tmp_path, monkeypatch):
+    if len(offered_candidates(bundle, TuningOptions())) < 2:
+        pytest.skip("there is no choice with one candidate")
+    ran = []
+
+    def run(command, **options):
+        ran.append(1)
+        return while_time_stands_still(command, **options)
+
+    monkeypatch.setattr(os, "getloadavg", lambda: (64.0, 1.0, 1.0))
+    tuning = Tuner(QUICK, folder=tmp_path, run=run)
+    for measured in (1, 2, 3, 3):
+        verdict = tune(bundle, TuningOptions(), tuning)
+        assert (len(ran), verdict.settled, verdict.kept) == (measured, len(ran) == 3, True)
+        assert tune(bundle, TuningOptions(), tuning).how == "stored", "for ten minutes it is good"
+        (file,) = (tmp_path / "tuning").glob("*.json")
+        os.utime(file, (0, 0))
+
+
 def test_a_damaged_verdict_is_measured_again(bundle, tmp_path):
     run = Counting()
     tuning = Tuner(QUICK, folder=tmp_path, run=run)

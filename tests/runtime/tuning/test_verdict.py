@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -30,6 +31,14 @@ def test_the_champion_is_chosen_and_the_reason_given():
     assert verdict.in_order() == (FAST, SLOW)
     described = {one["candidate"]: one["refused"] for one in verdict.describe()["candidates"]}
     assert described[LAME.label] == "x.ekb: crashed with SIGILL"
+
+
+def test_the_reason_is_true_where_another_takes_less_and_where_it_is_open():
+    tried = (replace(TRIED[0], p50_ms=7.03), replace(TRIED[1], p50_ms=6.8))
+    assert choose_verdict(tried, FAST, None).why == "none is surely faster: 7.03 ms, the next takes 6.8 ms"
+    unsettled = choose_verdict(TRIED, FAST, None, settled=False)
+    assert unsettled.why.endswith("3.9 ms; the board was busy or it was close, so a later opening measures again")
+    assert not unsettled.settled
 
 
 def test_a_slower_one_that_fits_into_memory_is_taken():
