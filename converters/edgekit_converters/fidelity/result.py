@@ -121,7 +121,7 @@ class OutputDrift:
 
         With e = `spread_error`:
 
-        - "classes": `agreement`, the share of items with another best class; also `offset` where one nearly always wins;
+        - "classes": `agreement`, the share of items with another best class; also `offset` where one always wins;
         - "numbers": `spread`, e itself. "probabilities": `variance`, e^2, which is 1 - R^2;
         - "vector": `cosine`, 1 - cosine; `channel`, the same of the worst channel; and where nine tenths of the power
           are the same for every item, `offset`, the same of what is left without that. Of noise alone cos = 1 / sqrt(1
