@@ -7,8 +7,9 @@ Rules:
 - an entry that another user could have written (`strict_modes`) is not there, and nothing is put beside it;
 - a store may forget at any time and never fails a build: what cannot be read is not there, what cannot be written is
   made again next time;
-- an entry is written beside its name and moved there, and carries a checksum: two builds at once, a full disk or a
-  power cut leave whole entries or none;
+- an entry is written beside its name and moved there, and is sealed under its key (`sealed`): two builds at once, a
+  full disk or a power cut leave whole entries or none, and an entry that was put under another key is none;
+- what was stored is read as data: what its reader does not take, or what cannot be, such as NaN, is made again;
 - the least recently used entries go when the folder grows over its bound; so does what an interrupted build left and
   no build resumed.
 
@@ -28,16 +29,14 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol, TypeVar
 
-import xxhash
-
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.engines import ENGINES
-from edgekit_runtime.errors import BundleError
+from edgekit_runtime.sealed import SEAL_BYTES, is_sealed, seal
 from edgekit_runtime.strict_modes import first_unsafe, read_own
 from edgekit_runtime.whole_file import write_cache
 
 __all__ = ["NO_STORE", "DiskStore", "StageStore", "cached_json", "code_digest", "default_folder", "get_json", "key"]
-__all__ += ["put_json", "unfinished_folder"]
+__all__ += ["kept", "put_json", "unfinished_folder"]
 
 T = TypeVar("T")
 
@@ -60,7 +59,9 @@ _TOOLS = (
 _GIB = 1 << 30
 _SUFFIX, _PARTIAL = ".entry", ".partial"
 _UNFINISHED = ".unfinished"
-_MAGIC = b"edgekit1"
+_MAGIC = b"edgekit2"
+_HEAD = len(_MAGIC) + SEAL_BYTES
+_MOST = 1e100  # no square, sum or ratio of what a network computes is larger
 _STALE_S = 3600.0  # a partial file older than this belongs to a build that is no more
 _ABANDONED_S = 14 * 86_400.0
 
@@ -108,8 +109,8 @@ class DiskStore:
         stored = read_own(path, self._max_bytes)
         if stored is None:
             return None
-        data = stored[len(_MAGIC) + 16 :]
-        if stored[: len(_MAGIC) + 16] != _MAGIC + xxhash.xxh3_128_digest(data):
+        data = stored[_HEAD:]
+        if stored[: len(_MAGIC)] != _MAGIC or not is_sealed(stored[len(_MAGIC) : _HEAD], key.encode(), data):
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
@@ -119,7 +120,7 @@ class DiskStore:
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
-        size = len(data) + len(_MAGIC) + 16
+        size = len(data) + _HEAD
         if size > self._max_bytes:
             return
         if unsafe := first_unsafe(self._folder):
@@ -127,7 +128,7 @@ class DiskStore:
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_cache(path, [_MAGIC + xxhash.xxh3_128_digest(data), data])
+            write_cache(path, [_MAGIC + seal(key.encode(), data), data])
         except OSError as error:
             self.failure = f"{self._folder}: {error.strerror or error}"
             return
@@ -176,13 +177,26 @@ class DiskStore:
                     Path(path).unlink()
 
 
-def get_json(store: StageStore, name: str, kind: type[T]) -> T | None:
-    """What `put_json` kept there; None where it is not there, or is none of this kind."""
+def kept(store: StageStore, name: str, read: Callable[[bytes], T | None]) -> T | None:
+    """What `read` makes of the bytes there; None where there are none, or none that it takes."""
     stored = store.get(name)
     try:
-        return None if stored is None else _read(kind, stored)
-    except (BundleError, ValueError):
+        return None if stored is None else read(stored)
+    except Exception:  # noqa: BLE001 - whatever they are, they are made again
         return None
+
+
+def get_json(store: StageStore, name: str, kind: type[T], fits: Callable[[T], bool] | None = None) -> T | None:
+    """What `put_json` kept there; None for nothing, and for what is none of this kind or cannot be.
+
+    fits: whether the value can have been made here.
+    """
+
+    def read(stored: bytes) -> T | None:
+        value = _read(kind, stored, parse_float=_number, parse_constant=_constant)
+        return value if fits is None or fits(value) else None
+
+    return kept(store, name, read)
 
 
 def put_json(store: StageStore, name: str, value: Any) -> bytes:
@@ -192,17 +206,32 @@ def put_json(store: StageStore, name: str, value: Any) -> bytes:
     return data
 
 
-def cached_json(store: StageStore, name: str, kind: type[T], made: Callable[[], T]) -> T:
-    """What is kept under that name, or what `made` gives now.
+def cached_json(
+    store: StageStore, name: str, kind: type[T], made: Callable[[], T], fits: Callable[[T], bool] | None = None
+) -> T:
+    """What is kept under that name, as of `get_json`, or what `made` gives now.
 
     A person's own function is no part of the name.
     """
-    found = get_json(store, name, kind)
+    found = get_json(store, name, kind, fits)
     return _read(kind, put_json(store, name, made())) if found is None else found
 
 
-def _read(kind: type[T], stored: bytes) -> T:
-    return from_json(kind, json.loads(stored), "what was stored", nulls=True)
+def _read(kind: type[T], stored: bytes, **how: Any) -> T:
+    return from_json(kind, json.loads(stored, **how), "what was stored", nulls=True)
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if abs(number) > _MOST:
+        raise ValueError(f"{text} was never measured")
+    return number
+
+
+def _constant(name: str) -> float:
+    if name == "NaN":
+        raise ValueError("NaN was never measured")
+    return float(name)
 
 
 def unfinished_folder(folder: Path, key: str) -> Path:

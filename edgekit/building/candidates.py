@@ -24,7 +24,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ from edgekit.packaging import write_bundle
 from edgekit_converters import fidelity, workload
 from edgekit_converters.calibration import SourceSamples, Subset
 from edgekit_converters.choose import Candidate
-from edgekit_converters.fidelity import examine, explain, layer_histograms, worst
+from edgekit_converters.fidelity import LayerError, LayerHistogram, examine, explain, layer_histograms, worst
 from edgekit_converters.graph import open_graph
 from edgekit_converters.needs import Barrier, Runtime, barriers, read_needs
 from edgekit_converters.progress import Progress
@@ -193,10 +193,15 @@ def timer(subject: BuildSubject, store: StageStore, made: Sequence[RecipeResult]
             if one.artifact is not None
         }
 
+    def fits(stored: dict[str, tuple[float, float]]) -> bool:
+        return stored.keys() == {one.sha256 for one in existing} and all(
+            0 < p50_ms <= p95_ms < math.inf for p50_ms, p95_ms in stored.values()
+        )
+
     @cache
     def times() -> dict[str, tuple[float, float]]:
         name = key("times", sorted(one.sha256 for one in existing), _machine(), to_json(subject.contract))
-        return cached_json(store, name, dict[str, tuple[float, float]], taken)
+        return cached_json(store, name, dict[str, tuple[float, float]], taken, fits)
 
     def timed(one: RecipeResult) -> Estimate:
         p50_ms, p95_ms = times()[one.sha256]
@@ -214,11 +219,15 @@ def workstation(store: StageStore, made: Sequence[RecipeResult]) -> Callable[[Re
         artifacts = [(one.recipe.format, one.artifact.data, one.recipe.precision) for one in fit if one.artifact]
         return {one.sha256: times for one, times in zip(fit, time_here(artifacts), strict=True)}
 
+    def fits(stored: dict[str, HostTimes]) -> bool:
+        measured = [ms for each in stored.values() for ms in (each.ms, each.reference_ms)]
+        return stored.keys() == {one.sha256 for one in fit} and all(0 < ms < math.inf for ms in measured)
+
     @cache
     def times() -> dict[str, HostTimes]:
         name = key("workstation", sorted(one.sha256 for one in fit), _machine())
         try:
-            return cached_json(store, name, dict[str, HostTimes], taken)
+            return cached_json(store, name, dict[str, HostTimes], taken, fits)
         except EdgekitError:  # an input of any size, a busy machine, an engine that refuses what another takes
             return {}
 
@@ -338,6 +347,9 @@ def allowance_mb(estimated: int | None, bundle_bytes: int, measured_mb: float | 
 class _Peak:
     mb: float | None
 
+    def is_possible(self) -> bool:
+        return self.mb is None or 0 < self.mb < math.inf
+
 
 @dataclass(frozen=True)
 class _InstallMeasurement:
@@ -357,7 +369,7 @@ class _InstallMeasurement:
         name = key(
             "memory", self.draft.digests, body["contract"], entry.blob, engine, version, self.manifest.target.threads
         )
-        return cached_json(self.store, name, _Peak, lambda: _Peak(self._measured(entry, engine))).mb
+        return cached_json(self.store, name, _Peak, lambda: _Peak(self._measured(entry, engine)), _Peak.is_possible).mb
 
     def _measured(self, entry: ArtifactEntry, engine: str) -> float | None:
         with TemporaryDirectory(prefix="edgekit-") as folder:
@@ -392,14 +404,65 @@ def evidence(made: RecipeResult, subject: BuildSubject, workspace: Workspace, pr
     if made.recipe.needs_calibration:
         sets = (subject.sets.calibration_digest, subject.sets.evaluation_digest)
         name = key("layers", made.sha256, made.recipe.format, subject.source.sha256, *sets)
-        record.update(
-            cached_json(subject.store, name, dict[str, Any], lambda: _layers(made, subject, workspace, progress))
+        found = cached_json(
+            subject.store,
+            name,
+            _LayerEvidence,
+            lambda: _layers(made, subject, workspace, progress),
+            _LayerEvidence.is_possible,
         )
+        record |= found.as_json()
     record["disagreements"] = shown(made.differing, subject.sets.evaluation, subject.contract)
     return record
 
 
-def _layers(made: RecipeResult, subject: BuildSubject, workspace: Workspace, progress: Progress) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _LayerCause:
+    """A `Cause`, with evidence of any kind."""
+
+    layer: str
+    code: str
+    what: str
+    evidence: dict[str, Any]
+    remedy: str
+    loss_db: float
+    float_layers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _LayerEvidence:
+    """set, items: what the layers were compared on. unexplained: why they were not, else empty."""
+
+    set: str = ""
+    items: int = 0
+    layers: tuple[LayerError, ...] = ()
+    causes: tuple[_LayerCause, ...] = ()
+    histograms: tuple[LayerHistogram, ...] = ()
+    unexplained: str = ""
+
+    def is_possible(self) -> bool:
+        return self.items >= 0 and all(
+            len(one.edges) == len(one.original) + 1 == len(one.quantized) + 1
+            and all(low <= high for low, high in pairwise(one.edges))
+            and math.isfinite(one.edges[0] + one.edges[-1])
+            for one in self.histograms
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        shown: dict[str, Any] = {
+            "layers": [finite(asdict(error)) for error in self.layers],
+            "causes": [finite(asdict(cause)) for cause in self.causes],
+            "histograms": [
+                finite({"layer": h.layer, "edges": h.edges, "original": h.original, "artifact": h.quantized})
+                for h in self.histograms
+            ],
+        }
+        if self.unexplained:
+            return shown | {"unexplained": self.unexplained}
+        return shown | {"layers_from": {"set": self.set, "items": self.items}}
+
+
+def _layers(made: RecipeResult, subject: BuildSubject, workspace: Workspace, progress: Progress) -> _LayerEvidence:
     """Layer by layer against the float file of the same format.
     Where channels were equalised, against the float file after that, which answers the same with other values inside.
     """
@@ -419,16 +482,9 @@ def _layers(made: RecipeResult, subject: BuildSubject, workspace: Workspace, pro
         errors, causes = case.errors, explain(case)
         histograms = layer_histograms(original, answer, feeds, worst(errors, _WORST), limit=_SAMPLES)
     except (EdgekitError, ValueError, KeyError, IndexError) as error:
-        return {"layers": [], "causes": [], "histograms": [], "unexplained": str(error) or type(error).__name__}
-    return {
-        "layers_from": {"set": items, "items": len(feeds)},
-        "layers": [finite(asdict(error)) for error in errors],
-        "causes": [finite(asdict(cause)) for cause in causes],
-        "histograms": [
-            finite({"layer": h.layer, "edges": h.edges, "original": h.original, "artifact": h.quantized})
-            for h in histograms
-        ],
-    }
+        return _LayerEvidence(unexplained=str(error) or type(error).__name__)
+    described = tuple(_LayerCause(**{**vars(cause), "evidence": dict(cause.evidence)}) for cause in causes)
+    return _LayerEvidence(items, len(feeds), tuple(errors), described, tuple(histograms))
 
 
 def _items(subject: BuildSubject, workspace: Workspace, form: str) -> tuple[str, list[list[NDArray[Any]]]]:

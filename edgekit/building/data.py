@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +30,10 @@ from edgekit_converters.errors import CalibrationError, UnlabelledError
 from edgekit_converters.fidelity import Reference
 from edgekit_converters.progress import Progress
 from edgekit_converters.sources import SourceModel
-from edgekit_converters.store import StageStore, cached_json
+from edgekit_converters.store import StageStore, cached_json, kept
 from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
+from edgekit_runtime.contract.taken import taken
 
 __all__ = ["Opener", "Sets", "cached_reference", "cached_survey", "key", "open_sets", "survey_digest", "unused_labels"]
 
@@ -230,7 +230,11 @@ def cached_survey(store: StageStore, dataset: Dataset, contract: Contract, progr
     if files is None:
         return survey(dataset, progress)
     name = key("survey", files, to_json(contract), dataset.name)
-    return cached_json(store, name, Survey, lambda: survey(dataset, progress))
+    return cached_json(store, name, Survey, lambda: survey(dataset, progress), _is_whole)
+
+
+def _is_whole(found: Survey) -> bool:
+    return found.items == len(found.digests) == len(found.labels)
 
 
 def survey_digest(found: Survey, left_out: frozenset[str] = frozenset()) -> str:
@@ -239,15 +243,26 @@ def survey_digest(found: Survey, left_out: frozenset[str] = frozenset()) -> str:
     return key("items", [[digest, label] for digest, label in items if digest not in left_out])
 
 
-def cached_reference(store: StageStore, name: str, made: Callable[[], Reference]) -> Reference:
+def cached_reference(store: StageStore, name: str, contract: Contract, made: Callable[[], Reference]) -> Reference:
     """The original's answers. Labels that are arrays go with them."""
-    stored = store.get(name)
-    if stored is not None:
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            return _reference(stored)
-    stored = _reference_bytes(made())
-    store.put(name, stored)
-    return _reference(stored)
+    outputs = contract.of_caller.outputs
+
+    def read(stored: bytes) -> Reference | None:
+        found = _reference(stored)
+        for answer in found.outputs:
+            if answer.keys() != {output.name for output in outputs}:
+                return None
+            for output in outputs:
+                taken(output, answer[output.name])
+        columns = (found.labels, found.best, found.digests)
+        return found if all(one is None or len(one) == len(found) for one in columns) else None
+
+    found = kept(store, name, read)
+    if found is None:
+        stored = _reference_bytes(made())
+        store.put(name, stored)
+        found = _reference(stored)
+    return found
 
 
 def _reference_bytes(found: Reference) -> bytes:

@@ -338,7 +338,13 @@ class Maker:
             places = subject.indexes or range(len(subject.reference))
             return _Comparison(found, tuple({**item, "index": places[item["index"]]} for item in watcher.differing))
 
-        found = cached_json(subject.evaluation_store, name, _Comparison, compared)
+        def fits(stored: _Comparison) -> bool:
+            indexes = [item.get("index") for item in stored.differing]
+            return stored.fidelity.is_possible and all(
+                type(one) is int and 0 <= one < len(subject.sets.evaluation) for one in indexes
+            )
+
+        found = cached_json(subject.evaluation_store, name, _Comparison, compared, fits)
         # What the store knows was found for these bytes; which layers are float is the plan's to say.
         measured = replace(found.fidelity, repaired=tuple(sorted(artifact.plan.float_layers)))
         if recipe.precision == "float32" and not recipe.finished and measured.likeness < ALIKE:
@@ -374,7 +380,13 @@ class Maker:
             verdicts = fidelity.odd_inputs(artifact, self.subject.contract)
             return {verdict.name: verdict.what for verdict in verdicts if not verdict.ok}
 
-        return cached_json(self.subject.store, name, dict[str, str], failed)
+        return cached_json(
+            self.subject.store,
+            name,
+            dict[str, str],
+            failed,
+            lambda stored: stored.keys() <= fidelity.ODD_SAMPLES.keys(),
+        )
 
 
 def _attempt(recipe: Recipe, work: Callable[[], RecipeResult]) -> tuple[RecipeResult, bool]:

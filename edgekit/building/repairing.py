@@ -211,7 +211,15 @@ def search_record(story: dict[str, Any], found: Fidelity, max_drop: float) -> di
 
 def _remembered(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s: float) -> dict[str, Any] | None:
     """The story of an earlier build's search, where that one had as much time or needed no more."""
-    known = get_json(maker.subject.evaluation_store, _name(maker, made, limits), dict[str, Any])
+
+    def fits(stored: dict[str, Any]) -> bool:
+        from_json(QuantizationPlan, stored["plan"], "the plan")
+        targets.recipe(stored["recipe"])
+        kinds: dict[str, Any] = {"why": str, "what": str, "met": bool, "cut_short": bool, "tried": list}
+        of_kinds = all(isinstance(stored[name], kind) for name, kind in kinds.items())
+        return of_kinds and isinstance(stored["budget_s"], (int, float))
+
+    known = get_json(maker.subject.evaluation_store, _name(maker, made, limits), dict[str, Any], fits)
     return known if known is not None and (not known["cut_short"] or known["budget_s"] >= budget_s) else None
 
 

@@ -158,7 +158,9 @@ def _opened(request: BuildRequest, store: StageStore, progress: Progress) -> Bui
     metric = fidelity.named_metric(request.metric, contract.of_caller, joined) if request.metric else None
     sets = open_sets(request, Opener(contract, store, progress, source))
     name = key("reference", source.sha256, to_json(contract), sets.evaluation_digest)
-    reference = cached_reference(store, name, lambda: fidelity.reference(source, contract, sets.evaluation, progress))
+    reference = cached_reference(
+        store, name, contract, lambda: fidelity.reference(source, contract, sets.evaluation, progress)
+    )
     _check_same(sets, reference)
     _check_answerable(source, contract, sets, store, progress)
     contract, guesses = contract_file.settle(contract, reference.outputs, contract_file.stated_keys(file, source))

@@ -67,7 +67,10 @@ class Teacher:
         part = Subset(given, list(range(len(given))) if chosen is None else chosen)
         name = key("teacher", self.source.sha256, to_json(self.contract), survey_digest(found), chosen)
         return cached_reference(
-            opener.store, name, lambda: fidelity.reference(self.source, self.contract, part, opener.progress)
+            opener.store,
+            name,
+            self.contract,
+            lambda: fidelity.reference(self.source, self.contract, part, opener.progress),
         )
 
     def items(self, opener: Opener, path: str, chosen: list[int]) -> Iterator[NDArray[Any]]:
@@ -240,7 +243,8 @@ def _distill(path: Path, bench: Bench) -> Any:
             matters = importance(network, channels, bench.data, bench.options)
             return [int(one) for one in choose_by_width(channels, matters, width)]
 
-        leaving = np.array(cached_json(bench.store, key("width", bench.options.key), list[int], chosen), np.int64)
+        name = key("width", bench.options.key)
+        leaving = np.array(cached_json(bench.store, name, list[int], chosen, partial(_are_some, channels)), np.int64)
     new = request.width is not None and request.start == "new"
     student = without(network, channels, leaving, seed=request.seed, new=new)
     opener = Opener(bench.subject.contract, bench.store, bench.progress, bench.subject.source)
@@ -302,6 +306,10 @@ def _logits(answers: fidelity.Reference, kind: str) -> NDArray[np.float32]:
     return values.astype(np.float32)
 
 
+def _are_some(channels: Any, stored: list[int]) -> bool:
+    return len({*stored} & {*range(channels.count)}) == len(stored)
+
+
 def _prune(path: Path, bench: Bench) -> Any:
     from edgekit_converters.compress.channels import trace, without
     from edgekit_converters.compress.float_training import FloatRun, train_float
@@ -314,7 +322,11 @@ def _prune(path: Path, bench: Bench) -> Any:
     network = replace(open_network(path), numbers=bench.data.kind != "classes")
     channels = trace(network)
     planned = cached_json(
-        bench.store, key("prune", bench.options.key), list[int], lambda: _leaving(network, channels, bench)
+        bench.store,
+        key("prune", bench.options.key),
+        list[int],
+        lambda: _leaving(network, channels, bench),
+        partial(_are_some, channels),
     )
     leaving = np.array(planned, np.int64)
     gone = np.zeros(channels.count, bool)

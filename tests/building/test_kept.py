@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 from edgekit.building.data import cached_reference, cached_survey, key, survey_digest
 from edgekit_converters.calibration import RandomDataset
-from edgekit_converters.fidelity import Reference
+from edgekit_converters.fidelity import Fidelity, Reference
+from edgekit_converters.fidelity.result import Score
 from edgekit_converters.store import DiskStore, cached_json
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 
@@ -35,16 +37,55 @@ def test_what_cannot_be_read_is_made_again(tmp_path):
         assert cached_json(store, key("a"), int, never) == 3
 
 
+@pytest.mark.parametrize("number", ["NaN", "1e308", "-1e308", "1e999", "[" * 100_000])
+def test_numbers_that_nothing_measures_are_made_again(tmp_path, number):
+    store = DiskStore(tmp_path)
+    store.put(key("a"), f'{{"agreement": {number}}}'.encode())
+    assert cached_json(store, key("a"), dict[str, float], lambda: {"agreement": 0.9}) == {"agreement": 0.9}
+    assert cached_json(store, key("a"), dict[str, float], never) == {"agreement": 0.9}
+
+
+def test_what_was_made_is_kept_out_where_it_is_nan_and_still_given(tmp_path):
+    store = DiskStore(tmp_path)
+    assert np.isnan(cached_json(store, key("a"), float, lambda: float("nan")))
+    assert cached_json(store, key("a"), float, lambda: 1.0) == 1.0
+
+
+def test_a_value_that_does_not_fit_is_made_again(tmp_path):
+    store = DiskStore(tmp_path)
+    store.put(key("a"), b"-5")
+    assert cached_json(store, key("a"), int, lambda: 3, (0).__le__) == 3
+    assert cached_json(store, key("a"), int, never, (0).__le__) == 3
+
+
+POSSIBLE = Fidelity(100, "top1", 0.9, 0.8, 0.1, (0.0, 0.2), 0.95, 0.99, 30.0, 1.0, 0.5, "litert")
+IMPOSSIBLE = {
+    "agreement": (-5.0, 1.5, float("nan")), "cosine": (-5.0, 1.1, float("nan")), "items": (0, -1),
+    "not_finite": (-1, 101), "quantized_macs": (-0.5, 2.0), "quantized_weights": (-0.5, 2.0),
+    "scores": ((Score("top1", 0.9, -5.0, 0.1, (0.0, 0.2)),), (Score("map", 7.0, 0.9, 0.1, (0.0, 0.2)),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in IMPOSSIBLE.items() for value in values])
+def test_a_comparison_that_cannot_be_is_known(name, value):
+    assert POSSIBLE.is_possible
+    assert replace(
+        POSSIBLE, cosine=-1.0, sqnr_db=None, scores=(Score("mae", 7.0, 9.0, 2.0, (0.0, 3.0), False),)
+    ).is_possible
+    assert not replace(POSSIBLE, **{name: value}).is_possible
+
+
 LABELS = {"none": None, "classes": (1, 0), "numbers": (0.5, 1.5), "boxes": (np.zeros((2, 5)), np.ones((0, 5)))}
 
 
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 def test_the_originals_answers_come_back(tmp_path, labels):
-    outputs = tuple({"y": np.array([n, 2], np.float32), "z": np.arange(n + 1, dtype=np.int64)} for n in range(2))
+    outputs = tuple({"y": np.array([n, 2], np.float32), "z": np.arange(n, n + 3, dtype=np.int64)} for n in range(2))
+    contract = replace(CONTRACT, outputs=(*CONTRACT.outputs, OutputContract("z", (3,), "int64")))
     made = Reference(outputs, labels, (1, 0), ("d1", "d2"))
     store = DiskStore(tmp_path)
-    cached_reference(store, key("r"), lambda: made)
-    found = cached_reference(store, key("r"), never)
+    cached_reference(store, key("r"), contract, lambda: made)
+    found = cached_reference(store, key("r"), contract, never)
     assert (found.best, found.digests) == (made.best, made.digests)
     for before, after in zip(made.outputs, found.outputs, strict=True):
         assert before.keys() == after.keys()

@@ -39,7 +39,7 @@ def test_no_store_remembers_nothing():
     assert NO_STORE.get(A) is None
 
 
-@pytest.mark.parametrize("damage", [b"", b"short", b"edgekit1" + bytes(16) + b"changed"])
+@pytest.mark.parametrize("damage", [b"", b"short", b"edgekit2" + bytes(16) + b"changed"])
 def test_a_damaged_entry_is_not_there_and_goes_away(tmp_path: Path, damage: bytes):
     store = DiskStore(tmp_path)
     store.put(A, b"content")
@@ -47,6 +47,13 @@ def test_a_damaged_entry_is_not_there_and_goes_away(tmp_path: Path, damage: byte
     entry.write_bytes(damage)
     assert store.get(A) is None
     assert not entry.exists()
+
+
+def test_an_entry_that_was_put_under_another_key_is_not_there(tmp_path: Path):
+    store = DiskStore(tmp_path)
+    store.put(A, b"of a")
+    (tmp_path / f"{A}.entry").rename(tmp_path / f"{B}.entry")
+    assert store.get(B) is None
 
 
 def test_a_truncated_entry_is_not_there(tmp_path: Path):

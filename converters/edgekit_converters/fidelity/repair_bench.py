@@ -121,7 +121,9 @@ class WorkspaceBench:
         what = "noise" if self._contract is None else "noise of boxes"
         name = key(what, recipe, to_json(plan), samples, *self._identity)
         if name not in self._seen:
-            self._seen[name] = cached_json(self._store, name, float, lambda: self._measured(recipe, plan, samples))
+            self._seen[name] = cached_json(
+                self._store, name, float, lambda: self._measured(recipe, plan, samples), (0.0).__le__
+            )
         return self._seen[name]
 
     def _measured(self, recipe: str, plan: QuantizationPlan, samples: int) -> float:

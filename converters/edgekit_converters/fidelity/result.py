@@ -36,6 +36,10 @@ ROUNDING_DB = 80.0
 _ROUNDED_SPREAD = 1e-3  # of what an answer varies by: beside a common offset rounding is more
 
 
+_SHARES = ("top1", "top5", "f1", "map", "map50")
+_SLACK = 1e-6  # a cosine in floats
+
+
 @dataclass(frozen=True)
 class Share:
     """A share of `items`, 0..1, with its 95 % interval."""
@@ -267,6 +271,26 @@ class Fidelity:
     judged_apart: bool = True
     folds: int = 0
     top_scores: tuple[int, ...] | None = None
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a comparison can have come to this; what was read from a file may say anything."""
+        shares = [self.agreement, self.quantized_macs, self.quantized_weights]
+        cosines = [self.cosine, *(output.cosine for output in self.outputs)]
+        errors = [error for output in self.outputs for error in (output.worst, output.spread_error)]
+        for output in self.outputs:
+            of_classes = (output.agreement, output.agreement_top5, output.agreement_sure)
+            shares += [share.value for share in of_classes if share is not None]
+        if self.decisions is not None:
+            shares.append(self.decisions.agreement)
+        shares += [side for one in self.scores if one.metric in _SHARES for side in (one.original, one.artifact)]
+        return (
+            0 <= self.not_finite <= self.items
+            and self.items > 0
+            and all(share is None or -_SLACK <= share <= 1 + _SLACK for share in shares)
+            and all(abs(cosine) <= 1 + _SLACK for cosine in cosines)
+            and all(error is None or error >= 0 for error in errors)
+        )
 
     @property
     def is_error(self) -> bool:

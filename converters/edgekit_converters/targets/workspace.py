@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from threading import RLock
@@ -34,7 +35,7 @@ from edgekit_converters.sources.isolated import IsolatedSource
 from edgekit_converters.sources.load import actual
 from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.tflite import FinishedTflite
-from edgekit_converters.store import NO_STORE, StageStore, key, unfinished_folder
+from edgekit_converters.store import NO_STORE, StageStore, kept, key, unfinished_folder
 from edgekit_converters.targets.artifact import (
     STATIC,
     Artifact,
@@ -129,8 +130,8 @@ class Workspace:
         with self._locks[format]:
             if (format, batch) not in self._models:
                 name = key("float-model", format, self._keys[0], *([batch] if batch != 1 else []))
-                stored = self._store.get(name)
-                if stored is None:
+                found = kept(self._store, name, partial(_float_model, format))
+                if found is None:
                     source, progress = actual(self.source), self._stages(format)
                     self._give_items(source)
                     if isinstance(source, IsolatedSource):
@@ -139,7 +140,8 @@ class Workspace:
                     else:
                         stored = convert_float_model(source, format, batch, progress)
                     self._store.put(name, stored)
-                self._models[format, batch] = float_model_from(stored)
+                    found = float_model_from(stored)
+                self._models[format, batch] = found
             return self._models[format, batch]
 
     def _give_items(self, source: SourceModel) -> None:
@@ -191,9 +193,9 @@ class Workspace:
             return pack_artifact(actual(self.source), recipe)
         plan = plan or self.learnt_plan(recipe) or (STATIC if recipe.needs_calibration else QuantizationPlan())
         name = key("artifact", recipe.name, to_json(plan), *self._keys)
-        stored = self._store.get(name)
-        if stored is not None:
-            return artifact_from(stored)
+        found = kept(self._store, name, partial(_artifact, recipe))
+        if found is not None:
+            return found
         self.check_possible(recipe)
         data = self.trial(recipe, plan)
         if recipe.needs_calibration:
@@ -221,9 +223,9 @@ class Workspace:
         if recipe.format != "tflite":
             raise ConversionError("it takes any batch as it is", where=recipe.name, do="Leave --batch out")
         name = key("artifact", recipe.name, to_json(plan), *self._keys, batch)
-        stored = self._store.get(name)
-        if stored is not None:
-            return artifact_from(stored)
+        found = kept(self._store, name, partial(_artifact, recipe))
+        if found is not None:
+            return found
         model, statistics = self.float_model(recipe.format, batch), None
         if recipe.needs_calibration:
             ground = self._with_islands(recipe.format, plan)
@@ -270,21 +272,21 @@ class Workspace:
 
         first = self.ground(format)
         name = key("refined", format, list(steps), *self._keys)
-        stored = self._store.get(name)
-        if stored is None:
-            graph = apply(first.graph, steps, first.statistics, lambda: self.feeds(format), self._stages(format))
-            stored = graph.data
-            self._store.put(name, stored)
-        model = replace(first.model, data=stored)
+        graph = kept(self._store, name, partial(open_graph, format))
+        if graph is None or [layer.name for layer in graph.layers] != [layer.name for layer in first.graph.layers]:
+            data = apply(first.graph, steps, first.statistics, lambda: self.feeds(format), self._stages(format)).data
+            self._store.put(name, data)
+            graph = open_graph(format, data)
+        model = replace(first.model, data=graph.data)
         if "equalise" in steps:  # activations have other ranges now
             return self._observed(model, steps)
-        return QuantizerInput(model, open_graph(format, stored), first.statistics)
+        return QuantizerInput(model, graph, first.statistics)
 
     def _observed(self, model: FloatModel, steps: tuple[Step, ...]) -> QuantizerInput:
         graph = open_graph(model.format, model.data)
         name = key("statistics", model.format, list(steps), *self._keys)
-        stored = self._store.get(name)
-        if stored is None:
+        statistics = kept(self._store, name, Statistics.from_bytes)
+        if statistics is None:
             arrays = self.feeds(model.format)
             assert self._samples is not None
             checkpoint = None if self._scratch is None else unfinished_folder(self._scratch, name)
@@ -294,8 +296,6 @@ class Workspace:
             if statistics.settled_at is not None:
                 progress(f"ranges have settled after {statistics.settled_at} of {len(self._samples)}", 0, None)
             self._store.put(name, statistics.to_bytes())
-        else:
-            statistics = Statistics.from_bytes(stored)
         return QuantizerInput(model, graph, statistics)
 
     def _stages(self, format: str) -> Progress:  # noqa: A002
@@ -307,6 +307,16 @@ class Workspace:
             self._progress(f"{name} {stage}", done, total)
 
         return report
+
+
+def _float_model(format: str, stored: bytes) -> FloatModel | None:  # noqa: A002
+    found = float_model_from(stored)
+    return found if found.format == format else None
+
+
+def _artifact(recipe: Recipe, stored: bytes) -> Artifact | None:
+    found = artifact_from(stored)
+    return found if found.recipe == recipe else None
 
 
 def convert_float_model(source: SourceModel, format: str, batch: int, progress: Progress) -> bytes:  # noqa: A002
