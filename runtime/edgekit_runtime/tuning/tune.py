@@ -19,12 +19,14 @@ Rules:
 - what takes too much memory by an old measurement, or by one dated in the future, is measured again: one that was wrong
   must not refuse for ever;
 - a verdict is believed where no other user could have written it (`strict_modes`);
+- what cannot be kept is logged once a process, and stands in `why`: each start measures, and may choose another;
 - two processes that open at once measure one after the other, and the second finds the first one's verdict.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -49,6 +51,7 @@ from edgekit_runtime.errors import (
 )
 from edgekit_runtime.jobs import Run, ask, bundle_job
 from edgekit_runtime.memory import megabytes
+from edgekit_runtime.strict_modes import first_unsafe
 from edgekit_runtime.tuning.candidates import (
     CandidateTrial,
     TuningCandidate,
@@ -74,6 +77,8 @@ answer.
 _REFUSES_S = 600.0
 """For so long what was measured refuses, or is unsettled, and is then measured again."""
 OPENINGS = 3
+_LOG = logging.getLogger("edgekit_runtime.tuning")
+_SAID: set[Path] = set()
 _CHANCES = 2
 """How often a candidate is tried whose child others end."""
 _MOST_CHILDREN = 8
@@ -144,6 +149,21 @@ def tune(bundle: Bundle, wanted: TuningOptions, tuning: Tuner | None = None) -> 
         return _known(bundle, offer, tuning, file) or _measure(bundle, offer, tuning, file)
 
 
+def _unkept(verdict: TuningVerdict, offer: Sequence[TuningCandidate], file: Path) -> TuningVerdict:
+    """The verdict, with the reason why the next start measures again, which is logged once."""
+    unsafe = first_unsafe(file)
+    why = f"{unsafe.where}: {unsafe.what}" if unsafe else f"{file.parent} cannot be written"
+    if file.parent not in _SAID:
+        _SAID.add(file.parent)
+        several = len({one.blob for one in offer}) > 1
+        same = "pass pin='primary' to run the same artifact each time, " if several else ""
+        _LOG.warning(
+            "each start measures for seconds and may choose another way to run the model: the choice is not kept (%s). "
+            "Name a folder that lasts with EDGEKIT_STATE_DIR, %sor set EDGEKIT_TUNE=off", why, same,
+        )  # fmt: skip
+    return replace(verdict, why=f"{verdict.why}; not kept, so each start measures: {why}")
+
+
 def _known(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, file: Path) -> TuningVerdict | None:
     """What was measured before; None where it must be measured.
     Raises MemoryExceeded where nothing fits, by what was measured lately.
@@ -188,7 +208,8 @@ def _measure(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, fi
     verdict = choose_verdict(tried, champion, tuning.memory_mb, settled)
     if verdict is None:
         raise _nothing_passed(bundle, tried, tuning.memory_mb)
-    return replace(verdict, seconds=seconds, kept=kept, openings=openings)
+    verdict = replace(verdict, seconds=seconds, kept=kept, openings=openings)
+    return verdict if kept or everything is None else _unkept(verdict, offer, file)
 
 
 def _is_busy() -> bool:

@@ -143,6 +143,32 @@ def test_a_folder_that_cannot_be_written_only_means_measuring_again(bundle, tmp_
     assert (verdict.how, verdict.kept) == ("measured", False)
 
 
+@pytest.mark.parametrize("pin", [None, "primary"])
+@pytest.mark.parametrize("state", ["read-only", "others may write"])
+def test_what_each_start_measures_anew_is_said_once_with_what_to_do(bundle, tmp_path, caplog, monkeypatch, state, pin):
+    monkeypatch.setattr(sys.modules["edgekit_runtime.tuning.tune"], "_SAID", set())
+    folder = Path("/proc/1/task") if state == "read-only" else tmp_path
+    if state != "read-only":
+        (tmp_path / "tuning").mkdir()
+        (tmp_path / "tuning").chmod(0o777)
+    tuning = Tuner(QUICK, folder=folder, run=while_time_stands_still)
+    for _ in range(2):
+        verdict = tune(bundle, TuningOptions(threads=1, pin=pin), tuning)
+        assert (verdict.how, verdict.kept) == ("measured", False)
+        assert "; not kept, so each start measures: " in verdict.why
+    (said,) = [record.getMessage() for record in caplog.records if "each start measures" in record.getMessage()]
+    assert "EDGEKIT_STATE_DIR" in said
+    several = len({one.blob for one in offered_candidates(bundle, TuningOptions(threads=1, pin=pin))}) > 1
+    assert ("pin='primary'" in said) == several
+    assert ("cannot be written" if state == "read-only" else "other users may write to it") in said
+
+
+def test_what_is_kept_is_spoken_of_by_nobody(bundle, tmp_path, caplog):
+    for _ in range(2):
+        verdict = tune(bundle, TuningOptions(threads=1), Tuner(QUICK, folder=tmp_path, run=while_time_stands_still))
+    assert (verdict.how, "not kept" in verdict.why, caplog.records) == ("stored", False, [])
+
+
 def test_two_that_open_at_once_measure_once(bundle, tmp_path):
     run = Counting()
     tuning = Tuner(QUICK, folder=tmp_path, run=run)
