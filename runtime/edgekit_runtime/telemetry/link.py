@@ -9,7 +9,9 @@ Rules:
   refused, no-answer, lost, taken-over, too-large, forbidden (MQTT 5: what the broker lets this end neither publish nor
   receive); `said` is the broker's own reason, where it gave one;
 - MQTT 5 bounds a packet both ways: the broker drops what is above `most_bytes`, and nothing goes out above the broker's
-  bound, for which it would end the connection.
+  bound, for which it would end the connection;
+- a bound that the broker does not name is learnt: by "Packet too large", by an answer to a message that is none, or by
+  _HANG_UPS connections in a row that end at once after a message. One such goes out again after a pause that doubles.
 
     link = Link(Broker.parse("mqtts://user:secret@broker:8883"), "porch-1", Handlers(on_up, on_message), ("a/b",))
     while not done:
@@ -60,6 +62,11 @@ RECEIVE_MAXIMUM = 20
 MOST_PACKET_BYTES = 64 * 1024
 _PACKET_OVERHEAD = 16  # fixed header, length of the topic, packet id, no properties
 _READS = 100
+_HANG_UPS = 3
+_AT_ONCE_S = 3.0  # after a message went out
+_PAUSE_S, _MOST_PAUSE_S = 60.0, 3600.0
+_PACKET_TOO_LARGE = 0x95  # MQTT 5's reason code
+_GARBLED = 2  # paho's MQTT_ERR_PROTOCOL
 _STEADY_S = 30.0  # a connection that lasted this long owes nothing to the failures before it
 
 
@@ -100,6 +107,16 @@ class Broker:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A message that was handed over. size: of its packet. at: when."""
+
+    topic: str
+    size: int
+    at: float
+    receipt: Callable[[bool], object] | None
 
 
 @dataclass(frozen=True)
@@ -148,6 +165,9 @@ class Link:
         self._client_id, self._handlers, self._topics = client_id, handlers, topics
         self._most_wait_s, self._most_bytes, self._most_at_once = most_wait_s, most_bytes, most_at_once
         self._broker_takes: float = math.inf
+        self._below: float = math.inf  # what it was seen to take
+        self._below_until, self._pause_s = 0.0, _PAUSE_S
+        self._suspect, self._hang_ups = 0, 0  # bytes, and how often in a row it was for them
         self._version = 5
         self._settled = self._renewing = False
         self._client: Any = None
@@ -157,7 +177,7 @@ class Link:
         self._refused = ""
         self._heard_so_far = 0
         self._handed: list[Any] = []
-        self._sent: dict[int, tuple[str, Callable[[bool], object] | None]] = {}  # message id -> of it, to its receipt
+        self._sent: dict[int, _Sent] = {}  # message id -> of it, to its receipt
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
@@ -207,7 +227,7 @@ class Link:
         """
         if not self.connected or self._client is None:
             return False
-        if len(topic.encode()) + len(payload) + _PACKET_OVERHEAD > self._broker_takes:
+        if self.is_too_large(topic, payload):
             if self.trouble != "too-large":
                 self.trouble = "too-large"
                 self.troubles["too-large"] += 1
@@ -216,8 +236,13 @@ class Link:
         if handed.rc == 0 and qos:
             self._handed = [info for info in self._handed if not info.is_published()]
             self._handed.append(handed)
-            self._sent[handed.mid] = (topic, receipt)
+            self._sent[handed.mid] = _Sent(topic, _packet_bytes(topic, payload), time.monotonic(), receipt)
         return bool(handed.rc == 0)
+
+    def is_too_large(self, topic: str, payload: bytes) -> bool:
+        """Whether the broker takes none so large, as far as is known now."""
+        size = _packet_bytes(topic, payload)
+        return size > self._broker_takes or (size >= self._below and time.monotonic() < self._below_until)
 
     @property
     def unsent(self) -> bool:
@@ -272,25 +297,36 @@ class Link:
     def _on_connect(self, client: Any, _user: Any, _flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:
             self.said = str(reason)
-            if "protocol version" in str(reason):
+            if reason.value == _PACKET_TOO_LARGE:  # the will
+                self._refused = "too-large"
+            elif "protocol version" in str(reason):
                 self._refused = "version"
             else:
                 wrong = str(reason) in ("Bad user name or password", "Not authorized")
                 self._refused = "password" if wrong else "refused"
             return
         self.connected = self._settled = True
-        self.trouble = self.said = ""
+        if time.monotonic() >= self._below_until:
+            self.trouble = self.said = ""
         self._broker_takes = getattr(properties, "MaximumPacketSize", math.inf)
         if self._topics:
             client.subscribe([(topic, 1) for topic in self._topics])
         self._handlers.up()
 
     def _on_receipt(self, _client: Any, _user: Any, mid: int, reason: Any, _properties: Any) -> None:
-        topic, receipt = self._sent.pop(mid, ("", None))
-        if topic and reason.is_failure:
-            self._is_forbidden("publish", topic, reason)
-        if receipt is not None:
-            receipt(not reason.is_failure)
+        sent = self._sent.pop(mid, None)
+        if sent is None:
+            return
+        if reason.is_failure:
+            self._is_forbidden("publish", sent.topic, reason)
+        if sent.size >= self._suspect:
+            self._hang_ups = 0
+        if sent.size >= self._below:  # it takes them by now
+            self._below, self._pause_s = math.inf, _PAUSE_S
+            if self.trouble == "too-large":
+                self.trouble = self.said = ""
+        if sent.receipt is not None:
+            sent.receipt(not reason.is_failure)
 
     def _on_subscribed(self, _client: Any, _user: Any, _mid: int, reasons: Any, _properties: Any) -> None:
         self.subscribed = True
@@ -306,6 +342,8 @@ class Link:
     def _on_disconnect(self, _client: Any, _user: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if str(reason) == "Session taken over":
             self._refused = "taken-over"
+        elif reason.value == _PACKET_TOO_LARGE:
+            self._refused = "too-large"
 
     def _on_message(self, message: Any) -> None:
         self._heard_so_far += 1
@@ -340,11 +378,16 @@ class Link:
         client = self._client
         if client is None:
             return
-        events = next((mask for key, mask in ready if key.fileobj is self._watched), 0)
+        garbled, events = False, next((mask for key, mask in ready if key.fileobj is self._watched), 0)
         if events & selectors.EVENT_READ or self._pending_or(1.0) == 0.0:
             for _ in range(_READS):  # paho reads one packet at a time
                 heard = self._heard_so_far
-                client.loop_read()
+                try:
+                    garbled = client.loop_read() == _GARBLED
+                except Exception:  # noqa: BLE001 - of paho before 2.2, for a packet that it does not know
+                    garbled = True
+                if garbled:
+                    break
                 if self._heard_so_far == heard or client.socket() is None or self._refused or self._renewing:
                     break
         if self._renewing:
@@ -355,14 +398,36 @@ class Link:
         now = time.monotonic()
         # some brokers of 3.1.1 wait for ever for the rest of a greeting that they misread
         patience_s = ANSWER_TIMEOUT_S if self._settled or self._version != 5 else FIRST_ANSWER_TIMEOUT_S
-        if client.socket() is None or self._refused:
+        if client.socket() is None or self._refused or garbled:
             # a broker of 3.1.1 may close on a version it does not know, without a word
             hung_up = "version" if self._version == 5 and not self._settled else "no-answer"
-            self._failed(self._refused or ("lost" if self.connected else hung_up))
+            word = self._refused or ("lost" if self.connected else hung_up)
+            if word in ("lost", "too-large"):
+                word = self._after_message(word, certain=garbled or word == "too-large")
+            self._failed(word)
         elif not self.connected and now - self._since > patience_s:
             self._failed("no-answer")
         elif self.connected and now - self._since > _STEADY_S:
             self._attempts = 0
+
+    def _after_message(self, word: str, *, certain: bool) -> str:
+        """The word for a connection that ended: "too-large" where it was for the largest message on its way.
+
+        certain: the broker said so, or answered with what is no answer. mosquitto's `message_size_limit` does that.
+        """
+        since = time.monotonic() - _AT_ONCE_S
+        largest = max((one for one in self._sent.values() if one.at >= since), key=lambda one: one.size, default=None)
+        if largest is None:
+            return word
+        before = self._hang_ups if largest.size >= self._suspect else 0
+        self._suspect, self._hang_ups = largest.size, _HANG_UPS if certain else before + 1
+        if self._hang_ups < _HANG_UPS:
+            return word
+        self._hang_ups -= 1  # after the pause one is enough
+        self._below, self._below_until = largest.size, time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
+        self.said = f"the broker ends the connection for {largest.size:,} bytes to {largest.topic}"
+        return "too-large"
 
     def _failed(self, word: str) -> None:
         self._drop()
@@ -373,7 +438,7 @@ class Link:
             return
         if word != "lost" or self.trouble != "forbidden":  # some brokers hang up on what they forbid
             self.trouble = word
-            if not self._refused:
+            if not self._refused and word != "too-large":
                 self.said = ""
         if not self._settled:
             self._version = 5
@@ -396,9 +461,13 @@ class Link:
             with contextlib.suppress(OSError):
                 if client.socket() is not None:
                     client.socket().close()
-        for _, receipt in lost.values():
-            if receipt is not None:
-                receipt(False)
+        for sent in lost.values():
+            if sent.receipt is not None:
+                sent.receipt(False)
+
+
+def _packet_bytes(topic: str, payload: bytes) -> int:
+    return len(topic.encode()) + len(payload) + _PACKET_OVERHEAD
 
 
 def new_client(broker: Broker, client_id: str, *, will: Will | None = None, v5: bool = True) -> Any:

@@ -307,10 +307,12 @@ class Reporter:
             if body is None:
                 continue
             payload = sealed_payload(body, Seal(spool.epoch, seq, floor, spool.dropped, n, size))
-            if not self._link.publish(f"{self._topic}/{'ev' if is_event(body) else 'm'}", payload):
+            topic = f"{self._topic}/{'ev' if is_event(body) else 'm'}"
+            if self._link.publish(topic, payload):
+                self._sent += 1
+            elif not self._link.is_too_large(topic, payload):  # that one waits, and holds up none of the others
                 self._flow.begin()
                 break
-            self._sent += 1
 
     # Events.
 

@@ -281,6 +281,28 @@ def test_a_board_that_may_not_publish_under_its_id_says_so_and_what_to_do(mqtt5,
     assert "forbidden" in caplog.text
 
 
+def test_windows_that_a_broker_takes_not_are_told_of_and_hold_up_nothing_that_it_takes(mqtt5, tmp_path, caplog):
+    """mosquitto answers the first with what MQTT 5 does not have. The event after them arrives."""
+    (tmp_path / "strict").mkdir()
+    with Mosquitto(tmp_path / "strict", "message_size_limit 250") as broker:
+        listener = Listener(broker.port, acknowledge=True)
+        reporting = reporter(broker.url, tmp_path / "s.db")
+        wait_until(lambda: reporting.stats().windows >= 8)
+        reporting._link.wake()
+        reporting._happened("warn", "small")
+        wait_until(lambda: any(topic.endswith("/ev") and b'"small"' in payload for topic, payload, _ in listener.heard))
+        wait_until(lambda: caplog.records)
+        seen = reporting.stats()
+        reporting.close(0.1)
+        listener.close()
+        log = (tmp_path / "strict" / f"mosquitto-{broker.port}.log").read_text()
+    assert (seen.connected, seen.trouble) == (True, "too-large")
+    assert re.search(r"the broker ends the connection for \d{3,4} bytes to ek/v1/porch-1/m", seen.advice)
+    assert "Raise the broker's limit" in seen.advice
+    assert "too-large" in caplog.text
+    assert log.count("as porch-1") <= 3
+
+
 @pytest.mark.parametrize("line", ["allow_anonymous false"])
 def test_a_broker_that_refuses_the_password_is_one_word(tmp_path, line):
     with Mosquitto(tmp_path, line) as broker:
