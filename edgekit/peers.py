@@ -11,7 +11,8 @@ __all__ = ["peer_of"]
 
 
 def peer_of(address: str) -> str:
-    """What one person has: an address of IPv4, the 64 bits of a network of IPv6; other text as it is."""
+    """What one person has: an address of IPv4, the 64 bits of a network of IPv6.
+    Other text as it is."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

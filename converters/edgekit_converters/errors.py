@@ -25,7 +25,11 @@ _MOST = 300
 def one_line(value: BaseException | str) -> str:
     """What another tool says in one line, cut at the end of a word.
     The exception's kind where it says nothing."""
-    return shorten(" ".join(str(value).split()), _MOST) or type(value).__name__
+    try:
+        text = str(value)
+    except Exception:  # noqa: BLE001 - another tool's exception
+        text = ""
+    return shorten(" ".join(text.split()), _MOST) or type(value).__name__
 
 
 def first_line(error: BaseException) -> str:

@@ -12,7 +12,6 @@ import queue
 import shutil
 import sys
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import IO, Any, TypeAlias
 from edgekit_converters.errors import SourceError, one_line
 from edgekit_converters.wall import Wall, build_wall
 from edgekit_runtime.children import limit_files, limit_memory, limit_processor_time
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.errors import EdgekitError, print_traceback
 from edgekit_runtime.memory import lacks_memory
 
 Waiting: TypeAlias = "queue.SimpleQueue[tuple[dict[str, Any], bytes]]"
@@ -122,7 +121,7 @@ def _serve(answers: IO[bytes], waiting: Waiting, missing: Sequence[str], bounds:
         except Exception as error:  # noqa: BLE001 - as each framework does
             explained = bounds.explain(error) or error
             if not isinstance(explained, EdgekitError):
-                traceback.print_exc()
+                print_traceback(error)
                 kind = SourceError if head["do"] in ("open", "predict") else EdgekitError  # one recipe's
                 explained = kind(f"{type(error).__name__}: {one_line(error)}", where=bounds.model, do=_LOG)
             texts = {"what": explained.what, "where": explained.where, "do": explained.do}

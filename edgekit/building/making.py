@@ -24,9 +24,7 @@ import contextlib
 import hashlib
 import io
 import queue
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -42,7 +40,7 @@ from edgekit.building.request import Board
 from edgekit.building.subject import BuildSubject
 from edgekit_converters import fidelity, targets
 from edgekit_converters.calibration import Dataset
-from edgekit_converters.errors import CalibrationError, ConversionError, MissingToolsError, SourceError
+from edgekit_converters.errors import CalibrationError, ConversionError, MissingToolsError, SourceError, one_line
 from edgekit_converters.fidelity import Fidelity, Reference
 from edgekit_converters.fidelity.repair_bench import WorkspaceBench, first_plan
 from edgekit_converters.progress import Progress
@@ -54,7 +52,7 @@ from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract import Contract
 from edgekit_runtime.contract.adapt import top
 from edgekit_runtime.contract.kinds import pictures
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.errors import EdgekitError, print_traceback
 
 __all__ = ["ALIKE", "MOST", "Maker", "RecipeResult", "Task", "Watcher", "Workers", "compare", "convert", "shown"]
 
@@ -406,8 +404,9 @@ def _attempt(recipe: Recipe, work: Callable[[], RecipeResult]) -> tuple[RecipeRe
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - a fault of ours costs this recipe, not the others
-        traceback.print_exc(file=sys.stderr)
-        return RecipeResult(recipe, failed=f"a fault of edgekit's own: {type(error).__name__}: {error}"), False
+        print_traceback(error)
+        what = f"a fault of edgekit's own: {type(error).__name__}: {one_line(error)}"
+        return RecipeResult(recipe, failed=what), False
 
 
 def _failed(error: EdgekitError, recipe: Recipe) -> RecipeResult:

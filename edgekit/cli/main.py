@@ -227,14 +227,14 @@ def _execute(arguments: list[str]) -> int:
         raise error.cause from None
     except Exception as error:  # noqa: BLE001 - the last resort: printed with its traceback
         from edgekit.errors import error_line, missing_extra
-        from edgekit_runtime.errors import EdgekitError
+        from edgekit_runtime.errors import EdgekitError, print_traceback
 
         shown = _memory_error(error, arguments) or missing_extra(error, next(iter(arguments), "")) or error
         if isinstance(shown, EdgekitError):
             shown.speak_cli()
             _report(as_json, "\n".join(map(error_line, shown.mistakes or (shown,))), shown.as_json())
             return 1
-        traceback.print_exc()
+        print_traceback(error)
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         what = f"{type(error).__name__}: {first}".removesuffix(": ")  # the rest is on stderr, in the traceback
         do = "This is a fault of edgekit's own: report it with the traceback on stderr"

@@ -1,5 +1,7 @@
 """Progress of long work on stderr.
 A bar with a rate and an ETA on a terminal, a plain line now and then elsewhere.
+
+Rule: it ends no work. A closed terminal or pipe and a full disk cost the lines alone.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
 
 from edgekit_runtime.errors import visible
 
@@ -42,8 +44,31 @@ def console_progress(stream: TextIO | None = None) -> Iterator[ConsoleProgress]:
                 stream = opened.enter_context(os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8"))
             except (OSError, ValueError, AttributeError):  # no stderr, or one that is no file
                 stream = sys.stderr or io.StringIO()
+        stream = cast(TextIO, _Stream(stream))
         bars = _bars(stream) if stream.isatty() else None
         yield PlainLines(stream) if bars is None else _Bars(opened.enter_context(bars))
+
+
+class _Stream:
+    """A stream whose reader may have gone."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def isatty(self) -> bool:
+        return not self._stream.closed and self._stream.isatty()
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def _bars(stream: TextIO) -> RichProgress | None:

@@ -28,7 +28,7 @@ from edgekit.host.api import LONG_JSON, Api, InferenceRequest, refusal
 from edgekit.host.errors import RequestError
 from edgekit.host.http1 import END_OF_HEAD, Head, HttpLimits, Response, body_length, parse_head, response_head
 
-__all__ = ["Arrival", "Connection", "Keeper", "Patience", "State", "overdue"]
+__all__ = ["Connection", "Keeper", "Patience", "PendingConnection", "State", "overdue"]
 
 State = Literal["idle", "head", "body", "busy", "skipping", "writing", "lingering"]
 _MOST_SKIPPED = 2**20
@@ -81,7 +81,7 @@ class Keeper(Protocol):
         ...
 
 
-class Arrival:
+class PendingConnection:
     """A connection that was taken, and has not spoken TLS to its end where it has to.
 
     peer: whose it is. fits: whether there was room for it.
@@ -99,7 +99,8 @@ class Arrival:
         return self._clock() - self._since
 
     def end(self) -> None:
-        """By the socket: a task that is cancelled before its transport has begun would leave that open."""
+        """Close it by its socket.
+        A task that is cancelled before its transport has begun would leave that open."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -107,8 +108,8 @@ class Arrival:
 class Connection(asyncio.BufferedProtocol):
     """Made by the server for each client that it accepts."""
 
-    def __init__(self, server: Keeper, arrival: Arrival) -> None:
-        self._server, self.arrival, self.peer = server, arrival, arrival.peer
+    def __init__(self, server: Keeper, pending: PendingConnection) -> None:
+        self._server, self.pending, self.peer = server, pending, pending.peer
         self._asked = False  # whether a whole request ever came
         self._state: State = "idle"
         self._since = self._first_byte = server.clock()
@@ -132,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._server.welcome(self)
-        if not self.arrival.fits:
+        if not self.pending.fits:
             self._refuse(RequestError(503, "too many connections", close=True))
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -40,7 +40,7 @@ from pathlib import Path
 
 from edgekit.host.access import Tokens
 from edgekit.host.api import Api
-from edgekit.host.connection import Arrival, Connection, Patience
+from edgekit.host.connection import Connection, Patience, PendingConnection
 from edgekit.host.errors import RequestError, ServeError
 from edgekit.host.http1 import HttpLimits
 from edgekit.host.models import Repository
@@ -126,7 +126,7 @@ class Server:
         self._came = self._next_turn = 0.0
         self._gone = asyncio.Event()
         self._listening: socket.socket | None = None
-        self._opening: set[Arrival] = set()
+        self._opening: set[PendingConnection] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -163,7 +163,7 @@ class Server:
     # What connections call.
 
     def welcome(self, connection: Connection) -> None:
-        self._opening.discard(connection.arrival)
+        self._opening.discard(connection.pending)
         self._connections.add(connection)
 
     def goodbye(self, connection: Connection) -> None:
@@ -216,12 +216,12 @@ class Server:
                     silent = False
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            arrival = Arrival(peer_of(str(address[0])), accepted, self.clock)
-            taken = self._make_room(arrival.peer)
-            arrival.fits = taken < self.limits.connections
+            pending = PendingConnection(peer_of(str(address[0])), accepted, self.clock)
+            taken = self._make_room(pending.peer)
+            pending.fits = taken < self.limits.connections
             if taken < self.limits.connections + _REFUSED_AT_ONCE:
-                self._opening.add(arrival)
-                arrival.task = loop.create_task(self._open(arrival))
+                self._opening.add(pending)
+                pending.task = loop.create_task(self._open(pending))
             else:
                 accepted.close()
             await asyncio.sleep(0)  # a flood of connections leaves the others their turns
@@ -229,7 +229,7 @@ class Server:
     def _make_room(self, peer: str) -> int:
         """For one more connection of this address. How many places are taken then."""
         limits = self.limits
-        taken: list[Connection | Arrival] = [*self._connections, *self._opening]
+        taken: list[Connection | PendingConnection] = [*self._connections, *self._opening]
         if len(taken) < min(limits.half_open_a_peer, limits.connections):
             return len(taken)
         waited = [one for one in taken if one.peer == peer and one.half_open]
@@ -256,15 +256,15 @@ class Server:
             self._opening.discard(longest)
         return len(taken) - 1
 
-    async def _open(self, arrival: Arrival) -> None:
+    async def _open(self, pending: PendingConnection) -> None:
         patience_s = None if self._tls is None else self.patience.head
         try:
             with contextlib.suppress(OSError):  # it went, or speaks no TLS
                 await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: Connection(self, arrival), arrival.sock, ssl=self._tls, ssl_handshake_timeout=patience_s
+                    lambda: Connection(self, pending), pending.sock, ssl=self._tls, ssl_handshake_timeout=patience_s
                 )
         finally:
-            self._opening.discard(arrival)
+            self._opening.discard(pending)
 
     async def _sweep(self) -> None:
         while True:

@@ -52,6 +52,7 @@ __all__ = [
     "errno_of",
     "from_json",
     "install_command",
+    "print_traceback",
     "sentences",
     "shorten",
     "visible",
@@ -431,6 +432,21 @@ def install_command(extra: str) -> str:
     except (PackageNotFoundError, ValueError, KeyError, AttributeError, OSError):
         pass
     return f"pip install -e '{clone}[{extra}]'" if clone else f"pip install 'edgekit-deploy[{extra}]'"
+
+
+def print_traceback(error: BaseException) -> None:
+    """Show on stderr where a fault of edgekit's own is.
+    Never raises: stderr may be closed, absent or on a full disk."""
+    import contextlib
+    import sys
+    import traceback
+
+    for stream in (sys.stderr, sys.__stderr__):
+        with contextlib.suppress(Exception):
+            assert stream is not None
+            stream.write("".join(traceback.format_exception(error)))
+            stream.flush()
+            return
 
 
 def visible(text: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import numpy as np
 import pytest
 
 from edgekit.building import BuildRequest
-from edgekit.building.making import Maker, RecipeResult, Workers
+from edgekit.building.making import Maker, RecipeResult, Workers, _attempt
 from edgekit.building.subject import open_subject
 from edgekit_converters import targets
 from edgekit_converters.progress import silent
@@ -41,3 +44,41 @@ def test_an_artifact_that_fails_on_silence_is_no_candidate(divided, tmp_path):
     assert made.artifact is None
     assert "which the float file does" in (made.failed or "")
     assert float32.failed is None
+
+
+class Full(io.StringIO):
+    def write(self, text):
+        raise OSError(28, "No space left on device")
+
+
+class UnsayableError(Exception):
+    def __str__(self):
+        raise KeyError("no words")
+
+
+def closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize(
+    "stderr", [closed, Full, lambda: None, object], ids=["closed", "full disk", "none", "no stream"]
+)
+@pytest.mark.parametrize("error", [ZeroDivisionError("by 0"), UnsayableError()], ids=["a fault", "one without words"])
+def test_a_fault_costs_its_recipe_and_not_the_build_wherever_its_traceback_goes(stderr, error, monkeypatch, capsys):
+    def fails():
+        raise error
+
+    def fallen(**streams):
+        for name, stream in streams.items():
+            monkeypatch.setattr(sys, name, stream)
+        with Workers(1, silent) as workers:
+            [(result, lasting)] = workers.run([lambda: _attempt(targets.recipe("onnx-f32"), fails)])
+        assert (result.artifact, lasting) == (None, False)
+        assert f"a fault of edgekit's own: {type(error).__name__}" in result.failed
+
+    shown = io.StringIO()
+    fallen(stderr=stderr(), __stderr__=shown)
+    assert "in fails" in shown.getvalue()
+    fallen(stderr=stderr(), __stderr__=stderr())

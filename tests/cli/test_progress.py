@@ -62,3 +62,33 @@ def test_a_line_of_its_own_is_printed_whole_and_visible(stream):
         progress("converting", 1, 2)
         progress.say(f"warning: [red] {'a long line ' * 20}\x1b[31m end")
     assert f"warning: [red] {'a long line ' * 20}\\x1b[31m end" in out.getvalue()
+
+
+class Gone(io.StringIO):
+    """A terminal, or a pipe, that is there at first."""
+
+    terminal, writes = False, 0
+
+    def isatty(self):
+        return self.terminal
+
+    def write(self, text):
+        self.writes += 1
+        if self.writes > 2:
+            raise BrokenPipeError(32, "Broken pipe")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("kind", ["gone", "terminal gone", "closed"])
+def test_who_reads_no_more_ends_no_work(kind):
+    out = Gone()
+    out.terminal = kind == "terminal gone"
+    if kind == "closed":
+        out.close()
+    done = []
+    with console_progress(out) as progress:
+        for number in range(5):
+            progress(f"stage {number}", 1, 1)
+            progress.say("a line")
+            done.append(number)
+    assert done == [0, 1, 2, 3, 4]

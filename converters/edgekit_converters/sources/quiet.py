@@ -111,8 +111,7 @@ def _redirected() -> Iterator[IO[bytes] | None]:
                 is_descriptor_2 = python_stderr.fileno() == 2
             if is_descriptor_2:
                 python_stderr.flush()
-                own = os.fdopen(os.dup(saved), "w", buffering=1, encoding="utf-8", errors="replace")
-                sys.stderr = own
+                own = sys.stderr = _own_stderr(saved)
             os.dup2(scratch.fileno(), 2)
             yield scratch
         finally:
@@ -121,7 +120,20 @@ def _redirected() -> Iterator[IO[bytes] | None]:
             if own is not None:
                 if sys.stderr is own:
                     sys.stderr = python_stderr
-                own.close()
+                with contextlib.suppress(OSError):
+                    own.flush()
+
+
+_OWN: list[IO[str]] = []
+
+
+def _own_stderr(descriptor: int) -> IO[str]:
+    """Where the process's own words go meanwhile.
+    Never closed: another thread may have taken it from `sys.stderr`."""
+    if not _OWN:
+        _OWN.append(os.fdopen(os.dup(descriptor), "w", buffering=1, encoding="utf-8", errors="replace"))
+    os.dup2(descriptor, _OWN[0].fileno(), inheritable=False)
+    return _OWN[0]
 
 
 @contextlib.contextmanager

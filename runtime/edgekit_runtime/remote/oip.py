@@ -179,7 +179,8 @@ def decode_request(body: bytes | bytearray | memoryview, header_length: str | No
 
 
 def peek_request(text: bytes | bytearray | memoryview) -> tuple[dict[str, tuple[int, ...]], int | None]:
-    """The inputs' shapes and timeout_us by a request's JSON alone, before its tensors came. Raises WireError."""
+    """The inputs' shapes and timeout_us by a request's JSON alone, before its tensors came.
+    Raises WireError."""
     value = parse_json(text, "the body")
     shapes = {}
     for position, entry in enumerate(_listed(value, "inputs")):

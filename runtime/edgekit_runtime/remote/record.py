@@ -43,7 +43,7 @@ Step = Literal["ping", "example"]
 
 WINDOW = 30
 PROVE_EVERY = 20
-"""Answers of a host that turned wrong before it is found out; a twentieth more work for one that did not."""
+"""Answers between two golden examples, and about how many of a host are wrong before that is seen."""
 PROBE_S = 0.25
 """How long after the last news a host that matters is probed."""
 STALE_S = 5.0

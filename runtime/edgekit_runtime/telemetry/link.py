@@ -110,7 +110,7 @@ class Broker:
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _PublishedMessage:
     """A message that was handed over. size: of its packet. at: when."""
 
     topic: str
@@ -177,7 +177,7 @@ class Link:
         self._refused = ""
         self._heard_so_far = 0
         self._handed: list[Any] = []
-        self._sent: dict[int, _Sent] = {}  # message id -> of it, to its receipt
+        self._sent: dict[int, _PublishedMessage] = {}  # message id -> of it, to its receipt
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
@@ -236,7 +236,7 @@ class Link:
         if handed.rc == 0 and qos:
             self._handed = [info for info in self._handed if not info.is_published()]
             self._handed.append(handed)
-            self._sent[handed.mid] = _Sent(topic, _packet_bytes(topic, payload), time.monotonic(), receipt)
+            self._sent[handed.mid] = _PublishedMessage(topic, _packet_bytes(topic, payload), time.monotonic(), receipt)
         return bool(handed.rc == 0)
 
     def is_too_large(self, topic: str, payload: bytes) -> bool:
@@ -411,7 +411,7 @@ class Link:
             self._attempts = 0
 
     def _after_message(self, word: str, *, certain: bool) -> str:
-        """The word for a connection that ended: "too-large" where it was for the largest message on its way.
+        """The word for a connection that ended: "too-large" where a message on its way was.
 
         certain: the broker said so, or answered with what is no answer. mosquitto's `message_size_limit` does that.
         """

@@ -57,6 +57,15 @@ def test_the_root_logger_is_left_as_it_was() -> None:
     assert (root.handlers, root.level) == before
 
 
+def test_who_took_stderr_while_a_tool_was_quiet_may_write_to_it_afterwards() -> None:
+    """As a thread does that prints a traceback while another one's tool ends."""
+    done = run(
+        "for n in range(3):\n with quiet():\n  taken = sys.stderr\n print(n, file=taken)\n"
+        "with quiet():\n print('again', file=taken)\n print('own', file=sys.stderr)\n os.write(2, b'noise')"
+    )
+    assert done.stderr.split() == ["0", "1", "2", "again", "own"]
+
+
 def test_two_threads_that_leave_in_any_order_give_stderr_back() -> None:
     done = run(
         "first, second = quiet(), quiet()\n"
