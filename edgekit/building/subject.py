@@ -163,7 +163,9 @@ def _opened(request: BuildRequest, store: StageStore, progress: Progress) -> Bui
     )
     _check_same(sets, reference)
     _check_answerable(source, contract, sets, store, progress)
-    contract, guesses = contract_file.settle(contract, reference.outputs, contract_file.stated_keys(file, source))
+    stated = contract_file.stated_keys(file, source)
+    labelled = reference.labels is not None
+    contract, guesses = contract_file.settle(contract, reference.outputs, stated, labelled=labelled)
     if contract.task != "classification":
         reference = replace(reference, best=None)
     metrics = fidelity.task_metrics(contract, reference.labels, metric)

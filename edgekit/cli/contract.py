@@ -52,11 +52,13 @@ def contract(model: Path, like: str | None, output: Path | None, as_json: bool, 
         what = f"the draft cannot be written: {error.strerror or error}"
         raise OutputError(what, where=str(file), do="Name another file with -o") from error
     task = contract_file.describe(source, file).task
+    guessed = "task" not in contract_file.stated_keys(file)
     if as_json:
         print_json({"file": str(file), "task": task})
         return 0
     click.echo(str(file))
     rest = "; ".join(contract_file.left_to_say(source, text))
-    click.echo(f"the task is {task}. Check each line of the draft{rest and ': ' + rest}", err=True)
+    verb = "is taken for" if guessed else "is"
+    click.echo(f"the task {verb} {task}. Check each line of the draft{rest and ': ' + rest}", err=True)
     click.echo(f"then: edgekit build {model} ...", err=True)
     return 0

@@ -18,6 +18,7 @@ from edgekit.building.subject import labels_at_chance, too_few_for
 from edgekit.errors import OutputError
 from edgekit.packaging import write_whole
 from edgekit.packaging.assemble import BundleTerms
+from edgekit_converters import contract_file, sources
 from edgekit_converters.choose import Refusal
 from edgekit_converters.errors import CalibrationError, MetricError, SourceError
 from edgekit_converters.fidelity import Reference
@@ -40,6 +41,9 @@ def request_for(tmp_path):
             data or onnx_bytes(RNG.normal(size=(4, 3)).astype(np.float32), np.zeros(3, np.float32), (-1, 4))
         )
         np.savez(tmp_path / "set.npz", x=RNG.normal(size=(120, 4)).astype(np.float32), **changes.pop("arrays", {}))
+        if changes.pop("calibrated", False):
+            np.savez(tmp_path / "calibration.npz", x=RNG.normal(size=(60, 4)).astype(np.float32))
+            changes["calibration"] = str(tmp_path / "calibration.npz")
         asked = {"profiles": ("x86-64",), "recipes": ("onnx-f32",), "evaluation": str(tmp_path / "set.npz")} | changes
         return BuildRequest(model=model, output=tmp_path / "out", **asked)
 
@@ -79,6 +83,59 @@ def test_a_guessed_classifier_is_said_in_summary_and_report(request_for):
     assert any("taken for classification, and 'y' for probabilities" in line for line in summary(report))
     assert sum(read_bundle(report.bundles[0].path).artifact().top_scores) == report.candidates[0]["fidelity"]["items"]
     assert "guessed-task" in {finding["code"] for finding in json.loads(report.report.read_text())["data"]}
+
+
+def encoder():
+    """A vector of length 1, as a text encoder ends."""
+    first, second = RNG.normal(size=(4, 64)).astype(np.float32), RNG.normal(size=(64, 256)).astype(np.float32)
+    nodes = [
+        ("MatMul", ["x", "first"], ["a"], {}),
+        ("Relu", ["a"], ["b"], {}),
+        ("MatMul", ["b", "second"], ["c"], {}),
+        ("LpNormalization", ["c"], ["y"], {"axis": -1}),
+    ]
+    return graph(nodes, [("first", first), ("second", second)], classes=256)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param('task = "classification"\n', marks=pytest.mark.slow, id="said to be scores"), None],
+    ids=[None, "drafted"],
+)
+def test_an_encoder_is_never_refused_for_its_best_value(request_for, text):
+    request = request_for(encoder(), recipes=("onnx-int8-qdq",), max_drop=0.01, repair_s=0.0, calibrated=True)
+    file = contract_file.default_file(request.model)
+    file.write_text(text or contract_file.draft(sources.load(request.model)))
+    report = build(request)
+    (candidate,) = report.candidates
+    found = candidate["fidelity"]
+    assert (found["agreement"], found["outputs"][0]["kind"]) == (None, "vector")
+    assert found["loss"] == pytest.approx(1 - found["cosine"], abs=1e-6)
+    assert found["loss_ci95"][0] < found["loss"] < found["loss_ci95"][1]
+    (bundle,) = report.bundles
+    assert read_bundle(bundle.path).manifest.contract.task == "embedding"
+    assert ("task-doubted" in {finding.code for finding in report.findings}) == (text is not None)
+    said = list(summary(report))
+    assert any("away from your model's answers (1 - cosine)" in line for line in said)
+    assert not any("agreement with your model's answers" in line for line in said)
+
+
+@pytest.mark.slow
+def test_a_forecast_is_judged_by_its_numbers(request_for):
+    weights = np.cumsum(RNG.normal(size=(4, 24)), axis=1).astype(np.float32)
+    data = graph([("MatMul", ["x", "w"], ["y"], {})], [("w", weights)], classes=24)
+    report = build(request_for(data, recipes=("onnx-int8-qdq",), max_drop=0.2, repair_s=0.0, calibrated=True))
+    (candidate,) = report.candidates
+    assert (candidate["fidelity"]["metric"], candidate["fidelity"]["agreement"]) == (None, None)
+    assert "neighbours go together" in notes(report)["guessed-task"].what
+    assert report.as_json()["bundles"][0]["decision"]["verdict"] == "undecided"
+
+
+def test_float_on_few_items_is_shipped_without_more(request_for):
+    """24 items leave an interval of 13 %, which the same arithmetic in another order does not need."""
+    decision = build(request_for(max_drop=0.01)).as_json()["bundles"][0]["decision"]
+    assert (decision["verdict"], decision["items"]) == ("ship", None)
+    assert "but for the rounding of floats" in decision["why"]
 
 
 def test_a_model_that_mixes_the_items_of_a_batch_ends_the_build(request_for):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from linear import linear
+from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters.contract_file import describe, draft, families, left_to_say
+from edgekit_converters.contract_file import describe, draft, families, left_to_say, stated_keys
 from edgekit_converters.errors import ContractFileError
+from edgekit_converters.sources import load
 from edgekit_runtime.contract import DetectionSpec
 from edgekit_runtime.tensors import TensorSpec
 
@@ -54,6 +57,77 @@ def test_a_vector_that_is_called_an_embedding_is_no_classifier_s(tmp_path):
     ids, vector = spec("input_ids", 32, dtype="int64"), spec("sentence_embedding", 64)
     contract = read(replace(linear(), inputs=(ids,), outputs=(vector,)), None, tmp_path)
     assert (contract.task, contract.embedding.output) == ("embedding", "sentence_embedding")
+
+
+IDS = [("Gather", ["words", "x"], ["embedded"], {}), ("MatMul", ["embedded", "square"], ["mixed"], {})]
+TOKENS = [*IDS, ("Relu", ["mixed"], ["tokens"], {})]
+MEAN = [("ReduceMean", ["tokens"], ["mean"], {"axes": [1], "keepdims": 0})]
+NETWORKS = {
+    "the mean of tokens": ([*TOKENS, *MEAN, ("Identity", ["mean"], ["y"], {})], "embedding"),
+    "their sum over a count": (
+        [
+            *TOKENS,
+            ("ReduceSum", ["tokens", "one"], ["sum"], {"keepdims": 0}),
+            ("Cast", ["x"], ["mask"], {"to": 1}),
+            ("ReduceSum", ["mask", "one"], ["count"], {"keepdims": 1}),
+            ("Add", ["count", "tiny"], ["counted"], {}),
+            ("Div", ["sum", "counted"], ["y"], {}),
+        ],
+        "embedding",
+    ),
+    "the first token": ([*TOKENS, ("Gather", ["tokens", "zero"], ["y"], {"axis": 1})], "embedding"),
+    "a projection to length 1": (
+        [*TOKENS, *MEAN, ("MatMul", ["mean", "square"], ["v"], {}), ("LpNormalization", ["v"], ["y"], {"axis": -1})],
+        "embedding",
+    ),
+    "scores of the mean": ([*TOKENS, *MEAN, ("Gemm", ["mean", "square"], ["y"], {})], None),
+    "a softmax of the mean": ([*TOKENS, *MEAN, ("Softmax", ["mean"], ["y"], {})], None),
+    "the mean of each token's scores": (
+        [*IDS, ("Add", ["mixed", "bias"], ["tokens"], {}), *MEAN, ("Identity", ["mean"], ["y"], {})],
+        None,
+    ),
+}
+
+
+def encoder(file, nodes, *, more=()):
+    """A network of words, 16 numbers each, to one vector, saved. more: outputs beside it."""
+    draw = np.random.default_rng(0)
+    constants = {
+        "words": draw.normal(size=(2, 16)).astype(np.float32), "square": draw.normal(size=(16, 16)).astype(np.float32),
+        "bias": draw.normal(size=16).astype(np.float32), "one": np.array([1]), "zero": np.array(0),
+        "tiny": np.array(1e-3, np.float32),
+    }  # fmt: skip
+    read = {name for _, inputs, _, _ in nodes for name in inputs}
+    made = helper.make_graph(
+        [helper.make_node(op, inputs, outputs, **attributes) for op, inputs, outputs, attributes in nodes],
+        "encoder",
+        [helper.make_tensor_value_info("x", TensorProto.INT64, ["N", 6])],
+        [
+            *(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 6, 16]) for name in more),
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 16]),
+        ],
+        [numpy_helper.from_array(value, name) for name, value in constants.items() if name in read],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    file.write_bytes(helper.make_model(made, opset_imports=opset, ir_version=9).SerializeToString())
+    return file
+
+
+@pytest.mark.parametrize("case", NETWORKS)
+def test_an_encoder_is_known_by_what_its_graph_ends_in(tmp_path, case):
+    nodes, task = NETWORKS[case]
+    source = load(encoder(tmp_path / "net.onnx", nodes))
+    contract = read(source, None, tmp_path)
+    stated = stated_keys(tmp_path / "net.contract.toml")
+    assert (contract.task if "task" in stated else None) == task
+    if task == "embedding":
+        assert contract.embedding.output == "y"
+
+
+def test_the_vector_beside_the_tokens_is_named(tmp_path):
+    source = load(encoder(tmp_path / "net.onnx", NETWORKS["the first token"][0], more=("tokens",)))
+    contract = read(source, None, tmp_path)
+    assert (contract.task, contract.embedding.output) == ("embedding", "y")
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -269,10 +269,10 @@ def test_rows_that_are_distributions_are_probabilities(rows, scores):
     assert detect_scores(rows) == scores
 
 
-def guessed(rows, stated=(), contract=None):
+def guessed(rows, stated=(), contract=None, **changes):
     """What becomes of a classifier whose original answered these rows: task, scores and the notes' codes."""
     answers = [{"scores": np.array(row, np.float32)} for row in rows]
-    contract, notes = settle(contract or describe(linear(), None), answers, stated)
+    contract, notes = settle(contract or describe(linear(), None), answers, stated, **changes)
     return contract.task, contract.scores, [(note.code, note.level) for note in notes]
 
 
@@ -290,6 +290,49 @@ def guessed(rows, stated=(), contract=None):
 )
 def test_a_guess_from_the_originals_answers_is_made_with_a_note(rows, stated, task, scores, code):
     assert guessed(rows, stated) == (task, scores, [(code, "note")])
+
+
+DRAW = np.random.default_rng(3)
+VECTORS = DRAW.normal(size=(40, 64))
+UNIT = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
+LOGITS = DRAW.normal(size=(40, 64)) + 9 * np.eye(64)[DRAW.integers(0, 64, 40)]
+HOURS = np.cumsum(DRAW.normal(size=(40, 24)), axis=1) + DRAW.normal(size=(40, 1))
+OUTLIER = VECTORS / 3 + 12 * np.eye(64)[5]  # as many encoders have one value that is always large
+
+
+@pytest.mark.parametrize(
+    ("rows", "stated", "labelled", "task", "code"),
+    [
+        (UNIT, (), False, "embedding", ("guessed-task", "note")),
+        (UNIT, {"task"}, False, "embedding", ("task-doubted", "warning")),
+        (UNIT, {"task", "scores"}, False, "embedding", ("task-doubted", "warning")),
+        (UNIT, {"task", "labels"}, False, "classification", ("task-doubted", "warning")),
+        (UNIT, {"task"}, True, "classification", ("task-doubted", "warning")),
+        (VECTORS / 8, (), False, "raw", ("guessed-task", "note")),
+        (OUTLIER, (), False, "raw", ("guessed-task", "note")),
+        (HOURS, (), False, "raw", ("guessed-task", "note")),
+        (300 + HOURS, (), False, "raw", ("guessed-task", "note")),
+        (LOGITS, (), False, "classification", ("guessed-task", "note")),
+        (LOGITS + 50 * DRAW.normal(size=(40, 1)), (), False, "classification", ("guessed-task", "note")),
+        (LOGITS, {"task"}, False, "classification", ("guessed-scores", "note")),
+    ],
+    ids=[
+        "length 1", "length 1, said to be scores", "and logits", "classes with names", "classes in the labels",
+        "a flat vector", "one value always wins", "a forecast", "a forecast in kelvin", "scores",
+        "scores with an offset each", "a stated classifier",
+    ],
+)  # fmt: skip
+def test_vectors_and_forecasts_are_no_scores_of_classes(rows, stated, labelled, task, code):
+    contract = describe(linear(classes=rows.shape[1]), None)
+    contract = replace(contract, scores="logits" if "scores" in stated else None)
+    found = guessed(rows, stated, contract, labelled=labelled)
+    assert (found[0], found[2]) == (task, [code])
+
+
+def test_a_stated_embedding_that_answers_probabilities_is_doubted():
+    contract = replace(describe(linear(), None), task="embedding", embedding=EmbeddingSpec("scores"))
+    assert guessed([[0.5, 0.25, 0.25]] * 2, {"task"}, contract)[2] == [("task-doubted", "warning")]
+    assert guessed([[0.5, -0.25, 0.25]] * 2, {"task"}, contract)[2] == []
 
 
 def test_a_note_on_a_guess_names_the_key_that_settles_it():

@@ -34,12 +34,14 @@ from edgekit_converters.contract_file.tasks import (
     read_text,
 )
 from edgekit_converters.errors import ContractFileError
+from edgekit_converters.fidelity.kinds import FEW, confidence, is_curve
 from edgekit_converters.sources.model import SourceModel
 from edgekit_profiles.schema import Table
 from edgekit_runtime.contract.kinds import network_size
 from edgekit_runtime.contract.spec import (
     Color,
     Contract,
+    EmbeddingSpec,
     ImageSpec,
     InputContract,
     Interpolation,
@@ -365,6 +367,10 @@ def _tensor(spec: TensorSpec, where: str) -> InputContract:
 
 _ENOUGH = 64  # answers looked at: one logit row in them is enough
 _SLACK = 1e-3  # what a sum of rounded numbers may be off
+_WIDE = 32  # values of which softmax leaves each but little where they are no scores
+_FLAT = 0.1
+"""The mean best probability below which so many values choose nothing.
+EfficientNet-Lite0's scores of 1,000 classes have 0.7, its features 0.02."""
 _OTHER = {"probabilities": "logits", "logits": "probabilities"}
 
 
@@ -381,22 +387,32 @@ def detect_scores(rows: ArrayLike) -> Literal["probabilities", "logits"]:
 
 
 def settle(
-    contract: Contract, answers: Sequence[Mapping[str, NDArray[Any]]], stated: Collection[str] = ()
+    contract: Contract,
+    answers: Sequence[Mapping[str, NDArray[Any]]],
+    stated: Collection[str] = (),
+    *,
+    labelled: bool = False,
 ) -> tuple[Contract, tuple[Finding, ...]]:
     """Fill in what a person left out, with a note on each guess.
     It follows from the original's answers (`Reference.outputs`).
 
     What a person stated stays, with a warning (`scores-normalised`) where the answers say otherwise: scores that
-    softmax would be taken of twice, or never.
+    softmax would be taken of twice, or never. Vectors of length 1 are an embedding's whatever the task is said to be,
+    unless the file names classes: their best value says nothing, and a drafted file only guessed.
 
-    stated: the keys of the contract file. A model without a stated task is a classifier if its answers may be scores
-    of classes that exclude each other; values that all lie in 0..1 without summing to 1 are not, nor are vectors of
-    length 1, and then the task is raw.
+    stated: the keys of the contract file. labelled: the evaluation set has classes. A model without a stated task is a
+    classifier if its answers may be scores of classes that exclude each other (`_no_scores` says which are not); else
+    it is raw.
     """
+    if contract.task == "embedding" and answers:
+        return contract, _classes_after_all(contract, answers)
     if contract.task != "classification" or (contract.scores is not None and not answers):
         return contract, ()
     name = contract.caller_outputs[0].name
     rows = np.stack([np.asarray(answer[name], np.float64).reshape(-1) for answer in answers[:_ENOUGH]])
+    unit = len(rows) > 1 and bool((np.abs(np.linalg.norm(rows, axis=1) - 1) <= _SLACK).all())
+    if unit and rows.shape[1] >= FEW and detect_scores(rows) == "logits":
+        return _of_length_1(contract, name, stated, labelled=labelled)
     if contract.scores is not None:
         return contract, _doubted(contract.scores, name, rows)
     scores = detect_scores(rows)
@@ -404,28 +420,63 @@ def settle(
         do = f'If that is wrong, write scores = "{_OTHER[scores]}" in the contract file'
         note = Finding("guessed-scores", "note", f"the output '{name}' is taken for {scores}, by what it answered", do)
         return replace(contract, scores=scores), (note,)
-    unit = bool((np.abs(np.linalg.norm(rows, axis=1) - 1) <= _SLACK).all())
-    if scores == "logits" and unit and len(rows) > 1:  # one row may have that length by chance
-        what = f"the task is taken for raw: '{name}' answers vectors of length 1, as embeddings are"
-        do = (
-            'Write task = "embedding" in the contract file; or task = "classification", where they are scores of '
-            "classes"
-        )
-        return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
-    if not rows.any():
-        what = f"the task is taken for raw: '{name}' answers zeros only, which says nothing of scores"
-        do = "Check that the items are what the model takes, in its units; the task may be stated in the contract file"
-        return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
-    if scores == "logits" and (rows >= 0).all() and (rows <= 1).all():
-        what = (
-            f"the task is taken for raw: '{name}' answers values from 0 to 1 that do not sum to 1, "
-            "as no classifier's do"
-        )
+    why = "" if scores == "probabilities" else _no_scores(rows, unit=unit)
+    if why:
+        what = f"the task is taken for raw: '{name}' answers {why}"
         do = 'Where they are scores of classes, write task = "classification" in the contract file'
+        if not rows.any():
+            do = "Check that the items are what the model takes, in its units; a contract file may state the task"
         return replace(contract, task="raw"), (Finding("guessed-task", "note", what, do),)
     what = f"the task is taken for classification, and '{name}' for {scores}, by its shape and what it answered"
     do = f'Write task = "classification" and scores = "{scores}" in the contract file, or task = "raw"'
     return replace(contract, scores=scores), (Finding("guessed-task", "note", what, do),)
+
+
+def _no_scores(rows: NDArray[np.float64], *, unit: bool) -> str:
+    """Why rows that are no probabilities are no logits of classes either; "" where they may be."""
+    if not rows.any():
+        return "zeros only, which says nothing of scores"
+    if (rows >= 0).all() and (rows <= 1).all():
+        return "values from 0 to 1 that do not sum to 1, as no classifier's do"
+    if unit:
+        return "vectors of length 1, as directions have"
+    if is_curve(rows):
+        return "values of which neighbours go together, as a forecast's do and scores do not"
+    winners = len(np.unique(rows.argmax(axis=1)))
+    if rows.shape[1] >= _WIDE and (confidence(rows) < _FLAT or (winners == 1 and len(rows) >= FEW)):
+        return "vectors whose best value stands out nowhere, or is always the same, as an embedding's are"
+    return ""
+
+
+def _of_length_1(
+    contract: Contract, name: str, stated: Collection[str], *, labelled: bool
+) -> tuple[Contract, tuple[Finding, ...]]:
+    """What becomes of a classifier that answers vectors of length 1."""
+    seen = f"'{name}' answers vectors of length 1, as embeddings are"
+    if "labels" in stated or ("task" in stated and labelled):
+        what = f"there are labels of classes, but {seen}"
+        do = 'If they are no scores, write task = "embedding" in the contract file, without labels'
+        return contract, (Finding("task-doubted", "warning", what, do),)
+    settled = replace(contract, task="embedding", scores=None, labels=None, embedding=EmbeddingSpec(name))
+    if {"task", "scores"}.isdisjoint(stated):
+        do = 'Write task = "embedding" in the contract file; or name the classes in `labels`, where they are scores'
+        return settled, (Finding("guessed-task", "note", f"the task is taken for embedding: {seen}", do),)
+    what = f"the contract file says that the task is classification, but {seen}: they are compared as such"
+    do = 'Write task = "embedding" in the contract file; or name the classes in `labels`, where they are scores'
+    return settled, (Finding("task-doubted", "warning", what, do),)
+
+
+def _classes_after_all(contract: Contract, answers: Sequence[Mapping[str, NDArray[Any]]]) -> tuple[Finding, ...]:
+    assert contract.embedding is not None
+    name = contract.embedding.output
+    rows = np.stack([np.asarray(answer[name], np.float64).reshape(-1) for answer in answers[:_ENOUGH]])
+    if detect_scores(rows) == "logits":
+        return ()
+    what = (
+        f"the contract file says that '{name}' is an embedding, but its values lie in 0..1 and sum to 1, as scores do"
+    )
+    do = 'If they are scores of classes, write task = "classification" in the contract file'
+    return (Finding("task-doubted", "warning", what, do),)
 
 
 def _doubted(stated: Literal["probabilities", "logits"], name: str, rows: NDArray[np.float64]) -> tuple[Finding, ...]:

@@ -7,7 +7,9 @@ Rules:
 - a draft is accepted as it is, whatever the model; what it cannot know stands in comments;
 - without a family nothing is said of pixels that the model file does not say itself;
 - a family is what its exporters write by default, and each such line says so;
-- a vector that is called an embedding is one, not the scores of classes.
+- a vector is an embedding, not the scores of classes, if it is called so, if made-up items give length 1, or if it is
+  pooled over positions with no product behind;
+- a guess from the shape alone stands in a comment, so that a build looks at the answers.
 """
 
 from __future__ import annotations
@@ -17,9 +19,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edgekit_converters.errors import ContractFileError
+from edgekit_converters.contract_file.describe import detect_scores
+from edgekit_converters.errors import ContractFileError, ConversionError
+from edgekit_converters.fidelity.kinds import FEW
+from edgekit_converters.graph import Layer, open_graph
 from edgekit_converters.sources.model import SourceModel, toml_key, toml_text
+from edgekit_converters.sources.onnx_graph import random_inputs
 from edgekit_converters.sources.onnx_metadata import detection_head
 from edgekit_profiles.schema import parse_toml
 from edgekit_runtime.tensors import TensorSpec
@@ -60,6 +67,8 @@ def draft(source: SourceModel, like: Family | None = None) -> str:
         return f"{_HEAD}# The model file itself says this:\n\n{source.stated}"
     task, tables = _task(source, like)
     lines = [f'task = "{task}"', *_labels(source, task, tables, said)]
+    if task == "classification" and like is None and not tables and not said:
+        lines[0] = "# " + lines[0] + "   # by its shape: without this line the build looks at the answers"
     if task == "classification":
         scores = {"torchvision": '"logits"', "keras-app": '"probabilities"'}.get(like or "")
         why = "a softmax is taken of logits; left out, edgekit looks at the answers"
@@ -76,13 +85,15 @@ _HEAD = "# What the numbers of this model mean. A draft: check each line.\n"
 def left_to_say(source: SourceModel, text: str) -> tuple[str, ...]:
     """What a person should add before a build with photos or labels takes it, a clause each."""
     document = parse_toml(text)
-    found = []
-    if document["task"] == "classification" and "labels" not in document:
+    found, task = [], document.get("task")
+    if task is None:
+        found.append("write `task`, which is a guess")
+    if task in (None, "classification") and "labels" not in document:
         found.append("name the classes in `labels`, in the model's order")
     pictures = any(_channels(spec) in (1, 3) for spec in source.inputs)
-    if document["task"] == "raw" and pictures and _ssd(source.outputs) is not None:
+    if task == "raw" and pictures and _ssd(source.outputs) is not None:
         found.append("if its outputs are boxes and scores, draft it again with --like ssd")
-    scores = _scores(source) if document["task"] == "raw" else []
+    scores = _scores(source) if task == "raw" else []
     if len(scores) > 1:
         names = " or ".join(f"'{spec.name}'" for spec in scores)
         found.append(f'if {names} names a class, write task = "classification" and [classification] with its `output`')
@@ -158,15 +169,86 @@ def _task(source: SourceModel, like: Family | None) -> tuple[str, dict[str, tupl
             return "detection", {"detection": (f"The outputs: {shown}.{usual}", dict(head))}
         return "raw", {}
     classes = _scores(source)
-    if not classes:
+    if not classes or (like is None and len(classes) > 1):
         return "raw", {}
-    if len(outputs) == 1 and "embed" in outputs[0].name.lower():
-        return "embedding", {}
+    embeds = _is_vector(source, classes[0])
     if len(outputs) == 1:
-        return "classification", {}
-    if like is None and len(classes) > 1:
-        return "raw", {}
+        return ("embedding" if embeds else "classification"), {}
+    if embeds:
+        return "embedding", {"embedding": (f"Which output has the vector: {shown}.", {"output": classes[0].name})}
     return "classification", {"classification": (f"Which output has the scores: {shown}.", {"output": classes[0].name})}
+
+
+def _is_vector(source: SourceModel, spec: TensorSpec) -> bool:
+    """Whether a row of numbers is an embedding.
+    By its name, by what it answers to made-up items, or by the graph."""
+    if any(word in spec.name.lower() for word in _VECTORS):
+        return True
+    if math.prod(spec.shape[1:]) < FEW:
+        return False
+    rows = _asked(source, spec)
+    if rows is not None:
+        if detect_scores(rows) == "probabilities":
+            return False
+        if bool((np.abs(np.linalg.norm(rows, axis=1) - 1) <= _UNIT).all()):
+            return True
+    if source.format not in ("onnx", "tflite"):  # others would have to be converted first
+        return False
+    try:
+        data = source.onnx() if source.format == "onnx" else source.path.read_bytes()
+        return _pooled(source.format, data, [one.name for one in source.outputs].index(spec.name))
+    except (ConversionError, OSError):
+        return False
+
+
+_VECTORS = ("embed", "pool", "feature", "latent")
+_UNIT = 1e-3
+
+
+def _asked(source: SourceModel, spec: TensorSpec) -> NDArray[np.float64] | None:
+    """[4, values] of one output for made-up items; None where the model takes more than them."""
+    if source.state != "none":
+        return None
+    at = source.outputs.index(spec)
+    batches = 1 if all(one.free_batch for one in source.inputs) else 4
+    try:
+        answers = [
+            source.predict(random_inputs(source.inputs, 4 if batches == 1 else source.inputs[0].shape[0], seed))[at]
+            for seed in range(batches)
+        ]
+    except Exception:  # noqa: BLE001  a model that refuses made-up items says nothing, by whatever error
+        return None
+    rows = np.concatenate([np.asarray(answer, np.float64).reshape(len(answer), -1) for answer in answers])
+    return rows if np.isfinite(rows).all() and rows.any() else None
+
+
+def _pooled(format: str, data: bytes, output: int) -> bool:  # noqa: A002
+    """Whether an output is a mean, maximum or pick over positions, and no product follows.
+
+    What is pooled is no product's bare result either: a network of convolutions alone averages its scores.
+    """
+    graph = open_graph(format, data)
+    made = {tensor: layer for layer in graph.layers for tensor in layer.outputs}
+
+    def source_of(tensor: str) -> Layer | None:
+        """The layer that computed a value, past what only moves or scales it."""
+        layer = made.get(tensor)
+        while layer is not None and layer.kind == "move" and layer.op not in _PICKS and layer.inputs:
+            layer = made.get(layer.inputs[0])
+        return layer
+
+    layer = source_of(graph.outputs[output])
+    if layer is not None and layer.op in ("Div", "DIV") and layer.inputs:  # a sum over a mask's
+        layer = source_of(layer.inputs[0])
+    if layer is None or not (layer.kind == "pool" or layer.op in _PICKS) or not layer.inputs:
+        return False
+    before = source_of(layer.inputs[0])
+    if before is not None and before.op in ("Add", "ADD") and len(before.inputs) == 1:  # a product's bias
+        before = source_of(before.inputs[0])
+    return before is not None and not (before.kind in ("conv", "depthwise", "dense") and before.fused is None)
+
+
+_PICKS = ("Gather", "Slice", "Split", "GATHER", "STRIDED_SLICE", "SLICE", "SPLIT")
 
 
 def _outputs(source: SourceModel) -> list[TensorSpec]:

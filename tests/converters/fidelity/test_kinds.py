@@ -58,6 +58,7 @@ ONE = random(1)
         ("vector", random(8), None, "raw"),
         ("vector", random(16, 16, 1), ONE, "raw"),
         ("vector", random(64), ONE, "raw"),
+        ("vector", np.cumsum(random(24), axis=1) + 3 * ONE, ONE, "raw"),  # a forecast, whose greatest hour is none
         ("vector", softmax(random(100)), ONE, "raw"),
         ("vector", random(16) / np.linalg.norm(random(16), axis=1, keepdims=True), ONE, "raw"),
         ("numbers", np.sort(random(4), axis=1), ONE, "raw"),
