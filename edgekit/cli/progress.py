@@ -41,7 +41,8 @@ def console_progress(stream: TextIO | None = None) -> Iterator[ConsoleProgress]:
     with contextlib.ExitStack() as opened:
         if stream is None:
             try:
-                stream = opened.enter_context(os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8"))
+                stream = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8")
+                opened.callback(_Stream(stream).close)
             except (OSError, ValueError, AttributeError):  # no stderr, or one that is no file
                 stream = sys.stderr or io.StringIO()
         stream = cast(TextIO, _Stream(stream))
@@ -69,6 +70,10 @@ class _Stream:
     def flush(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.close()
 
 
 def _bars(stream: TextIO) -> RichProgress | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -92,3 +95,20 @@ def test_who_reads_no_more_ends_no_work(kind):
             progress.say("a line")
             done.append(number)
     assert done == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk to write to")
+@pytest.mark.parametrize("kind", ["full disk", "closed pipe"])
+def test_nor_does_a_stderr_that_takes_nothing(kind, monkeypatch):
+    """Also not when what is still buffered is written at the end."""
+    if kind == "full disk":
+        writing = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reading, writing = os.pipe()
+        os.close(reading)
+    stderr = os.fdopen(writing, "w")
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with console_progress() as progress:
+        progress("stage", 1, 1)
+        progress.say("a line")
+    stderr.close()
