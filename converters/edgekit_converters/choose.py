@@ -6,6 +6,8 @@ A candidate is refused, by the first that applies, when
 - no engine for its format installs on the board (`runtime-unavailable`); its conversion failed (`conversion-failed`),
   or the tools for it are not installed where the build runs (`missing-extra`);
 - that engine would not load it there, or would load it and answer wrongly (the code is the barrier's, see `needs`);
+- it is INT8 in name only (`not-int8`): none of its multiplications are, or it is larger than the float file of its
+  format without being faster by any time that is known;
 - it drifts further than the limit (`drop`), as `Fidelity.loss` counts it: the metric's drop where there are labels,
   else what its output that lost most lost, by the measure for such outputs; a drop equal to the limit passes;
 - it needs more memory than the board leaves to it (`memory`);
@@ -14,7 +16,7 @@ A candidate is refused, by the first that applies, when
 
 Of what is left, the fastest sets the pace, and those whose range overlaps its own are equals: INT8 before the rest,
 then TFLite before ONNX (or the lower time, where all were measured), then the lower middle, then the smaller file.
-INT8 that is larger than float of its format, and of which no latency is known, does not come first. A quantized one
+A quantized one
 that may be slower than float, because its range overlaps float's and has the higher middle (by more than 3 % where
 both were measured), is chosen only where nothing else is left. The next in that order (doubtful or not) among those
 that may turn out faster than the chosen one, because no range separates them, are its alternates, to be tuned with on
@@ -44,6 +46,7 @@ RefusalCode = Literal[
     "runtime-unavailable",
     "conversion-failed",
     "missing-extra",
+    "not-int8",
     "drop",
     "memory",
     "budget",
@@ -159,6 +162,7 @@ def choose(
     for candidate in candidates:
         refusal = (
             _unavailable(profile_name, candidate, support)
+            or _in_name_only(candidate, candidates)
             or _too_far(candidate, limits)
             or _beyond_the_board(profile_name, candidate, limits)
             or _slower(candidate, candidates)
@@ -199,6 +203,27 @@ def _unavailable(profile: str, candidate: Candidate, support: Sequence[RuntimeSu
         first = candidate.barriers[0]
         instead = f"; {candidate.variant} was made instead" if candidate.variant else ""
         return Refusal(candidate.recipe, f"{first.what}{instead}", first.code)
+    return None
+
+
+def _in_name_only(candidate: Candidate, candidates: Sequence[Candidate]) -> Refusal | None:
+    """INT8 that gains nothing: refused whatever else there is."""
+    if candidate.precision != "int8" or candidate.fidelity is None:
+        return None
+    form = candidate.format
+    if candidate.fidelity.int8_in_name_only:
+        share = f"{100 * candidate.fidelity.quantized_macs:.2g} %"
+        reason = f"it is INT8 in name only: {share} of its multiplications are in 8 bits"
+        return Refusal(candidate.recipe, reason, "not-int8", f"Choose {form}-f32", "it is INT8 in name only")
+    for rival in _float_rivals(candidate, candidates):
+        known = candidate.estimate is not None and rival.estimate is not None
+        if 0 < rival.size_bytes < candidate.size_bytes and not known:
+            reason = (
+                f"its file is larger than that of {rival.recipe} ({candidate.size_bytes:,} against "
+                f"{rival.size_bytes:,} bytes), and it is not known to be faster"
+            )
+            rule = f"its file is larger than that of {rival.recipe}, and it is not known to be faster"
+            return Refusal(candidate.recipe, reason, "not-int8", f"Choose {form}-f32 or {form}-int8-dynamic", rule)
     return None
 
 
@@ -335,13 +360,7 @@ def _preferred(equals: Sequence[Candidate]) -> Candidate:
 
 def _first_in_line(equals: Sequence[Candidate]) -> list[Candidate]:
     int8 = [one for one in equals if one.precision == "int8"]
-    return [one for one in int8 if not _gains_nothing(one, equals)] or list(equals)
-
-
-def _gains_nothing(candidate: Candidate, equals: Sequence[Candidate]) -> bool:
-    """Larger than the float artifact of its format, and nothing says that it is faster."""
-    rivals = [] if candidate.estimate is not None else _float_rivals(candidate, equals)
-    return any(rival.estimate is None and rival.size_bytes < candidate.size_bytes for rival in rivals)
+    return int8 or list(equals)
 
 
 def _why_not(other: Candidate, chosen: Candidate, equals: Sequence[Candidate]) -> Refusal:

@@ -6,8 +6,8 @@ Rules:
   or by the roofline's alone where the workstation did not time them. `estimated` is the roofline alone.
 - The range holds what 90 % of the published latencies held on boards that the fit had not seen, each way of estimating
   with its own band (`roofline.toml`). What was never tested has a wider one, and says so.
-- Products of two computed tensors, as in attention, are counted as 1x1 convolutions are. No published latency has
-  them, so that the range is wider.
+- Products of two computed tensors, as in attention, are counted as 1x1 convolutions are, and recurrent layers as dense
+  ones. No published latency has either, so that the range is wider.
 - What the evidence does not cover is refused with CannotEstimateError, not extrapolated: uncounted operations, a batch,
   more threads than cores, a core without fitted rates.
 
@@ -325,15 +325,20 @@ def caution(profile: Profile) -> str:
 
 
 def _untested(workload: Workload, band: Band) -> tuple[Band, list[str]]:
-    """The band, wider, and notes for a network far from all tested sizes, or with attention."""
+    """The band, wider, and notes for a network far from all tested sizes, with attention or recurrent."""
     notes = []
-    if workload.computed_macs:
-        share = 100 * workload.computed_macs / workload.macs
-        notes.append(
-            f"{share:.2g} % of its multiply-accumulates are products of two computed tensors, as in attention; no "
-            "network with any was tested, so the range is wider"
-        )
-        band = _joined(band, _band("untested_size"))
+    kinds = {
+        "products of two computed tensors, as in attention": workload.computed_macs,
+        "of recurrent layers": workload.recurrent_macs,
+    }
+    for kind, macs in kinds.items():
+        if macs:
+            share = 100 * macs / workload.macs
+            notes.append(
+                f"{share:.2g} % of its multiply-accumulates are {kind}; no network with any was tested, so the range "
+                "is wider"
+            )
+            band = _joined(band, _band("untested_size"))
     least, most = constants()["tested"]["macs"]
     beyond = constants()["tested"]["beyond"]
     if least / beyond <= workload.macs <= most * beyond:

@@ -48,7 +48,7 @@ class Op:
     kind: `pw` 1x1 convolution; `c3` 3x3 convolution of stride and dilation 1; `cx` any other dense convolution; `dw`
     depthwise; `fc` dense; `ew` whatever only moves or transforms elements (additions, pooling, quantize, transpose).
     macs: multiply-accumulates. activation_elements: read plus written. weight_elements: of the kernel. computed: both
-    factors are, as in attention; there is no kernel then.
+    factors are, as in attention; there is no kernel then. recurrent: one step waits for the one before.
     """
 
     kind: OpKind
@@ -57,6 +57,7 @@ class Op:
     weight_elements: int
     name: str = ""
     computed: bool = False
+    recurrent: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,10 @@ class Workload:
     def computed_macs(self) -> int:
         """In products of two computed tensors."""
         return sum(op.macs for op in self.ops if op.computed)
+
+    @property
+    def recurrent_macs(self) -> int:
+        return sum(op.macs for op in self.ops if op.recurrent)
 
     @property
     def weights(self) -> int:

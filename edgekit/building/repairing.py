@@ -4,7 +4,8 @@ Where repair fails they are made again, in a form that the model and the board's
     results = repair(maker, compared, boards, Search(limits, budget_s=120, jobs=2), say)
 
 Rules:
-- only what the limit refuses is repaired; the artifact that missed stays among the candidates, for the report;
+- only what the limit refuses is repaired, unless it is INT8 in name only or larger than float; the artifact that missed
+  stays among the candidates, for the report;
 - a repair is chosen by one half of the evaluation set and judged once by the other. Of a detector with few boxes all
   items choose it, and it is judged by cross-fitting: each item by a repair that the others chose in the same way. Where
   the set is too small for two halves, the same items do both, and the story and the artifact's fidelity say so;
@@ -31,7 +32,7 @@ from edgekit.building.request import Board
 from edgekit.building.subject import BuildSubject
 from edgekit_converters import targets
 from edgekit_converters.choose import ChoiceLimits
-from edgekit_converters.fidelity import Fidelity
+from edgekit_converters.fidelity import Fidelity, growth
 from edgekit_converters.fidelity.repair import Repair, RepairStart, RepairTarget, percent, processor_seconds
 from edgekit_converters.fidelity.repair import repair as search_repair
 from edgekit_converters.store import get_json, put_json
@@ -62,8 +63,17 @@ class Search:
     jobs: int
 
     def misses(self, results: Sequence[RecipeResult]) -> list[RecipeResult]:
-        """INT8 artifacts that the limit refuses, where there is time to search."""
-        return [one for one in results if self.budget_s > 0 and _misses(one, self.limits)]
+        """INT8 artifacts that the limit refuses and that gain something, where there is time to search."""
+        floats = {
+            one.recipe.format: one.artifact.data
+            for one in results
+            if one.artifact is not None and one.recipe.precision == "float32"
+        }
+        return [
+            one
+            for one in results
+            if self.budget_s > 0 and _misses(one, self.limits) and _gains(one, floats.get(one.recipe.format))
+        ]
 
     def share_s(self, count: int) -> float:
         """Seconds for each of `count` repairs."""
@@ -125,9 +135,18 @@ def _with_original(before: RecipeResult, after: RecipeResult) -> tuple[RecipeRes
 
 def failed_repairs(made: Sequence[RecipeResult], limits: ChoiceLimits) -> list[dict[str, Any]]:
     """What came of repairs that did not reach the limit, where no INT8 artifact keeps it at all."""
-    kept = [one for one in made if one.recipe.precision == "int8" and one.fidelity and not _misses(one, limits)]
+    kept = [one for one in made if one.recipe.precision == "int8" and _gains(one, None) and not _misses(one, limits)]
     stories = {one.repair["of"]: one.repair for one in made if one.repair is not None and not one.repair["met"]}
     return [] if kept else list(stories.values())
+
+
+def _gains(made: RecipeResult, original: bytes | None) -> bool:
+    """Whether an artifact is in 8 bits, and not much larger than the float file."""
+    if made.fidelity is None or made.fidelity.int8_in_name_only:
+        return False
+    if original is None or made.artifact is None:
+        return True
+    return not growth(made.recipe.format, original, made.artifact.data)
 
 
 def _misses(made: RecipeResult, limits: ChoiceLimits) -> bool:

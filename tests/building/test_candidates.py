@@ -87,3 +87,13 @@ def test_this_machine_times_what_was_tested_and_nothing_else():
     if found is not None:  # None on a machine that is not x86-64
         assert found.ratio == pytest.approx(1.0, abs=0.5)
         assert ratio(INT8) is found
+
+
+def test_a_file_that_is_mostly_in_float_takes_the_time_of_float():
+    """By its recipe it is int8; a GRU, too, is in float whatever the recipe says."""
+    float_file = made("tflite-f32", "float32")
+    named = replace(float_file, recipe=targets.recipe("tflite-int8-mixed"))
+    bare = replace(PI4, anchors=())
+    seen = candidates(bare, installable(bare), [float_file, named, INT8], Clocks(never, never))
+    times = [one.estimate.mid_ms for one in seen if one.estimate is not None]
+    assert times[0] == times[1] > times[2]

@@ -39,13 +39,21 @@ def made(name: str, drop: float | None, met: bool | None = None) -> RecipeResult
     )
 
 
+def of_size(one: RecipeResult, size: int) -> RecipeResult:
+    return replace(one, artifact=Artifact(one.recipe, bytes(size), (), (), 1.0, 1.0, {}))
+
+
 LIMIT = ChoiceLimits(max_drop=0.01)
+IN_NAME_ONLY = made("onnx-int8-qdq", 0.5)
+IN_NAME_ONLY = replace(IN_NAME_ONLY, fidelity=replace(IN_NAME_ONLY.fidelity, quantized_macs=0.0003))
 UNTOUCHED = {
     "within the limit": ([made("tflite-int8", 0.01)], LIMIT),
     "no limit": ([made("tflite-int8", 0.5)], ChoiceLimits()),
     "float": ([made("tflite-f32", 0.5)], LIMIT),
     "dynamic": ([made("tflite-dynamic", 0.5)], LIMIT),
     "not made": ([made("tflite-int8", None)], LIMIT),
+    "INT8 in name only": ([IN_NAME_ONLY], LIMIT),
+    "larger than float": ([of_size(made("onnx-int8-qdq", 0.5), 44_000), of_size(made("onnx-f32", 0), 20_000)], LIMIT),
 }
 
 
@@ -64,6 +72,8 @@ def test_a_failed_repair_is_told_where_no_int8_keeps_the_limit():
     assert failed_repairs([failed, made("tflite-f32", 0.0)], LIMIT) == [failed.repair]
     assert failed_repairs([failed, made("onnx-int8-qdq", 0.0)], LIMIT) == []
     assert failed_repairs([replace(failed, repair=None)], LIMIT) == []
+    kept = replace(IN_NAME_ONLY, fidelity=replace(IN_NAME_ONLY.fidelity, drop=0.0))
+    assert failed_repairs([failed, kept], LIMIT) == [failed.repair]
 
 
 class Fixed:

@@ -496,17 +496,37 @@ def test_where_no_latency_is_known_no_ranges_are_spoken_of():
     )
 
 
-def test_int8_that_is_larger_than_float_comes_first_only_where_a_latency_is_known():
+def test_int8_that_is_larger_than_float_is_refused_unless_a_latency_is_known():
     sizes = {"tflite-int8-mixed": 203, "tflite-f32": 198, "onnx-int8": 157, "onnx-f32": 141}
     unknown = [candidate(recipe, None, size) for recipe, size in sizes.items()]
     choice = choose("b", unknown, ChoiceLimits(), BOTH)
     assert choice.chosen is not None
     assert choice.chosen.recipe == "tflite-f32"
-    assert reason(choice, "tflite-int8-mixed").startswith("acceptable, but tflite-f32 is smaller")
+    assert codes(choice)["tflite-int8-mixed"] == codes(choice)["onnx-int8"] == "not-int8"
+    assert reason(choice, "tflite-int8-mixed") == (
+        "its file is larger than that of tflite-f32 (203 against 198 bytes), and it is not known to be faster"
+    )
     smaller = [candidate(recipe, None, size - 100 * recipe.startswith("onnx-int8")) for recipe, size in sizes.items()]
     assert choose("b", smaller, ChoiceLimits(), BOTH).chosen == smaller[2]
     known = [candidate(recipe, estimated(1, 2, 3), size) for recipe, size in sizes.items()]
     assert choose("b", known, ChoiceLimits(), BOTH).chosen == known[0]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.004, 0.006])
+@pytest.mark.parametrize("uncounted", [(), ("WHILE",)])
+@pytest.mark.parametrize("time", [None, estimated(1, 2, 3)])
+def test_int8_in_name_only_is_never_chosen(share, uncounted, time):
+    found = replace(fidelity(None), quantized_macs=share, uncounted=uncounted)
+    items = [candidate("onnx-int8-qdq", time, 100, fidelity=found), candidate("onnx-f32", estimated(2, 4, 6), 200)]
+    choice = choose("b", items, ChoiceLimits(), BOTH)
+    if share > 0.005 or uncounted:
+        assert choice.chosen is items[0]
+        return
+    assert choice.chosen is items[1]
+    assert codes(choice) == {"onnx-int8-qdq": "not-int8"}
+    assert reason(choice, "onnx-int8-qdq").startswith("it is INT8 in name only: 0")
+    alone = choose("b", items[:1], ChoiceLimits(), BOTH)
+    assert alone.chosen is None
 
 
 def test_two_ranges_that_touch_only_a_third_are_told_apart_as_what_they_are():

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgekit_converters.fidelity.kinds import OutputKind
+from edgekit_converters.targets.artifact import LEAST_INT8
 
 __all__ = [
     "ROUNDING_DB",
@@ -307,6 +308,11 @@ class Fidelity:
         if self.not_finite or self.quantized_macs or self.quantized_weights or not self.outputs:
             return False
         return all(output.only_rounded for output in self.outputs)
+
+    @property
+    def int8_in_name_only(self) -> bool:
+        """Whether what multiplies is in float, though the recipe says int8."""
+        return not self.uncounted and self.quantized_macs < LEAST_INT8
 
     @property
     def loss(self) -> float:

@@ -27,6 +27,7 @@ from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = [
+    "LEAST_INT8",
     "RECIPES",
     "STATIC",
     "Artifact",
@@ -80,6 +81,9 @@ the noise at the outputs down by 5 dB."""
 
 
 Precision = Literal["int8", "int16x8", "dynamic", "float16", "float32"]
+
+LEAST_INT8 = 0.005
+"""Of the multiplications: with fewer in 8 bits, which read as 0 %, a file is INT8 in name only."""
 
 
 @dataclass(frozen=True)

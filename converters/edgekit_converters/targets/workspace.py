@@ -37,6 +37,7 @@ from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.tflite import FinishedTflite
 from edgekit_converters.store import NO_STORE, StageStore, kept, key, unfinished_folder
 from edgekit_converters.targets.artifact import (
+    LEAST_INT8,
     STATIC,
     Artifact,
     FloatModel,
@@ -353,7 +354,7 @@ def pack_artifact(source: SourceModel, recipe: Recipe) -> Artifact:
 
         data = per_tensor_dense(data)
     macs, weights = quantized_fraction(recipe.format, data)
-    precision: Precision = "int8" if macs > 0 else "dynamic" if weights > 0 else "float32"
+    precision: Precision = "int8" if macs >= LEAST_INT8 else "dynamic" if weights > 0 else "float32"
     inputs, outputs = source.tensors
     return Artifact(replace(recipe, precision=precision), data, inputs, outputs, float(macs), float(weights), {})
 

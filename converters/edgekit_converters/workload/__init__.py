@@ -42,12 +42,8 @@ def quantized_fraction(format: str, data: bytes) -> tuple[float, float]:  # noqa
     such work or weights has 0.0. Raises ConversionError as `read_workload` does.
     """
     reading = _read(format, data)
-    work = [
-        *((item.op.macs, item.eight_bit) for item in reading.counted),
-        *((u.macs, u.eight_bit) for u in reading.untimed),
-    ]
-    macs = sum(count for count, _ in work)
-    eight = sum(count for count, eight_bit in work if eight_bit)
+    macs = sum(item.op.macs for item in reading.counted)
+    eight = sum(item.op.macs for item in reading.counted if item.eight_bit)
     return (eight / macs if macs else 0.0, reading.eight_bit_weights / reading.weights if reading.weights else 0.0)
 
 

@@ -5,7 +5,7 @@ Nothing is run.
 Rules: what has only constant inputs (or computes a shape) is folded and takes no time; activations and batch
 normalisation behind a product are fused into it; a DequantizeLinear or QuantizeLinear that stands beside an operation
 between the two is absorbed by its 8-bit kernel, any other is an operation of its own; a product
-of two computed tensors, as in attention, has no kernel; recurrent layers, control flow and other domains' operations
+of two computed tensors, as in attention, has no kernel; control flow and other domains' operations
 are unknown, and so is what stands behind an operation whose answer has no fixed size, as NonMaxSuppression's.
 """
 
@@ -21,11 +21,11 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats.onnx import GraphView, array, constants, new_constant, parse, replace
 from edgekit_converters.workload.reading import (
     CountedOperation,
-    UntimedOperation,
     WorkloadReading,
     convolution_kind,
     dense_kind,
     multiplies,
+    recurrent,
 )
 from edgekit_profiles.workload import Op, OpKind
 
@@ -101,7 +101,6 @@ def read(data: bytes) -> WorkloadReading:
         batch,
         eight + sum(prod(tensor.dims) for tensor in held if tensor.data_type in (1, 10, 16)),
         eight,
-        tuple(graph.untimed),
         tuple(dict.fromkeys(graph.uncounted)),
     )
 
@@ -113,7 +112,6 @@ class _OnnxCounter:
         self.view = view
         self.counted: list[CountedOperation] = []
         self.unknown: list[str] = []
-        self.untimed: list[UntimedOperation] = []
         self.uncounted: list[str] = []
         self.constants = {name: int(tensor.data_type) for name, tensor in view.initializers.items()}
         self._shapes = {name: tuple(tensor.dims) for name, tensor in constants(view.graph)}
@@ -146,23 +144,23 @@ class _OnnxCounter:
         elif name == "Einsum":
             self._count_einsum(node)
         elif name in RECURRENT:
-            # X [steps, batch, n] or [batch, steps, n], W and R [directions, gates x hidden, n or hidden]: every weight
-            # once a step and item. No engine runs it in 8 bits.
-            source, *weights = (self.shape(item) for item in node.input[:3])
-            sizes = [prod(shape) for shape in weights if shape is not None]
-            work = None
-            if source is not None and len(sizes) == len(weights):
-                work = UntimedOperation(prod(source[:-1]) * sum(sizes))
-            self.give_up(name, work)
+            # X [steps, batch, n] or [batch, steps, n], W and R [directions, gates x hidden, n or hidden]. No
+            # engine runs it in 8 bits.
+            made = next(filter(None, node.output), "")
+            source, result, *weights = (self.shape(item) for item in (node.input[0], made, *node.input[1:3]))
+            if source is None or result is None or None in weights:
+                self.give_up(f"{name} of a shape known only at run time")
+                return
+            held = sum(prod(shape) for shape in weights if shape is not None)
+            op = recurrent(prod(source[:-1]), prod(source) + prod(result), held, made)
+            self.counted.append(CountedOperation(op))
         else:
             self.give_up(name)
 
-    def give_up(self, name: str, work: UntimedOperation | None = None) -> None:
-        """An operation whose time is not known; work: its arithmetic, where that is."""
+    def give_up(self, name: str) -> None:
+        """An operation whose time is not known."""
         self.unknown.append(name)
-        if work is not None:
-            self.untimed.append(work)
-        elif multiplies(name):
+        if multiplies(name):
             self.uncounted.append(name)
 
     def _count_kernel(self, node: Any) -> None:

@@ -1,7 +1,7 @@
 """The operations of a .tflite file. Nothing is run, and only the main graph is read.
 
 Rules: reshapes, shape arithmetic and whatever has only constant inputs take no time; a product of two computed tensors,
-as in attention, has no kernel; recurrent layers, control flow and custom operations are unknown; a kernel in 8 bits
+as in attention, has no kernel; control flow and custom operations are unknown; a kernel in 8 bits
 makes 8-bit arithmetic (with float activations too: the hybrid kernels quantize them on the fly), unless it is
 dequantized first.
 """
@@ -17,11 +17,11 @@ from edgekit_converters.formats import tflite
 from edgekit_converters.formats.tflite import Operator, Tensor
 from edgekit_converters.workload.reading import (
     CountedOperation,
-    UntimedOperation,
     WorkloadReading,
     convolution_kind,
     dense_kind,
     multiplies,
+    recurrent,
 )
 from edgekit_profiles.workload import Op, OpKind
 
@@ -55,15 +55,12 @@ class _TFLiteCounter:
     constants: dict[int, str]
     counted: list[CountedOperation] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-    untimed: list[UntimedOperation] = field(default_factory=list)
     uncounted: list[str] = field(default_factory=list)
 
-    def give_up(self, name: str, work: UntimedOperation | None = None) -> None:
-        """An operation whose time is not known; work: its arithmetic, where that is."""
+    def give_up(self, name: str) -> None:
+        """An operation whose time is not known."""
         self.unknown.append(name)
-        if work is not None:
-            self.untimed.append(work)
-        elif multiplies(name):
+        if multiplies(name):
             self.uncounted.append(name)
 
 
@@ -88,7 +85,6 @@ def read(data: bytes) -> WorkloadReading:
         1 if first is None or free else first.shape[0],
         sum(item.elements for item in weights),
         sum(item.elements for item in weights if item.dtype in EIGHT_BITS),
-        tuple(graph.untimed),
         tuple(dict.fromkeys(graph.uncounted)),
     )
 
@@ -108,16 +104,19 @@ def _count(graph: _TFLiteCounter, operator: Operator) -> None:
         moved *= SLOWER.get(name, 1)
         graph.counted.append(CountedOperation(Op("ew", 0, moved, 0, graph.tensors[outputs[0]].name)))
     elif name in SEQUENCES:
-        # every weight once for each row of the input, which are its steps
+        # the rows of the input are its steps
         source = graph.tensors[operator.inputs[0]]
         weights = [graph.tensors[at] for at in operator.inputs[1:] if at >= 0 and len(graph.tensors[at].shape) > 1]
         constants = [item for item in weights if item.constant]
-        work = None
-        if source.fixed and constants:
-            eight_bits = source.dtype in EIGHT_BITS and all(item.dtype in EIGHT_BITS for item in constants)
-            rows = source.elements // source.shape[-1]
-            work = UntimedOperation(rows * sum(item.elements for item in constants), eight_bits)
-        graph.give_up(name, work)
+        if not source.fixed or not constants:
+            graph.give_up(f"{name} of a shape known only at run time")
+            return
+        result = graph.tensors[outputs[0]]
+        held = sum(item.elements for item in constants)
+        moved = source.elements + result.elements
+        op = recurrent(source.elements // source.shape[-1], moved, held, result.name)
+        eight_bits = source.dtype in EIGHT_BITS and all(item.dtype in EIGHT_BITS for item in constants)
+        graph.counted.append(CountedOperation(op, eight_bits, source.dtype))
     elif name == "BATCH_MATMUL":
         one, other, result = (graph.tensors[index] for index in (inputs[0], inputs[1], outputs[0]))
         if one.fixed and other.fixed and result.fixed and len(one.shape) > 1:

@@ -158,7 +158,11 @@ UNKNOWN = {
     ),
     "an einsum with dots": ('y = Einsum <equation = "...c,...d->...c"> (x, x)', "float[1,8,8] x", "Einsum"),
     "an operation without a rule": ("y = Det(x)", "float[1,8,8] x", "Det"),
-    "a recurrent layer": ("y, h = GRU <hidden_size = 2> (x, w, w)", "float[1,8,8] x", "GRU"),
+    "a recurrent layer whose steps are free": (
+        "y, h = GRU <hidden_size = 2> (x, w, w)",
+        "float[1,A,8] x",
+        "GRU of a shape known only at run time",
+    ),
     "a free axis": ("y = Relu(x)", "float[1,A,8] x", "input 'x' of a shape known only at run time"),
     "another domain": ("y = com.example.Magic(x)", "float[1,8,8] x", "com.example.Magic"),
 }
@@ -237,7 +241,18 @@ def test_a_float_island_is_not_eight_bit_and_pays_for_its_edges():
     assert "bd" in [op.name for op in read_workload("onnx", data, "int8").ops]
 
 
-def test_work_whose_time_nobody_knows_is_in_the_share_of_eight_bits():
+@pytest.mark.parametrize(("layer", "gates"), [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
+def test_a_recurrent_layer_multiplies_its_weights_once_a_step(layer: str, gates: int):
+    weights = {"w": kernel(2, gates * 4, 8), "r": kernel(2, gates * 4, 4)}
+    body = f'y, h = {layer} <hidden_size = 4, direction = "bidirectional"> (x, w, r)'
+    work = read_workload("onnx", graph(body, "float[12,1,8] x", "float[a,b,c,d] y", **weights), "float32")
+    held = 2 * gates * 4 * (8 + 4)
+    [op] = work.ops
+    assert (work.unknown, work.macs, work.recurrent_macs) == ((), 12 * held, 12 * held)
+    assert (op.kind, op.weight_elements, op.activation_elements) == ("fc", held, 12 * 8 + 12 * 2 * 4)
+
+
+def test_a_recurrent_layer_is_in_the_share_of_eight_bits():
     recurrent = (
         "f = DequantizeLinear(pq, s, z) l = Flatten(f) u = Unsqueeze(l, at) y, h = LSTM <hidden_size = 4> (u, k, r)"
     )
