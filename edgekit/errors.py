@@ -21,7 +21,9 @@ __all__ = [
 EXTRAS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("amqtt", "h11", "starlette", "uvicorn"), ("fleet",)),
     **dict.fromkeys(("jinja2", "plotly"), ("convert", "fleet")),
-    **dict.fromkeys(("h5py", "keras", "onnx", "onnxslim", "rfc8785", "rich", "tensorflow", "tf2onnx"), ("convert",)),
+    **dict.fromkeys(
+        ("h5py", "keras", "onnx", "onnxslim", "rfc8785", "rich", "tensorflow", "tf2onnx", "yaml"), ("convert",)
+    ),
     **dict.fromkeys(("ai_edge_litert", "flatbuffers"), ("litert",)),
     **dict.fromkeys(("onnxscript", "torch"), ("torch",)),
     **dict.fromkeys(("onnx2tf", "tf_keras"), ("onnx-tflite",)),

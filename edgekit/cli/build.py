@@ -129,7 +129,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     "--calibration",
     metavar="SET",
     help="A hundred or more typical inputs, without labels: they show which numbers flow through the model, which "
-    "INT8 must know. A folder of images or .wav files, .npy, .npz, or module:function.",
+    "INT8 must know. A folder of images or .wav files, .npy, .npz, data.yaml, COCO's .json, or module:function.",
 )
 @_option(
     "--evaluation",

@@ -8,19 +8,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yolo
+from PIL import Image
 
 from edgekit.building import BuildRequest, build, summary
 from edgekit.building.making import Maker, Workers
 from edgekit.building.repairing import Search, with_repairs
 from edgekit.building.subject import few_boxes, open_subject
 from edgekit.report.html import html
-from edgekit_converters import targets
+from edgekit_converters import sources, targets
 from edgekit_converters.choose import ChoiceLimits
+from edgekit_converters.contract_file.describe import describe
 from edgekit_converters.fidelity import Fidelity, Reference
 from edgekit_converters.progress import silent
 from edgekit_converters.store import NO_STORE
 from edgekit_converters.targets.artifact import STATIC
 from edgekit_runtime.bundle.codec import from_json
+from edgekit_runtime.contract.detect import candidates
 
 pytestmark = pytest.mark.convert
 
@@ -151,3 +154,33 @@ def test_a_detector_with_few_boxes_is_repaired_by_all_of_them_and_judged_by_cros
     assert 10 < boxes[2] < 50
     assert after.repair["met"], after.repair["why"]
     assert after.fidelity.loss == after.repair["judged_drop"] <= 0.05
+
+
+def test_labels_of_ultralytics_and_of_coco_are_judged_by_map(request_for, tmp_path):
+    """The truth is what the original finds, so that it finds all of it."""
+    request = request_for()
+    source = sources.load(request.model)
+    contract = describe(source, request.contract)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "labels").mkdir()
+    images, annotations = [], []
+    for number, pixels in enumerate(yolo.pictures(30, seed=2)):
+        Image.fromarray(pixels).save(tmp_path / "images" / f"{number:02}.png")
+        images.append({"id": number, "file_name": f"{number:02}.png", "width": 80, "height": 80})
+        (answer,) = source.predict([pixels[None].astype(np.float32) / 255])
+        found = candidates({"found": answer[0]}, contract, 0.25)
+        rows = []
+        for (x1, y1, x2, y2), kind in zip(found.corners.clip(0, 80), found.classes, strict=True):
+            rows.append(f"{kind} {(x1 + x2) / 160} {(y1 + y2) / 160} {(x2 - x1) / 80} {(y2 - y1) / 80}\n")
+            box = [float(x1), float(y1), float(x2 - x1), float(y2 - y1)]
+            annotations.append({"image_id": number, "category_id": int(kind), "bbox": box})
+        (tmp_path / "labels" / f"{number:02}.txt").write_text("".join(rows))
+    names = [{"id": number, "name": name} for number, name in enumerate(contract.labels)]
+    (tmp_path / "data.yaml").write_text("val: images\nnames: [red, green, blue]\n")
+    (tmp_path / "coco.json").write_text(json.dumps({"images": images, "annotations": annotations, "categories": names}))
+    for name in ("data.yaml", "coco.json"):
+        made = build(replace(request, recipes=("onnx-f32",), evaluation=str(tmp_path / name), calibration=None))
+        found = made.candidates[0]["fidelity"]
+        assert found["metric"] == "map"
+        assert found["original"] > 0.9
+        assert found["artifact"] > 0.9

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from edgekit_converters.calibration.arrays import open_npy, open_npz
+from edgekit_converters.calibration.boxed import BOXED, open_boxed
 from edgekit_converters.calibration.dataset import Dataset, Example
 from edgekit_converters.calibration.decode import Canonical
 from edgekit_converters.calibration.folder import Classes, files_in, open_folder
@@ -173,11 +174,12 @@ def _failed(where: str, error: BaseException) -> CalibrationError:
     return CalibrationError(f"raised {type(error).__name__}: {text}{place}", where=where, do="Mend the function")
 
 
+_GIVE = "Give an image folder, a .npy, a .npz, a data.yaml, COCO's .json or module:function"
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: bool = True) -> Dataset:
-    """Open a folder of images or `.wav` files, a `.npy`, a `.npz`, or `module:function`.
+    """Open a folder of images or `.wav` files, a `.npy`, a `.npz`, pictures with boxes, or `module:function`.
     Sub-folders of images are labels; in a `.npz` `x` or the inputs' names hold the items, `y` the labels.
 
     labelled=False: a folder's sub-folders are only folders, which is all that calibration needs.
@@ -193,15 +195,11 @@ def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: 
             return open_npy(place, contract)
         if place.suffix.lower() == ".npz":
             return open_npz(place, contract)
-        raise CalibrationError(
-            "is no set of examples", where=str(place), do="Give an image folder, a .npy, a .npz or module:function"
-        )
+        if place.suffix.lower() in BOXED:
+            return open_boxed(place, contract, labelled=labelled)
+        raise CalibrationError("is no set of examples", where=str(place), do=_GIVE)
     if place.exists():
-        raise CalibrationError(
-            "is not a regular file", where=str(place), do="Give an image folder, a .npy, a .npz or module:function"
-        )
+        raise CalibrationError("is not a regular file", where=str(place), do=_GIVE)
     if isinstance(path, str) and _FUNCTION.fullmatch(path):
         return open_function(path, contract)
-    raise CalibrationError(
-        "does not exist", where=str(path), do="Give an image folder, a .npy, a .npz or module:function"
-    )
+    raise CalibrationError("does not exist", where=str(path), do=_GIVE)

@@ -138,9 +138,15 @@ def _export(source: SourceModel, call: Callable[..., list[Any]], batch: int) -> 
     pictures = [name for spec, name in zip(source.inputs, ins, strict=True) if spec.layout == "NHWC"]
     with quiet():
         function = tf.function(lambda *x: [tf.identity(y, name=n) for y, n in zip(call(*x), outs, strict=True)])
-        model, _ = tf2onnx.convert.from_function(
-            function, input_signature=signature, opset=onnx_graph.OPSET, inputs_as_nchw=pictures or None
-        )
+        traced = function.get_concrete_function(*signature)
+        # As `from_function`, which takes for inputs what the network holds as plain tensors, as `Normalization` does
+        given = [x.name for x in traced.inputs if x.op.type == "Placeholder" and x.dtype != tf.resource]
+        answers = [tensor.name for tensor in traced.outputs]
+        frozen = tf2onnx.tf_loader.from_function(traced, given, answers)
+        model, _ = tf2onnx.convert.from_graph_def(
+            frozen, input_names=given, output_names=answers, opset=onnx_graph.OPSET, inputs_as_nchw=pictures or None,
+            tensors_to_rename=dict(zip(given, ins, strict=True)),
+        )  # fmt: skip
     present = {value.name.removesuffix(":0"): value.name for value in model.graph.input}  # tf2onnx may append ':0'
     names = {present[name]: spec.name for name, spec in zip(ins, source.inputs, strict=True)}
     names |= {value.name: spec.name for value, spec in zip(model.graph.output, source.outputs, strict=True)}

@@ -50,6 +50,13 @@ class Geometry:
         placed: NDArray[np.float64] = np.asarray(boxes, np.float64) * scales + corner
         return placed
 
+    def to_network(self, boxes: NDArray[Any]) -> NDArray[np.float64]:
+        """The other way round."""
+        scales = np.array((self.scale_x, self.scale_y, self.scale_x, self.scale_y))
+        corner = np.array((self.left, self.top, self.left, self.top))
+        placed: NDArray[np.float64] = (np.asarray(boxes, np.float64) - corner) / scales
+        return placed
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:

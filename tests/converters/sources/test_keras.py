@@ -286,3 +286,25 @@ def test_activations_that_the_exporter_leaves_in_tensorflows_words_answer_the_sa
     for name in ("net.keras", "net.tflite"):
         with load_engine("onnx", sources.load(tmp_path / name).onnx()) as engine:
             np.testing.assert_allclose(engine.run([item])[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("net", ["features", "pixels", "one mean", "given", "inverted"])
+def test_normalization_is_exported_with_what_it_holds(tmp_path, net) -> None:
+    import keras
+
+    shape = (8, 8, 3) if net in ("pixels", "one mean") else (6,)
+    items = np.random.default_rng(0).normal(3, 2, (40, *shape)).astype(np.float32)
+    held = {"mean": [1.0] * 6, "variance": [4.0] * 6} if net in ("given", "inverted") else {}
+    layer = keras.layers.Normalization(axis=None if net == "one mean" else -1, invert=net == "inverted", **held)
+    if not held:
+        layer.adapt(items)
+    x = keras.Input(shape, name="x")
+    y = keras.layers.Conv2D(4, 3)(layer(x)) if len(shape) == 3 else keras.layers.Dense(3)(layer(x))
+    model = keras.Model(x, y)
+    model.save(tmp_path / "net.keras")
+    source = sources.load(tmp_path / "net.keras")
+    with load_engine("onnx", source.onnx()) as engine:
+        fed = items[:1].transpose(0, 3, 1, 2) if len(shape) == 3 else items[:1]
+        np.testing.assert_allclose(
+            engine.run([np.ascontiguousarray(fed)])[0], source.predict([items[:1]])[0], atol=1e-4
+        )
