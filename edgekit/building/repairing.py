@@ -200,7 +200,7 @@ def _repaired(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s: 
 def search_record(story: dict[str, Any], found: Fidelity, max_drop: float) -> dict[str, Any]:
     """The story of a search with the verdict on what it found.
     found: on the items that it is judged by."""
-    sizes = {"chosen_by": found.chosen_by, "judged_by": found.items, "judged_apart": found.judged_apart}
+    sizes: dict[str, Any] = {"chosen_by": found.chosen_by, "judged_by": found.items, "judged_apart": found.judged_apart}
     sizes |= {"judged_drop": found.loss}
     met = ChoiceLimits(max_drop=max_drop).allow(found.loss)
     if not found.judged_apart:

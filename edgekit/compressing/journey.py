@@ -42,7 +42,7 @@ from edgekit.compressing.request import (
     line_of,
     loss_words,
 )
-from edgekit.compressing.result import known_rows, read_beside, row_of, write_report
+from edgekit.compressing.result import known_rows, read_beside, rows_of, write_report
 from edgekit.compressing.splitting import OutputSplit, can_split, split_model
 from edgekit.compressing.steps import HINTS, Bench, Teacher, carry_out, check_features, open_teacher
 from edgekit.compressing.training_set import ITEMS, check_labels, training_data, training_set
@@ -176,7 +176,7 @@ class _Journey:
         made = self._made()
         if made is not None and made.key == name:
             self._say(f"{self._result} is what this command makes: nothing to do")
-            rows = known_rows(request, name) or tuple(map(row_of, made.steps[-1]["rows"]))
+            rows = known_rows(request, name) or rows_of((made.steps or ({},))[-1].get("rows"))
             return self._written(self._report(rows, made.steps, self._result), name)
         return self._compress(subject, (given, found, kind), teacher, name)
 

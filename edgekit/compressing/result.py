@@ -18,16 +18,16 @@ from edgekit.compressing.request import CompressReport, CompressRequest, Measure
 from edgekit.errors import OutputError
 from edgekit.packaging import write_whole
 from edgekit_converters.errors import CompressError
-from edgekit_runtime.errors import MissingExtraError
+from edgekit_runtime.bundle.codec import from_json
+from edgekit_runtime.errors import BundleError, MissingExtraError
 from edgekit_runtime.strict_json import load_json
 
-__all__ = ["known_rows", "read_beside", "row_of", "write_report"]
+__all__ = ["known_rows", "read_beside", "rows_of", "write_report"]
 
 
-def row_of(stored: dict[str, Any]) -> MeasuredArtifact:
-    """As it was before it was JSON."""
-    interval = stored["interval"]
-    return MeasuredArtifact(**stored | {"interval": None if interval is None else tuple(interval)})
+def rows_of(stored: Any) -> tuple[MeasuredArtifact, ...]:
+    """As they were before they were JSON. Raises BundleError."""
+    return from_json(tuple[MeasuredArtifact, ...], stored, "rows", nulls=True)
 
 
 def report_file(folder: Path, model: Path) -> Path:
@@ -38,8 +38,8 @@ def known_rows(request: CompressRequest, key: str) -> tuple[MeasuredArtifact, ..
     """Empty where no run of that key left its file, or an older version did."""
     try:
         stored = load_json(report_file(request.output, request.model).read_bytes())
-        return tuple(map(row_of, stored["rows"])) if stored["key"] == key else ()
-    except (OSError, ValueError, KeyError, TypeError):
+        return rows_of(stored["rows"]) if stored["key"] == key else ()
+    except (OSError, ValueError, KeyError, TypeError, BundleError):
         return ()
 
 
@@ -53,10 +53,11 @@ def read_beside(request: CompressRequest) -> list[dict[str, Any]]:
         file = report_file(folder, request.model)
         try:
             stored = load_json(file.read_bytes())
-            for row in stored["rows"]:
-                row_of(row)
-            other = stored["profile"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            rows_of(stored["rows"])
+            other, seed = stored["profile"], stored["seed"]
+            if type(seed) is not int:
+                raise TypeError
+        except (OSError, ValueError, KeyError, TypeError, BundleError) as error:
             raise CompressError(
                 f"there is no result of edgekit compress that can be read: {type(error).__name__}",
                 where=str(file),

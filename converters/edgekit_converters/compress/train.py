@@ -28,7 +28,6 @@ import io
 import json
 import math
 import os
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,6 +43,8 @@ from edgekit_converters.compress.simulation import Simulation, calibrated
 from edgekit_converters.compress.sparse import EVERY, Sparsity, held_zeros
 from edgekit_converters.errors import CompressError
 from edgekit_converters.progress import Progress, silent
+from edgekit_runtime.sealed import SEAL_BYTES, is_sealed, seal
+from edgekit_runtime.strict_modes import read_own
 from edgekit_runtime.whole_file import write_cache
 
 __all__ = ["QatResult", "TrainingResult", "answers_of", "array_on_disk", "fit", "train"]
@@ -53,6 +54,7 @@ Values = list[NDArray[Any]]
 _HELD_OUT, _MOST_HELD_OUT = 0.1, 1000
 _CALIBRATION = 512
 _ROUND = 100  # steps between two looks at the held-out items
+_MOST_STATE = 1 << 36  # bytes
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 _STAGE = "training"
 _LAST = 0.01  # of the learning rate, at the last step
@@ -377,7 +379,7 @@ def _start(trainee: Trainee) -> _State:
 
 def _save(file: Path, options: TrainingOptions, state: _State) -> None:
     head = {
-        "key": options.key, "step": state.step, "best_step": state.best_step, "score": state.score,
+        "step": state.step, "best_step": state.best_step, "score": state.score,
         "waited": state.waited, "history": state.history, "reason": state.reason,
     }  # fmt: skip
     arrays: dict[str, NDArray[Any]] = {"head": np.frombuffer(json.dumps(head).encode(), np.uint8)}
@@ -385,19 +387,22 @@ def _save(file: Path, options: TrainingOptions, state: _State) -> None:
         arrays |= {f"{name}{at}": value for at, value in enumerate(getattr(state, name))}
     made = io.BytesIO()
     np.savez(made, **arrays)  # type: ignore[arg-type]
-    write_cache(file, [made.getvalue()])
+    data = made.getvalue()
+    write_cache(file, [seal(options.key.encode(), data), data])
 
 
 def _load(file: Path, options: TrainingOptions, trainee: Trainee) -> _State | None:
-    """None where there is no state, or one of another run."""
+    """None where there is no state, or one of another run, or one that another user could have written."""
+    stored = read_own(file, _MOST_STATE) or b""
+    data = stored[SEAL_BYTES:]
+    if not is_sealed(stored[:SEAL_BYTES], options.key.encode(), data):
+        return None
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             head = json.loads(arrays["head"].tobytes())
             count = range(len(_all(trainee)))
             parts = {name: [arrays[f"{name}{at}"] for at in count] for name in ("values", "best")}
             moments = [arrays[f"moments{at}"] for at in range(2 * len(trainee.variables))]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return _State(parts["values"], moments, parts["best"], **(head | {"score": tuple(head["score"])}))
+    except Exception:  # noqa: BLE001 - whatever it is, the run begins again
         return None
-    if head.pop("key") != options.key:
-        return None
-    return _State(parts["values"], moments, parts["best"], **(head | {"score": tuple(head["score"])}))

@@ -32,6 +32,7 @@ from edgekit_converters.sources.model import LoadOptions, Note, model_sha256
 from edgekit_converters.sources.quiet import import_keras, quiet
 from edgekit_converters.sources.shapes import check_finite, check_inputs, check_named, image_layout, pin, unique_names
 from edgekit_converters.sources.traced import Origin, TracedNetwork, TracedSource, describe_traced
+from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["code", "is_weights", "load", "load_h5", "make_layers_scopes", "scope"]
@@ -229,7 +230,9 @@ def load(path: Path, options: LoadOptions) -> TracedSource:
             config = json.loads(archive.read(info))
             names = archive.namelist()
             metadata = json.loads(archive.read("metadata.json")) if "metadata.json" in names else {}
-    except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, RuntimeError, OSError, EOFError) as error:
+    except EdgekitError:
+        raise
+    except Exception as error:  # noqa: BLE001 - zipfile, zlib, json and h5py raise a dozen types on a damaged file
         _refuse(path, "this is not a .keras file, or it is damaged", error)
     version = metadata.get("keras_version", "") if isinstance(metadata, dict) else ""
     members = tuple(f"it holds '{name}', which may be a program" for name in names if not is_weights(name))
@@ -245,7 +248,9 @@ def load_h5(path: Path, options: LoadOptions) -> TracedSource:
         with h5py.File(path, "r") as file:
             check_hdf5(path, file)
             text, version = file.attrs.get("model_config"), file.attrs.get("keras_version", "")
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+    except EdgekitError:
+        raise
+    except Exception as error:  # noqa: BLE001 - as above
         _refuse(path, "this is not an HDF5 file, or it is damaged", error)
     if text is None:
         _refuse(path, "the file holds weights only, not the network")

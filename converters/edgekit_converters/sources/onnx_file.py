@@ -127,8 +127,16 @@ def check_graph(where: str, model: Any) -> None:
         ) from error
     held = (pair for graph in subgraphs(model.graph) for pair in constants(graph) if pair[1].data_type in FLOATS)
     weights = {name for node in nodes(model.graph) if node.op_type in _WEIGHTED for name in node.input}
-    arrays = ((name, array(tensor)) for name, tensor in held)
-    check_finite(arrays, where=where, may_be_infinite=lambda name: name not in weights)
+
+    def arrays() -> Iterator[tuple[str, NDArray[Any]]]:
+        for name, tensor in held:
+            try:
+                yield name, array(tensor)
+            except (ValueError, TypeError) as error:  # onnx's checker does not count the bytes of every tensor
+                what = f"the weight '{name}' does not have its shape: {first_line(error)}"
+                raise SourceError(what, where=where, do=EXPORT_AGAIN) from error
+
+    check_finite(arrays(), where=where, may_be_infinite=lambda name: name not in weights)
 
 
 def _check_operators(where: str, model: Any) -> None:

@@ -21,7 +21,6 @@ import hashlib
 import importlib
 import inspect
 import traceback
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -47,7 +46,7 @@ from edgekit_converters.sources.shapes import (
     unique_names,
 )
 from edgekit_converters.user_code import working_folder_on_path
-from edgekit_runtime.errors import MissingExtraError
+from edgekit_runtime.errors import EdgekitError, MissingExtraError
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = [
@@ -85,16 +84,9 @@ def open_program(path: Path, options: LoadOptions) -> tuple[Any, tuple[str, ...]
     torch = import_torch(str(path))
     try:
         pieces = tuple(torch_archive.code(torch, path))
-    except (
-        zipfile.BadZipFile,
-        OSError,
-        ValueError,
-        AttributeError,
-        KeyError,
-        TypeError,
-        EOFError,
-        RuntimeError,
-    ) as error:
+    except EdgekitError:
+        raise
+    except Exception as error:  # noqa: BLE001 - zipfile, zlib, json and torch raise a dozen types on a damaged file
         _refuse(path, "this is not a torch.export file, or it is damaged", cause=error)
     if pieces and not options.trust_model:
         _refuse(

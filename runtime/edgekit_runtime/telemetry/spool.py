@@ -24,6 +24,7 @@ One thread uses a spool. What SQLite or the disk raises passes through as `Telem
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -47,6 +48,8 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS win (seq INTEGER PRIMARY KEY AUTOINCREMENT, body BLOB NOT NULL);
 """
+_MOST_COUNTED = 1 << 62  # SQLite counts to 2 ** 63 - 1
+_EPOCH = re.compile(r"[0-9a-f]{16}")
 _EVENT = b'{"kind":'
 _IS_EVENT = f"substr(body, 1, {len(_EVENT)}) = x'{_EVENT.hex()}'"
 _COLUMNS = {"meta": ["name", "value"], "win": ["seq", "body"]}
@@ -59,6 +62,7 @@ class Spool:
 
     def __init__(self, connection: sqlite3.Connection, most_bytes: int, path: Path | None) -> None:
         self._db = connection
+        connection.text_factory = lambda text: text.decode(errors="replace")  # else a flipped bit is an error each time
         self._pages = max(16, most_bytes // _PAGE)
         self._confirmed = 0
         self.path = path
@@ -210,15 +214,26 @@ class Spool:
                 raise sqlite3.DatabaseError(f"malformed: {verdict}")
         self._db.execute(f"PRAGMA max_page_count = {self._pages}")
         self._db.executescript(_SCHEMA)
-        with self._transaction():
-            if self._meta("epoch") is None:
-                self._epoch_is(secrets.token_hex(8))
-            self.epoch = str(self._meta("epoch"))
-            self.boot = int(self._meta("boot") or 0) + 1
-            self.dropped = int(self._meta("dropped") or 0)
-            self._set("boot", self.boot)
+        made = {sql for (sql,) in self._db.execute("SELECT sql FROM sqlite_master WHERE name IN ('meta', 'win')")}
+        if made != {line.replace("IF NOT EXISTS ", "") for line in _SCHEMA.strip().rstrip(";").split(";\n")}:
+            raise sqlite3.DatabaseError("malformed: other columns")
         row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'win'").fetchone()
-        self._last = int(row[0]) if row else 0
+        found = (self._meta("boot") or 0, self._meta("dropped") or 0, row[0] if row else 0)
+        if not all(type(number) is int and 0 <= number < _MOST_COUNTED for number in found):
+            raise sqlite3.DatabaseError("malformed: a counter is no number")
+        boot, self.dropped, self._last = (int(number) for number in found)
+        self.boot = boot + 1
+        with self._transaction():
+            epoch = self._meta("epoch")
+            if not (isinstance(epoch, str) and _EPOCH.fullmatch(epoch)):
+                self._epoch_is(secrets.token_hex(8))
+            else:
+                self.epoch = epoch
+            gone = self._db.execute("DELETE FROM win WHERE typeof(body) <> 'blob'").rowcount
+            self.dropped += gone
+            self._set("boot", self.boot)
+            if gone:
+                self._set("dropped", self.dropped)
 
     def _epoch_is(self, epoch: str) -> None:
         self.epoch = epoch

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters import sources
+from edgekit_converters.compress.record import Record, read_record, with_record
 from edgekit_converters.errors import SourceError
 from edgekit_converters.sources import LoadOptions, onnx_graph
 from edgekit_converters.sources.keras import code
@@ -19,6 +20,28 @@ from edgekit_runtime.engines import load_engine
 pytestmark = pytest.mark.convert
 
 TRUSTED = LoadOptions(trust_model=True)
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_a_file_with_flipped_bits_is_read_or_refused_in_one_way(tmp_path: Path, suffix: str) -> None:
+    import keras
+
+    path = tmp_path / f"net{suffix}"
+    keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="relu")]).save(path)
+    data, drawn = path.read_bytes(), np.random.default_rng(26)
+    if suffix == ".keras":
+        data = with_record(data, Record(ranges={"tflite": {"dense": (0.0, 6.0)}}, key="k"))
+    refused = 0
+    for _ in range(25):
+        damaged = bytearray(data)
+        damaged[int(drawn.integers(len(data)))] ^= 1 << int(drawn.integers(8))
+        path.write_bytes(damaged)
+        for read in (read_record, sources.load):
+            try:
+                read(path)
+            except SourceError:
+                refused += 1
+    assert refused > 3
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])

@@ -32,6 +32,37 @@ def refusal(path: Path) -> SourceError:
     return error
 
 
+def convolution() -> bytes:
+    from onnx import numpy_helper
+
+    weights = np.random.default_rng(2).normal(size=(3, 1, 3, 3)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 1, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3, 6, 6])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    return bytes(helper.make_model(graph, opset_imports=opset, ir_version=9).SerializeToString())
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
+def test_a_file_with_flipped_bits_is_read_or_refused_in_one_way(tmp_path: Path, suffix: str) -> None:
+    data = convolution() if suffix == ".onnx" else TINY.read_bytes()
+    path, drawn, refused = tmp_path / f"net{suffix}", np.random.default_rng(26), 0
+    for number in range(250 if suffix == ".onnx" else 60):
+        damaged = bytearray(data)
+        place = number if suffix == ".onnx" and number < len(data) else int(drawn.integers(len(data)))
+        damaged[place] ^= 1 << int(drawn.integers(8))
+        path.write_bytes(damaged)
+        try:
+            sources.load(path)
+        except SourceError:
+            refused += 1
+    assert refused > 20
+
+
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [

@@ -5,7 +5,9 @@ This holds whatever happens to the process, the file or the disk.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import resource
 import signal
 import sqlite3
@@ -113,6 +115,51 @@ def test_a_damaged_file_is_set_aside_and_a_new_epoch_begins(path, damage):
     assert again.append(b"z") == 1
     again.close()
     assert path.with_name("porch-1.db.bad").exists()
+
+
+def other_columns(sql):
+    def change(path):
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            db.executescript(sql)
+
+    return change
+
+
+OTHERS = {
+    "windows of another key": "DROP TABLE win; CREATE TABLE win (seq TEXT PRIMARY KEY, body BLOB NOT NULL);",
+    "windows that are not numbered": "DROP TABLE win; CREATE TABLE win (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);",
+    "windows as text": "DROP TABLE win; CREATE TABLE win (seq INTEGER PRIMARY KEY AUTOINCREMENT, body TEXT);",
+    "a view in place of the table": "DROP TABLE win; CREATE VIEW win AS SELECT 1 AS seq, x'00' AS body;",
+    "notes of another form": "DROP TABLE meta; CREATE TABLE meta (name INTEGER, value BLOB);",
+    "a boot that is text": "UPDATE meta SET value = 'often' WHERE name = 'boot';",
+    "a boot that is a piece of a number": "UPDATE meta SET value = 1.5 WHERE name = 'boot';",
+    "a boot below 0": "UPDATE meta SET value = -7 WHERE name = 'boot';",
+    "no boot after this one": "UPDATE meta SET value = 9223372036854775807 WHERE name = 'boot';",
+    "no number after the last": "UPDATE sqlite_sequence SET seq = 9223372036854775807;",
+    "a last number that is text": "UPDATE sqlite_sequence SET seq = 'last';",
+}
+
+
+@pytest.mark.parametrize("sql", OTHERS.values(), ids=OTHERS)
+def test_a_file_with_other_columns_or_counters_is_set_aside(path, sql):
+    test_a_damaged_file_is_set_aside_and_a_new_epoch_begins(path, other_columns(sql))
+
+
+def test_a_window_that_is_no_bytes_and_an_epoch_that_is_none_are_dropped(path):
+    spool = Spool.open(path)
+    for body in (b"a", b"b", b"c"):
+        spool.append(body)
+    spool.close()
+    other_columns(
+        "UPDATE win SET body = 'text' WHERE seq = 2; "
+        "UPDATE meta SET value = CAST(x'ff00' AS TEXT) WHERE name = 'epoch';"
+    )(path)
+    again = Spool.open(path)
+    assert [body for _, body in again.after(0, 9)] == [b"a", b"c"]
+    assert again.dropped == 1
+    assert re.fullmatch("[0-9a-f]{16}", again.epoch)
+    assert again.append(b"d") == 4
+    again.close()
 
 
 def test_what_was_set_aside_is_never_overwritten(path):
