@@ -13,7 +13,7 @@ DIRECT = {
     "runtime/edgekit_runtime/jobs.py": "a pipe between two processes of ours; a fact may be an infinite number",
     "runtime/edgekit_runtime/engines/isolated.py": "a pipe, read at each request",
     "runtime/edgekit_runtime/engines/isolated_child.py": "a pipe, read at each request",
-    "runtime/edgekit_runtime/cache/disk.py": "an entry with a checksum, read at each hit",
+    "runtime/edgekit_runtime/cache/kept.py": "an entry with a checksum, read at each hit",
     "converters/edgekit_converters/store.py": "a cache of stages; a number may be infinite",
     "converters/edgekit_converters/compress/train.py": "the state of a run; a score may be infinite",
     "edgekit/building/data.py": "a cache of answers; a label may be infinite",

@@ -187,7 +187,7 @@ def kept(store: StageStore, name: str, read: Callable[[bytes], T | None]) -> T |
 
 
 def get_json(store: StageStore, name: str, kind: type[T], fits: Callable[[T], bool] | None = None) -> T | None:
-    """What `put_json` kept there; None for nothing, and for what is none of this kind or cannot be.
+    """What `put_json` kept there; None for nothing, for another kind, and for what cannot be.
 
     fits: whether the value can have been made here.
     """

@@ -325,7 +325,7 @@ def caution(profile: Profile) -> str:
 
 
 def _untested(workload: Workload, band: Band) -> tuple[Band, list[str]]:
-    """The band, wider, and notes for a network far from all tested sizes, with attention or recurrent."""
+    """The band, wider, and notes: a network far from tested sizes, with attention or recurrent."""
     notes = []
     kinds = {
         "products of two computed tensors, as in attention": workload.computed_macs,

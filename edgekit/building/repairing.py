@@ -63,7 +63,7 @@ class Search:
     jobs: int
 
     def misses(self, results: Sequence[RecipeResult]) -> list[RecipeResult]:
-        """INT8 artifacts that the limit refuses and that gain something, where there is time to search."""
+        """INT8 artifacts that the limit refuses and that gain something, where there is time."""
         floats = {
             one.recipe.format: one.artifact.data
             for one in results

@@ -72,7 +72,7 @@ def test_what_makes_no_sense_is_one_sentence(in_process, options):
 
 @pytest.mark.parametrize("option", ["--fleet", "--fallback"])
 def test_a_demo_without_a_broker_says_so_before_it_builds(in_process, monkeypatch, tmp_path, option):
-    monkeypatch.setitem(sys.modules, "amqtt.broker", None)
+    monkeypatch.setitem(sys.modules, "amqtt", None)
     ran = in_process("demo", option, "--folder", tmp_path / "demo")
     assert ran.code == 1
     assert "needs the 'fleet' extra" in ran.err
