@@ -62,7 +62,7 @@ class Evidence:
     by the very items that it was chosen by. points: the loss is of a share, such as accuracy. of: what was lost, in
     words. distance: what the loss is, where it is a distance from the original's answers and no share of anything. raw:
     nothing says what the answers mean. rounded: floats were rounded, and nothing else. beside: what a loss of boxes
-    leaves out, in words.
+    leaves out, in words. coarse: of an output with next to no levels, in words: no share of answers says that.
     """
 
     recipe: str | None
@@ -83,6 +83,7 @@ class Evidence:
     raw: bool = False
     rounded: bool = False
     beside: str = ""
+    coarse: str = ""
 
     def amount(self, loss: float) -> str:
         number = f"{round(100 * loss, 2) + 0.0:g}"
@@ -136,6 +137,8 @@ def decide(known: Evidence) -> Decision:
         return _never(f"{known.not_finite} of {known.items} answers of {known.recipe} are not finite")
     if known.rounded:
         return Decision("ship", f"{known.recipe} answers as your model does, but for the rounding of floats")
+    if known.coarse:
+        return _never(f"in {known.recipe} {known.coarse}")
     if known.limit is None:
         return _never("no limit says how much it may lose: --max-drop")
     lost, limit = known.lost, f"the limit of {known.amount(known.limit)}"
@@ -219,6 +222,7 @@ def evidence_of(report: Json, bundle: Json) -> Evidence:
         raw=task == "raw",
         rounded=bool(found.get("only_rounded")),
         beside=words.box_scores(boxes),
+        coarse="" if metric or _deciding(found).get("measure") != "levels" else str(found["warnings"][0]),
     )
 
 

@@ -38,7 +38,7 @@ __all__ = [
 DASH = "–"
 
 _NAME, _REASON = 40, 400
-_CALL = re.compile(r"StatefulPartitionedCall(_\d+)?:0")
+_CALL = re.compile(r"(Stateful)?PartitionedCall(_\d+)?:0")
 _JOINED = re.compile(r"[^\s'\"(),;]+(?:;[^\s'\"(),;]+)+")
 _QUOTED = re.compile(rf"'([^'\s]{{{_NAME + 10},}})'")
 
@@ -103,6 +103,7 @@ def brief(text: str) -> str:
     """A reason with its long names shortened.
     Of TensorFlow's, joined by `;`, the first stands for all, and a path of scopes is cut at its beginning. The JSON has
     them in full. Advice is no part of a reason, so that it is never cut."""
+    text = re.sub(rf"'{_CALL.pattern}'", "the output", text)
     text = _JOINED.sub(lambda found: f"{found[0].split(';')[0][-_NAME:]} and {found[0].count(';')} more", text)
     text = _QUOTED.sub(lambda found: f"'...{found[1][-_NAME:]}'", text)
     return shorten(text, _REASON)

@@ -13,7 +13,7 @@ import xxhash
 
 from edgekit.building.data import Sets
 from edgekit.building.making import RecipeResult, Workers
-from edgekit.building.repairing import Search, failed_repairs, with_repairs
+from edgekit.building.repairing import Search, failed_repairs, with_islands_beside, with_repairs
 from edgekit.building.subject import BuildSubject
 from edgekit_converters.calibration import FEWEST_APART, RandomDataset
 from edgekit_converters.choose import ChoiceLimits
@@ -289,3 +289,17 @@ def test_a_search_that_was_cut_short_goes_on_where_there_is_more_time(tmp_path: 
         searched(slow, budget_s)
         counts.append(slow.checks)
     assert [count > 0 for count in counts] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_nobody_is_told_to_make_the_form_that_is_made(works: bool):
+    advice = "Leave that in float: --recipe tflite-int8-mixed; or replace the operator in the model"
+    failed = replace(made("tflite-int8", None), advice=advice)
+    islands = replace(made("tflite-int8-mixed", 0.0), artifact=ARTIFACT) if works else made("tflite-int8-mixed", None)
+    maker = Fixed(islands)
+    maker.calibrates = True
+    maker.make = lambda recipe: islands
+    for given in ([failed], [failed, islands]):
+        found = with_islands_beside(maker, given)
+        assert found[0].advice == ("tflite-int8-mixed was made beside it" if works else advice)
+        assert [one.recipe.name for one in found if one.artifact] == ["tflite-int8-mixed"] * works

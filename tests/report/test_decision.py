@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reported import FIDELITY, report
 
-from edgekit.report import html
+from edgekit.report import html, words
 from edgekit.report.decision import FEWEST, VOID, Evidence, decide, evidence_of, sentences_of
 
 GOOD = Evidence("tflite-int8", items=500, loss=0.002, interval=(-0.004, 0.008), limit=0.01)
@@ -202,3 +202,23 @@ def test_a_refusal_is_one_row_whatever_the_number_of_recipes_and_boards() -> Non
     assert '<span class="whole">tflite-f32,</span> <span class="whole">onnx-f32</span>' in page
     assert '<span class="whole">one,</span> <span class="whole">two</span>' in page
     assert "two, onnx-f32: it may take 71 ms" in page
+
+
+def test_no_share_of_answers_is_spoken_of_where_an_output_has_no_levels_left() -> None:
+    """Its best class stays: 100 % agree, and its scores say nothing any more."""
+    said = "'probs' 2 of 256 levels are left; the original uses many between 0 and 1"
+    output = {"name": "probs", "measure": "levels", "loss": 1.0, "agreement": {"value": 1.0, "ci95": [0.9, 1.0]}}
+    found = {**FIDELITY, "metric": None, "agreement": 1.0, "loss": 1.0, "loss_ci95": None, "warnings": [said]}
+    bundle = {"profile": "pi", "recipe": "tflite-int8", "fidelity": {**found, "outputs": [output]}}
+    for limit in (None, 0.05, 1.0):
+        known = evidence_of({"limits": {"max_drop": limit}, "bundles": [bundle]}, bundle)
+        decision = decide(known)
+        assert (decision.headline, decision.why) == ("Do not ship", f"in tflite-int8 {said}")
+
+
+@pytest.mark.parametrize("name", ["StatefulPartitionedCall:0", "PartitionedCall:0", "StatefulPartitionedCall_1:0"])
+def test_what_tensorflow_calls_the_output_is_called_the_output(name: str) -> None:
+    assert words.layer(name) == "the output"
+    assert words.brief(f"TFLite has no int8 kernel for WHILE in '{name}', ADD in 'a/b'") == (
+        "TFLite has no int8 kernel for WHILE in the output, ADD in 'a/b'"
+    )

@@ -257,7 +257,7 @@ def _content(found: Survey, contract: Contract) -> Iterator[Finding]:
         yield Finding(
             "duplicates",
             "warning",
-            f"{found.name}: {_some(repeated)} that repeat an earlier one exactly",
+            f"{found.name}: {_some(repeated)} that repeat{'s' * (len(repeated) == 1)} an earlier one exactly",
             "Remove them: they add weight, not information",
         )
     if found.constant:

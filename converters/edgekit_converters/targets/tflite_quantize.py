@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.formats import tflite
 from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, Recipe
 from edgekit_converters.workload import read_workload, uncounted_operations
@@ -46,7 +47,7 @@ def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: 
         return dynamic(model.data, plan.float_layers)
     if recipe.precision == "float16":
         return float16(model.data, plan.float_layers)
-    return model.data
+    return halves(model.data)
 
 
 def check_possible(model: FloatModel, recipe: Recipe) -> None:
@@ -214,8 +215,24 @@ _LARGEST = float(np.finfo(np.float16).max)
 _LEFT = frozenset({"WHILE", "IF", "CALL", "CALL_ONCE", "VAR_HANDLE", "ASSIGN_VARIABLE", "READ_VARIABLE", "DEQUANTIZE"})
 
 
-def float16(data: bytes, float_layers: frozenset[str] = frozenset()) -> bytes:
-    """float_layers: names of layers (of their first output) whose constants stay in 32 bits."""
+def halves(data: bytes) -> bytes:
+    """The file with its weights as they were, if they come from a file that stores them in 16 bits.
+    They are told by their values, most of which 16 bits hold exactly; the answers are the same."""
+    graph = tflite.read(data).main
+    constants = [tensor for tensor in graph.tensors if tensor.constant and tensor.dtype == "FLOAT32"]
+    exact = [one for one in constants if one.elements >= 1024 and _is_exact(tflite.stored_values(data, one))]
+    enough = 2 * sum(one.elements for one in exact) > sum(one.elements for one in constants)
+    return float16(data, exact=True) if enough else data
+
+
+def _is_exact(values: NDArray[Any]) -> bool:
+    with np.errstate(over="ignore"):
+        return bool(np.array_equal(values.astype(np.float16).astype(np.float32), values))
+
+
+def float16(data: bytes, float_layers: frozenset[str] = frozenset(), *, exact: bool = False) -> bytes:
+    """float_layers: names of layers (of their first output) whose constants stay in 32 bits.
+    exact: so do those that 16 bits do not hold exactly."""
     model, schema = tfl.read(data), tfl.schema()
     graph = model.subgraphs[0]
     found: dict[int, None] = {}  # float constants in the order in which ordinary operators read them first
@@ -234,7 +251,7 @@ def float16(data: bytes, float_layers: frozenset[str] = frozenset()) -> bytes:
     for index in (index for index in found if index not in left):
         tensor = graph.tensors[index]
         values = tfl.constant(model, tensor)
-        if values.size < 2 or not np.all(np.abs(values) <= _LARGEST):
+        if values.size < 2 or not np.all(np.abs(values) <= _LARGEST) or (exact and not _is_exact(values)):
             continue
         if tensor.buffer not in buffers:
             buffers[tensor.buffer] = tfl.add_constant(model, values.astype(np.float16))

@@ -92,6 +92,7 @@ class _Names:
     """Names of ours for the tensors of a file, and the way back."""
 
     _OURS = re.compile(r"s(\d+)t(\d+)e(\d*)")
+    _JOINED = re.compile(r"s\d+t\d+e\d*(?:;s\d+t\d+e\d*)+;?")
 
     def __init__(self, model: Any) -> None:
         self._theirs = {
@@ -111,7 +112,7 @@ class _Names:
 
     def restore(self, model: Any) -> None:
         """The quantizer adds a number where it makes a second tensor of one.
-        The first that it kept has the name."""
+        The first that it kept has the name. What it fuses it calls by all names, joined."""
         for graph in model.subgraphs:
             taken: set[bytes] = set()
             ours = [(tensor, self._OURS.fullmatch(tfl.name_of(tensor))) for tensor in graph.tensors]
@@ -119,6 +120,11 @@ class _Names:
                 name = self._theirs.get(f"s{found[1]}t{found[2]}e", tensor.name) or b""
                 tensor.name = name if name not in taken else name + b"/" + found[3].encode()
                 taken.add(name)
+            for index, tensor in enumerate(graph.tensors):
+                if self._JOINED.fullmatch(tfl.name_of(tensor)):
+                    name = ";".join(self.named_in(tfl.name_of(tensor))).encode()
+                    tensor.name = name if name not in taken else name + f"/{index}".encode()
+                    taken.add(tensor.name)
 
     def named_in(self, text: str) -> list[str]:
         """Layers that a message of the quantizer speaks of, under the file's names."""

@@ -64,6 +64,11 @@ def test_exact_duplicates_are_counted_and_named(give):
     assert "2 items (" in finding.what
     assert "item 7, " in finding.what
     assert "item 8)" in finding.what
+    assert finding.what.endswith("that repeat an earlier one exactly")
+    x[8] = RNG.normal(size=3)
+    (finding,) = lint(give(x), None, VECTORS)
+    assert "1 item (" in finding.what
+    assert finding.what.endswith("item 7) that repeats an earlier one exactly")
 
 
 def test_identical_and_constant_samples_are_told(give):

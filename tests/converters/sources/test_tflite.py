@@ -10,6 +10,8 @@ import pytest
 from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
 from edgekit_converters.sources import LoadOptions, onnx_graph, tflite
+from edgekit_converters.targets import recipe
+from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.engines import load_engine
 
 pytestmark = pytest.mark.convert
@@ -96,6 +98,26 @@ def test_float16_weights_become_float32_and_it_is_said(tmp_path: Path, network) 
     np.testing.assert_allclose(answers["probs"], network(x)["probs"].numpy(), atol=1e-2)
     assert tflite.read(write(tmp_path, source.tflite())).halved == 0
     agree(source)
+
+
+def test_an_artifact_in_float_is_no_larger_than_the_float16_file_that_it_comes_from(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    weights = np.random.default_rng(0).standard_normal((64, 512)).astype(np.float32)
+    signature = [tf.TensorSpec([1, 64], name="x")]
+    files = {
+        name: convert(lambda x: {"y": tf.nn.relu(x @ weights) @ weights.T}, signature, optimize=name)
+        for name in ("", "float16")
+    }
+    made = {}
+    for name, data in files.items():
+        source = sources.load(write(tmp_path, data))
+        made[name] = Workspace(source).make(recipe("tflite-f32")).data
+        inputs = [np.random.default_rng(1).standard_normal((1, 64)).astype(np.float32)]
+        with load_engine("tflite", made[name]) as engine:
+            np.testing.assert_array_equal(engine.run(inputs)[0], source.predict(inputs)[0])
+    assert made[""] == files[""]
+    assert len(made["float16"]) < 1.02 * len(files["float16"]) < 0.6 * len(files[""])
 
 
 def test_free_axes_are_pinned_in_the_file_itself(tmp_path: Path, network) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -414,3 +415,19 @@ def test_an_operator_that_tflite_lacks_is_named_with_its_layer(tmp_path: Path) -
         float_model(sources.load(tmp_path / "net.keras"))
     assert "Erfinv in '" in caught.value.what
     assert "onnx" in caught.value.do
+
+
+@pytest.mark.convert
+def test_what_the_quantizer_fuses_is_called_by_the_files_own_names(tmp_path) -> None:
+    import keras
+
+    x = keras.Input((6, 5), name="x")
+    keras.Model(x, keras.layers.Dense(3)(keras.layers.GRU(6)(x))).save(tmp_path / "gru.keras")
+    model = float_model(sources.load(tmp_path / "gru.keras"))
+    feeds = [[np.random.default_rng(i).normal(size=(1, 6, 5)).astype(np.float32)] for i in range(4)]
+    ranges = seen(model.data, [feed[0] for feed in feeds])
+    with pytest.raises(ConversionError, match="TFLite has no int8 kernel for WHILE in 'functional") as why:
+        make(model, recipe("tflite-int8"), QuantizationPlan(), ranges)
+    assert not re.search(r"s\d+t\d+e", str(why.value))
+    made = tfl.read(make(model, recipe("tflite-int8-mixed"), QuantizationPlan(), ranges))
+    assert not [one for one in made.subgraphs[0].tensors if re.match(r"s\d+t\d+e", tfl.name_of(one))]
