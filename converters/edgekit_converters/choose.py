@@ -255,7 +255,7 @@ def _beyond_the_board(profile: str, candidate: Candidate, limits: ChoiceLimits) 
         why = f" ({candidate.why_no_estimate})" if candidate.why_no_estimate else ""
         reason = f"its latency cannot be estimated{why}, so the budget cannot be promised"
         return Refusal(candidate.recipe, reason, "budget")
-    if candidate.estimate.high_ms <= limits.budget_ms:
+    if candidate.estimate.busy or candidate.estimate.high_ms <= limits.budget_ms:
         return None
     reason = f"it may take {_range(candidate.estimate)}, above the budget of {limits.budget_ms:g} ms"
     rule = f"it may take longer than the budget of {limits.budget_ms:g} ms"
@@ -283,7 +283,7 @@ def _slower(candidate: Candidate, candidates: Sequence[Candidate]) -> Refusal | 
     quantized = candidate.estimate
     for rival in _float_rivals(candidate, candidates):
         original = rival.estimate
-        if quantized is None or original is None:
+        if quantized is None or original is None or quantized.busy or original.busy:
             continue
         if quantized.low_ms > original.high_ms:
             reason = f"it is slower than {_against(candidate, rival)}"
@@ -303,6 +303,8 @@ def _faster_float(candidate: Candidate, acceptable: Sequence[Candidate]) -> Cand
     for rival in _float_rivals(candidate, acceptable):
         original = rival.estimate
         if quantized is None or original is None or (quantized.grade == "measured") != (original.grade == "measured"):
+            continue
+        if quantized.busy or original.busy:
             continue
         if quantized.mid_ms > original.mid_ms * (_SAME if original.grade == "measured" else 1.0):
             return rival
@@ -327,17 +329,18 @@ def _against(candidate: Candidate, rival: Candidate) -> str:
 
 
 def _equals(acceptable: Sequence[Candidate]) -> list[Candidate]:
-    """Those whose range overlaps the fastest one's; one without an estimate overlaps everything."""
-    timed = [candidate.estimate for candidate in acceptable if candidate.estimate is not None]
+    """Those whose range overlaps the fastest one's.
+    One without an estimate overlaps everything, and so does one that was timed on a busy machine."""
+    timed = [one.estimate for one in acceptable if one.estimate is not None and not one.estimate.busy]
     if not timed:
         return list(acceptable)
     high = min(timed, key=lambda estimate: (estimate.mid_ms, estimate.high_ms)).high_ms
-    return [other for other in acceptable if other.estimate is None or other.estimate.low_ms <= high]
+    return [one for one in acceptable if one.estimate is None or one.estimate.busy or one.estimate.low_ms <= high]
 
 
 def _runners_up(acceptable: Sequence[Candidate], chosen: Candidate, most: int) -> tuple[Candidate, ...]:
     """The next candidates by the same rules that the board may find faster than the chosen one."""
-    bound = chosen.estimate
+    bound = None if chosen.estimate is None or chosen.estimate.busy else chosen.estimate
     others = (other for other in acceptable if other is not chosen)
     left = [one for one in others if bound is None or one.estimate is None or one.estimate.low_ms <= bound.high_ms]
     found: list[Candidate] = []
@@ -399,6 +402,8 @@ def _notes(chosen: Candidate, limits: ChoiceLimits) -> tuple[str, ...]:
     notes = []
     if chosen.estimate is None:  # an estimate says itself of what grade it is
         notes.append(f"{chosen.recipe} was not measured on the board: {chosen.why_no_estimate or _range(None)}")
+    elif chosen.estimate.busy:
+        notes.extend(chosen.estimate.notes)
     fidelity = chosen.fidelity
     if fidelity is not None and fidelity.chosen_by:
         apart = (

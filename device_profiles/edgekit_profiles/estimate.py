@@ -60,7 +60,8 @@ class Estimate:
     dominated_by: the largest term in words, None where the time was measured.
 
     source: what the figure rests on. notes: what a reader must know before believing it. host: the times on a
-    workstation that were known, whether they were used or not: they do not depend on the board.
+    workstation that were known, whether they were used or not: they do not depend on the board. busy: measured while
+    others used the processor: from what it takes alone to what it took then, and nothing is refused because of it.
     """
 
     low_ms: float
@@ -71,6 +72,7 @@ class Estimate:
     source: str = ""
     notes: tuple[str, ...] = ()
     host: HostTimes | None = None
+    busy: bool = False
 
     def scale(self, low: float, mid: float, high: float) -> Estimate:
         return replace(self, low_ms=self.low_ms * low, mid_ms=self.mid_ms * mid, high_ms=self.high_ms * high)

@@ -9,6 +9,7 @@ Rules:
   known; a file that cannot be timed here costs the estimate its ratio, no more;
 - a bundle's promise is the same in every build of the same inputs: no time of the workstation gets in, and figures have
   six digits, so that a logarithm of another C library makes no other file;
+- times of a busy machine are a wide range, said to be one, refuse nothing and are not kept;
 - memory is promised for each artifact and engine: the estimate from the file with HEADROOM. The trial of `edgekit
   install` runs here too, in a child; where it takes more than the estimate allows, its figure is promised;
 - evidence (where a candidate was damaged, by what, and what it answers otherwise) never fails a build.
@@ -21,7 +22,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import islice, pairwise
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from edgekit.building.data import key
+from edgekit.building.load import MachineLoad
 from edgekit.building.making import RecipeResult, shown
 from edgekit.building.report import estimate_json
 from edgekit.building.subject import BuildSubject
@@ -44,7 +46,7 @@ from edgekit_converters.fidelity import LayerError, LayerHistogram, examine, exp
 from edgekit_converters.graph import open_graph
 from edgekit_converters.needs import Barrier, Runtime, barriers, read_needs
 from edgekit_converters.progress import Progress
-from edgekit_converters.store import StageStore, cached_json
+from edgekit_converters.store import StageStore, cached_json, get_json, put_json
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_profiles import (
     CannotEstimateError,
@@ -56,6 +58,7 @@ from edgekit_profiles import (
     estimate,
     has_anchor,
     measured_estimate,
+    milliseconds,
 )
 from edgekit_profiles.anchors import AnchorFile, anchors_for
 from edgekit_profiles.wheels import wheels
@@ -179,35 +182,64 @@ def is_here(profile: Profile, machine: str | None = None) -> bool:
     return profile.measured_here and {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine) == profile.arch
 
 
-def timer(subject: BuildSubject, store: StageStore, made: Sequence[RecipeResult]) -> Callable[[RecipeResult], Estimate]:
+def timer(
+    subject: BuildSubject,
+    store: StageStore,
+    made: Sequence[RecipeResult],
+    load: Callable[[], MachineLoad] = MachineLoad,
+) -> Callable[[RecipeResult], Estimate]:
     """A clock that times all artifacts one after the other on this machine, at first use.
     Times of another day, under another load, are not compared with today's. Kept for a build of the very same
-    artifacts."""
-    existing = [one for one in made if one.artifact is not None]
-
-    def taken() -> dict[str, tuple[float, float]]:
-        (example,) = subject.sets.evaluation.pick([0])
-        return {
-            one.sha256: fidelity.measure_ms(one.artifact, subject.contract, example)
-            for one in existing
-            if one.artifact is not None
-        }
+    artifacts, unless the machine was busy."""
+    existing = {one.sha256: one.artifact for one in made if one.artifact is not None}
 
     def fits(stored: dict[str, tuple[float, float]]) -> bool:
-        return stored.keys() == {one.sha256 for one in existing} and all(
+        return stored.keys() == existing.keys() and all(
             0 < p50_ms <= p95_ms < math.inf for p50_ms, p95_ms in stored.values()
         )
 
     @cache
-    def times() -> dict[str, tuple[float, float]]:
-        name = key("times", sorted(one.sha256 for one in existing), _machine(), to_json(subject.contract))
-        return cached_json(store, name, dict[str, tuple[float, float]], taken, fits)
+    def times() -> dict[str, Estimate]:
+        name = key("times alone", sorted(existing), _machine(), to_json(subject.contract))
+        known = get_json(store, name, dict[str, tuple[float, float]], fits)
+        if known is None:
+            (example,) = subject.sets.evaluation.pick([0])
+            seen, taken = load(), {}
+            seen.look()
+            for sha256, artifact in existing.items():
+                taken[sha256] = fidelity.measure_ms(artifact, subject.contract, example)
+                seen.look()
+            if why := seen.why or _spread(taken.values()):
+                return {sha256: _timed_beside_others(each, seen.share, why) for sha256, each in taken.items()}
+            known = {sha256: (each.p50_ms, each.p95_ms) for sha256, each in taken.items()}
+            put_json(store, name, known)
+        return {sha256: measured_estimate(*each) for sha256, each in known.items()}
 
     def timed(one: RecipeResult) -> Estimate:
-        p50_ms, p95_ms = times()[one.sha256]
-        return measured_estimate(p50_ms, p95_ms, source=f"{pick(one.recipe.format)} on this machine")
+        return replace(times()[one.sha256], source=f"{pick(one.recipe.format)} on this machine")
 
     return timed
+
+
+def _spread(taken: Iterable[fidelity.EngineTimes]) -> str:
+    """How far apart the runs of one artifact are.
+    "" where a machine does so by itself."""
+    widest = max((each.p95_ms / each.p50_ms for each in taken), default=1.0)
+    return f"one run in twenty took {widest:.1f} times the middle one" if widest > _WIDE else ""
+
+
+def _timed_beside_others(taken: fidelity.EngineTimes, share: float, why: str) -> Estimate:
+    """From what it takes alone, by its processor time, to what it took.
+
+    An engine that computes in threads of its own shows no processor time here; then the share of a core counts.
+    """
+    alone = taken.own_ms if taken.own_ms > _ELSEWHERE * taken.p50_ms else share * taken.p50_ms
+    middle = min(alone, taken.p50_ms)
+    note = (
+        f"this machine was busy ({why}): alone it takes about {milliseconds(middle)} ms, and it took up to "
+        f"{milliseconds(taken.p95_ms)} ms. Nothing is refused for that, and the next build times it again"
+    )
+    return Estimate(min(middle, taken.least_ms), middle, taken.p95_ms, "measured", notes=(note,), busy=True)
 
 
 def workstation(store: StageStore, made: Sequence[RecipeResult]) -> Callable[[RecipeResult], HostTimes | None]:
@@ -269,6 +301,7 @@ def _estimate(
     return estimate(profile, work, engine, known=known)
 
 
+_WIDE, _ELSEWHERE = 3.0, 0.02
 _LEAST_P99_MS = 1.0
 """Below that it is the scheduler of the system, not the model, that decides how long the slowest in a hundred takes."""
 

@@ -222,6 +222,8 @@ def estimate_json(found: Estimate | None) -> dict[str, Any] | None:
 def _as_json(found: Fidelity | Estimate) -> dict[str, Any]:
     """Tuples as lists, as JSON has them: the manifest holds this very object."""
     record = {key: _lists(value) for key, value in asdict(found).items()}
+    if record.get("busy") is False:
+        del record["busy"]
     if isinstance(found, Fidelity):
         del record["top_scores"]  # the manifest has it beside this report
         interval = _lists(found.loss_ci95)
@@ -380,7 +382,8 @@ def _bundle_lines(bundle: BundleReport, budget_ms: float | None) -> Iterator[str
         yield f"{bundle.profile}: {chosen.recipe} -> {bundle.path}"
         if chosen.estimate is not None:
             known = "" if chosen.estimate.grade == "measured" else ", not measured on the board"
-            within = "" if budget_ms is None else f"; its upper end keeps the budget of {budget_ms:g} ms"
+            kept = "not held against" if chosen.estimate.busy else "its upper end keeps"
+            within = "" if budget_ms is None else f"; {kept} the budget of {budget_ms:g} ms"
             yield f"  {_time(chosen.estimate)}{known}{within}"
     for kept in bundle.choice.alternates:
         timed = kept.estimate is not None and kept.estimate.grade == "measured"

@@ -55,6 +55,20 @@ def test_a_board_without_a_runtime_refuses_everything_with_its_python_as_the_rea
     assert all("Python 3.6 is served by no current wheel" in refusal.reason for refusal in choice.refused)
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_nothing_is_refused_for_times_of_a_busy_machine(busy):
+    """Those of INT8 are ten times the float's: the machine's others came in between."""
+    slow, fast = (replace(estimated(*ms, "measured"), busy=busy) for ms in ((300, 393, 430), (20, 25, 30)))
+    candidates = [candidate("tflite-int8", slow, 100), candidate("tflite-f32", fast, 400)]
+    choice = choose("b", candidates, ChoiceLimits(), BOTH)
+    assert codes(choice).get("tflite-int8") == (None if busy else "slower")
+    assert choice.chosen.recipe == ("tflite-int8" if busy else "tflite-f32")
+    in_time = choose("b", candidates[:1], ChoiceLimits(budget_ms=100), BOTH)
+    assert codes(in_time) == ({} if busy else {"tflite-int8": "budget"})
+    noted = choose("b", [candidate("tflite-int8", replace(slow, notes=("it was busy",)))], ChoiceLimits(), BOTH)
+    assert ("it was busy" in noted.notes) is busy
+
+
 def test_a_format_without_any_engine_is_refused():
     choice = choose("b", [candidate("tensorrt-int8", estimated(1, 2, 3))], ChoiceLimits(), BOTH)
     assert codes(choice) == {"tensorrt-int8": "runtime-unavailable"}

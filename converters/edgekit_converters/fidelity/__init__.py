@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 from edgekit_converters.fidelity.compare import (
+    EngineTimes,
     Evaluation,
     compare,
     compare_crossed,
@@ -36,6 +37,7 @@ __all__ = [
     "Boxes",
     "Case",
     "Cause",
+    "EngineTimes",
     "Evaluation",
     "Fidelity",
     "LayerError",

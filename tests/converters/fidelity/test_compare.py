@@ -246,10 +246,10 @@ def test_an_artifact_that_answers_another_shape_is_refused(give):
 def test_latency_is_a_median_and_a_tail_of_the_engine_alone():
     ticks = iter(range(10**6))
     example = Example({"x": X[0]}, None, "")
-    p50, p95 = measure_ms(onnx_artifact(SOURCE), CONTRACT, example, clock=lambda: next(ticks) * 1e-3)
+    p50, p95, *_ = measure_ms(onnx_artifact(SOURCE), CONTRACT, example, clock=lambda: next(ticks) * 1e-3)
     assert p50 == pytest.approx(1.0)
     assert p95 == pytest.approx(1.0)
-    p50, p95 = measure_ms(onnx_artifact(SOURCE), CONTRACT, example)
+    p50, p95, *_ = measure_ms(onnx_artifact(SOURCE), CONTRACT, example)
     assert 0 < p50 <= p95
 
 
