@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ __all__ = ["KeptAnswer", "KeptForm", "PackError"]
 
 _HEAD = struct.Struct("<ddQH")
 _ALIGNED = 16
+_DTYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
 
 
 class PackError(ValueError):
@@ -111,6 +113,8 @@ class KeptForm:
 def _arrays(data: Buffer, table: Any, at: int) -> dict[str, np.ndarray[Any, Any]]:
     arrays = {}
     for name, dtype, shape in table:
+        if not (isinstance(dtype, str) and _DTYPE.fullmatch(dtype)):  # NumPy evaluates parts of other texts
+            raise PackError("no array of numbers")
         at += -at % _ALIGNED
         array = np.ndarray(tuple(shape), np.dtype(dtype), data, at)
         arrays[str(name)] = array

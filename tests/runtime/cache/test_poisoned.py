@@ -51,6 +51,7 @@ HEADERS = {
     "objects": [["probs", "|O", [4]]],
     "records of objects": [["probs", [["a", "|O"]], [4]]],
     "no dtype": [["probs", "hello", [4]]],
+    "a dtype that is a broken expression": [["probs", "<f4,(", [4]]],
     "a name that is none": [[{}, "<f4", [4]]],
 }
 
