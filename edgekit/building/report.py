@@ -382,8 +382,8 @@ def _bundle_lines(bundle: BundleReport, budget_ms: float | None) -> Iterator[str
         yield f"{bundle.profile}: {chosen.recipe} -> {bundle.path}"
         if chosen.estimate is not None:
             known = "" if chosen.estimate.grade == "measured" else ", not measured on the board"
-            kept = "not held against" if chosen.estimate.busy else "its upper end keeps"
-            within = "" if budget_ms is None else f"; {kept} the budget of {budget_ms:g} ms"
+            how = "not held against" if chosen.estimate.busy else "its upper end keeps"
+            within = "" if budget_ms is None else f"; {how} the budget of {budget_ms:g} ms"
             yield f"  {_time(chosen.estimate)}{known}{within}"
     for kept in bundle.choice.alternates:
         timed = kept.estimate is not None and kept.estimate.grade == "measured"
