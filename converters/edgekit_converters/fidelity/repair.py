@@ -16,6 +16,8 @@ Rules:
   caller judges the result by items that `check` never saw;
 - it stops when its time is over, in the middle of a measurement too (`deadline`), and then gives the best it found;
 - what fails to convert is an attempt that did not help, not the end;
+- stretches of the network are measured before its layers. The loudest ones in float together are an early answer, which
+  a cheaper one replaces;
 - more than WANTED of the multiply-accumulates in float is said, and more than MOST is not tried: that is no int8 model.
 """
 
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -66,6 +68,10 @@ WAITING = 0.1
 """What a second without the processor counts: a search that waits for ever ends, too."""
 QUIET = 0.02
 """Of the noise of all stretches: one that makes no more is not parted."""
+LOUD = 0.1
+"""Of the noise of all stretches: those that make as much are tried in float together, as soon as they are known."""
+OFTEN = 4
+"""So many sets of loud stretches are tried before single layers are."""
 HARDLY = 0.8
 """Of all noise: where products alone make this much, the others are not to blame, and the time is better spent on
 islands.
@@ -213,6 +219,7 @@ class _Search(Generic[T]):
         self._cut_short = False
         self._plan = self.start.plan
         self._best = (self.start.recipe, self.start.plan, self.start.checked)
+        self._loud = list[QuantizationPlan]()
         self._drops = {self.start.plan: self.start.checked.drop}
 
     def run(self) -> None:
@@ -327,17 +334,40 @@ class _Search(Generic[T]):
                 meeting = middle
             else:
                 failing = middle
-        if meeting > 1:
-            # Back to int8 with what the noise does not need, the costliest first; kept only if the limit still holds
-            chosen = ranked[:meeting]
-            kept = list(chosen)
-            least = self._noise("islands", self.target.mixed, self._with(kept))
-            for unit in sorted(chosen, key=lambda unit: -unit.cost):
-                fewer = [other for other in kept if other is not unit]
-                if fewer and self._noise(f"without {unit.name}", self.target.mixed, self._with(fewer)) <= least * WORSE:
-                    kept = fewer
-            if len(kept) < len(chosen):
-                self._check_islands(kept)
+        if meeting:
+            self._without_needless(ranked[:meeting])
+
+    def _without_needless(self, stretches: Sequence[Unit]) -> None:
+        """Back to int8 with what the noise does not need, the costliest first.
+        Kept only if the limit still holds."""
+        chosen = [unit for unit in self.bench.units if any(unit.layers <= one.layers for one in stretches)]
+        if len(chosen) < 2:
+            return
+        kept = list(chosen)
+        least = self._noise("islands", self.target.mixed, self._with(kept))
+        for unit in sorted(chosen, key=lambda unit: -unit.cost):
+            fewer = [other for other in kept if other is not unit]
+            if fewer and self._noise(f"without {unit.name}", self.target.mixed, self._with(fewer)) <= least * WORSE:
+                kept = fewer
+        if len(kept) < len(chosen):
+            self._check_islands(kept)
+
+    def _loudest(self, noise: Mapping[Unit, float]) -> None:
+        """The loudest stretches in float, where they are cheap together: an answer to be had early.
+        Neighbours lose together what none of them loses alone."""
+        finite = [value for value in noise.values() if math.isfinite(value)]
+        floor = min(finite, default=0.0)
+        loud = LOUD * sum(value - floor for value in finite)
+        known = {unit.name: value for unit, value in noise.items() if math.isfinite(value) and value - floor >= loud}
+        chosen, left = list[Unit](), MOST / 2
+        for unit in by_benefit([unit for unit in noise if unit.name in known], known):
+            if unit.macs <= left + SLACK:
+                chosen.append(unit)
+                left -= unit.macs
+        plan = self._with(chosen)
+        if chosen and not self._met and plan not in self._drops and len(self._loud) < OFTEN:
+            self._loud.append(plan)
+            self._check_islands(chosen)
 
     def _products_alone(self, others: Sequence[Unit]) -> bool:
         """Products in int8 and all else in float.
@@ -384,6 +414,7 @@ class _Search(Generic[T]):
             noise[unit] = math.inf if math.isnan(alone) else alone
             if waiting:
                 continue
+            self._loudest(noise)
             # the stretch that is worth parting most, if it makes a noticeable part of the noise
             finite = [value for value in noise.values() if math.isfinite(value)]
             floor = min(finite, default=0.0)
@@ -426,9 +457,13 @@ class _Search(Generic[T]):
         self._remember(remedy, recipe, plan, drop=checked.drop)
         self._drops[plan] = checked.drop
         met = checked.drop <= self.target.max_drop + SLACK
-        if met or checked.drop < self._best[2].drop - SLACK:
+        cheaper = self._cost(plan) < self._cost(self._best[1])
+        if (met and (cheaper or not self._met)) or (not self._met and checked.drop < self._best[2].drop - SLACK):
             self._best = (recipe, plan, checked)
         return met
+
+    def _cost(self, plan: QuantizationPlan) -> float:
+        return sum(unit.cost for unit in self.bench.units if unit.layers <= plan.float_layers)
 
     def _check_islands(self, units: Sequence[Unit]) -> bool:
         count = len(units)

@@ -6,8 +6,9 @@ Rules:
   where a float layer made it;
 - activations uint8 with a zero-point, or int8 around 0; weights int8 around 0, a scale for each output channel; biases
   int32 at the scale of the products, or float where activations are symmetric (TensorRT's explicit quantization);
-- what only moves values keeps its input's scale; the result of a product that float layers alone read is never rounded
-  where the kernel can hand it over in float (Gemm, MatMul);
+- what only moves values keeps its input's scale; what a Concat alone reads has the Concat's, to which it would else be
+  rounded a second time; the result of a product that float layers alone read is never rounded where the kernel can hand
+  it over in float (Gemm, MatMul);
 - HardSigmoid in 8 bits is a sum whose output saturates at 0 and 1; below what it maps to 0, a hard swish's input has no
   steps.
 
@@ -171,6 +172,11 @@ class _QdqWriter:
         maker = self._maker_in_int8(name)
         if maker is not None and maker.op_type in MOVES and maker.input[0] in self.steps:
             return self.steps[maker.input[0]]
+        joins = self.view.only_user(name)
+        if joins is not None and joins.op_type == "Concat" and self._in_int8(joins):
+            joined, clip = self._step_of(joins.output[0]), name in self.layers.absorbed
+            if not clip or self._covers(joined, self.view.maker(name)):
+                return joined
         low, high = (0.0, 1.0) if maker is not None and maker.op_type == "HardSigmoid" else self.ranges[name]
         # Without what every reader maps to one value: below -3 a hard swish is 0, whatever the input.
         users = self.view.users(name)
@@ -194,7 +200,10 @@ class _QdqWriter:
         name = clip.output[0]
         if name not in self.steps or self.symmetric:
             return False
-        rounding = self.steps[name]
+        return self._covers(self.steps[name], clip)
+
+    def _covers(self, rounding: QdqScale, clip: Any) -> bool:
+        """Whether what is beyond a clip's bounds is beyond the range of its rounded output, too."""
         low, high = -rounding.scale * rounding.zero_point, rounding.scale * (255 - rounding.zero_point)
         if clip.op_type == "Relu":
             return low >= 0

@@ -109,6 +109,23 @@ def test_layers_that_the_explanation_names_are_tried_before_what_takes_long():
     assert len(found.tried) < 15
 
 
+def test_neighbours_that_lose_together_what_none_loses_alone_are_found_in_little_time():
+    """The first 20 of 200 layers, of which four in 8 bits are too many; then the search goes on to fewer."""
+
+    @dataclass
+    class Together(Known):
+        def noise(self, recipe: str, plan: QuantizationPlan) -> float:
+            self.now += self.seconds
+            early = sum(f"u{i}" not in plan.float_layers for i in range(20))
+            return 0.5 * min(1.0, early / 4) + 0.0001 * (200 - len(plan.float_layers))
+
+    macs = [0.004] * 20 + [0.92 / 180] * 180
+    short = repaired(Together([0.0] * 200, macs), 0.05, budget_s=30.0)
+    assert (short.met, len(short.plan.float_layers)) == (True, 25)
+    longer = repaired(Together([0.0] * 200, macs), 0.05, budget_s=120.0)
+    assert longer.plan.float_layers == {f"u{i}" for i in range(20)}
+
+
 def test_names_that_are_wrong_or_dear_do_not_keep_the_search_from_the_right_layers():
     known = Known([0.001] * 7 + [0.5] + [0.001] * 12, names=["u1", "u2", "nowhere"])
     assert repaired(known, 0.03, budget_s=120.0).plan.float_layers == {"u7"}

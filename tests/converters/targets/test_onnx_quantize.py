@@ -412,6 +412,36 @@ def test_a_split_between_8_bit_layers_copies_integers(tmp_path: Path) -> None:
     assert kinds["QuantizeLinear"] == kinds["DequantizeLinear"] == 1  # the model's own ends
 
 
+def joined_net(activation: str) -> Any:
+    """Two convolutions, one of them louder, joined; the louder is read by a third, too."""
+    node = helper.make_node
+    weights = {"w1": normal(8, 8, 3, 3), "w2": normal(8, 8, 3, 3, scale=0.7), "w3": normal(8, 16, 1, 1)}
+    ends = {"": ("c1", "c2"), "Relu": ("r1", "r2"), "Clip": ("r1", "r2")}[activation]
+    bounds = ["zero", "half"] if activation == "Clip" else []
+    weights |= {"zero": np.float32(0), "half": np.float32(0.5)} if bounds else {}
+    nodes = [
+        node("Conv", ["x", "w1"], ["c1"], pads=[1] * 4),
+        node("Conv", ["x", "w2"], ["c2"], pads=[1] * 4),
+        *([node(activation, ["c1", *bounds], ["r1"]), node("Relu", ["c2"], ["r2"])] if activation else []),
+        node("Concat", list(ends), ["j"], axis=1),
+        node("Conv", ["j", "w3"], ["d"]),
+        node("Add", ["d", ends[1]], ["y"]),
+    ]
+    return net(nodes, weights, (8, 6, 6))
+
+
+@pytest.mark.parametrize("activation", ["", "Relu", "Clip"])
+def test_what_a_concat_alone_reads_is_rounded_once_at_its_step(activation: str, tmp_path: Path) -> None:
+    model = float_model(joined_net(activation))
+    data = make(model, RECIPES["onnx-int8-qdq"], QuantizationPlan(), statistics(model, samples(20, (8, 6, 6))))
+    grids, first, second = open_graph("onnx", data).grids, *("r1 r2" if activation else "c1 c2").split()
+    assert (grids[first] == grids["j"]) == (activation != "Clip"), "a range above the clip would not do its work"
+    assert activation == "" or grids[second] != grids["j"] or grids[second].high == grids["j"].high
+    kinds = fused(data, tmp_path)
+    assert kinds["QLinearConv"] == 3
+    assert kinds["Conv"] + kinds["FusedConv"] + kinds["Relu"] + kinds["Clip"] == 0
+
+
 @pytest.mark.parametrize("kept", ["c", "p1", "d"])
 def test_a_split_beside_layers_in_float_keeps_its_answers(kept: str) -> None:
     model = float_model(split_net("Concat"))
