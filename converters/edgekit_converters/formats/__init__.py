@@ -10,13 +10,14 @@ both formats. Facts of a file are computed here once; no other package decodes i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["AffineGrid", "Grid"]
+__all__ = ["AffineGrid", "Grid", "come_from_float16", "fits_float16"]
 
 
 @dataclass(frozen=True)
@@ -69,3 +70,21 @@ class AffineGrid:
         shape = [1] * values.ndim
         shape[self.axis] = -1
         return scale.reshape(shape), np.broadcast_to(zero, scale.shape).reshape(shape)
+
+
+def fits_float16(values: NDArray[Any]) -> bool:
+    """Whether 16 bits hold each of them exactly."""
+    with np.errstate(over="ignore"):
+        return bool(np.array_equal(values.astype(np.float16).astype(np.float32), values))
+
+
+def come_from_float16(weights: Iterable[NDArray[Any]]) -> bool:
+    """Whether most float32 weights were widened: 16 bits hold most of them, in large tensors, exactly."""
+    total = exact = 0
+    for values in weights:
+        total += values.size
+        exact += values.size if values.size >= _LARGE and fits_float16(values) else 0
+    return 2 * exact > total
+
+
+_LARGE = 1024

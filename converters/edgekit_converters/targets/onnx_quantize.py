@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.errors import ConversionError, first_line
+from edgekit_converters.formats import come_from_float16, fits_float16
 from edgekit_converters.formats.onnx import (
     GraphView,
     array,
@@ -57,9 +58,9 @@ def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: 
     """
     from edgekit_runtime.engines import load_engine
 
-    if recipe.precision == "float32":
-        return model.data
     parsed = parse(model.data)
+    if recipe.precision == "float32" and not come_from_float16(map(array, _floats(parsed))):
+        return model.data
     refused = ""
     for candidate in _candidates(parsed, recipe, plan, statistics):
         name_nodes(candidate)
@@ -78,7 +79,10 @@ def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: 
 
 def _candidates(parsed: Any, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None) -> Iterator[Any]:
     """What to try, the best first."""
-    if recipe.precision == "float16":
+    if recipe.precision == "float32":
+        yield _halves(parsed)
+        yield parsed
+    elif recipe.precision == "float16":
         yield convert_float16(parsed)
     elif recipe.precision == "dynamic":
         yield dynamic(parsed, plan.float_layers)
@@ -120,6 +124,27 @@ def _nothing_fits(view: GraphView, recipe: Recipe) -> ConversionError:
         where=recipe.name,
         do=f"Choose onnx-f32; 8 bits are for {', '.join(sorted(PRODUCTS))} with constant weights in the main graph",
     )
+
+
+def _floats(model: Any) -> list[Any]:
+    """The float32 constants of the main graph."""
+    return [tensor for tensor in model.graph.initializer if tensor.data_type == 1]
+
+
+def _halves(model: Any) -> Any:
+    """A copy whose weights are stored in 16 bits where those hold them exactly.
+    ONNX Runtime widens them when it loads the file: the answers are the same."""
+    copy, taken = copy_model(model), value_names(model)
+    graph, nodes = copy.graph, list[Any]()
+    ends = {value.name for value in (*graph.input, *graph.output)}
+    for tensor in _floats(copy):
+        values = array(tensor)
+        if tensor.name not in ends and values.size > 1 and fits_float16(values):
+            half, name = free_name(f"{tensor.name}/float16", taken), tensor.name
+            tensor.CopyFrom(new_constant(half, values.astype(np.float16)))
+            nodes.append(new_node("Cast", [half], [name], name, to=1))
+    replace(graph.node, [*nodes, *graph.node])
+    return copy
 
 
 # A float ONNX graph in float16, with the float32 inputs and outputs that it had.

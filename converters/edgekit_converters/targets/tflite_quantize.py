@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.formats import tflite
+from edgekit_converters.formats import come_from_float16, fits_float16, tflite
 from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, Recipe
 from edgekit_converters.workload import read_workload, uncounted_operations
@@ -217,17 +217,12 @@ _LEFT = frozenset({"WHILE", "IF", "CALL", "CALL_ONCE", "VAR_HANDLE", "ASSIGN_VAR
 
 def halves(data: bytes) -> bytes:
     """The file with its weights as they were, if they come from a file that stores them in 16 bits.
-    They are told by their values, most of which 16 bits hold exactly; the answers are the same."""
+    The answers are the same."""
     graph = tflite.read(data).main
     constants = [tensor for tensor in graph.tensors if tensor.constant and tensor.dtype == "FLOAT32"]
-    exact = [one for one in constants if one.elements >= 1024 and _is_exact(tflite.stored_values(data, one))]
-    enough = 2 * sum(one.elements for one in exact) > sum(one.elements for one in constants)
-    return float16(data, exact=True) if enough else data
-
-
-def _is_exact(values: NDArray[Any]) -> bool:
-    with np.errstate(over="ignore"):
-        return bool(np.array_equal(values.astype(np.float16).astype(np.float32), values))
+    return (
+        float16(data, exact=True) if come_from_float16(tflite.stored_values(data, one) for one in constants) else data
+    )
 
 
 def float16(data: bytes, float_layers: frozenset[str] = frozenset(), *, exact: bool = False) -> bytes:
@@ -251,7 +246,7 @@ def float16(data: bytes, float_layers: frozenset[str] = frozenset(), *, exact: b
     for index in (index for index in found if index not in left):
         tensor = graph.tensors[index]
         values = tfl.constant(model, tensor)
-        if values.size < 2 or not np.all(np.abs(values) <= _LARGEST) or (exact and not _is_exact(values)):
+        if values.size < 2 or not np.all(np.abs(values) <= _LARGEST) or (exact and not fits_float16(values)):
             continue
         if tensor.buffer not in buffers:
             buffers[tensor.buffer] = tfl.add_constant(model, values.astype(np.float16))

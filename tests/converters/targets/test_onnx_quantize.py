@@ -552,3 +552,28 @@ def test_the_value_outside_of_a_crop_is_what_it_is_in_float(name: str) -> None:
     want, got = (np.concatenate([run(one, feed) for feed in feeds]) for one in (model.data, data))
     assert np.abs(got - want).max() < 0.02 * np.abs(want).max()
     assert quantized_fraction("onnx", data)[0] == 1
+
+
+def test_a_float_file_is_no_larger_than_the_float16_weights_that_it_comes_from() -> None:
+    draw = np.random.default_rng(0)
+    weights = {name: draw.standard_normal((64, 64)).astype(np.float32) for name in "wv"}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("MatMul", ["h", "v"], ["y"])]
+    item = [draw.standard_normal((1, 64)).astype(np.float32)]
+    for halved in (False, True):
+        kept = {name: w.astype(np.float16).astype(np.float32) if halved else w for name, w in weights.items()}
+        model = float_model(net(nodes, kept, (64,)))
+        data = make(model, RECIPES["onnx-f32"], QuantizationPlan(), None)
+        np.testing.assert_array_equal(run(data, item), run(model.data, item))
+        if halved:
+            assert len(data) < 0.55 * len(model.data)
+        else:
+            assert data == model.data
+
+
+def test_the_weights_of_a_float_file_that_were_widened_are_constants_when_it_runs(tmp_path: Path) -> None:
+    weights = {"w": normal(64, 64).astype(np.float16).astype(np.float32)}
+    model = float_model(net([helper.make_node("MatMul", ["x", "w"], ["y"])], weights, (64,)))
+    data = make(model, RECIPES["onnx-f32"], QuantizationPlan(), None)
+    assert "Cast" in {node.op_type for node in onnx.load_model_from_string(data).graph.node}
+    assert set(fused(data, tmp_path)) == {"MatMul"}
+    assert quantized_fraction("onnx", data) == (0.0, 0.0)
