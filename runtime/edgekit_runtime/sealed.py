@@ -6,16 +6,21 @@
 Rules:
 - a seal is over key and data, so that two entries whose bytes were exchanged are none;
 - with a secret only its owners can make one (HMAC-SHA-256); without, it finds damage and mix-ups (xxh3-128);
-- a seal says who kept it, not what it is: what a reader believes, it checks as well.
+- a seal says who kept it, not what it is: what a reader believes, it checks as well;
+- a file that is named by a digest of what it follows from is sealed under its name.
 """
 
 from __future__ import annotations
 
 import hmac
+from pathlib import Path
 
 import xxhash
 
-__all__ = ["SEAL_BYTES", "Buffer", "is_sealed", "seal"]
+from edgekit_runtime.strict_modes import read_own
+from edgekit_runtime.whole_file import write_cache
+
+__all__ = ["SEAL_BYTES", "Buffer", "is_sealed", "read_sealed", "seal", "write_sealed"]
 
 SEAL_BYTES = 16
 Buffer = bytes | bytearray | memoryview
@@ -34,3 +39,15 @@ def seal(key: bytes, data: Buffer, secret: bytes | None = None) -> bytes:
 
 def is_sealed(found: Buffer, key: bytes, data: Buffer, secret: bytes | None = None) -> bool:
     return hmac.compare_digest(found, seal(key, data, secret))
+
+
+def write_sealed(file: Path, data: bytes) -> None:
+    """As `write_cache`. Raises OSError."""
+    write_cache(file, [seal(file.name.encode(), data), data])
+
+
+def read_sealed(file: Path, most: int) -> bytes | None:
+    """What was written under this name, as of `read_own`; None for anything else."""
+    stored = read_own(file, most) or b""
+    data = stored[SEAL_BYTES:]
+    return data if is_sealed(stored[:SEAL_BYTES], file.name.encode(), data) else None

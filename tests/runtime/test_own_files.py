@@ -14,6 +14,7 @@ from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.cache import MISS, DiskCache, KeptForm
 from edgekit_runtime.engines import EngineInfo, available, built
 from edgekit_runtime.errors import CacheFileError, TelemetryError
+from edgekit_runtime.sealed import SEAL_BYTES, write_sealed
 from edgekit_runtime.selftest.opening import keep, passed_before, verdict_file
 from edgekit_runtime.strict_modes import read_own
 from edgekit_runtime.telemetry.spool import Spool
@@ -117,6 +118,28 @@ def test_what_another_user_owns_is_as_if_it_were_not_there(kept):
     """S11"""
     file, believed = kept
     os.chown(file, OTHER, OTHER)
+    assert not believed()
+
+
+@pytest.mark.parametrize("name", ["selftest", "engine of a GPU"])
+def test_what_is_damaged_or_was_written_under_another_name_is_as_if_it_were_not_there(bundle, tmp_path, name):
+    file, believed = KEPT[name](bundle, tmp_path)
+    stored = file.read_bytes()
+    for place in range(0, len(stored), 5):
+        file.write_bytes(stored[:place] + bytes([stored[place] ^ 1 << place % 8]) + stored[place + 1 :])
+        assert not believed()
+    file.write_bytes(b"")
+    assert not believed()
+    write_sealed(file.with_name("another"), stored[SEAL_BYTES:])
+    file.with_name("another").replace(file)
+    assert not believed()
+
+
+def test_a_verdict_of_another_key_is_as_if_it_were_not_there(bundle, tmp_path):
+    file, believed = verdict(bundle, tmp_path)
+    written = file.read_text()
+    assert '"key": "verdict"' in written
+    file.write_text(written.replace('"key": "verdict"', '"key": "another"'))
     assert not believed()
 
 

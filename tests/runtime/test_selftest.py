@@ -15,6 +15,7 @@ from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.engines import available, load_engine
 from edgekit_runtime.errors import SelfTestError
+from edgekit_runtime.sealed import SEAL_BYTES
 from edgekit_runtime.selftest import first_open, replay
 
 ENGINE = min(available())
@@ -93,7 +94,7 @@ def test_the_first_open_asks_a_child_and_the_second_believes_its_verdict(bundle,
     asked = [first_open(bundle, bundle.artifact(), engine.info, folder=tmp_path) for _ in range(2)]
     assert asked == [True, False]
     (verdict,) = (tmp_path / "selftest").iterdir()
-    assert json.loads(verdict.read_text())["examples"] == 2
+    assert json.loads(verdict.read_bytes()[SEAL_BYTES:])["examples"] == 2
 
 
 def test_another_engine_version_is_asked_again(bundle, engine, tmp_path):

@@ -21,12 +21,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from edgekit_runtime.strict_modes import read_own
-from edgekit_runtime.whole_file import in_turn, write_cache
+from edgekit_runtime.sealed import read_sealed, write_sealed
+from edgekit_runtime.whole_file import in_turn
 
 __all__ = ["MOST", "key_of", "load_cached", "load_or_build", "store"]
 
-FORMAT = 1
+FORMAT = 2
 MOST = 32
 _MOST_BYTES = 1 << 34
 BUILD_S = 600.0
@@ -61,12 +61,9 @@ def load_or_build(folder: Path | None, key: str, build: Callable[[], bytes]) -> 
 
 def load_cached(file: Path) -> bytes | None:
     """Load a built engine from the cache.
-    None where there is no such file, its bytes changed, or another user could replace it."""
-    content = read_own(file, _MOST_BYTES)
-    if content is None:
-        return None
-    digest, made = content[:32], content[32:]
-    if hashlib.sha256(made).digest() != digest:
+    None where there is no such file, it is another engine's, or another user could replace it."""
+    made = read_sealed(file, _MOST_BYTES)
+    if made is None:
         return None
     with contextlib.suppress(OSError):
         os.utime(file)
@@ -76,7 +73,7 @@ def load_cached(file: Path) -> bytes | None:
 def store(file: Path, made: bytes) -> None:
     """Never raises."""
     with contextlib.suppress(OSError):
-        write_cache(file, [hashlib.sha256(made).digest(), made])
+        write_sealed(file, made)
         others = sorted((one for one in file.parent.iterdir() if one.suffix == file.suffix), key=_used)
         for old in others[: max(0, len(others) - MOST)]:
             old.unlink(missing_ok=True)

@@ -29,9 +29,8 @@ from edgekit_runtime.engines.built import BUILD_S
 from edgekit_runtime.engines.registry import on_gpu
 from edgekit_runtime.errors import BundleError, EngineError, ModelFileError, SelfTestError
 from edgekit_runtime.jobs import Run, ask, bundle_job
+from edgekit_runtime.sealed import read_sealed, write_sealed
 from edgekit_runtime.selftest.replaying import SelfTest
-from edgekit_runtime.strict_modes import read_own
-from edgekit_runtime.whole_file import write_cache
 
 __all__ = ["CHILD_TIMEOUT_S", "first_open", "keep", "passed_before", "remember", "verdict_file"]
 
@@ -105,7 +104,7 @@ def _failed(bundle: Bundle, engine: EngineInfo, why: str) -> SelfTestError:
 
 def passed_before(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, *, folder: Path | None = None) -> bool:
     """Whether every example agreed before, of this very (bundle, engine, board)."""
-    return read_own(verdict_file(bundle, entry, engine, folder), _MOST_BYTES) is not None
+    return read_sealed(verdict_file(bundle, entry, engine, folder), _MOST_BYTES) is not None
 
 
 def remember(
@@ -117,7 +116,7 @@ def remember(
 
 def keep(file: Path, verdict: str) -> None:
     with contextlib.suppress(OSError):
-        write_cache(file, [verdict.encode()])
+        write_sealed(file, verdict.encode())
 
 
 def verdict_file(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, folder: Path | None) -> Path:

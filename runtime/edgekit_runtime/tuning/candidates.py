@@ -58,7 +58,7 @@ Pin = Literal["primary"]
 MOST = 24
 """Candidates that are looked at, at most."""
 _WORDS = {"plain": "without XNNPACK", "fast": "fast 8-bit sums"}
-FORMAT = 4
+FORMAT = 5
 _MOST_BYTES = 1 << 20
 How = Literal["measured", "stored", "default"]
 
@@ -293,9 +293,10 @@ def choose_verdict(
 
 @dataclass(frozen=True)
 class _VerdictRecord:
-    """What is kept of a verdict."""
+    """What is kept of a verdict. key: the name of its file."""
 
     format: int
+    key: str
     chosen: TuningCandidate
     seconds: float
     settled: bool
@@ -314,7 +315,9 @@ def key_of(*parts: str) -> str:
 def store(file: Path, verdict: TuningVerdict) -> TuningVerdict:
     """Keep it.
     A folder that cannot be written, or that others may write to, means that it is measured again."""
-    record = _VerdictRecord(FORMAT, verdict.chosen, verdict.seconds, verdict.settled, verdict.openings, verdict.tried)
+    record = _VerdictRecord(
+        FORMAT, file.stem, verdict.chosen, verdict.seconds, verdict.settled, verdict.openings, verdict.tried
+    )
     try:
         write_cache(file, [json_text(record).encode()])
     except OSError:
@@ -324,11 +327,12 @@ def store(file: Path, verdict: TuningVerdict) -> TuningVerdict:
 
 def read(file: Path, offered: Sequence[TuningCandidate], memory_mb: float | None) -> TuningVerdict | None:
     """The stored verdict.
-    None where there is none, another user could have written it, or it speaks of other candidates."""
+    None where there is none, another user could have written it, or it is of another key or candidates."""
     try:
         record = read_json(_VerdictRecord, read_own(file, _MOST_BYTES) or b"", "the verdict", format=FORMAT)
         passed = {one.candidate for one in record.tried if one.p50_ms is not None}
-        if {one.candidate for one in record.tried} != set(offered) or record.chosen not in passed:
+        ours = record.key == file.stem and {one.candidate for one in record.tried} == set(offered)
+        if not ours or record.chosen not in passed:
             return None
         found = choose_verdict(record.tried, record.chosen, memory_mb, record.settled)
     except ValueError:
