@@ -104,12 +104,12 @@ def with_islands_beside(maker: Maker, compared: Sequence[RecipeResult]) -> list[
     made = maker.workers.run([partial(maker.make, targets.with_islands(one.recipe)) for one in failed])
     beside = {one.recipe.name: after for one, after in zip(failed, made, strict=True) if after.artifact is not None}
 
-    def told(one: RecipeResult) -> RecipeResult:
+    def with_advice(one: RecipeResult) -> RecipeResult:
         """Its advice is to make the other form, which is made."""
         after = beside.get(one.recipe.name)
         return one if after is None else replace(one, advice=f"{after.recipe.name} was made beside it")
 
-    found = [each for one in compared for each in (told(one), beside.get(one.recipe.name)) if each is not None]
+    found = [each for one in compared for each in (with_advice(one), beside.get(one.recipe.name)) if each is not None]
     return list({one.recipe.name: one for one in found}.values())
 
 

@@ -79,7 +79,7 @@ def fits_float16(values: NDArray[Any]) -> bool:
 
 
 def come_from_float16(weights: Iterable[NDArray[Any]]) -> bool:
-    """Whether most float32 weights were widened: 16 bits hold most of them, in large tensors, exactly."""
+    """Whether most float32 weights were widened: in large tensors 16 bits hold them exactly."""
     total = exact = 0
     for values in weights:
         total += values.size

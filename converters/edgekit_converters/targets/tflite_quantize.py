@@ -216,7 +216,7 @@ _LEFT = frozenset({"WHILE", "IF", "CALL", "CALL_ONCE", "VAR_HANDLE", "ASSIGN_VAR
 
 
 def halves(data: bytes) -> bytes:
-    """The file with its weights as they were, if they come from a file that stores them in 16 bits.
+    """The file with weights in 16 bits, if they were stored so before they were widened.
     The answers are the same."""
     graph = tflite.read(data).main
     constants = [tensor for tensor in graph.tensors if tensor.constant and tensor.dtype == "FLOAT32"]
