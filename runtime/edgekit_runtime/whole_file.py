@@ -45,6 +45,7 @@ __all__ = [
 
 _PLAIN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | _PLAIN
+_AT_ONCE = 1 << 20  # a file of the kernel has no size
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -150,7 +151,7 @@ def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise OSError(errno.EFBIG, f"{size:,} bytes are more than it may have ({most:,})", str(path))
-        return file.read(most)
+        return file.read(min(most, max(size, _AT_ONCE)))  # room for all that it asks for is made first
 
 
 def take(descriptor: int, *, shared: bool = False, wait: bool = False) -> bool | None:
