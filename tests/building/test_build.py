@@ -97,11 +97,7 @@ def encoder():
     return graph(nodes, [("first", first), ("second", second)], classes=256)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [pytest.param('task = "classification"\n', marks=pytest.mark.slow, id="said to be scores"), None],
-    ids=[None, "drafted"],
-)
+@pytest.mark.parametrize("text", ['task = "classification"\n', None], ids=["said to be scores", "drafted"])
 def test_an_encoder_is_never_refused_for_its_best_value(request_for, text):
     request = request_for(encoder(), recipes=("onnx-int8-qdq",), max_drop=0.01, repair_s=0.0, calibrated=True)
     file = contract_file.default_file(request.model)
@@ -120,7 +116,6 @@ def test_an_encoder_is_never_refused_for_its_best_value(request_for, text):
     assert not any("agreement with your model's answers" in line for line in said)
 
 
-@pytest.mark.slow
 def test_a_forecast_is_judged_by_its_numbers(request_for):
     weights = np.cumsum(RNG.normal(size=(4, 24)), axis=1).astype(np.float32)
     data = graph([("MatMul", ["x", "w"], ["y"], {})], [("w", weights)], classes=24)

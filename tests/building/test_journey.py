@@ -40,7 +40,7 @@ BOARDS = ["raspberry-pi-4", "raspberry-pi-5", "x86-64", "jetson-nano"]
 def test_one_json_object_with_every_promised_key(built):
     report = built[1].json
     assert report.keys() >= {"model", "bundles", "report", "seconds"}
-    assert report["model"].keys() == {"path", "sha256", "format"}
+    assert report["model"].keys() == {"path", "sha256", "format", "task"}
     for bundle in report["bundles"]:
         assert bundle.keys() >= {"profile", "path", "recipe", "bytes", "fidelity", "estimate", "refused"}
         for refusal in bundle["refused"]:
