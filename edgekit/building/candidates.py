@@ -518,7 +518,7 @@ def _layers(made: RecipeResult, subject: BuildSubject, workspace: Workspace, pro
         histograms = layer_histograms(original, answer, feeds, worst(errors, _WORST), limit=_SAMPLES)
     except (EdgekitError, ValueError, KeyError, IndexError) as error:
         return _LayerEvidence(unexplained=str(error) or type(error).__name__)
-    described = tuple(_LayerCause(**{**vars(cause), "evidence": dict(cause.evidence)}) for cause in causes)
+    described = tuple(_LayerCause(**vars(cause) | {"evidence": dict(cause.evidence)}) for cause in causes)
     return _LayerEvidence(items, len(feeds), tuple(errors), described, tuple(histograms))
 
 

@@ -392,7 +392,7 @@ def _save(file: Path, options: TrainingOptions, state: _State) -> None:
 
 
 def _load(file: Path, options: TrainingOptions, trainee: Trainee) -> _State | None:
-    """None where there is no state, or one of another run, or one that another user could have written."""
+    """None without a state, for one of another run, and for one that another user could write."""
     stored = read_own(file, _MOST_STATE) or b""
     data = stored[SEAL_BYTES:]
     if not is_sealed(stored[:SEAL_BYTES], options.key.encode(), data):
