@@ -42,7 +42,7 @@ from edgekit_converters import fidelity, targets
 from edgekit_converters.calibration import Dataset
 from edgekit_converters.errors import CalibrationError, ConversionError, MissingToolsError, SourceError, one_line
 from edgekit_converters.fidelity import Fidelity, Reference
-from edgekit_converters.fidelity.repair_bench import WorkspaceBench, first_plan
+from edgekit_converters.fidelity.repair_bench import CheckedBench, WorkspaceBench, first_plan
 from edgekit_converters.progress import Progress
 from edgekit_converters.store import cached_json, get_json, put_json
 from edgekit_converters.targets import Artifact, Recipe
@@ -257,7 +257,7 @@ class Maker:
         except EdgekitError as error:
             return _failed(error, made.recipe)
 
-    def bench(self, format: str, chooser: BuildSubject | None = None) -> WorkspaceBench:  # noqa: A002
+    def bench(self, format: str, chooser: BuildSubject | None = None) -> CheckedBench:  # noqa: A002
         """What plans are compared with: one for each format, so that nothing is measured twice.
         chooser: with the items that a search may choose by, None for the whole evaluation set."""
         if format not in self._benches:
@@ -271,7 +271,7 @@ class Maker:
                 identity=identity,
                 contract=subject.contract,
             )
-        return self._benches[format].checked_by(partial(self._checked, chooser=chooser))
+        return CheckedBench(self._benches[format], partial(self._checked, chooser=chooser))
 
     def crossed(self, artifact: Artifact, judged: Sequence[tuple[Artifact, BuildSubject]]) -> Fidelity:
         """Of `artifact`, by those that were chosen as it was, each on a fold that did not choose it."""

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any, TypeVar
@@ -45,7 +44,7 @@ from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import EngineError
 
-__all__ = ["SAMPLES", "WorkspaceBench", "first_plan", "output_noise"]
+__all__ = ["SAMPLES", "CheckedBench", "WorkspaceBench", "first_plan", "output_noise"]
 
 SAMPLES = 32
 ALONE = 8
@@ -80,12 +79,7 @@ class WorkspaceBench:
         self._workspace, self._format, self._check = workspace, format, check
         self._store, self._identity = store, tuple(identity)
         self._seen: dict[str, float] = {}
-
-    def checked_by(self, check: Callable[[Artifact], Fidelity]) -> WorkspaceBench:
-        """The same with another check: what was measured of noise is known to both."""
-        other = copy(self)
-        other._check = check
-        return other
+        self._causes: dict[str, list[frozenset[str]]] = {}
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
@@ -102,11 +96,22 @@ class WorkspaceBench:
         return self._measure_or_load(recipe, alone, ALONE)
 
     def check(self, recipe: str, plan: QuantizationPlan) -> HeldOutCheck[Fidelity]:
-        artifact = self._workspace.make(named(recipe), plan)
-        fidelity = self._check(artifact)
+        return self.checked(recipe, plan, self._check)
+
+    def checked(
+        self, recipe: str, plan: QuantizationPlan, check: Callable[[Artifact], Fidelity]
+    ) -> HeldOutCheck[Fidelity]:
+        fidelity = check(self._workspace.make(named(recipe), plan))
         return HeldOutCheck(fidelity.loss, fidelity)
 
     def blamed(self, recipe: str, plan: QuantizationPlan) -> list[frozenset[str]]:
+        name = key("blamed", recipe, to_json(plan), BLAMED, *self._identity)
+        if name not in self._causes:
+            found = cached_json(self._store, name, list[list[str]], lambda: self._explained(recipe, plan))
+            self._causes[name] = [frozenset(layers) for layers in found]
+        return self._causes[name]
+
+    def _explained(self, recipe: str, plan: QuantizationPlan) -> list[list[str]]:
         def ticking(stage: str, done: int, total: int | None) -> None:
             tick()
 
@@ -115,7 +120,7 @@ class WorkspaceBench:
         quantized = open_graph(self._format, self._workspace.trial(named(recipe), plan))
         feeds, ranges = self._inputs[:BLAMED], ground.statistics.ranges("minmax")
         case = examine(ground.graph, quantized, feeds, len(feeds), ticking, ranges)
-        return [frozenset(cause.float_layers) for cause in explain(case) if cause.float_layers]
+        return [[*cause.float_layers] for cause in explain(case) if cause.float_layers]
 
     def _measure_or_load(self, recipe: str, plan: QuantizationPlan, samples: int) -> float:
         what = "noise" if self._contract is None else "noise of boxes"
@@ -169,6 +174,30 @@ class WorkspaceBench:
                 answer = watched.run(arrays)
                 found.append([answer[name] for name in graph.outputs])
             return found
+
+
+@dataclass(frozen=True)
+class CheckedBench:
+    """A bench with another check: what one of them measured of noise is known to all."""
+
+    bench: WorkspaceBench
+    checker: Callable[[Artifact], Fidelity]
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        return self.bench.units
+
+    def noise(self, recipe: str, plan: QuantizationPlan) -> float:
+        return self.bench.noise(recipe, plan)
+
+    def noise_alone(self, recipe: str, plan: QuantizationPlan, unit: Unit) -> float:
+        return self.bench.noise_alone(recipe, plan, unit)
+
+    def blamed(self, recipe: str, plan: QuantizationPlan) -> list[frozenset[str]]:
+        return self.bench.blamed(recipe, plan)
+
+    def check(self, recipe: str, plan: QuantizationPlan) -> HeldOutCheck[Fidelity]:
+        return self.bench.checked(recipe, plan, self.checker)
 
 
 def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> float:

@@ -12,7 +12,7 @@ import pytest
 from edgekit_converters import sources
 from edgekit_converters.fidelity import Fidelity
 from edgekit_converters.fidelity.repair import RepairStart, RepairTarget, repair
-from edgekit_converters.fidelity.repair_bench import WorkspaceBench, output_noise
+from edgekit_converters.fidelity.repair_bench import CheckedBench, WorkspaceBench, output_noise
 from edgekit_converters.graph import open_graph
 from edgekit_converters.refine.matrix import as_matrix
 from edgekit_converters.store import DiskStore
@@ -87,6 +87,20 @@ def test_what_was_measured_once_is_not_measured_again(bench, workspace, tmp_path
     again._models, again._grounds = workspace._models, workspace._grounds
     second = WorkspaceBench(again, bench._format, fidelity_of, store=DiskStore(tmp_path), identity=("digits",))
     assert second.noise_alone(f"{name}-mixed", STATIC, second.units[0]) == first
+
+
+def test_benches_with_checks_of_their_own_measure_noise_once_for_all(bench, monkeypatch):
+    def quarter(artifact: Artifact) -> Fidelity:
+        return replace(fidelity_of(artifact), agreement=0.25)
+
+    one, other = CheckedBench(bench, fidelity_of), CheckedBench(bench, quarter)
+    name = RECIPES[bench._format]
+    first, blamed = one.noise(name, STATIC), one.blamed(name, STATIC)
+    monkeypatch.setattr(bench._workspace, "feeds", None)
+    monkeypatch.setattr(bench, "_explained", None)
+    assert (other.noise(name, STATIC), other.blamed(name, STATIC)) == (first, blamed)
+    other.noise(f"{name}-mixed", replace(STATIC, float_layers=bench.units[0].layers))
+    assert (one.check(name, STATIC).drop, other.check(name, STATIC).drop) == (bench.check(name, STATIC).drop, 0.75)
 
 
 def test_layers_go_to_float_until_the_limit_holds(bench):
