@@ -67,6 +67,7 @@ SLOW = (
     "runtime/engines/test_onnx_arithmetic.py::test_the_trial",
     "runtime/test_fault_matrix.py",
     "runtime/tuning/test_gpu.py::test_nothing_that_is_built", "runtime/tuning/test_tune.py::test_every_candidate",
+    "runtime/tuning/test_tune.py::test_what_a_busy_board_chose",
     "runtime/test_forked.py", "runtime/test_rlimits.py", "runtime/test_scarce.py", "runtime/test_secret_children.py",
     "shipping/test_deb.py", "shipping/test_install.py", "shipping/test_push.py", "test_mutation.py",
 )  # fmt: skip

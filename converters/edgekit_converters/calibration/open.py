@@ -179,7 +179,7 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: bool = True) -> Dataset:
-    """Open a folder of images or `.wav` files, an array file, pictures with boxes, or a function.
+    """Open a folder of images or `.wav` files, an array file, pictures with boxes, a function.
     Sub-folders of images are labels; in a `.npz` `x` or the inputs' names hold the items, `y` the labels.
 
     labelled=False: a folder's sub-folders are only folders, which is all that calibration needs.
