@@ -284,7 +284,7 @@ class Maker:
             return fidelity.compare_crossed(subject.reference, artifact, subject.evaluation, parts, progress)
 
         name = key("crossed", hashlib.sha256(artifact.data).hexdigest(), *map(list, names))
-        found = cached_json(subject.evaluation_store, name, Fidelity, compared)
+        found = cached_json(subject.evaluation_store, name, Fidelity, compared, lambda stored: stored.is_possible)
         return replace(found, repaired=tuple(sorted(artifact.plan.float_layers)))
 
     def _checked(self, trial: Artifact, chooser: BuildSubject | None) -> Fidelity:
@@ -307,8 +307,11 @@ class Maker:
             evaluation, progress = subject.evaluation, self.workers.progress
             return fidelity.compare_parts(subject.reference, trial, evaluation, parts, progress)
 
+        def fits(stored: tuple[Fidelity, ...]) -> bool:
+            return len(stored) == len(subject.choosers) and all(one.is_possible for one in stored)
+
         if name not in self._parts:
-            self._parts[name] = cached_json(subject.evaluation_store, name, tuple[Fidelity, ...], compared)
+            self._parts[name] = cached_json(subject.evaluation_store, name, tuple[Fidelity, ...], compared, fits)
         return self._parts[name]
 
     def _measured(self, artifact: Artifact, judge: BuildSubject | None = None) -> RecipeResult:

@@ -186,9 +186,12 @@ def _repaired(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s: 
         )
     found = after.fidelity
     if subject.folds:
-        others = [(one["recipe"], from_json(QuantizationPlan, one["plan"], "the plan")) for one in story["crossed"]]
-        made_of = [maker.artifact(targets.recipe(name), other) for name, other in others]
-        found = maker.crossed(after.artifact, list(zip(made_of, subject.folds, strict=True)))
+        try:
+            others = [maker.artifact(*_plan_of(one)) for one in story["crossed"]]
+            found = maker.crossed(after.artifact, list(zip(others, subject.folds, strict=True)))
+        except EdgekitError as error:
+            why = f"{story['what']} was found, and cannot be judged: {error}"
+            return replace(made, artifact=None, fidelity=None, repair=story | {"met": False, "why": why})
     chosen_by = len((halves or (subject,))[0].reference)
     apart = halves is not None or bool(subject.folds)
     found = replace(found, chosen_by=chosen_by, judged_apart=apart, folds=len(subject.folds))
@@ -238,14 +241,19 @@ def _remembered(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s
     """The story of an earlier build's search, where that one had as much time or needed no more."""
 
     def fits(stored: dict[str, Any]) -> bool:
-        from_json(QuantizationPlan, stored["plan"], "the plan")
-        targets.recipe(stored["recipe"])
+        for one in (stored, *stored["crossed"]):
+            _plan_of(one)
         kinds: dict[str, Any] = {"why": str, "what": str, "met": bool, "cut_short": bool, "tried": list}
         of_kinds = all(isinstance(stored[name], kind) for name, kind in kinds.items())
-        return of_kinds and isinstance(stored["budget_s"], (int, float))
+        folds = not stored["budget_s"] or len(stored["crossed"]) == len(maker.subject.folds)
+        return of_kinds and folds and isinstance(stored["budget_s"], (int, float))
 
     known = get_json(maker.subject.evaluation_store, _name(maker, made, limits), dict[str, Any], fits)
     return known if known is not None and (not known["cut_short"] or known["budget_s"] >= budget_s) else None
+
+
+def _plan_of(stored: dict[str, Any]) -> tuple[Recipe, QuantizationPlan]:
+    return targets.recipe(stored["recipe"]), from_json(QuantizationPlan, stored["plan"], "the plan")
 
 
 def _name(maker: Maker, made: RecipeResult, limits: ChoiceLimits) -> str:

@@ -121,7 +121,7 @@ class Workspace:
         self._keys = (source.sha256, samples_digest)
         self._models: dict[tuple[str, int], FloatModel] = {}
         self._grounds: dict[tuple[str, tuple[Step, ...]], QuantizerInput] = {}
-        self._locks = {name: RLock() for name in FLOAT_MODELS}
+        self._locks, self._giving = {name: RLock() for name in FLOAT_MODELS}, RLock()
 
     def float_model(self, format: str, batch: int = 1) -> FloatModel:  # noqa: A002
         """batch: of a file whose batch is fixed; others take any.
@@ -147,12 +147,13 @@ class Workspace:
 
     def _give_items(self, source: SourceModel) -> None:
         """What its conversion is proved with, where those fit it."""
-        if self._proof is None or source.items:
-            return
-        some = list(islice(self._proof, onnx_graph.PROOFS))
-        wanted = [(1, *spec.shape[1:]) for spec in source.inputs]
-        if some and all([array.shape for array in item] == wanted for item in some):
-            source.items.extend(np.concatenate(arrays) for arrays in zip(*some, strict=True))
+        with self._giving:  # both formats may be converted at once
+            if self._proof is None or source.items:
+                return
+            some = list(islice(self._proof, onnx_graph.PROOFS))
+            wanted = [(1, *spec.shape[1:]) for spec in source.inputs]
+            if some and all([array.shape for array in item] == wanted for item in some):
+                source.items[:] = [np.concatenate(arrays) for arrays in zip(*some, strict=True)]
 
     def graph(self, format: str) -> Graph:  # noqa: A002
         model = self.float_model(format)

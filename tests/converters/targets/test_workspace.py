@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -84,3 +86,16 @@ def test_a_variant_for_several_items_gives_each_the_answer_it_gets_alone(digits_
 def test_a_format_that_takes_any_batch_has_no_variants(digits_onnx, images) -> None:
     with pytest.raises(ConversionError, match="takes any batch"):
         Workspace(sources.load(digits_onnx), Counted(images)).make_batch(recipe("onnx-f32"), STATIC, 4)
+
+
+def test_two_formats_at_once_give_a_source_its_items_once(digits_onnx, images) -> None:
+    class Slow(Counted):
+        def __iter__(self):
+            time.sleep(0.05)
+            return super().__iter__()
+
+    source = sources.load(digits_onnx)
+    workspace = Workspace(source, Slow(images))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(workspace._give_items, [source, source]))
+    assert len(source.items) == len(source.inputs)
