@@ -309,22 +309,21 @@ def _replays(bundle: Bundle, subject: _OpenFile, replay: bool) -> Iterator[tuple
 
 
 def _replay(bundle: Bundle, entry: ArtifactEntry, engine: str, setup: EngineSetup, lease: Lease) -> _Result:
-    from edgekit_runtime.bundle.codec import read_json
     from edgekit_runtime.children import run
     from edgekit_runtime.engines import expected_info
-    from edgekit_runtime.selftest import SelfTest, first_open
+    from edgekit_runtime.selftest import first_open, last_verdict
 
     info = expected_info(engine, setup)
     with closing(lease.file()) as file, tempfile.TemporaryDirectory() as folder:
         descriptor = file.fileno()
         child = partial(run, pass_fds=(descriptor,))
         ran = first_open(bundle, entry, info, folder=Path(folder), source=f"/dev/fd/{descriptor}", run=child)
-        results = [read_json(SelfTest, one.read_bytes(), "the verdict") for one in Path(folder).glob("selftest/*.json")]
-    if not ran or not results:
+        tested = last_verdict(bundle, entry, info, folder=Path(folder))
+    if not ran or tested is None:
         return None, f"{info.name} {info.version} came to no test in a process of its own"
-    by = "which made them" if results[0].same_engine else "another than made them"
+    by = "which made them" if tested.same_engine else "another than made them"
     return True, (
-        f"{info.name} {info.version}, {by}, gives {results[0].examples} of {len(bundle.manifest.golden)} examples in a "
-        f"process of its own: at most {results[0].worst_steps:.3g} steps apart, cosine {results[0].worst_cosine:.5f}, "
+        f"{info.name} {info.version}, {by}, gives {tested.examples} of {len(bundle.manifest.golden)} examples in a "
+        f"process of its own: at most {tested.worst_steps:.3g} steps apart, cosine {tested.worst_cosine:.5f}, "
         f"{info.arithmetic} arithmetic"
     )

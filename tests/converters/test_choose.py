@@ -460,7 +460,8 @@ def test_something_is_chosen_whenever_something_is_acceptable(situation):
     for item in situation[0]:
         alone = choose("b", [item], *situation[1:])
         if alone.chosen is None:
-            assert codes(choice)[item.recipe] == codes(alone)[item.recipe]
+            # next to a smaller float file INT8 is refused for its size first
+            assert codes(choice)[item.recipe] in (codes(alone)[item.recipe], "not-int8")
         elif item.precision == "float32":
             assert choice.chosen is not None
 

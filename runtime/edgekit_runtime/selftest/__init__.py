@@ -13,7 +13,7 @@ The golden examples travel in the bundle with what the artifact answered on the 
 
 from __future__ import annotations
 
-from edgekit_runtime.selftest.opening import first_open, passed_before, remember
+from edgekit_runtime.selftest.opening import first_open, last_verdict, passed_before, remember
 from edgekit_runtime.selftest.replaying import (
     OutputComparison,
     ReplayExample,
@@ -35,6 +35,7 @@ __all__ = [
     "compare_goldens",
     "differs",
     "first_open",
+    "last_verdict",
     "passed_before",
     "remember",
     "replay",

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from edgekit_runtime.board import fingerprint, state_dir
 from edgekit_runtime.bundle import ArtifactEntry, Bundle
-from edgekit_runtime.bundle.codec import json_text
+from edgekit_runtime.bundle.codec import json_text, read_json
 from edgekit_runtime.children import may_start, python_module
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines import EngineInfo
@@ -32,7 +32,7 @@ from edgekit_runtime.jobs import Run, ask, bundle_job
 from edgekit_runtime.sealed import read_sealed, write_sealed
 from edgekit_runtime.selftest.replaying import SelfTest
 
-__all__ = ["CHILD_TIMEOUT_S", "first_open", "keep", "passed_before", "remember", "verdict_file"]
+__all__ = ["CHILD_TIMEOUT_S", "first_open", "keep", "last_verdict", "passed_before", "remember", "verdict_file"]
 
 _MOST_BYTES = 1 << 20
 CHILD_TIMEOUT_S = 120.0
@@ -105,6 +105,16 @@ def _failed(bundle: Bundle, engine: EngineInfo, why: str) -> SelfTestError:
 def passed_before(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, *, folder: Path | None = None) -> bool:
     """Whether every example agreed before, of this very (bundle, engine, board)."""
     return read_sealed(verdict_file(bundle, entry, engine, folder), _MOST_BYTES) is not None
+
+
+def last_verdict(
+    bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, *, folder: Path | None = None
+) -> SelfTest | None:
+    """What the test found of this very (bundle, engine, board); None where it was never made or is damaged."""
+    stored = read_sealed(verdict_file(bundle, entry, engine, folder), _MOST_BYTES)
+    with contextlib.suppress(ValueError):
+        return None if stored is None else read_json(SelfTest, stored, "the verdict")
+    return None
 
 
 def remember(
