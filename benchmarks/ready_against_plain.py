@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from side_by_side import Figures, compare, report
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 from edgekit_runtime import TelemetryOptions, open_bundle
 
 SIZE = 224

@@ -172,7 +172,8 @@ def prove(versions: tuple[str, ...]) -> None:
     """
     from onnx.backend.test.case.node import collect_testcases
 
-    from edgekit_converters.needs import Runtime, barriers, read_needs
+    from edgekit_converters.needs.reading import read_needs
+    from edgekit_converters.needs.rules import Runtime, barriers
 
     files = [case.model.SerializeToString() for case in collect_testcases(None) if case.model is not None]
     needs = [read_needs("onnx", file) for file in files]

@@ -22,11 +22,12 @@ from pathlib import Path
 import numpy as np
 from side_by_side import compare, report
 
-from edgekit.bench import conditions
-from edgekit.packaging import BundleContent, assemble, write_bundle
+from edgekit.bench.conditions import conditions
+from edgekit.packaging.assemble import BundleContent, assemble
+from edgekit.packaging.writer import write_bundle
 from edgekit_converters.targets.artifact import Artifact, Recipe
-from edgekit_runtime.bundle import Target
-from edgekit_runtime.contract import Contract, InputContract, OutputContract
+from edgekit_runtime.bundle.manifest import Target
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 from edgekit_runtime.remote.client import HostClient
 from edgekit_runtime.tensors import TensorSpec
 

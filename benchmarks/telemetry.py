@@ -23,23 +23,17 @@ from pathlib import Path
 import numpy as np
 from side_by_side import compare, report
 
-from edgekit.bench import conditions, golden_inputs
-from edgekit.fleet import Ingest, SqliteStore
+from edgekit.bench.conditions import conditions
+from edgekit.bench.measure import golden_inputs
+from edgekit.fleet.ingest import Ingest
+from edgekit.fleet.sqlite import SqliteStore
 from edgekit.fleet.store import quantiles
 from edgekit_runtime import TelemetryOptions, open_bundle
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.telemetry import (
-    About,
-    Broker,
-    Histogram,
-    Meter,
-    Report,
-    Seal,
-    System,
-    encode,
-    parse_window,
-    sealed_payload,
-)
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.link import Broker
+from edgekit_runtime.telemetry.meter import Meter
+from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
 
 RANKS = (0.5, 0.9, 0.95, 0.99, 0.999)
 

@@ -21,9 +21,9 @@ from edgekit_converters.progress import Progress, silent
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from edgekit.building import BuildReport
-    from edgekit.compressing import CompressReport
-    from edgekit.keys import SigningOptions
+    from edgekit.building.report import BuildReport
+    from edgekit.compressing.request import CompressReport
+    from edgekit.keys.signers import SigningOptions
 
     Data = str | Path | ArrayLike | tuple[ArrayLike, ArrayLike] | Mapping[str, ArrayLike]
     """A folder, a file or `module:function`; or arrays: items, (items, labels), or input name -> items."""
@@ -81,10 +81,10 @@ def build(
 
     Raises EdgekitError for what no board can get past. A board without a bundle is no error: `result.complete`.
     """
-    from edgekit.building import BuildRequest
-    from edgekit.building import build as journey
-    from edgekit.keys import SigningOptions
-    from edgekit.packaging import refuse_past, terms_of
+    from edgekit.building.journey import build as journey
+    from edgekit.building.request import BuildRequest
+    from edgekit.keys.signers import SigningOptions
+    from edgekit.packaging.assemble import refuse_past, terms_of
     from edgekit_converters.choose import MAX_DROP
     from edgekit_converters.sources.model import LoadOptions
     from edgekit_converters.store import default_folder
@@ -176,8 +176,8 @@ def compress(
     train, evaluation: as for `build`, with labels unless the model is a detector. Raises EdgekitError; limits that are
     not kept are no error: `result.kept`.
     """
-    from edgekit.compressing import CompressRequest
-    from edgekit.compressing import compress as journey
+    from edgekit.compressing.journey import compress as journey
+    from edgekit.compressing.request import CompressRequest
     from edgekit_converters.sources.model import LoadOptions
     from edgekit_converters.store import default_folder
 

@@ -22,11 +22,12 @@ from time import monotonic
 from typing import Any
 
 from edgekit.errors import OutputError
-from edgekit.inputs import InputsError, list_files, load
+from edgekit.inputs.files import InputsError, list_files, load
 from edgekit_converters.progress import Progress, silent
 from edgekit_runtime import Model, open_bundle
-from edgekit_runtime.cache import DiskCache, Miss, identify
-from edgekit_runtime.cache.memory import entry_bytes
+from edgekit_runtime.cache.disk import DiskCache
+from edgekit_runtime.cache.identity import identify
+from edgekit_runtime.cache.memory import Miss, entry_bytes
 from edgekit_runtime.errors import InputError
 
 __all__ = ["fill"]

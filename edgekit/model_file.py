@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edgekit_runtime.bundle.reader import MAGIC, MAX_BUNDLE_BYTES
+from edgekit_runtime.bundle.header import MAGIC
+from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.whole_file import open_regular, read_regular
 

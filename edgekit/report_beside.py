@@ -17,7 +17,7 @@ from edgekit_profiles import HostTimes
 from edgekit_runtime.strict_json import load_json
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import Bundle
+    from edgekit_runtime.bundle.reader import Bundle
 
 __all__ = ["estimates_beside", "times_beside"]
 

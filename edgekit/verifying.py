@@ -28,14 +28,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgekit_runtime.errors import BundleError, EdgekitError, InstallError, SignatureError
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import ArtifactEntry, Bundle, Manifest
-    from edgekit_runtime.bundle.reader import BundleCheck, Opening, Step
+    from edgekit_runtime.bundle.manifest import ArtifactEntry, Manifest
+    from edgekit_runtime.bundle.reader import Bundle, BundleCheck, Opening, Step
     from edgekit_runtime.bundle.secrets import SecretArgument
-    from edgekit_runtime.engines import EngineSetup
+    from edgekit_runtime.engines.registry import EngineSetup
     from edgekit_runtime.install.layout import Generation
     from edgekit_runtime.install.lock import Lease
     from edgekit_runtime.install.rules import BoardIdentity
-    from edgekit_runtime.trust import TrustDecision, TrustStore, TrustTime
+    from edgekit_runtime.trust.policy import TrustDecision
+    from edgekit_runtime.trust.store import TrustStore, TrustTime
 
 _Result = tuple[bool | None, str]
 
@@ -128,7 +129,7 @@ class Verification:
         Raises what `prepare` raises, and SecretError for an encrypted bundle without its key.
         """
         from edgekit_runtime.readiness import Preparation, prepare
-        from edgekit_runtime.tuning import TuningOptions
+        from edgekit_runtime.tuning.candidates import TuningOptions
 
         assert self._opening is not None
         prepared = prepare(self._opening.bundle, Preparation(TuningOptions(engine, threads)))
@@ -151,7 +152,8 @@ class Verification:
     def _steps(self, subject: _OpenFile) -> Iterator[tuple[str, Step]]:
         from edgekit_runtime.bundle.reader import Opening, read_open
         from edgekit_runtime.bundle.secrets import find_secret
-        from edgekit_runtime.trust import TrustPolicy, judge
+        from edgekit_runtime.trust.policy import TrustPolicy
+        from edgekit_runtime.trust.store import judge
 
         def everything() -> bytes:
             with subject.lease.file() as file:
@@ -251,7 +253,7 @@ def _board(manifest: Manifest, options: VerifyOptions, subject: _OpenFile) -> _R
 
 
 def _model(bundle: Bundle, entry: ArtifactEntry) -> _Result:
-    from edgekit_runtime.modelfile import check_artifact
+    from edgekit_runtime.modelfile.check import check_artifact
 
     if bundle.locked:
         return None, "not checked: it is encrypted, and no key was given (--secret)"
@@ -276,7 +278,7 @@ def _golden(bundle: Bundle) -> _Result:
 def _replays(bundle: Bundle, subject: _OpenFile, replay: bool) -> Iterator[tuple[str, Step]]:
     from edgekit_runtime.board import cores
     from edgekit_runtime.children import may_start
-    from edgekit_runtime.engines import available
+    from edgekit_runtime.engines.registry import available
     from edgekit_runtime.modelfile.check import delegated_operators
     from edgekit_runtime.tuning.candidates import TuningOptions, candidates, untried_candidates
 
@@ -310,8 +312,8 @@ def _replays(bundle: Bundle, subject: _OpenFile, replay: bool) -> Iterator[tuple
 
 def _replay(bundle: Bundle, entry: ArtifactEntry, engine: str, setup: EngineSetup, lease: Lease) -> _Result:
     from edgekit_runtime.children import run
-    from edgekit_runtime.engines import expected_info
-    from edgekit_runtime.selftest import first_open, last_verdict
+    from edgekit_runtime.engines.registry import expected_info
+    from edgekit_runtime.selftest.opening import first_open, last_verdict
 
     info = expected_info(engine, setup)
     with closing(lease.file()) as file, tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ import numpy as np
 from hostile import onnx_by_hand as by_hand
 
 from edgekit_runtime.errors import EdgekitError, EngineError, ModelFileError
-from edgekit_runtime.modelfile import ModelFacts, check_model
+from edgekit_runtime.modelfile.check import ModelFacts, check_model
 from fuzz.octets import altered
 from fuzz.target import Target
 
@@ -51,7 +51,7 @@ def _read_engine(data: bytes) -> None:
 
     Time and memory are the child's limits.
     """
-    from edgekit_runtime.engines import load_engine
+    from edgekit_runtime.engines.registry import load_engine
 
     facts = check_model("tflite", data, max_tensor_bytes=_MOST_RUN_BYTES, where="x")
     if facts.operators > 64:

@@ -12,10 +12,9 @@ from random import Random
 
 from edgekit.fleet.store import parse_state
 from edgekit_runtime.errors import WindowError
-from edgekit_runtime.telemetry import encode_event, origin, parse_event, parse_window
 from edgekit_runtime.telemetry.histogram import Histogram
-from edgekit_runtime.telemetry.messages import EVENT_KINDS, MOST_EVENT_TEXT
-from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, sealed_payload
+from edgekit_runtime.telemetry.messages import EVENT_KINDS, MOST_EVENT_TEXT, encode_event, parse_event
+from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, origin, parse_window, sealed_payload
 from fuzz.octets import altered
 from fuzz.target import Target
 from fuzz.trees import changed, spelt

@@ -16,8 +16,8 @@ from random import Random
 from hostile import forge
 
 from edgekit_runtime.errors import SignatureError
-from edgekit_runtime.trust import TrustStore
 from edgekit_runtime.trust.root import follow, parse_root
+from edgekit_runtime.trust.store import TrustStore
 from fuzz.octets import altered
 from fuzz.target import Target
 from fuzz.trees import changed, spelt

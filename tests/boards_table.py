@@ -10,8 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from edgekit_profiles import CannotEstimateError, Profile, estimate, installable, mobilenet_v1
+from edgekit_profiles import CannotEstimateError, Profile, installable, mobilenet_v1
 from edgekit_profiles.catalogue import built_in
+from edgekit_profiles.estimate import estimate
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "board-list.md"

@@ -195,10 +195,10 @@ def _train_digits(x, y):
 @pytest.fixture(scope="session")
 def digits_onnx(digits_model: Digits, request: pytest.FixtureRequest) -> Path:
     """The same network as float ONNX."""
-    from edgekit_converters import sources
+    from edgekit_converters.sources.load import load
 
     def make(folder: Path) -> None:
-        (folder / "digits.onnx").write_bytes(sources.load(digits_model.model).onnx())
+        (folder / "digits.onnx").write_bytes(load(digits_model.model).onnx())
 
     return once(request, "digits-onnx", make) / "digits.onnx"
 
@@ -259,7 +259,7 @@ def in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     import contextlib
     import io
 
-    from edgekit.cli import main
+    from edgekit.cli.main import main
 
     def run(*arguments: str | Path) -> Ran:
         out, err = io.StringIO(), io.StringIO()
@@ -373,8 +373,8 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def open_store(store_url: str):
     """Opens the fleet's store, the same one again and again."""
-    from edgekit.fleet import SqliteStore
     from edgekit.fleet.postgres import PostgresStore
+    from edgekit.fleet.sqlite import SqliteStore
 
     stores = []
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from edgekit_runtime.batching import Batcher, Costs
+from edgekit_runtime.batching.batcher import Batcher
+from edgekit_runtime.batching.costs import Costs
 
 LONG = 30
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import tiny
 
-from edgekit.packaging import SigningKey, assemble, write_bundle
-from edgekit.packaging.assemble import BundleTerms
-from edgekit_runtime.bundle import Promise
+from edgekit.packaging.assemble import BundleTerms, assemble
+from edgekit.packaging.signing import SigningKey
+from edgekit.packaging.writer import write_bundle
+from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.install import BoardIdentity, InstallOptions, TrialOptions
 
 __all__ = ["BOARD", "QUICK", "UNSIGNED", "Maker", "current", "events", "names", "new_key"]

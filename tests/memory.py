@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from edgekit.packaging import BundleContent, assemble, write_bundle
+from edgekit.packaging.assemble import BundleContent, assemble
+from edgekit.packaging.writer import write_bundle
 from edgekit_converters.targets.artifact import Artifact, Recipe
-from edgekit_runtime.bundle import Target
-from edgekit_runtime.contract import CarriedState, Contract, InputContract, OutputContract
-from edgekit_runtime.engines import available, load_engine
+from edgekit_runtime.bundle.manifest import Target
+from edgekit_runtime.contract.spec import CarriedState, Contract, InputContract, OutputContract
+from edgekit_runtime.engines.registry import available, load_engine
 
 MODELS = Path(__file__).parent / "models"
 X, Y = InputContract("x", (3,), "float32"), OutputContract("y", (2,), "float32")

@@ -12,7 +12,7 @@ import tiny
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_runtime.board import Cpu
 from edgekit_runtime.children import environment, python_code
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 
 AVX2_ONLY = Cpu("x86_64", frozenset({"avx", "avx2", "fma"}))
 WITH_VNNI = Cpu("x86_64", frozenset({"avx2", "avx512f", "avx512_vnni"}))

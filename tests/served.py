@@ -6,7 +6,11 @@ import asyncio
 import threading
 from pathlib import Path
 
-from edgekit.host import Api, HttpLimits, Patience, Protection, Repository, Server, bind, protected
+from edgekit.host.api import Api
+from edgekit.host.connection import Patience
+from edgekit.host.http1 import HttpLimits
+from edgekit.host.models import Repository
+from edgekit.host.server import Protection, Server, bind, protected
 
 __all__ = ["Serving"]
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from edgekit.packaging import BundleContent, assemble, write_bundle
+from edgekit.packaging.assemble import BundleContent, assemble
+from edgekit.packaging.writer import write_bundle
 from edgekit_converters.targets.artifact import Artifact, Recipe
-from edgekit_runtime.bundle import Target
-from edgekit_runtime.contract import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.bundle.manifest import Target
+from edgekit_runtime.contract.spec import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.engines.registry import load_engine
 
 MODEL = Path(__file__).parent / "models" / "spots_int8.tflite"
 IMAGE = ImageSpec(16, 16, mean=(0.0,), std=(255.0,), color="gray", resize="letterbox")

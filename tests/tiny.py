@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edgekit.packaging import BundleContent, SigningKey, assemble, write_bundle
+from edgekit.packaging.assemble import BundleContent, assemble
+from edgekit.packaging.signing import SigningKey
+from edgekit.packaging.writer import write_bundle
 from edgekit_converters.targets.artifact import Artifact, Recipe
-from edgekit_runtime.bundle import Target
-from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
-from edgekit_runtime.engines import ENGINES, load_engine
+from edgekit_runtime.bundle.manifest import Target
+from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.engines.registry import ENGINES, load_engine
 
 MODELS = Path(__file__).parent / "models"
 LABELS = ("red", "green", "blue", "dark")

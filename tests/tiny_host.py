@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from scripted import Asked, http
 
-from edgekit_runtime.bundle import Manifest
+from edgekit_runtime.bundle.manifest import Manifest
 from edgekit_runtime.remote.oip import InferResponse, encode_response
 
 __all__ = ["TinyHost"]

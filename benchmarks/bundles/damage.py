@@ -63,7 +63,7 @@ def _load_and_run(kind: str, data: bytes) -> None:
     import numpy as np
 
     from edgekit_runtime.children import limit_this_process
-    from edgekit_runtime.engines import load_engine
+    from edgekit_runtime.engines.registry import load_engine
 
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
@@ -79,7 +79,7 @@ def _load_and_run(kind: str, data: bytes) -> None:
 
 def measured(name: str, cases: int, seed: int) -> dict[str, object]:
     from edgekit_runtime.errors import ModelFileError
-    from edgekit_runtime.modelfile import check_model
+    from edgekit_runtime.modelfile.check import check_model
 
     data, kind = (ROOT / "tests" / "models" / name).read_bytes(), name.rpartition(".")[2]
     dice = random.Random(f"{seed} {name}")
@@ -121,7 +121,7 @@ def main() -> int:
             f"{row['model']:<26} {bad(every):>4} of {asked.cases} end the process; of {sum(good.values()):>4} passed "
             f"{bad(good)}"
         )
-    from edgekit_runtime.engines import available
+    from edgekit_runtime.engines.registry import available
 
     told = {"engines": available(), "seed": asked.seed, "hang_s": HANG_S, "models": rows}
     RESULT.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 
 _SIDE = 5000
 """Of the square matrix of float32 that makes the file 100 MB."""
@@ -131,10 +131,11 @@ def large_bundle(path: Path) -> Path:
     """One product with a square matrix, as ONNX."""
     from onnx import TensorProto, helper, numpy_helper
 
-    from edgekit.packaging import BundleContent, assemble, write_bundle
+    from edgekit.packaging.assemble import BundleContent, assemble
+    from edgekit.packaging.writer import write_bundle
     from edgekit_converters.targets.artifact import Artifact, Recipe
-    from edgekit_runtime.bundle import Target
-    from edgekit_runtime.contract import Contract, InputContract, OutputContract
+    from edgekit_runtime.bundle.manifest import Target
+    from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
     from edgekit_runtime.tensors import TensorSpec
 
     weights = np.random.default_rng(0).normal(size=(_SIDE, _SIDE)).astype(np.float32) / _SIDE

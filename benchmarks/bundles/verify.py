@@ -46,17 +46,17 @@ import numpy
 import edgekit_runtime
 at = [perf_counter()]
 lap = lambda: (at.append(perf_counter()), (at[-1] - at[-2]) * 1e3)[1]
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 bundle = read_bundle(sys.argv[1], trust=sys.argv[2])
 found = {"reading": lap()}
-from edgekit_runtime.modelfile import check_artifact
+from edgekit_runtime.modelfile.check import check_artifact
 entry = bundle.artifact()
 check_artifact(bundle, entry)
 found["structure"] = lap()
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 engine = load_engine(entry.format, bundle.blob(entry.blob))
 found["load"] = lap()
-from edgekit_runtime.selftest import replay
+from edgekit_runtime.selftest.replaying import replay
 replay(bundle, entry, engine)
 found["selftest"] = lap()
 print(json.dumps(found))
@@ -68,11 +68,13 @@ def packed(model: Path, folder: Path) -> tuple[Path, Path]:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from edgekit.packaging import BundleContent, SigningKey, assemble, write_bundle
+    from edgekit.packaging.assemble import BundleContent, assemble
+    from edgekit.packaging.signing import SigningKey
+    from edgekit.packaging.writer import write_bundle
     from edgekit_converters.targets.artifact import Artifact, Recipe
-    from edgekit_runtime.bundle import Target
-    from edgekit_runtime.contract import Contract, InputContract, OutputContract
-    from edgekit_runtime.engines import load_engine
+    from edgekit_runtime.bundle.manifest import Target
+    from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
+    from edgekit_runtime.engines.registry import load_engine
 
     kind, data = model.suffix[1:], model.read_bytes()
     with load_engine(kind, data) as engine:
@@ -97,12 +99,12 @@ def packed(model: Path, folder: Path) -> tuple[Path, Path]:
 
 def stages(path: Path, key: Path) -> dict[str, Callable[[], object]]:
     """Each does one thing, on its own."""
-    from edgekit_runtime.bundle import read_bundle
     from edgekit_runtime.bundle.header import read_header
-    from edgekit_runtime.engines import load_engine
-    from edgekit_runtime.modelfile import check_model
-    from edgekit_runtime.selftest import replay
-    from edgekit_runtime.trust import load_trust
+    from edgekit_runtime.bundle.reader import read_bundle
+    from edgekit_runtime.engines.registry import load_engine
+    from edgekit_runtime.modelfile.check import check_model
+    from edgekit_runtime.selftest.replaying import replay
+    from edgekit_runtime.trust.finding import load_trust
 
     store = load_trust(key)
     assert store is not None
@@ -172,9 +174,9 @@ def cold(path: Path, key: Path, rounds: int) -> dict[str, dict[str, float]]:
 
 def child(path: Path, key: Path, rounds: int) -> dict[str, float]:
     """Starting a process, reading and walking the file there, loading and replaying: the first open ever."""
-    from edgekit_runtime.bundle import read_bundle
-    from edgekit_runtime.engines import EngineSetup, expected_info, pick
-    from edgekit_runtime.selftest import first_open
+    from edgekit_runtime.bundle.reader import read_bundle
+    from edgekit_runtime.engines.registry import EngineSetup, expected_info, pick
+    from edgekit_runtime.selftest.opening import first_open
 
     bundle = read_bundle(path, trust=key)
     entry = bundle.artifact()
@@ -230,7 +232,7 @@ def main() -> int:
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--rounds", type=int, default=20)
     asked = parser.parse_args()
-    from edgekit_runtime.engines import available
+    from edgekit_runtime.engines.registry import available
 
     rows = [measured(model, asked.rounds) for model in asked.models]
     print(table(rows))

@@ -87,7 +87,7 @@ class Peer:
         """Of what it makes of the trained network, as long and at the same rate."""
         import keras
 
-        from edgekit_runtime.engines import load_engine
+        from edgekit_runtime.engines.registry import load_engine
 
         (x, y), (items, labels) = digits()
         network = keras.models.load_model(model, compile=False)

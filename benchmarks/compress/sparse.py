@@ -81,7 +81,7 @@ def pointwise(share: float) -> tuple[bytes, bytes]:
 
 def kernels() -> list[dict[str, Any]]:
     """Milliseconds of both layouts, the median of runs taken in turns, and their sizes."""
-    from edgekit_runtime.engines import load_engine
+    from edgekit_runtime.engines.registry import load_engine
 
     rows = []
     image = np.random.default_rng(0).random((1, 96, 96, 3)).astype(np.float32)

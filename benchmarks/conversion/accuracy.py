@@ -25,7 +25,7 @@ from tables import collapses, markdown, printed
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from wanted import put_between
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 
 TOOLS = {"peers": tuple(PEERS), "ours": tuple(OURS)}
 ROWS: dict[str, tuple[str, ...]] = COLUMNS | {

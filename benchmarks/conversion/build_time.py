@@ -31,7 +31,7 @@ from speed import MOBILENET
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from wanted import put_between
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 
 __all__ = ["main"]
 

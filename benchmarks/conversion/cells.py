@@ -143,7 +143,7 @@ def summary(value: dict[str, Any]) -> str:
 
 def _left_in_float(artifact: Path) -> dict[str, Any]:
     from edgekit_converters.errors import ConversionError
-    from edgekit_converters.workload import quantized_fraction
+    from edgekit_converters.workload.counting import quantized_fraction
 
     try:
         macs, weights = quantized_fraction(artifact.suffix[1:], artifact.read_bytes())

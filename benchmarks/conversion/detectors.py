@@ -207,7 +207,8 @@ def loss(target: Any, answer: Any) -> Any:
 
 
 def measured(name: str, cache: Path) -> dict[str, Any]:
-    from edgekit.building import BuildRequest, build
+    from edgekit.building.journey import build
+    from edgekit.building.request import BuildRequest
     from edgekit_converters.sources.model import LoadOptions
 
     case, folder = CASES[name], cache.resolve() / "detectors" / name

@@ -27,7 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from wanted import put_between
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 from edgekit_converters.targets.artifact import RangeMethod
 
 __all__ = ["main"]
@@ -107,18 +107,18 @@ def _child(what: str, form: str, model: str, count: str) -> dict[str, Any]:
 def _write(form: str, path: Path) -> None:
     import keras
 
-    from edgekit_converters import sources
+    from edgekit_converters.sources.load import load
     from edgekit_converters.targets.workspace import Workspace
 
     keras.utils.set_random_seed(0)
     network = path.with_suffix(".keras")
     keras.applications.MobileNetV2(weights=None, input_shape=(224, 224, 3)).save(network)
-    path.write_bytes(Workspace(sources.load(network)).float_model(form).data)
+    path.write_bytes(Workspace(load(network)).float_model(form).data)
 
 
 def _calibrate(form: str, path: Path, count: int) -> None:
-    from edgekit_converters.calibration import observe
-    from edgekit_converters.graph import open_graph
+    from edgekit_converters.calibration.observe import observe
+    from edgekit_converters.graph.graph import open_graph
 
     shape = (1, 3, 224, 224) if form == "onnx" else (1, 224, 224, 3)
     statistics = observe(open_graph(form, path.read_bytes()), _images(shape, count), count)

@@ -60,7 +60,7 @@ class Case:
 
 
 def _lite0(cache: Path, folder: Path) -> Path:
-    from edgekit_converters.zoo import save_efficientnet_lite0
+    from edgekit_converters.zoo.efficientnet_lite0 import save_efficientnet_lite0
 
     save_efficientnet_lite0(folder / "efficientnet_lite0.keras")
     return folder / "efficientnet_lite0.keras"

@@ -41,7 +41,7 @@ def main(form: str, folder: Path, plain: Path, repaired: Path) -> None:
 
 
 def _both(form: str, folder: Path, plain: Path, repaired: Path) -> dict[str, Any]:
-    from edgekit.building import BuildRequest
+    from edgekit.building.request import BuildRequest
 
     model = folder / (folder / "model.txt").read_text()
     calibrate = np.load(folder / "calibrate.npy")

@@ -204,7 +204,7 @@ def _sure(images: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
     import keras
 
-    from edgekit_converters.zoo import save_efficientnet_lite0
+    from edgekit_converters.zoo.efficientnet_lite0 import save_efficientnet_lite0
 
     with tempfile.TemporaryDirectory() as folder:
         save_efficientnet_lite0(Path(folder) / "net.keras")

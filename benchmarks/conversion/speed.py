@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from side_by_side import Figures, report
 from wanted import put_between
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 
 __all__ = ["MOBILENET", "main"]
 

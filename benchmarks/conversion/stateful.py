@@ -61,7 +61,7 @@ def _dynamic(cache: Path, model: Path) -> dict[str, Any]:
 
 
 def _ours(model: Path, name: str) -> dict[str, Any]:
-    from edgekit_converters import sources
+    from edgekit_converters.sources.load import load
     from edgekit_converters.sources.model import LoadOptions
     from edgekit_converters.targets.artifact import recipe
     from edgekit_converters.targets.workspace import Workspace
@@ -71,7 +71,7 @@ def _ours(model: Path, name: str) -> dict[str, Any]:
     if model.suffix == ".onnx":
         options = LoadOptions(shapes={"input": (1, 512 + 64)}, constants={"sr": 16000})
     try:
-        source = sources.load(model, options)
+        source = load(model, options)
         artifact = Workspace(source).make(recipe(name))
     except EdgekitError as error:
         return {"reason": error.what[:300]}
@@ -79,7 +79,7 @@ def _ours(model: Path, name: str) -> dict[str, Any]:
 
 
 def _weighed(model: Path, data: bytes) -> dict[str, Any]:
-    from edgekit_converters.workload import quantized_fraction
+    from edgekit_converters.workload.counting import quantized_fraction
 
     macs, weights = quantized_fraction(model.suffix[1:], data)
     size = round(len(data) / model.stat().st_size, 3)

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "runtime"), str(ROOT)]
 
-from edgekit_runtime.engines import ENGINES, EngineSetup, cuda, load_with
-from edgekit_runtime.engines.registry import on_gpu, version_of_engine
+from edgekit_runtime.engines import cuda
+from edgekit_runtime.engines.registry import ENGINES, EngineSetup, load_with, on_gpu, version_of_engine
 from edgekit_runtime.errors import EdgekitError
 
 BATCHES = (1, 8)

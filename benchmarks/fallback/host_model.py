@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from edgekit.packaging import BundleContent, assemble, write_bundle
+from edgekit.packaging.assemble import BundleContent, assemble
+from edgekit.packaging.writer import write_bundle
 from edgekit_converters.targets.artifact import Artifact, Recipe
-from edgekit_runtime.bundle import Target
-from edgekit_runtime.contract import Contract, InputContract, OutputContract
+from edgekit_runtime.bundle.manifest import Target
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["SHAPE", "bundle", "network"]

@@ -26,7 +26,7 @@ import numpy as np
 from host_load import arrivals, closed, encoded
 from host_model import SHAPE, bundle, network
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 from edgekit_runtime.remote.oip import encode_request
 
 SERVE = [sys.executable, "-c", "from edgekit.cli import main; main()", "host", "serve", "--listen", "127.0.0.1:0"]

@@ -28,7 +28,7 @@ import numpy as np
 from host_load import closed, cpu_s, encoded
 from host_model import SHAPE, bundle, network
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 from edgekit_runtime.remote.client import HostClient
 from edgekit_runtime.remote.oip import encode_request
 

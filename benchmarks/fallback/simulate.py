@@ -14,7 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
-from edgekit.simulate import POLICIES, RECOVERIES, SCENARIOS, ScenarioRow, compare, recovery
+from edgekit.simulate.compare import RECOVERIES, ScenarioRow, compare, recovery
+from edgekit.simulate.policies import POLICIES
+from edgekit.simulate.traces import SCENARIOS
 
 HERE = Path(__file__).parent
 SEEDS = (11, 12, 13, 14)

@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from mosquitto import Mosquitto
 
-from edgekit.bench import conditions
-from edgekit.fleet import SqliteStore
+from edgekit.bench.conditions import conditions
+from edgekit.fleet.sqlite import SqliteStore
 
 TICK = os.sysconf("SC_CLK_TCK")
 

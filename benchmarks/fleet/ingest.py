@@ -25,9 +25,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from mosquitto import Mosquitto
 
-from edgekit.bench import conditions
-from edgekit.fleet import SqliteStore
-from edgekit_runtime.telemetry import About, Histogram, Report, Seal, System, encode, sealed_payload
+from edgekit.bench.conditions import conditions
+from edgekit.fleet.sqlite import SqliteStore
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, sealed_payload
 
 _PATIENCE_S = 60.0
 TICK = os.sysconf("SC_CLK_TCK")

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from fleet.matrix import Matrix, run
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 
 
 def main() -> None:

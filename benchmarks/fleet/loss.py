@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from fleet.proof import MaxSeqStore, Outcome, Plan, prove
 
-from edgekit.bench import conditions
-from edgekit.fleet import SqliteStore
+from edgekit.bench.conditions import conditions
+from edgekit.fleet.sqlite import SqliteStore
 
 
 def main() -> None:

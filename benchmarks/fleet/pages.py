@@ -23,13 +23,15 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
-from edgekit.fleet import Arrival, Change, SqliteStore, parse_state
 from edgekit.fleet.pages.live import Live
 from edgekit.fleet.rollout_tables import RolloutBundle, RolloutTables
 from edgekit.fleet.rollouts import RolloutPlan
 from edgekit.fleet.serve import FleetServer, Settings
-from edgekit_runtime.agent import OrderReport
-from edgekit_runtime.telemetry import About, Histogram, Report, Seal, System, encode, parse_window, sealed_payload
+from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.store import Arrival, Change, parse_state
+from edgekit_runtime.agent.wire import OrderReport
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
 
 MINUTE_MS = 60_000
 PAGES = (

@@ -20,10 +20,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from edgekit.bench import conditions
-from edgekit.fleet import Arrival, Query, SqliteStore
+from edgekit.bench.conditions import conditions
 from edgekit.fleet.simulated import Habits
-from edgekit_runtime.telemetry import About, Histogram, Report, Seal, System, encode, parse_window, sealed_payload
+from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.store import Arrival, Query
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
 
 EPOCH = "00112233445566aa"
 NOW = 1_790_000_000_000 - 1_790_000_000_000 % 86_400_000

@@ -26,7 +26,7 @@ from typing import Any
 from networks import VARIANTS, bundle
 from peers import WAYS, Variants, Way
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 
 LONE_S = 0.3
 

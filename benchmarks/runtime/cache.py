@@ -32,10 +32,15 @@ from networks import bundle
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from side_by_side import Figures, compare
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 from edgekit_runtime import open_bundle
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.cache import MISS, Cache, DiskCache, KeptForm, MemoryCache, Semantic, Similar, identify
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.cache.disk import DiskCache
+from edgekit_runtime.cache.identity import identify
+from edgekit_runtime.cache.kept import KeptForm
+from edgekit_runtime.cache.memory import MISS, MemoryCache
+from edgekit_runtime.cache.similar import Semantic, Similar
+from edgekit_runtime.cache.tiered import Cache
 
 try:
     import cachetools

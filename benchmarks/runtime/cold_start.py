@@ -22,7 +22,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 
 STAGES = ("python", "numpy", "runtime", "verify", "choose", "load", "warm", "rest", "first request", "total")
 _PROGRAM = """
@@ -37,7 +37,7 @@ import numpy
 took["numpy"] = lap()
 from edgekit_runtime import open_bundle
 took["runtime"] = lap()
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 lap()
 bundle = read_bundle(sys.argv[1])
 took["verify"] = lap()

@@ -33,22 +33,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from side_by_side import Figures, compare
 
-from edgekit.bench import conditions
-from edgekit_runtime.contract import (
-    Adapter,
-    Contract,
-    Decoder,
-    DetectionSpec,
-    Frame,
-    Geometry,
-    ImageSpec,
-    InputContract,
-    OutputContract,
-    boxes,
-)
-from edgekit_runtime.contract.adapt import CLIP_EVERY
-from edgekit_runtime.contract.detect import suppress
-from edgekit_runtime.contract.frame import to_rgb
+from edgekit.bench.conditions import conditions
+from edgekit_runtime.contract.adapt import CLIP_EVERY, Adapter
+from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.detect import boxes, suppress
+from edgekit_runtime.contract.frame import Frame, to_rgb
+from edgekit_runtime.contract.geometry import Geometry
+from edgekit_runtime.contract.spec import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
 SIDE = 224
@@ -373,7 +364,8 @@ def differences() -> list[dict[str, Any]]:
 PEAK = """
 import json, sys
 from pathlib import Path
-from edgekit_runtime.contract import Decoder, ImageSpec, InputContract
+from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.errors import InputError
 side = 224
 decode = Decoder(InputContract("x", (side, side, 3), "float32", ImageSpec(side, side, (0.0,) * 3, (1.0,) * 3)))

@@ -24,9 +24,9 @@ from networks import tflite
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from side_by_side import Figures, compare, report
 
-from edgekit.bench import conditions
-from edgekit_runtime.engines import Engine, EngineSetup, load_with
+from edgekit.bench.conditions import conditions
 from edgekit_runtime.engines.isolated import IsolatedHost
+from edgekit_runtime.engines.registry import Engine, EngineSetup, load_with
 from edgekit_runtime.engines.variants import BatchEngine
 
 ENGINE = "litert"

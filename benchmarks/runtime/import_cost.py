@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 
 WAYS = {
     "numpy alone": "pass",

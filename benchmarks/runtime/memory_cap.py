@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 
 CAPS_MB = (512, 1024)
 WAYS = ("none", "address space", "cgroup")
@@ -35,7 +35,7 @@ _MIB = 1 << 20
 _PROGRAM = """
 import sys, json, hashlib
 from edgekit_runtime import open_bundle
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 bundle = read_bundle(sys.argv[1])
 inputs = [bundle.golden_items(golden) for golden in bundle.manifest.golden]
 digest = hashlib.sha256()

@@ -26,8 +26,9 @@ from time import perf_counter, perf_counter_ns
 
 import numpy as np
 
-from edgekit.bench import conditions
-from edgekit_runtime.telemetry import Histogram, Meter
+from edgekit.bench.conditions import conditions
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.meter import Meter
 
 BLOCK = 5120
 CALLERS = 8

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgekit_runtime import open_bundle
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.warming import batches_offered
 
 __all__ = ["WAYS", "Variants", "Way"]

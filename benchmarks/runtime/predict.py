@@ -19,11 +19,14 @@ from networks import VARIANTS, bundle
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from side_by_side import Figures, compare, report
 
-from edgekit.bench import conditions, golden_inputs
+from edgekit.bench.conditions import conditions
+from edgekit.bench.measure import golden_inputs
 from edgekit_runtime import Model, open_bundle
-from edgekit_runtime.batching import Batcher, Costs
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.contract import Adapter, Decoder
+from edgekit_runtime.batching.batcher import Batcher
+from edgekit_runtime.batching.costs import Costs
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.decode import Decoder
 
 NETS = {"mobilenet": 20, "mobilenet-448": 8, "dense": 40, "tiny": 400}
 """Network -> calls a block. MobileNetV2 at 448 pixels takes more than 10 ms, and so runs in the batcher's thread."""

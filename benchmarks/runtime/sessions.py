@@ -26,10 +26,10 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "conversion")]
 from packages import Package, unpacked
 from side_by_side import compare, report
 
-from edgekit.bench import conditions
+from edgekit.bench.conditions import conditions
 from edgekit_runtime import Model, open_bundle
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import load_engine
 
 SILERO = Package("pip", "silero-vad", "6.2.3", "MIT")
 NABU = Package("pip", "pymicro-wakeword", "2.5.0", "Apache-2.0")

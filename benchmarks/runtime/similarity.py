@@ -28,10 +28,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.inputs import InputsError, list_files, load
+from edgekit.inputs.files import InputsError, list_files, load
 from edgekit_runtime import Answer, EdgekitError, Model, open_bundle
 from edgekit_runtime.cache.similar import PictureMark, Similar, SimilarHit
-from edgekit_runtime.contract import Contract, Decoder
+from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.spec import Contract
 
 THRESHOLDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _ALIKE_COSINE = 0.99

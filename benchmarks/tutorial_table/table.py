@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.bench import conditions
-from edgekit_runtime.bundle import read_bundle
+from edgekit.bench.conditions import conditions
+from edgekit_runtime.bundle.reader import read_bundle
 
 HERE = Path(__file__).parent
 RESULT = HERE.parent / "results" / "tutorial_table.json"
@@ -184,7 +184,7 @@ def _plain(bundle: Path, row: Row) -> Path:
 
 
 def _macs(bundle: Path) -> int:
-    from edgekit_converters.workload import read_workload
+    from edgekit_converters.workload.counting import read_workload
 
     read = read_bundle(bundle)
     return sum(op.macs for op in read_workload("onnx", read.blob(read.artifact().blob), "float32").ops)

@@ -30,7 +30,7 @@ from threading import Lock
 from typing import Any, Protocol, TypeVar
 
 from edgekit_runtime.bundle.codec import from_json, to_json
-from edgekit_runtime.engines import ENGINES
+from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.sealed import SEAL_BYTES, is_sealed, seal
 from edgekit_runtime.strict_modes import first_unsafe, read_own
 from edgekit_runtime.whole_file import write_cache

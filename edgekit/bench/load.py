@@ -39,7 +39,7 @@ from edgekit_runtime.errors import BudgetExceeded, EdgekitError
 
 if TYPE_CHECKING:
     from edgekit_runtime import Answer, Model
-    from edgekit_runtime.session import Session
+    from edgekit_runtime.session.session import Session
 
     Sender = Model | Session
 

@@ -33,7 +33,7 @@ from edgekit.model_file import bundle_file
 from edgekit_converters.progress import Progress, silent
 from edgekit_runtime import ModelLimits, open_bundle
 from edgekit_runtime.board import peak_mb, resident_mb, state_dir
-from edgekit_runtime.bundle import Bundle, read_bundle
+from edgekit_runtime.bundle.reader import Bundle, read_bundle
 from edgekit_runtime.bundle.secrets import Secret, find_secret
 from edgekit_runtime.children import python_code
 from edgekit_runtime.errors import BundleError

@@ -37,17 +37,22 @@ from edgekit.building.load import MachineLoad
 from edgekit.building.making import RecipeResult, shown
 from edgekit.building.report import estimate_json
 from edgekit.building.subject import BuildSubject
-from edgekit.estimating import can_time_here, time_here
-from edgekit.packaging import write_bundle
-from edgekit_converters import fidelity, workload
-from edgekit_converters.calibration import SourceSamples, Subset
+from edgekit.estimating.anchoring import can_time_here, time_here
+from edgekit.packaging.writer import write_bundle
+from edgekit_converters.calibration.dataset import Subset
+from edgekit_converters.calibration.observe import SourceSamples
 from edgekit_converters.choose import Candidate
-from edgekit_converters.fidelity import LayerError, LayerHistogram, examine, explain, layer_histograms, worst
-from edgekit_converters.graph import open_graph
-from edgekit_converters.needs import Barrier, Runtime, barriers, read_needs
+from edgekit_converters.fidelity.compare import EngineTimes, measure_ms
+from edgekit_converters.fidelity.explain.rules import examine, explain
+from edgekit_converters.fidelity.layers import LayerError, LayerHistogram, layer_histograms, worst
+from edgekit_converters.graph.graph import open_graph
+from edgekit_converters.needs.reading import read_needs
+from edgekit_converters.needs.rules import Barrier, Runtime, barriers
 from edgekit_converters.progress import Progress
 from edgekit_converters.store import StageStore, cached_json, get_json, put_json
 from edgekit_converters.targets.workspace import Workspace
+from edgekit_converters.workload.counting import precision_of, read_workload
+from edgekit_converters.workload.reading import memory_bytes
 from edgekit_profiles import (
     CannotEstimateError,
     Estimate,
@@ -55,18 +60,19 @@ from edgekit_profiles import (
     HostTimes,
     Profile,
     RuntimeSupport,
-    estimate,
     has_anchor,
     measured_estimate,
     milliseconds,
 )
 from edgekit_profiles.anchors import AnchorFile, anchors_for
+from edgekit_profiles.estimate import estimate
 from edgekit_profiles.wheels import wheels
-from edgekit_runtime.bundle import ArtifactEntry, Manifest, Promise, read_bundle
 from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.bundle.manifest import ArtifactEntry, Manifest, Promise
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.children import may_start
 from edgekit_runtime.children import run as run_child
-from edgekit_runtime.engines import ENGINES, available, pick
+from edgekit_runtime.engines.registry import ENGINES, available, pick
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install import TrialOptions
 from edgekit_runtime.install.prove import prove
@@ -151,7 +157,7 @@ def _candidate(profile: Profile, support: Sequence[RuntimeSupport], made: Recipe
     memory: int | None = None
     why = ""
     if made.artifact is not None:
-        memory = workload.memory_bytes(made.recipe.format, made.artifact.data)
+        memory = memory_bytes(made.recipe.format, made.artifact.data)
         try:
             found = (
                 clocks.here(made)
@@ -207,7 +213,7 @@ def timer(
             seen, taken = load(), {}
             seen.look()
             for sha256, artifact in existing.items():
-                taken[sha256] = fidelity.measure_ms(artifact, subject.contract, example)
+                taken[sha256] = measure_ms(artifact, subject.contract, example)
                 seen.look()
             if why := seen.why or _spread(taken.values()):
                 return {sha256: _timed_beside_others(each, seen.share, why) for sha256, each in taken.items()}
@@ -221,14 +227,14 @@ def timer(
     return timed
 
 
-def _spread(taken: Iterable[fidelity.EngineTimes]) -> str:
+def _spread(taken: Iterable[EngineTimes]) -> str:
     """How far apart the runs of one artifact are.
     "" where a machine does so by itself."""
     widest = max((each.p95_ms / each.p50_ms for each in taken), default=1.0)
     return f"one run in twenty took {widest:.1f} times the middle one" if widest > _WIDE else ""
 
 
-def _timed_beside_others(taken: fidelity.EngineTimes, share: float, why: str) -> Estimate:
+def _timed_beside_others(taken: EngineTimes, share: float, why: str) -> Estimate:
     """From what it takes alone, by its processor time, to what it took.
 
     An engine that computes in threads of its own shows no processor time here; then the share of a core counts.
@@ -290,11 +296,11 @@ def _estimate(
     if engine is None or made.artifact is None:
         return None
     precision = made.recipe.precision
-    if precision == "int8" and workload.precision_of(made.recipe.format, made.artifact.data) == "float32":
+    if precision == "int8" and precision_of(made.recipe.format, made.artifact.data) == "float32":
         precision = "float32"  # most of the work is
     if precision not in ("float32", "int8", "dynamic"):
         raise CannotEstimateError(f"nothing was timed of {precision} on boards", where=profile.name)
-    work = workload.read_workload(made.recipe.format, made.artifact.data, precision)
+    work = read_workload(made.recipe.format, made.artifact.data, precision)
     known = EstimateEvidence(anchors=anchors_for(profile, anchors))
     if has_anchor(profile, work, engine, known.anchors):
         known = EstimateEvidence(ratio(made), known.anchors)

@@ -31,8 +31,8 @@ from edgekit.model_file import form_of, read_model
 from edgekit_converters.formats import tflite
 from edgekit_converters.sources.shapes import graph_names, shape_text
 from edgekit_converters.targets.artifact import Artifact, Precision, Recipe, transposed_shape
-from edgekit_converters.workload import precision_of, quantized_fraction
-from edgekit_runtime.engines import load_engine
+from edgekit_converters.workload.counting import precision_of, quantized_fraction
+from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.errors import BundleError, EdgekitError
 from edgekit_runtime.tensors import Layout, TensorSpec
 

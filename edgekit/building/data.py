@@ -22,17 +22,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.building.request import BuildRequest
-from edgekit_converters import calibration
 from edgekit_converters import store as stored_by
-from edgekit_converters.calibration import Dataset, Finding, Sequences, Subset, Survey, fingerprint, survey
-from edgekit_converters.calibration.dataset import RandomDataset
+from edgekit_converters.calibration.dataset import Dataset, RandomDataset, Subset, fingerprint, without
+from edgekit_converters.calibration.dataset import RandomDataset as RandomItems
+from edgekit_converters.calibration.dataset import split as split_dataset
+from edgekit_converters.calibration.lint import Finding, Survey, survey
+from edgekit_converters.calibration.lint import findings as lint_findings
+from edgekit_converters.calibration.open import open_dataset
+from edgekit_converters.calibration.sequences import Sequences, open_sequences, random_sequences, split_sequences
 from edgekit_converters.errors import CalibrationError, UnlabelledError
-from edgekit_converters.fidelity import Reference
+from edgekit_converters.fidelity.reference import Reference
 from edgekit_converters.progress import Progress
-from edgekit_converters.sources import SourceModel
+from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.store import StageStore, cached_json, kept
 from edgekit_runtime.bundle.codec import to_json
-from edgekit_runtime.contract import Contract
+from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.contract.taken import taken
 
 __all__ = ["Opener", "Sets", "cached_reference", "cached_survey", "key", "open_sets", "survey_digest", "unused_labels"]
@@ -73,19 +77,19 @@ class Opener:
     def open(self, path: str, *, labelled: bool = True) -> Dataset:
         """Raises CalibrationError."""
         if self.contract.state != "none":
-            return calibration.open_sequences(path, self.contract, self.source, self.progress)
-        return calibration.open_dataset(path, self.contract, labelled=labelled)
+            return open_sequences(path, self.contract, self.source, self.progress)
+        return open_dataset(path, self.contract, labelled=labelled)
 
     def random(self, count: int, seed: int = 0) -> Dataset:
         if self.contract.state != "none":
-            return calibration.random_sequences(self.contract, self.source, count, seed, self.progress)
-        return calibration.RandomDataset(self.contract, count, seed=seed)
+            return random_sequences(self.contract, self.source, count, seed, self.progress)
+        return RandomItems(self.contract, count, seed=seed)
 
     def split(self, given: Dataset) -> tuple[Dataset, Dataset]:
         """(calibration, held out)"""
         if isinstance(given, Sequences):
-            return calibration.split_sequences(given, self.progress)
-        return calibration.split(given)
+            return split_sequences(given, self.progress)
+        return split_dataset(given)
 
     def survey(self, dataset: Dataset) -> Survey:
         return cached_survey(self.store, dataset, self.contract, self.progress)
@@ -115,7 +119,7 @@ def open_sets(request: BuildRequest, opener: Opener) -> Sets:
     if request.allow_random:
         return _random(opener, evaluation)
     evaluation, found = _readable(opener, evaluation)
-    findings = tuple(f for f in calibration.findings(found, None, contract) if f.code in _OF_EVALUATION)
+    findings = tuple(f for f in lint_findings(found, None, contract) if f.code in _OF_EVALUATION)
     _refuse_errors(findings)
     return Sets(None, evaluation, False, findings, "", survey_digest(found), tuple(found.digests))
 
@@ -171,7 +175,7 @@ def _checked(opener: Opener, given: Dataset, evaluation: Dataset, *, held_out: b
     """Lint both; an item that is in both is taken out of the calibration set."""
     readable, first = _readable(opener, given)
     evaluation, second = _readable(opener, evaluation)
-    findings = calibration.findings(first, second, opener.contract, one_set=held_out)
+    findings = lint_findings(first, second, opener.contract, one_set=held_out)
     _refuse_errors(findings)
     overlap = frozenset[str]().union(*(finding.digests for finding in findings))
     return Sets(
@@ -204,7 +208,7 @@ def _without(dataset: Dataset, found: Survey, digests: frozenset[str], *, held_o
             where=dataset.name,
             do="Give items that differ, or an --evaluation set of its own",
         )
-    return Subset(dataset, kept) if kept else calibration.without(dataset, digests)
+    return Subset(dataset, kept) if kept else without(dataset, digests)
 
 
 def _refuse_errors(findings: Sequence[Finding]) -> None:

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import cast
 
 from edgekit.errors import PackagingError
-from edgekit.packaging import BundleArtifact
+from edgekit.packaging.assemble import BundleArtifact
 from edgekit_converters.targets.artifact import Artifact, Precision, Recipe
-from edgekit_runtime.bundle import Bundle, read_bundle
 from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.bundle.reader import Bundle, read_bundle
 from edgekit_runtime.bundle.secrets import Secret, find_secret
-from edgekit_runtime.contract import Contract
+from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["degraded_artifact", "read_degraded"]

@@ -36,18 +36,21 @@ from edgekit.building.request import Board, BuildRequest
 from edgekit.building.subject import open_subject
 from edgekit.errors import OutputError
 from edgekit.keys.signers import open_signers
-from edgekit.packaging import BundleArtifact, Signer, check_tools, write_whole
+from edgekit.packaging.assemble import BundleArtifact
+from edgekit.packaging.signing import Signer
+from edgekit.packaging.writer import check_tools, write_whole
 from edgekit.version import __version__
-from edgekit_converters import fidelity, targets
-from edgekit_converters.calibration import Finding
+from edgekit_converters.calibration.lint import Finding
 from edgekit_converters.choose import ChoiceLimits
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.fidelity.compare import growth
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.store import NO_STORE, DiskStore
-from edgekit_converters.targets import Recipe
+from edgekit_converters.targets.artifact import Recipe
+from edgekit_converters.targets.artifact import recipe as find_recipe
 from edgekit_profiles import Profile, ProfileError, installable, open_catalogue
 from edgekit_profiles.anchors import AnchorFile, read_anchor_file, refuse_other_boards
-from edgekit_runtime.bundle import Bundle
+from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.whole_file import take
 
@@ -103,7 +106,7 @@ def _checked(request: BuildRequest) -> _Setup:
     anchors = tuple(read_anchor_file(path) for path in request.anchors)
     refuse_other_boards(anchors, list(profiles.values()))
     board_recipes = BoardRecipes(request.recipes, tuple(profiles.values()))
-    recipes = tuple(targets.recipe(name) for name in board_recipes.names())
+    recipes = tuple(find_recipe(name) for name in board_recipes.names())
     finished = next((recipe.name for recipe in recipes if recipe.finished), None)
     if finished and len(recipes) > 1:
         raise ConversionError(
@@ -240,7 +243,7 @@ def _notes(maker: Maker, results: Sequence[RecipeResult]) -> list[Finding]:
             notes.append(Finding("layout-transposes", "note", f"{left} left in the TFLite graph", do))
     for recipe, artifact in converted:
         before = maker.workspace.float_model(recipe.format).data
-        if why := fidelity.growth(recipe.format, before, artifact.data):
+        if why := growth(recipe.format, before, artifact.data):
             do = "A smaller file is the float one; 8 bits may still be faster"
             notes.append(Finding("grown", "note", f"{recipe.name} is {why}", do))
     return notes

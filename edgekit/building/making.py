@@ -38,20 +38,23 @@ from numpy.typing import NDArray
 from edgekit.building.data import key
 from edgekit.building.request import Board
 from edgekit.building.subject import BuildSubject
-from edgekit_converters import fidelity, targets
-from edgekit_converters.calibration import Dataset
+from edgekit_converters.calibration.dataset import Dataset
 from edgekit_converters.errors import CalibrationError, ConversionError, MissingToolsError, SourceError, one_line
-from edgekit_converters.fidelity import Fidelity, Reference
+from edgekit_converters.fidelity.compare import compare as compare_outputs
+from edgekit_converters.fidelity.compare import compare_crossed, compare_parts
+from edgekit_converters.fidelity.odd import ODD_SAMPLES, odd_inputs
+from edgekit_converters.fidelity.reference import Reference
 from edgekit_converters.fidelity.repair_bench import CheckedBench, WorkspaceBench, first_plan
+from edgekit_converters.fidelity.result import Fidelity
 from edgekit_converters.progress import Progress
 from edgekit_converters.store import cached_json, get_json, put_json
-from edgekit_converters.targets import Artifact, Recipe
-from edgekit_converters.targets.artifact import STATIC, QuantizationPlan
+from edgekit_converters.targets.artifact import STATIC, Artifact, QuantizationPlan, Recipe
+from edgekit_converters.targets.artifact import recipe as find_recipe
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.bundle.codec import to_json
-from edgekit_runtime.contract import Contract
 from edgekit_runtime.contract.adapt import top
 from edgekit_runtime.contract.kinds import pictures
+from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import EdgekitError, print_traceback
 
 __all__ = ["ALIKE", "MOST", "Maker", "RecipeResult", "Task", "Watcher", "Workers", "compare", "convert", "shown"]
@@ -281,7 +284,7 @@ class Maker:
 
         def compared() -> Fidelity:
             progress = self.workers.progress
-            return fidelity.compare_crossed(subject.reference, artifact, subject.evaluation, parts, progress)
+            return compare_crossed(subject.reference, artifact, subject.evaluation, parts, progress)
 
         name = key("crossed", hashlib.sha256(artifact.data).hexdigest(), *map(list, names))
         found = cached_json(subject.evaluation_store, name, Fidelity, compared, lambda stored: stored.is_possible)
@@ -305,7 +308,7 @@ class Maker:
         def compared() -> tuple[Fidelity, ...]:
             parts = [chooser.indexes or () for chooser in subject.choosers]
             evaluation, progress = subject.evaluation, self.workers.progress
-            return fidelity.compare_parts(subject.reference, trial, evaluation, parts, progress)
+            return compare_parts(subject.reference, trial, evaluation, parts, progress)
 
         def fits(stored: tuple[Fidelity, ...]) -> bool:
             return len(stored) == len(subject.choosers) and all(one.is_possible for one in stored)
@@ -335,7 +338,7 @@ class Maker:
 
         def compared() -> _Comparison:
             watcher = Watcher(subject.reference, subject.contract.of_caller)
-            found = fidelity.compare(subject.reference, artifact, subject.evaluation, self.workers.progress, watcher)
+            found = compare_outputs(subject.reference, artifact, subject.evaluation, self.workers.progress, watcher)
             places = subject.indexes or range(len(subject.reference))
             return _Comparison(found, tuple({**item, "index": places[item["index"]]} for item in watcher.differing))
 
@@ -364,10 +367,10 @@ class Maker:
         failed = self._odd(artifact)
         if not failed:
             return ""
-        original = self._odd(self.workspace.make(targets.recipe(f"{artifact.recipe.format}-f32")))
+        original = self._odd(self.workspace.make(find_recipe(f"{artifact.recipe.format}-f32")))
         for name, what in failed.items():
             if name not in original:
-                return f"it does not answer {fidelity.ODD_SAMPLES[name]}, which the float file does: {what}"
+                return f"it does not answer {ODD_SAMPLES[name]}, which the float file does: {what}"
         return ""
 
     def _odd(self, artifact: Artifact) -> dict[str, str]:
@@ -378,7 +381,7 @@ class Maker:
         )
 
         def failed() -> dict[str, str]:
-            verdicts = fidelity.odd_inputs(artifact, self.subject.contract)
+            verdicts = odd_inputs(artifact, self.subject.contract)
             return {verdict.name: verdict.what for verdict in verdicts if not verdict.ok}
 
         return cached_json(
@@ -386,7 +389,7 @@ class Maker:
             name,
             dict[str, str],
             failed,
-            lambda stored: stored.keys() <= fidelity.ODD_SAMPLES.keys(),
+            lambda stored: stored.keys() <= ODD_SAMPLES.keys(),
         )
 
 

@@ -21,16 +21,17 @@ from edgekit.building.candidates import Clocks, candidates, lasting_estimate, la
 from edgekit.building.making import Maker, RecipeResult
 from edgekit.building.report import BundleReport, OtherFile, fidelity_json
 from edgekit.building.request import Board, BuildRequest
-from edgekit.packaging import BundleArtifact, BundleContent, Signer, assemble, write_bundle
+from edgekit.packaging.assemble import BundleArtifact, BundleContent, assemble
+from edgekit.packaging.signing import Signer
+from edgekit.packaging.writer import write_bundle
 from edgekit.version import __version__
-from edgekit_converters import fidelity, targets, workload
 from edgekit_converters.choose import Candidate, Choice, ChoiceLimits, beyond_memory, choose
-from edgekit_converters.fidelity.reference import golden_sequences
-from edgekit_converters.targets import Artifact
-from edgekit_converters.workload.reading import PROCESS_BYTES
+from edgekit_converters.fidelity.reference import golden_sequences, pick_golden
+from edgekit_converters.targets.artifact import Artifact, default_recipes
+from edgekit_converters.workload.reading import PROCESS_BYTES, memory_bytes
 from edgekit_profiles import Profile, caution
 from edgekit_profiles.anchors import AnchorFile
-from edgekit_runtime.bundle import Target
+from edgekit_runtime.bundle.manifest import Target
 
 __all__ = ["BoardChoice", "BoardRecipes", "choose_all", "pack", "too_large_together"]
 
@@ -47,7 +48,7 @@ class BoardRecipes:
 
     def names(self) -> tuple[str, ...]:
         """Of all boards, each once."""
-        each = (profile.recipes or tuple(targets.default_recipes()) for profile in self.profiles)
+        each = (profile.recipes or tuple(default_recipes()) for profile in self.profiles)
         return tuple(dict.fromkeys(self.requested or [name for names in each for name in names]))
 
     def of(self, profile: Profile, results: Sequence[RecipeResult]) -> list[RecipeResult]:
@@ -55,7 +56,7 @@ class BoardRecipes:
             return list(results)
         if profile.recipes:
             return [one for one in results if one.recipe.name in profile.recipes]
-        foreign = {name for other in self.profiles for name in other.recipes} - {*targets.default_recipes()}
+        foreign = {name for other in self.profiles for name in other.recipes} - {*default_recipes()}
         return [one for one in results if one.recipe.name not in foreign]
 
 
@@ -133,7 +134,7 @@ def pack(
     if subject.contract.state != "none":
         golden = golden_sequences(evaluation, subject.contract, reference)
     else:
-        golden = [example.inputs for example in evaluation.pick(fidelity.pick_golden(reference))]
+        golden = [example.inputs for example in evaluation.pick(pick_golden(reference))]
     draft, manifest = assemble(
         BundleContent(
             name=request.bundle_name,
@@ -160,7 +161,7 @@ def pack(
     estimated = {one.recipe: one.memory_bytes for one in kept}
     if degraded is not None:
         small = degraded.artifact
-        estimated[small.recipe.name] = workload.memory_bytes(small.recipe.format, small.data)
+        estimated[small.recipe.name] = memory_bytes(small.recipe.format, small.data)
     manifest = with_memory(draft, manifest, estimated, subject.store, request.secret)
     path = request.output / f"{request.bundle_name}-{profile.name}.ekb"
     write_bundle(path, draft, manifest, signers)
@@ -170,7 +171,7 @@ def pack(
 def too_large_together(profile: Profile, chosen: Candidate, degraded: Artifact) -> tuple[str, ...]:
     """A note where the board's memory may not hold both artifacts at once.
     These are the chosen and the degraded one."""
-    beside = workload.memory_bytes(degraded.recipe.format, degraded.data)
+    beside = memory_bytes(degraded.recipe.format, degraded.data)
     if chosen.memory_bytes is None or beside is None:
         return ()
     if chosen.format == degraded.recipe.format:  # one runtime for both

@@ -30,14 +30,14 @@ from edgekit.building.making import Maker, RecipeResult
 from edgekit.building.report import before_repairs
 from edgekit.building.request import Board
 from edgekit.building.subject import BuildSubject
-from edgekit_converters import targets
 from edgekit_converters.choose import ChoiceLimits
-from edgekit_converters.fidelity import Fidelity, growth
+from edgekit_converters.fidelity.compare import growth
 from edgekit_converters.fidelity.repair import Repair, RepairStart, RepairTarget, percent, processor_seconds
 from edgekit_converters.fidelity.repair import repair as search_repair
+from edgekit_converters.fidelity.result import Fidelity
 from edgekit_converters.store import get_json, put_json
-from edgekit_converters.targets import Recipe
-from edgekit_converters.targets.artifact import QuantizationPlan
+from edgekit_converters.targets.artifact import QuantizationPlan, Recipe, per_tensor, with_islands
+from edgekit_converters.targets.artifact import recipe as find_recipe
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.errors import EdgekitError
 
@@ -101,7 +101,7 @@ def with_islands_beside(maker: Maker, compared: Sequence[RecipeResult]) -> list[
         if one.artifact is None and one.recipe.precision == "int8" and not one.recipe.finished and not one.recipe.mixed
     ]
     failed = failed if maker.calibrates else []
-    made = maker.workers.run([partial(maker.make, targets.with_islands(one.recipe)) for one in failed])
+    made = maker.workers.run([partial(maker.make, with_islands(one.recipe)) for one in failed])
     beside = {one.recipe.name: after for one, after in zip(failed, made, strict=True) if after.artifact is not None}
 
     def with_advice(one: RecipeResult) -> RecipeResult:
@@ -179,7 +179,7 @@ def _repaired(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s: 
     subject = maker.subject
     halves = None if subject.folds else subject.halves
     judge = None if halves is None else halves[1]
-    after = maker.make(targets.recipe(story["recipe"]), plan, judge)
+    after = maker.make(find_recipe(story["recipe"]), plan, judge)
     if after.fidelity is None or after.artifact is None:
         return replace(
             after, repair=story | {"met": False, "why": f"{story['what']} was found, and failed: {after.failed}"}
@@ -253,7 +253,7 @@ def _remembered(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s
 
 
 def _plan_of(stored: dict[str, Any]) -> tuple[Recipe, QuantizationPlan]:
-    return targets.recipe(stored["recipe"]), from_json(QuantizationPlan, stored["plan"], "the plan")
+    return find_recipe(stored["recipe"]), from_json(QuantizationPlan, stored["plan"], "the plan")
 
 
 def _name(maker: Maker, made: RecipeResult, limits: ChoiceLimits) -> str:
@@ -274,7 +274,7 @@ def _searched(maker: Maker, made: RecipeResult, max_drop: float, budget_s: float
 
     def search(chooser: BuildSubject | None, seconds: float) -> Repair[Fidelity]:
         bench = maker.bench(made.recipe.format, chooser)
-        target = RepairTarget(max_drop, mixed=targets.with_islands(made.recipe).name, budget_s=seconds)
+        target = RepairTarget(max_drop, mixed=with_islands(made.recipe).name, budget_s=seconds)
         checked = bench.check(made.recipe.name, artifact.plan)
         # it misses on all items, whatever it does on these
         start = RepairStart(made.recipe.name, artifact.plan, replace(checked, drop=max(checked.drop, missed)))
@@ -346,9 +346,9 @@ def _variants(maker: Maker, made: RecipeResult, boards: Sequence[Board], taken: 
     layers = frozenset(layer for barrier in helped if barrier.remedy == "float-layers" for layer in barrier.layers)
     if layers and (made.recipe.finished or not made.recipe.needs_calibration):
         return []
-    recipe: Recipe | None = targets.with_islands(made.recipe) if layers else made.recipe
+    recipe: Recipe | None = with_islands(made.recipe) if layers else made.recipe
     if recipe and any(barrier.remedy == "per-tensor" for barrier in helped):
-        recipe = targets.per_tensor(recipe)
+        recipe = per_tensor(recipe)
     if recipe is None:
         return []
     plan = replace(made.artifact.plan, float_layers=made.artifact.plan.float_layers | layers)

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from edgekit import scores
 from edgekit.report.decision import decide, evidence_of, sentences_of
 from edgekit.report.words import brief
-from edgekit_converters.calibration import Finding
+from edgekit_converters.calibration.lint import Finding
 from edgekit_converters.choose import Candidate, Choice, Refusal
-from edgekit_converters.fidelity import Fidelity
+from edgekit_converters.fidelity.result import Fidelity
 from edgekit_profiles import Estimate, milliseconds
 from edgekit_runtime.errors import install_command, sentences
 
 if TYPE_CHECKING:
     from edgekit.building.making import RecipeResult
-    from edgekit.packaging import BundleArtifact
+    from edgekit.packaging.assemble import BundleArtifact
 
 __all__ = [
     "BuildReport",

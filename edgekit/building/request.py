@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgekit.errors import OutputError
 from edgekit.keys.signers import SigningOptions
-from edgekit.packaging import BundleTerms
+from edgekit.packaging.assemble import BundleTerms
 from edgekit_converters.sources.model import LoadOptions
 from edgekit_profiles import Profile, RuntimeSupport
 from edgekit_runtime.bundle.secrets import Secret

@@ -14,22 +14,31 @@ import numpy as np
 
 from edgekit.building.data import Opener, Sets, cached_reference, key, open_sets, unused_labels
 from edgekit.building.request import BuildRequest
-from edgekit_converters import calibration, contract_file, fidelity
-from edgekit_converters.calibration import Finding, Sequences, SourceSamples, Subset
+from edgekit_converters.calibration.dataset import FEWEST_APART, Subset
+from edgekit_converters.calibration.dataset import folds as folds_of_dataset
+from edgekit_converters.calibration.dataset import halves as split_halves
+from edgekit_converters.calibration.lint import Finding
+from edgekit_converters.calibration.observe import SourceSamples
+from edgekit_converters.calibration.sequences import Sequences
+from edgekit_converters.calibration.suspicions import suspicions
 from edgekit_converters.compress.record import read_record
+from edgekit_converters.contract_file.describe import describe, find_contract_file, settle, stated_keys
 from edgekit_converters.errors import CalibrationError, LabelOutputError
-from edgekit_converters.fidelity import Evaluation, Metric, Reference
+from edgekit_converters.fidelity.compare import Evaluation
 from edgekit_converters.fidelity.metric_function import FunctionMetric
+from edgekit_converters.fidelity.metrics import Metric, named_metric, rehearse, task_metrics
+from edgekit_converters.fidelity.reference import Reference, check_answerable
+from edgekit_converters.fidelity.reference import reference as reference_outputs
 from edgekit_converters.progress import Progress
-from edgekit_converters.sources import SourceModel
 from edgekit_converters.sources.load import open_source
+from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.store import NO_STORE, StageStore, cached_json
-from edgekit_converters.targets import recipe
+from edgekit_converters.targets.artifact import recipe
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.bundle.codec import to_json
-from edgekit_runtime.contract import Contract
 from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.kinds import kind_of
+from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["BuildSubject", "few_boxes", "labels_at_chance", "never_changes", "open_subject", "too_few_for"]
 
@@ -71,13 +80,13 @@ class BuildSubject:
         reference, evaluation = self.reference, self.sets.evaluation
         if isinstance(evaluation, Sequences):
             names = [str(place) for place, length in enumerate(evaluation.lengths) for _ in range(length)]
-            found = calibration.halves(names, names)
+            found = split_halves(names, names)
         elif self.contract.state != "none":
             return None
         else:
             classes = [label for label in reference.labels or () if isinstance(label, (int, np.integer))]
             kinds = classes if classes and len(classes) == len(reference) else reference.best
-            found = calibration.halves(kinds or [0] * len(reference), reference.digests)
+            found = split_halves(kinds or [0] * len(reference), reference.digests)
         return None if found is None else (self._part(found[0]), self._part(found[1]))
 
     @cached_property
@@ -89,7 +98,7 @@ class BuildSubject:
         boxes = box_counts(self.contract.of_caller, self.reference)
         if boxes is None or sum(boxes) >= _ENOUGH_BOXES:
             return ()
-        found = calibration.folds(boxes, self.reference.digests, _FOLDS)
+        found = folds_of_dataset(boxes, self.reference.digests, _FOLDS)
         return tuple(self._part(fold) for fold in found) if len(found) > 1 else ()
 
     @cached_property
@@ -150,27 +159,27 @@ def open_subject(request: BuildRequest, store: StageStore, progress: Progress) -
 
 def _opened(request: BuildRequest, store: StageStore, progress: Progress) -> BuildSubject:
     source = open_source(request.model, request.options, store)
-    file = request.contract or contract_file.find_contract_file(request.model)
-    contract = contract_file.describe(source, file)
+    file = request.contract or find_contract_file(request.model)
+    contract = describe(source, file)
     made = read_record(request.model)  # a metric of one's own still reads what the original answered
     named = {output.name for output in contract.outputs}
     joined = made.joined if made is not None and made.joined is not None and named >= set(made.joined.parts) else None
-    metric = fidelity.named_metric(request.metric, contract.of_caller, joined) if request.metric else None
+    metric = named_metric(request.metric, contract.of_caller, joined) if request.metric else None
     sets = open_sets(request, Opener(contract, store, progress, source))
     name = key("reference", source.sha256, to_json(contract), sets.evaluation_digest)
     reference = cached_reference(
-        store, name, contract, lambda: fidelity.reference(source, contract, sets.evaluation, progress)
+        store, name, contract, lambda: reference_outputs(source, contract, sets.evaluation, progress)
     )
     _check_same(sets, reference)
     _check_answerable(source, contract, sets, store, progress)
-    stated = contract_file.stated_keys(file, source)
+    stated = stated_keys(file, source)
     labelled = reference.labels is not None
-    contract, guesses = contract_file.settle(contract, reference.outputs, stated, labelled=labelled)
+    contract, guesses = settle(contract, reference.outputs, stated, labelled=labelled)
     if contract.task != "classification":
         reference = replace(reference, best=None)
-    metrics = fidelity.task_metrics(contract, reference.labels, metric)
+    metrics = task_metrics(contract, reference.labels, metric)
     if reference.labels is not None:
-        fidelity.rehearse(metrics, reference.outputs, reference.labels, sets.evaluation.name)
+        rehearse(metrics, reference.outputs, reference.labels, sets.evaluation.name)
         if isinstance(metric, FunctionMetric):
             metric.rehearse(reference.outputs, reference.labels)
     unused = unused_labels(contract, bool(metrics), reference.labels is not None, sets.evaluation.name)
@@ -225,7 +234,7 @@ def _check_answerable(
         return
 
     def checked() -> bool:
-        fidelity.check_answerable(source, contract, given, progress)
+        check_answerable(source, contract, given, progress)
         return True
 
     cached_json(store, key("answerable", source.sha256, to_json(contract), sets.calibration_digest), bool, checked)
@@ -234,7 +243,7 @@ def _check_answerable(
 def too_few_for(max_drop: float | None, items: int, where: str) -> tuple[Finding, ...]:
     """A warning where one changed answer is already more than the limit.
     A note where it is for the half that judges a repair."""
-    halved = items >= 2 * calibration.FEWEST_APART
+    halved = items >= 2 * FEWEST_APART
     if not max_drop or (2 if halved else 1) / items <= max_drop + _SAME:
         return ()
     needed = math.ceil(1 / max_drop - _SAME)
@@ -330,7 +339,7 @@ def _suspicions(
     name = key("suspicions", source.sha256, to_json(contract), sets.evaluation_digest, sets.evaluation.name)
 
     def found() -> tuple[Finding, ...]:
-        seen = calibration.suspicions(source, contract, sets.evaluation, progress)
+        seen = suspicions(source, contract, sets.evaluation, progress)
         return tuple(Finding(one.code, "warning", one.what, one.do) for one in seen)
 
     return cached_json(store, name, tuple[Finding, ...], found)

@@ -7,23 +7,3 @@ Rules: first what the files alone show, in under a second and without an engine;
 are replayed on that very version of the runtime, beside this environment or under emulation. Every finding has a code
 of the catalogue, and `explain` knows each of them.
 """
-
-from __future__ import annotations
-
-from edgekit.checking.catalogue import CheckFinding, Entry, Level, entries, entry, explain, find_entries
-from edgekit.checking.checked import CheckReport, CheckRequest, check
-from edgekit.checking.replay import ReplayResult
-
-__all__ = [
-    "CheckFinding",
-    "CheckReport",
-    "CheckRequest",
-    "Entry",
-    "Level",
-    "ReplayResult",
-    "check",
-    "entries",
-    "entry",
-    "explain",
-    "find_entries",
-]

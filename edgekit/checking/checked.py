@@ -19,12 +19,13 @@ from typing import Any
 from edgekit.checking.catalogue import CheckFinding, Level, finding
 from edgekit.checking.replay import ReplayResult, loaded, natively, under_emulation
 from edgekit.checking.subject import Checkable, CheckSubject, open_subject
-from edgekit_converters import workload
 from edgekit_converters.choose import beyond_memory
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.needs import Barrier, Runtime, barriers, read_needs
+from edgekit_converters.needs.reading import read_needs
+from edgekit_converters.needs.rules import Barrier, Runtime, barriers
 from edgekit_converters.progress import Progress, silent
-from edgekit_converters.targets import RECIPES, per_tensor, with_islands
+from edgekit_converters.targets.artifact import RECIPES, per_tensor, with_islands
+from edgekit_converters.workload.reading import memory_bytes
 from edgekit_profiles import Profile, installable
 from edgekit_runtime.bundle.secrets import SecretArgument
 from edgekit_runtime.engines.registry import ENGINES
@@ -134,7 +135,7 @@ def _artifact(
     if needs.free_axes:
         what = f"'{needs.free_axes[0]}' has a size that is only known at run time"
         yield finding("free-shape", what, artifact=one.recipe)
-    reason = beyond_memory(profile.name, workload.memory_bytes(one.format, one.data), profile.memory.ram_mb)
+    reason = beyond_memory(profile.name, memory_bytes(one.format, one.data), profile.memory.ram_mb)
     if reason is not None:
         yield finding("memory", reason, artifact=one.recipe)
 

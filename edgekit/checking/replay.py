@@ -28,13 +28,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgekit.checking.catalogue import CheckFinding, finding
-from edgekit_converters.needs import Runtime
+from edgekit_converters.needs.rules import Runtime
 from edgekit_runtime.board import state_dir
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.children import run as run_child
-from edgekit_runtime.engines import available
-from edgekit_runtime.engines.registry import ENGINES
+from edgekit_runtime.engines.registry import ENGINES, available
 from edgekit_runtime.errors import EdgekitError, EngineError, shorten
 from edgekit_runtime.jobs import ask, bundle_job
 from edgekit_runtime.strict_modes import first_unsafe
@@ -258,7 +257,7 @@ def under_emulation(
     A missing tool is an error with the command that installs it: emulation was asked for.
     """
     try:
-        from edgekit.emulation import replay
+        from edgekit.emulation.replay import replay
     except ImportError as error:
         what = f"this installation cannot emulate boards: {error}"
         return [], [finding("emulator-missing", what)]

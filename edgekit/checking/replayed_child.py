@@ -11,12 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from edgekit_runtime.engines import EngineSetup, load_with
-from edgekit_runtime.engines.registry import delegate_for
+from edgekit_runtime.engines.registry import EngineSetup, delegate_for, load_with
 from edgekit_runtime.errors import SelfTestError
 from edgekit_runtime.jobs import Say, bundle_of, serve
-from edgekit_runtime.modelfile import check_artifact, check_model
-from edgekit_runtime.selftest import replay
+from edgekit_runtime.modelfile.check import check_artifact, check_model
+from edgekit_runtime.selftest.replaying import replay
 
 
 def work(job: dict[str, Any], say: Say) -> dict[str, Any]:

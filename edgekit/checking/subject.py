@@ -23,12 +23,13 @@ import numpy as np
 
 from edgekit.errors import OutputError
 from edgekit.model_file import form_of, read_model
-from edgekit_runtime.bundle import Target, read_bundle
+from edgekit_runtime.bundle.manifest import Target
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.bundle.secrets import Secret, SecretArgument, find_secret
 from edgekit_runtime.errors import BundleError, EdgekitError, MissingExtraError
 
 if TYPE_CHECKING:
-    from edgekit_runtime.engines import Engine
+    from edgekit_runtime.engines.registry import Engine
 
 __all__ = ["CheckSubject", "Checkable", "open_subject"]
 
@@ -95,9 +96,10 @@ def open_subject(path: Path, secret: SecretArgument = None) -> Iterator[CheckSub
 def _packed(one: Checkable, folder: Path) -> Path:
     """The file in a bundle with answers of this machine's engine.
     Raises EngineError where it does not run here."""
-    from edgekit.packaging import BundleContent, assemble, write_bundle
-    from edgekit_converters.targets import Artifact, Recipe
-    from edgekit_runtime.engines import load_engine
+    from edgekit.packaging.assemble import BundleContent, assemble
+    from edgekit.packaging.writer import write_bundle
+    from edgekit_converters.targets.artifact import Artifact, Recipe
+    from edgekit_runtime.engines.registry import load_engine
 
     with load_engine(one.format, one.data, threads=1) as engine:
         contract = _contract(engine)

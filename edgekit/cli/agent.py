@@ -51,7 +51,7 @@ def agent(
     import threading
 
     from edgekit.cli.install import board_of, remembered_profile
-    from edgekit_runtime.agent import Agent, AgentOptions
+    from edgekit_runtime.agent.loop import Agent, AgentOptions
     from edgekit_runtime.errors import TelemetryError, WindowError
     from edgekit_runtime.install import InstallOptions
 

@@ -34,7 +34,8 @@ from edgekit.cli.options import (
 from edgekit.cli.progress import console_progress
 
 if TYPE_CHECKING:
-    from edgekit.bench import BenchSetup, Load
+    from edgekit.bench.load import Load
+    from edgekit.bench.measure import BenchSetup
 
 __all__ = ["bench", "report"]
 
@@ -122,7 +123,9 @@ def bench(
     if output is not None:
         refuse_unwritable(output)
     setup, load = _setup_and_load(asked | who)
-    from edgekit.bench import ConditionsDifferError, compare, conditions, known_before, load_words, measure, read_record
+    from edgekit.bench.compare import ConditionsDifferError, compare, known_before, read_record
+    from edgekit.bench.conditions import conditions
+    from edgekit.bench.measure import load_words, measure
 
     then = read_record(old) if old is not None else None
     if board.to is not None:
@@ -157,13 +160,14 @@ class _BenchTarget:
 
     def answered(self) -> AbstractContextManager[None]:
         """Around work on the record, which is the board's own where there is one."""
-        from edgekit.shipping import answered_by
+        from edgekit.shipping.answers import answered_by
 
         return nullcontext() if self.to is None else answered_by(self.to)
 
     def measure(self, bundle: Path, asked: dict[str, Any]) -> dict[str, Any]:
         """Run the same command on the board and return its record."""
-        from edgekit.shipping import Address, bench_on
+        from edgekit.shipping.push import bench_on
+        from edgekit.shipping.ssh import Address
 
         names = {"runs": "-n", "cache": "--cache"}
         words: list[str] = []
@@ -187,7 +191,8 @@ def _setup_and_load(asked: dict[str, Any]) -> tuple[BenchSetup, Load]:
     if asked["runs"] is not None and asked["duration_s"] is not None:
         raise click.UsageError("Pass either -n or --duration-s.")
     budget = budget_of(asked["use"], asked["budget_ms"])
-    from edgekit.bench import BenchSetup, Load
+    from edgekit.bench.load import Load
+    from edgekit.bench.measure import BenchSetup
 
     runs = asked["runs"] if asked["runs"] is not None or asked["duration_s"] is not None else 200
     load = Load(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgekit.bench import BenchComparison
+    from edgekit.bench.compare import BenchComparison
 
 __all__ = ["bench_lines", "comparison_lines"]
 

@@ -257,7 +257,7 @@ def build(as_json: bool, **options: Any) -> int:
     bundle (.ekb), and a report shows what was measured, what was refused and why.
     """
     from edgekit.api import build as build_with
-    from edgekit.building import summary
+    from edgekit.building.report import summary
 
     signing = signing_of(options.pop("sign"), options.pop("signer"), options.pop("passphrase_file"))
     folder, without = options.pop("cache"), options.pop("no_cache")

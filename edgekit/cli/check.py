@@ -23,7 +23,8 @@ from edgekit.cli.options import (
 from edgekit.cli.progress import console_progress
 
 if TYPE_CHECKING:
-    from edgekit.checking import CheckReport, ReplayResult
+    from edgekit.checking.checked import CheckReport
+    from edgekit.checking.replay import ReplayResult
 
 __all__ = ["check", "replay_line"]
 
@@ -76,11 +77,10 @@ def check(
     edgekit check net.ekb --profile raspberry-pi-4
     edgekit check net.tflite --profile raspberry-pi-4 --runtime tflite-runtime==2.14.0
     """
-    from edgekit.checking import CheckRequest
-    from edgekit.checking import check as checked
-    from edgekit.checking.checked import runtime_named
+    from edgekit.checking.checked import CheckRequest, runtime_named
+    from edgekit.checking.checked import check as checked
     from edgekit.model_file import bundle_file, form_of
-    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.reader import read_bundle
 
     if emulate and no_replay:
         raise click.UsageError("--emulate replays, and --no-replay does not: pass one of them.")

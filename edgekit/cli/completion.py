@@ -50,20 +50,20 @@ def metrics(_context: click.Context) -> Iterable[str]:
 
 @_completing
 def engines(_context: click.Context) -> Iterable[str]:
-    from edgekit_runtime.engines import ENGINES
+    from edgekit_runtime.engines.registry import ENGINES
 
     return ENGINES
 
 
 @_completing
 def codes(_context: click.Context) -> Iterable[str]:
-    from edgekit.checking import entries
+    from edgekit.checking.catalogue import entries
 
     return entries()
 
 
 @_completing
 def keys(context: click.Context) -> Iterable[str]:
-    from edgekit.keys import KeyFolder, default_folder
+    from edgekit.keys.folder import KeyFolder, default_folder
 
     return [entry.name for entry in KeyFolder(context.params.get("folder") or default_folder()).entries()]

@@ -35,29 +35,30 @@ def contract(model: Path, like: str | None, output: Path | None, as_json: bool, 
     edgekit contract yolo11n.onnx --like yolo
     """
     from edgekit.errors import OutputError
-    from edgekit_converters import contract_file
+    from edgekit_converters.contract_file.describe import default_file, describe, stated_keys
+    from edgekit_converters.contract_file.draft import draft, left_to_say
     from edgekit_converters.sources.load import open_source
     from edgekit_converters.sources.model import LoadOptions
     from edgekit_converters.store import DiskStore, default_folder
 
-    file = output or contract_file.default_file(model)
+    file = output or default_file(model)
     if file.exists():
         raise OutputError("the file is there already", where=str(file), do="Name another one with -o, or remove it")
     source = open_source(model, LoadOptions.parse(**options), DiskStore(default_folder()))
-    text = contract_file.draft(source, like)  # type: ignore[arg-type]  # click checked the name
+    text = draft(source, like)  # type: ignore[arg-type]  # click checked the name
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except OSError as error:
         what = f"the draft cannot be written: {error.strerror or error}"
         raise OutputError(what, where=str(file), do="Name another file with -o") from error
-    task = contract_file.describe(source, file).task
-    guessed = "task" not in contract_file.stated_keys(file)
+    task = describe(source, file).task
+    guessed = "task" not in stated_keys(file)
     if as_json:
         print_json({"file": str(file), "task": task})
         return 0
     click.echo(str(file))
-    rest = "; ".join(contract_file.left_to_say(source, text))
+    rest = "; ".join(left_to_say(source, text))
     verb = "is taken for" if guessed else "is"
     click.echo(f"the task {verb} {task}. Check each line of the draft{rest and ': ' + rest}", err=True)
     click.echo(f"then: edgekit build {model} ...", err=True)

@@ -44,7 +44,8 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     edgekit demo
     edgekit demo --fleet
     """
-    from edgekit.demo import digest, make_assets, steps
+    from edgekit.demo.assets import make_assets, steps
+    from edgekit.demo.digest import digest
 
     if fleet or fallback:
         from edgekit.fleet.serve import check_broker

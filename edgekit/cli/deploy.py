@@ -34,8 +34,9 @@ from edgekit.cli.options import (
 from edgekit_runtime.errors import EdgekitError, SecretError
 
 if TYPE_CHECKING:
-    from edgekit.shipping import Address, PushResult
     from edgekit.shipping.package import Approve
+    from edgekit.shipping.push import PushResult
+    from edgekit.shipping.ssh import Address
     from edgekit_profiles import Profile
 
 __all__ = ["CheckFailedError", "approve", "approver", "deploy", "identity", "port"]
@@ -147,8 +148,9 @@ def deploy(bundle: Path, address: str | None, output: Path | None, as_json: bool
 
 
 def _pack(bundle: Path, output: Path, as_json: bool, of_it: dict[str, Any], options: dict[str, Any]) -> None:
-    from edgekit.shipping import PackageRequest, pack, pack_deb
-    from edgekit_runtime.bundle import read_bundle
+    from edgekit.shipping.deb import pack_deb
+    from edgekit.shipping.package import PackageRequest, pack
+    from edgekit_runtime.bundle.reader import read_bundle
 
     profile, paths = options.pop("profile"), options.pop("profile_paths")
     options["approve"] = approver(bundle, options.pop("secret"), skip=options.pop("no_check"))
@@ -174,7 +176,9 @@ def _pack(bundle: Path, output: Path, as_json: bool, of_it: dict[str, Any], opti
 
 
 def _push(bundle: Path, address: str, as_json: bool, of_it: dict[str, Any], options: dict[str, Any]) -> None:
-    from edgekit.shipping import Address, PushRequest, answered_by, push
+    from edgekit.shipping.answers import answered_by
+    from edgekit.shipping.push import PushRequest, push
+    from edgekit.shipping.ssh import Address
 
     anchor_file = of_it["anchor_file"]
     if anchor_file is not None:
@@ -253,7 +257,7 @@ def approver(bundle: Path, secret: str | None = None, *, skip: bool) -> Approve 
     fetched."""
     if skip:
         return None
-    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.reader import read_bundle
     from edgekit_runtime.bundle.secrets import find_secret
 
     try:
@@ -275,8 +279,8 @@ def approve(bundle: Path, profile: Profile, engine: str, version: str, secret: s
 
     Raises CheckFailedError with the first finding that is an error, and its code.
     """
-    from edgekit.checking import CheckRequest, check
-    from edgekit_runtime.bundle import read_bundle
+    from edgekit.checking.checked import CheckRequest, check
+    from edgekit_runtime.bundle.reader import read_bundle
     from edgekit_runtime.engines.registry import ENGINES
 
     entries = read_bundle(bundle).manifest.artifacts  # the primary one stands first

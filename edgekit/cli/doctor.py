@@ -13,8 +13,7 @@ from edgekit.cli.options import as_json, print_json
 from edgekit_converters.wall import FILES, NETWORK, missing_parts
 from edgekit_runtime.board import Cpu
 from edgekit_runtime.board import cpu as this_cpu
-from edgekit_runtime.engines import ENGINES
-from edgekit_runtime.engines.registry import version_of
+from edgekit_runtime.engines.registry import ENGINES, version_of
 from edgekit_runtime.errors import install_command
 
 __all__ = ["doctor", "doctor_lines", "examine"]
@@ -77,7 +76,7 @@ def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
     """
     text = " ".join(what).strip()
     if text or codes:
-        from edgekit.checking import entries, explain
+        from edgekit.checking.catalogue import entries, explain
         from edgekit.checking.page import TITLES
 
         explained = [explain(text)] if text else list(entries().values())

@@ -24,10 +24,11 @@ from edgekit.cli.options import (
     threads,
     trust,
 )
-from edgekit_runtime.engines import ENGINES
+from edgekit_runtime.engines.registry import ENGINES
 
 if TYPE_CHECKING:
-    from edgekit.estimating import EstimateResult, EstimateSubject
+    from edgekit.estimating.answer import EstimateResult
+    from edgekit.estimating.subject import EstimateSubject
     from edgekit_profiles import HostTimes
 
 __all__ = ["estimate"]
@@ -90,8 +91,9 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
     `anchored` goes from the time of MobileNetV1 on that board, `estimated` from a fit to published times of many
     boards, `measured` was taken there. Exits 1 where a board's time cannot be answered.
     """
-    from edgekit.estimating import EstimateOptions, answer, can_time_here, open_subjects
-    from edgekit.estimating.answer import open_record, refuse_unused, refuse_unused_anchors
+    from edgekit.estimating.anchoring import can_time_here
+    from edgekit.estimating.answer import EstimateOptions, answer, open_record, refuse_unused, refuse_unused_anchors
+    from edgekit.estimating.subject import open_subjects
     from edgekit.model_file import bundle_file
     from edgekit_profiles.anchors import read_anchor_file, refuse_other_boards
 
@@ -151,7 +153,7 @@ def _runnable(subjects: list[EstimateSubject], runtime: str | None) -> list[Esti
 
 def _host(subject: EstimateSubject) -> HostTimes | None:
     """None, with the reason on stderr, where this machine cannot measure it."""
-    from edgekit.estimating import can_time_here, time_here
+    from edgekit.estimating.anchoring import can_time_here, time_here
     from edgekit_runtime.errors import EdgekitError
 
     why = can_time_here(subject.format, subject.precision)

@@ -42,7 +42,7 @@ def export(bundle: Path, kind: str, output: Path, recipe: str | None, as_json: b
     """
     from edgekit.model_file import bundle_file
     from edgekit.shipping.files import export_files
-    from edgekit_runtime.bundle import read_verified
+    from edgekit_runtime.bundle.reader import read_verified
     from edgekit_runtime.bundle.secrets import find_secret
 
     bundle = click.get_current_context().with_resource(bundle_file(bundle))

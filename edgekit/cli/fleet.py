@@ -158,7 +158,7 @@ def ingest(broker: str, store: str, share: str) -> int:
     """
     from edgekit.fleet.ingest import Ingest, collect_rarely
     from edgekit.fleet.serve import open_store
-    from edgekit_runtime.telemetry import Broker
+    from edgekit_runtime.telemetry.link import Broker
 
     collect_rarely()
     kept = open_store(store)
@@ -196,7 +196,7 @@ def simulate(
     edgekit fleet simulate --devices 1000 --minutes 5 --broker mqtt://127.0.0.1:1883
     """
     from edgekit.fleet.board_load import BoardLoad, BoardLoadPlan, Outcome
-    from edgekit_runtime.telemetry import Broker
+    from edgekit_runtime.telemetry.link import Broker
 
     plan = BoardLoadPlan(
         devices, 60.0 * minutes, window_s, connect_s=max(2.0, devices / 300), backlog=backlog, sites=sites

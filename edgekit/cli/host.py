@@ -14,8 +14,8 @@ from edgekit.cli.options import BUNDLE, PATH, FiniteRange, allow_unsigned, as_js
 if TYPE_CHECKING:
     import socket
 
-    from edgekit.host import Repository
     from edgekit.host.export import Backend, Server
+    from edgekit.host.models import Repository
 
 __all__ = ["host"]
 
@@ -138,8 +138,9 @@ def serve(
     _check_usage(bundles, folder, unencrypted=unencrypted, **protection)
     if cache_secret is not None and shared is None:
         raise click.UsageError("--cache-secret belongs to --cache")
-    from edgekit.host import Protection, Repository, bind, check_exposure
-    from edgekit.host import serve as serve_until_told
+    from edgekit.host.models import Repository
+    from edgekit.host.server import Protection, bind, check_exposure
+    from edgekit.host.server import serve as serve_until_told
     from edgekit.model_file import bundle_file
     from edgekit_runtime import CacheOptions
     from edgekit_runtime.board import cores
@@ -247,7 +248,7 @@ def export(
     from edgekit.host.export import Export
     from edgekit.host.export import export as write
     from edgekit.model_file import bundle_file
-    from edgekit_runtime.bundle import read_verified
+    from edgekit_runtime.bundle.reader import read_verified
     from edgekit_runtime.bundle.secrets import find_secret
 
     bundle = click.get_current_context().with_resource(bundle_file(bundle))

@@ -22,7 +22,8 @@ from edgekit.report_beside import estimates_beside
 from edgekit_runtime.contract.kinds import kind_of
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import ArtifactEntry, Bundle, Manifest
+    from edgekit_runtime.bundle.manifest import ArtifactEntry, Manifest
+    from edgekit_runtime.bundle.reader import Bundle
     from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["artifact_lines", "closeness", "inspect", "not_understood", "terms_lines"]
@@ -53,7 +54,7 @@ def inspect(
     """
     from edgekit_runtime.bundle.reader import Opening, read_bundle, read_file, read_verified
     from edgekit_runtime.install.reading import store_of
-    from edgekit_runtime.trust import TrustPolicy
+    from edgekit_runtime.trust.policy import TrustPolicy
 
     with found_bundle(bundle) as (path, root, generation):
         if trust and allow_unsigned:

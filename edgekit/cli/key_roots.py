@@ -24,9 +24,11 @@ from edgekit.cli import completion
 from edgekit.cli.options import PATH, as_json, print_json
 
 if TYPE_CHECKING:
-    from edgekit.keys import Dates, KeyEntry, KeyFolder, Member, SigningOptions, WrittenRoot
-    from edgekit.packaging import Signer
-    from edgekit_runtime.trust import TrustStore
+    from edgekit.keys.folder import KeyEntry, KeyFolder
+    from edgekit.keys.roots import Dates, Member, WrittenRoot
+    from edgekit.keys.signers import SigningOptions
+    from edgekit.packaging.signing import Signer
+    from edgekit_runtime.trust.store import TrustStore
 
 __all__ = [
     "PASSPHRASE",
@@ -144,7 +146,7 @@ def trust(
     edgekit keys trust ci alice --root-threshold 2 --sign alice --sign bob    two of you change it, either signs bundles
     edgekit keys trust bob.pub.pem --threshold 2                         from now on two keys sign every bundle
     """
-    from edgekit.keys import Member, first_root, with_keys
+    from edgekit.keys.roots import Member, first_root, with_keys
 
     if name is not None and len(names) != 1:
         raise click.UsageError("--name goes with one KEY.")
@@ -180,7 +182,7 @@ def rotate(old: str, new: str, grace_days: int, as_json: bool, **options: Any) -
     \b
     edgekit keys rotate alice alice-2027 --sign alice
     """
-    from edgekit.keys import Member, rotate
+    from edgekit.keys.roots import Member, rotate
 
     own = folder_of(options["folder"])
     editor, entry = _RootEditor(own, options), own.public(new)
@@ -212,7 +214,7 @@ def revoke(key: str, why: str, threshold: int | None, as_json: bool, **options: 
     \b
     edgekit keys revoke alice --why "laptop stolen" --sign bob
     """
-    from edgekit.keys import revoke
+    from edgekit.keys.roots import revoke
 
     editor = _RootEditor(folder_of(options["folder"]), options)
     return editor.write(revoke(editor.existing(), editor.keyid_of(key), why, editor.dates, threshold), as_json)
@@ -226,7 +228,7 @@ def renew(as_json: bool, **options: Any) -> int:
     \b
     edgekit keys renew --sign alice
     """
-    from edgekit.keys import renew
+    from edgekit.keys.roots import renew
 
     editor = _RootEditor(folder_of(options["folder"]), options)
     return editor.write(renew(editor.existing(), editor.dates), as_json)
@@ -237,8 +239,9 @@ class _RootEditor:
     signed: the version in force, or None before the first."""
 
     def __init__(self, own: KeyFolder, options: dict[str, Any]) -> None:
-        from edgekit.keys import Dates, KeysError, read_signed
-        from edgekit_runtime.trust import config_dir
+        from edgekit.errors import KeysError
+        from edgekit.keys.roots import Dates, read_signed
+        from edgekit_runtime.trust.finding import config_dir
 
         self.own, base = own, config_dir()
         if options["root"] is None and base is None:
@@ -250,7 +253,7 @@ class _RootEditor:
         self._asked = signing_of(options["sign"], options["signer"], options["passphrase_file"])
 
     def existing(self) -> dict[str, Any]:
-        from edgekit.keys import KeysError
+        from edgekit.errors import KeysError
 
         if self.signed is None:
             raise KeysError("there is no root.json yet", where=str(self.root), do="Make it: edgekit keys trust KEY")
@@ -258,7 +261,8 @@ class _RootEditor:
 
     def signers(self, keyids: Sequence[str]) -> list[Signer]:
         """Those of --sign; without it, those of `keyids` whose private keys are in the folder."""
-        from edgekit.keys import KeysError, open_signers
+        from edgekit.errors import KeysError
+        from edgekit.keys.signers import open_signers
 
         if self._asked.keys:
             return open_signers(self._asked, self.own)
@@ -302,7 +306,7 @@ class _RootEditor:
 
     def write(self, signed: dict[str, Any], as_json: bool, signers: Sequence[Signer] | None = None) -> int:
         """signers: None for all who may sign versions now or from this one on."""
-        from edgekit.keys import write_root
+        from edgekit.keys.roots import write_root
 
         if signers is None:
             may = [*self.existing()["roles"]["root"]["keyids"], *signed["roles"]["root"]["keyids"]]
@@ -348,7 +352,8 @@ def print_keys(own: KeyFolder, entries: Sequence[KeyEntry]) -> None:
 
 
 def print_store(store: TrustStore | None) -> None:
-    from edgekit_runtime.trust import judge, tell_time, trust_paths
+    from edgekit_runtime.trust.finding import trust_paths
+    from edgekit_runtime.trust.store import judge, tell_time
 
     if store is None:
         click.echo(f"trust: none on this machine (looked for {', '.join(map(str, trust_paths()))})")
@@ -369,7 +374,7 @@ def print_store(store: TrustStore | None) -> None:
 
 def _print_roles(store: TrustStore) -> None:
     """Which keys have each role, and how many of them must sign."""
-    from edgekit_runtime.trust import tell_time
+    from edgekit_runtime.trust.store import tell_time
 
     for title, role in (("bundles", store.bundle), ("root", store.root)):
         if role is not None:
@@ -392,7 +397,7 @@ def key_json(entry: KeyEntry) -> dict[str, Any]:
 
 
 def store_json(store: TrustStore | None) -> dict[str, Any] | None:
-    from edgekit_runtime.trust import tell_time
+    from edgekit_runtime.trust.store import tell_time
 
     if store is None:
         return None
@@ -407,7 +412,7 @@ def store_json(store: TrustStore | None) -> dict[str, Any] | None:
 
 
 def _roles_json(store: TrustStore) -> dict[str, Any]:
-    from edgekit_runtime.trust import tell_time
+    from edgekit_runtime.trust.store import tell_time
 
     found = {}
     for name, role in (("bundle", store.bundle), ("root", store.root)):
@@ -422,14 +427,14 @@ def _roles_json(store: TrustStore) -> dict[str, Any]:
 
 
 def folder_of(path: Path | None) -> KeyFolder:
-    from edgekit.keys import KeyFolder, default_folder
+    from edgekit.keys.folder import KeyFolder, default_folder
 
     return KeyFolder(path or default_folder())
 
 
 def signing_of(keys: tuple[str, ...], signer: str | None, passphrase_file: Path | None) -> SigningOptions:
     """What --sign, --signer and --passphrase-file say together."""
-    from edgekit.keys import SigningOptions
+    from edgekit.keys.signers import SigningOptions
 
     if signer is not None and not keys:
         raise click.UsageError("--signer signs for a public key: name that with --sign.")
@@ -445,7 +450,7 @@ def passphrase(file: Path | None, prompt: str, *, twice: bool = False) -> bytes 
     """From the file, the environment or a person, in this order.
     None where there is none of them. Raises KeysError."""
     if file is not None:
-        from edgekit.keys import KeysError
+        from edgekit.errors import KeysError
 
         try:
             with file.open("rb") as stream:

@@ -88,8 +88,8 @@ def openssf(
     A board asks for the signatures in the bundle itself (`edgekit keys sign`); this one is for registries and archives.
     """
     from edgekit.keys.openssf import model_signature, open_elliptic
-    from edgekit.packaging import write_whole
-    from edgekit_runtime.bundle import read_bundle
+    from edgekit.packaging.writer import write_whole
+    from edgekit_runtime.bundle.reader import read_bundle
 
     by = open_elliptic(sign, signing_of((sign,), signer, passphrase_file), folder_of(folder))
     read_bundle(bundle)  # what is damaged is not signed
@@ -170,7 +170,8 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
     """
     from edgekit.keys.folder import secrets_in
     from edgekit_runtime.errors import SignatureError
-    from edgekit_runtime.trust import find_trust, parse_root, read_trusted
+    from edgekit_runtime.trust.finding import find_trust, read_trusted
+    from edgekit_runtime.trust.root import parse_root
 
     own = folder_of(folder)
     entries, secrets = own.entries(), secrets_in(own)
@@ -227,7 +228,8 @@ def sign_(
     edgekit keys sign net-raspberry-pi-4.ekb --sign bob
     edgekit keys sign root-4.json --sign bob
     """
-    from edgekit.keys import add_signatures, endorse, is_root, open_signers
+    from edgekit.keys.roots import add_signatures, is_root
+    from edgekit.keys.signers import endorse, open_signers
 
     if not sign:
         raise click.UsageError("Name who signs: --sign KEY.")
@@ -281,8 +283,8 @@ def update(files: tuple[Path, ...], to: Path | None, expect: str | None, as_json
     \b
     edgekit keys update root.json
     """
-    from edgekit.keys import take_over
-    from edgekit_runtime.trust import trust_paths
+    from edgekit.keys.roots import take_over
+    from edgekit_runtime.trust.finding import trust_paths
 
     paths = trust_paths()
     there = (path for path in paths if os.path.exists(path))  # noqa: PTH110 - False, too, where it may not be looked at

@@ -20,7 +20,7 @@ import click
 
 from edgekit.cli import completion
 from edgekit_runtime.budget import PRESETS_MS
-from edgekit_runtime.engines import ENGINES
+from edgekit_runtime.engines.registry import ENGINES
 
 if TYPE_CHECKING:
     from edgekit_profiles import Catalogue, Profile

@@ -293,8 +293,7 @@ def measure(
 
     Exits 1 when the board slowed down or was busy meanwhile: such times say little of it.
     """
-    from edgekit.estimating import MeasurePlan, measure_anchors
-    from edgekit.estimating.anchoring import default_threads
+    from edgekit.estimating.anchoring import MeasurePlan, default_threads, measure_anchors
     from edgekit_profiles.detect import detect
     from edgekit_profiles.facts import read_facts
 

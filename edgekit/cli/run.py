@@ -38,10 +38,10 @@ from edgekit.cli.progress import console_progress
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edgekit.inputs import InputsError
+    from edgekit.inputs.files import InputsError
     from edgekit_runtime import Answer, EdgekitError, Model
-    from edgekit_runtime.contract import Contract
-    from edgekit_runtime.session import Session
+    from edgekit_runtime.contract.spec import Contract
+    from edgekit_runtime.session.session import Session
 
 __all__ = ["answer_json", "answer_lines", "fill_cache", "run"]
 
@@ -136,7 +136,8 @@ def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool
 @contextlib.contextmanager
 def _files_to_run(inputs: tuple[str, ...], watch: Path | None) -> Iterator[Iterator[str | InputsError]]:
     """The inputs, then the files that come into the watched folder until SIGINT or SIGTERM."""
-    from edgekit.inputs import Arrivals, list_files
+    from edgekit.inputs.arrivals import Arrivals
+    from edgekit.inputs.files import list_files
 
     if watch is None:
         yield list_files(inputs)
@@ -193,7 +194,7 @@ class _AnswerPrinter:
 
     def ask(self, model: Model, given: Iterator[str | InputsError]) -> None:
         """One input after another, whatever becomes of each."""
-        from edgekit.inputs import frames, load
+        from edgekit.inputs.files import frames, load
         from edgekit_runtime import EdgekitError
 
         asked: Model | Session = model if model.contract.state == "none" else model.session()

@@ -62,8 +62,9 @@ def offload(
     """
     from dataclasses import replace
 
-    from edgekit.packaging import write_whole
-    from edgekit.simulate import SCENARIOS, compare, page, sweep_scenarios
+    from edgekit.packaging.writer import write_whole
+    from edgekit.simulate.compare import compare, page, sweep_scenarios
+    from edgekit.simulate.traces import SCENARIOS
 
     given: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
     chosen = {  # scenarios that own values made alike have one name, and one row

@@ -67,7 +67,7 @@ def verify(bundle: Path | None, as_json: bool, output: Path | None, **options: A
     """
     from edgekit.cli.install import board_of, remembered_profile, with_profile_hint
     from edgekit.verifying import Verification, VerifyOptions
-    from edgekit_runtime.engines import ENGINES
+    from edgekit_runtime.engines.registry import ENGINES
     from edgekit_runtime.errors import EngineError
 
     if not options["replay"] and (idle := options_given("engine", "threads")):

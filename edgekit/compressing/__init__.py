@@ -3,10 +3,3 @@
 report = compress(CompressRequest(Path("net.keras"), "train/", "labelled/", Path("out"), steps=("qat",)))
 report.model                        # out/net.keras: `edgekit build` takes it, and the ranges in it
 """
-
-from __future__ import annotations
-
-from edgekit.compressing.journey import compress
-from edgekit.compressing.request import RECIPES, STEPS, CompressReport, CompressRequest, MeasuredArtifact
-
-__all__ = ["RECIPES", "STEPS", "CompressReport", "CompressRequest", "MeasuredArtifact", "compress"]

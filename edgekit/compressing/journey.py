@@ -46,13 +46,16 @@ from edgekit.compressing.result import known_rows, read_beside, rows_of, write_r
 from edgekit.compressing.splitting import OutputSplit, can_split, split_model
 from edgekit.compressing.steps import HINTS, Bench, Teacher, carry_out, check_features, open_teacher
 from edgekit.compressing.training_set import ITEMS, check_labels, training_data, training_set
-from edgekit.packaging import write_whole
+from edgekit.packaging.writer import write_whole
 from edgekit.version import __version__
-from edgekit_converters import contract_file, fidelity
-from edgekit_converters.calibration import Dataset, Subset, Survey, visiting_order
+from edgekit_converters.calibration.dataset import Dataset, Subset
+from edgekit_converters.calibration.lint import Survey
+from edgekit_converters.calibration.observe import visiting_order
 from edgekit_converters.choose import MAX_DROP
 from edgekit_converters.compress.record import Record, read_record, with_record
+from edgekit_converters.contract_file.describe import default_file, find_contract_file
 from edgekit_converters.errors import CompressError, SourceError
+from edgekit_converters.fidelity.metrics import task_metrics
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.store import NO_STORE, DiskStore
@@ -92,7 +95,7 @@ def _trainable(request: CompressRequest, say: Callable[[str], None]) -> Compress
     if request.model.suffix == ".keras":
         return request
     from edgekit_converters.compress.twin import keras_twin
-    from edgekit_converters.sources import load
+    from edgekit_converters.sources.load import load
 
     source = load(request.model, request.options)
     folder = request.output / "original"
@@ -105,9 +108,9 @@ def _trainable(request: CompressRequest, say: Callable[[str], None]) -> Compress
             model.save(Path(scratch) / twin.name)
             write_whole(twin, with_record((Path(scratch) / twin.name).read_bytes(), Record(key=name)), "the model")
     say(f"{request.model.name} is trained as {twin}, a Keras model that gives the same answers")
-    contract = request.contract or contract_file.find_contract_file(request.model)
+    contract = request.contract or find_contract_file(request.model)
     if contract is None and source.stated:
-        contract = contract_file.default_file(twin)
+        contract = default_file(twin)
         write_whole(contract, source.stated.encode(), "the contract file")
     return replace(request, model=twin, contract=contract, options=LoadOptions())
 
@@ -265,7 +268,7 @@ class _Journey:
             write_whole(candidate, with_record(made.data, Record((), made.ranges)), "the model")
             if step == "split" and split is not None:
                 text = split.contract_text(self._contract_file())
-                write_whole(contract_file.default_file(candidate), text.encode(), "the contract file")
+                write_whole(default_file(candidate), text.encode(), "the contract file")
                 subject = split.subject(candidate, subject, self._request.metric)
             maker = self._gauge.maker_of(candidate, subject)
             rows = self._gauge.rows(step, maker)
@@ -299,7 +302,7 @@ class _Journey:
         request, path = self._request, bench.folder / _OF_SIZE / self._request.model.name
         path.parent.mkdir(exist_ok=True)
         of_size(open_network(chain.path), chain.subject.contract, size, str(request.model)).save(path)
-        contract_file.default_file(path).write_text(self._contract_text(chain), encoding="utf-8")
+        default_file(path).write_text(self._contract_text(chain), encoding="utf-8")
         subject = subject_of_size(path, chain.subject, request.train, request.evaluation, bench.progress)
         opener = Opener(subject.contract, NO_STORE, bench.progress, subject.source)
         given = Subset(opener.open(request.train), bench.chosen)
@@ -308,7 +311,7 @@ class _Journey:
 
     def _contract_file(self) -> Path:
         """Of a model of pictures or boxes, which has one."""
-        file = self._request.contract or contract_file.find_contract_file(self._request.model)
+        file = self._request.contract or find_contract_file(self._request.model)
         assert file is not None
         return file
 
@@ -368,11 +371,9 @@ class _Journey:
         if chain.made is None:
             return self._written(self._report(timed, tuple(chain.steps), None), bench.options.key)
         request = self._request
-        file = request.contract or contract_file.find_contract_file(request.model)
+        file = request.contract or find_contract_file(request.model)
         if file is not None:
-            write_whole(
-                contract_file.default_file(self._result), self._contract_text(chain).encode(), "the contract file"
-            )
+            write_whole(default_file(self._result), self._contract_text(chain).encode(), "the contract file")
         joined = None if chain.split is None else chain.split.joined
         chain.steps[-1]["rows"] = [asdict(row) for row in rows]
         record = Record(tuple(chain.steps), chain.made.ranges, bench.options.key, joined)
@@ -390,7 +391,7 @@ class _Journey:
         """What a teacher of its own scores on the evaluation set, as it is."""
         subject, teacher = bench.subject, bench.teacher
         labels = subject.reference.labels
-        metrics = fidelity.task_metrics(subject.contract, labels, subject.metric)
+        metrics = task_metrics(subject.contract, labels, subject.metric)
         if teacher is None or self._request.teacher is None or not metrics or labels is None:
             return ()
         opener = Opener(subject.contract, self._store, self._workers.progress, subject.source)

@@ -29,11 +29,14 @@ from edgekit.building.making import Maker, RecipeResult, Workers
 from edgekit.building.repairing import Search, with_repairs
 from edgekit.building.subject import BuildSubject
 from edgekit.compressing.request import FLOATS, ORIGINAL, RECIPES, REPAIRED, CompressRequest, Gain, MeasuredArtifact
-from edgekit_converters import fidelity, targets, workload
-from edgekit_converters.calibration import Subset
+from edgekit_converters.calibration.dataset import Subset
 from edgekit_converters.choose import MAX_DROP, ChoiceLimits
+from edgekit_converters.fidelity.compare import compare
+from edgekit_converters.fidelity.metrics import task_metrics
 from edgekit_converters.sources.load import open_source
 from edgekit_converters.store import NO_STORE, StageStore
+from edgekit_converters.targets.artifact import recipe as find_recipe
+from edgekit_converters.workload.counting import read_workload
 from edgekit_profiles import Estimate, installable
 from edgekit_runtime.errors import EdgekitError
 
@@ -61,17 +64,17 @@ class Gauge:
         return Maker(new, new.workspace(self._workers.progress), self._workers)
 
     def rows(self, step: str, maker: Maker, recipes: Sequence[str] = RECIPES) -> tuple[MeasuredArtifact, ...]:
-        return self._rows(step, maker, maker.workers.run([partial(maker.make, targets.recipe(one)) for one in recipes]))
+        return self._rows(step, maker, maker.workers.run([partial(maker.make, find_recipe(one)) for one in recipes]))
 
     def in_float(self, step: str, maker: Maker) -> tuple[MeasuredArtifact, ...]:
         """A trained model's TFLite artifact in float.
 
         It no longer answers what the original does.
         """
-        made = maker.convert(targets.recipe(FLOATS[0]))
+        made = maker.convert(find_recipe(FLOATS[0]))
         if made.artifact is not None:
             subject = maker.subject
-            found = fidelity.compare(subject.reference, made.artifact, subject.evaluation, self._workers.progress)
+            found = compare(subject.reference, made.artifact, subject.evaluation, self._workers.progress)
             made = replace(made, fidelity=found)
         return self._rows(step, maker, [made])
 
@@ -103,7 +106,7 @@ class Gauge:
             calibration_digest=key("few", sets.calibration_digest, len(few)),
         )
         maker = self.maker_of(path, replace(subject, sets=sets))
-        (found,) = self._estimates(maker.subject, [maker.convert(targets.recipe(recipe))])
+        (found,) = self._estimates(maker.subject, [maker.convert(find_recipe(recipe))])
         return None if found is None else found.high_ms
 
     def timed(self, rows: Sequence[MeasuredArtifact]) -> tuple[MeasuredArtifact, ...]:
@@ -142,7 +145,7 @@ class Gauge:
         subject = self._subjects[row.step, row.recipe]
         if subject.reference.labels is None:
             return None
-        metrics = fidelity.task_metrics(subject.contract.of_caller, subject.reference.labels, subject.metric)
+        metrics = task_metrics(subject.contract.of_caller, subject.reference.labels, subject.metric)
         return metrics[0] if metrics else None
 
     def _kept(self, row: MeasuredArtifact) -> list[Any]:
@@ -158,7 +161,7 @@ class Gauge:
                 finite = all(np.isfinite(value).all() for value in answer.values())
                 kept.append(metric.keep(answer if finite else None, labels[index]))
 
-            fidelity.compare(subject.reference, result.artifact, subject.evaluation, self._workers.progress, seen)
+            compare(subject.reference, result.artifact, subject.evaluation, self._workers.progress, seen)
             self._answers[name] = kept
         return self._answers[name]
 
@@ -199,7 +202,7 @@ def _measured(step: str, made: RecipeResult, time: Estimate | None) -> MeasuredA
         None if found.metric is None else found.loss_ci95,
         found.quantized_macs,
         len(artifact.data),
-        workload.read_workload(made.recipe.format, artifact.data, precision).macs,
+        read_workload(made.recipe.format, artifact.data, precision).macs,
         None if time is None else time.mid_ms,
         None if time is None else time.high_ms,
         low_ms=None if time is None else time.low_ms,

@@ -21,16 +21,16 @@ import numpy as np
 
 from edgekit.building.data import Opener, key
 from edgekit.building.subject import BuildSubject
-from edgekit_converters import contract_file
-from edgekit_converters.calibration import Dataset, Subset, digest
+from edgekit_converters.calibration.dataset import Dataset, Subset, digest
+from edgekit_converters.contract_file.describe import describe, find_contract_file
 from edgekit_converters.contract_file.tasks import read_document
 from edgekit_converters.errors import CompressError
 from edgekit_converters.progress import Progress
 from edgekit_converters.sources.load import open_source
 from edgekit_converters.sources.model import LoadOptions, toml_text
 from edgekit_converters.store import NO_STORE
-from edgekit_runtime.contract import Contract
 from edgekit_runtime.contract.kinds import pictures
+from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["moved_contract", "of_size", "subject_of_size"]
 
@@ -79,7 +79,7 @@ def subject_of_size(path: Path, subject: BuildSubject, train: str, evaluation: s
     subject: of the model before.
     """
     source = open_source(path, LoadOptions(), NO_STORE)
-    contract = contract_file.describe(source, contract_file.find_contract_file(path))
+    contract = describe(source, find_contract_file(path))
     contract = replace(contract, scores=subject.contract.scores)
     opener, sets = Opener(contract, NO_STORE, progress, source), subject.sets
     evaluated = _same_items(sets.evaluation, opener.open(evaluation))

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgekit.building.journey import check_cache
-from edgekit.packaging import check_tools
-from edgekit_converters import targets
+from edgekit.packaging.writer import check_tools
 from edgekit_converters.choose import ChoiceLimits
 from edgekit_converters.errors import CompressError
 from edgekit_converters.sources.model import LoadOptions
+from edgekit_converters.targets.artifact import recipe as find_recipe
 from edgekit_profiles import Profile, installable, milliseconds, open_catalogue
 
 __all__ = [
@@ -192,7 +192,7 @@ class Limits:
         profile = request.load_profile()
         support = () if profile is None else installable(profile)
         runs = {one.format for one in support if one.ok}
-        recipes = tuple(name for name in RECIPES if profile is None or targets.recipe(name).format in runs)
+        recipes = tuple(name for name in RECIPES if profile is None or find_recipe(name).format in runs)
         if not recipes:
             what = f"no engine for {' or '.join(RECIPES)} installs on {request.profile}"
             raise CompressError(what, do="Choose another --profile: `edgekit profiles list` shows them")

@@ -16,7 +16,7 @@ from typing import Any
 
 from edgekit.compressing.request import CompressReport, CompressRequest, MeasuredArtifact
 from edgekit.errors import OutputError
-from edgekit.packaging import write_whole
+from edgekit.packaging.writer import write_whole
 from edgekit_converters.errors import CompressError
 from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.errors import BundleError, MissingExtraError

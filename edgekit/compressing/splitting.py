@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.building.subject import BuildSubject
-from edgekit_converters import contract_file, fidelity
 from edgekit_converters.compress.record import JoinedOutput
+from edgekit_converters.contract_file.describe import describe, find_contract_file
 from edgekit_converters.contract_file.tasks import read_document
-from edgekit_converters.fidelity import Reference
+from edgekit_converters.fidelity.metrics import named_metric
+from edgekit_converters.fidelity.reference import Reference
 from edgekit_converters.sources.load import open_source
 from edgekit_converters.sources.model import LoadOptions, toml_text
 from edgekit_converters.store import NO_STORE
-from edgekit_runtime.contract import Contract
+from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["OutputSplit", "can_split", "split_model"]
 
@@ -77,8 +78,8 @@ class OutputSplit:
     def subject(self, path: Path, subject: BuildSubject, metric: str | None) -> BuildSubject:
         """path: of the new model, its contract file beside it. subject: of the model before."""
         source = open_source(path, LoadOptions(), NO_STORE)
-        contract = contract_file.describe(source, contract_file.find_contract_file(path))
-        named = fidelity.named_metric(metric, contract.of_caller, self.joined) if metric else None
+        contract = describe(source, find_contract_file(path))
+        named = named_metric(metric, contract.of_caller, self.joined) if metric else None
         reference = self.answers(subject.reference)
         return replace(subject, source=source, contract=contract, metric=named, reference=reference)
 

@@ -24,19 +24,21 @@ from edgekit.building.data import Opener, cached_reference, key, survey_digest
 from edgekit.building.subject import BuildSubject
 from edgekit.compressing.request import CompressRequest, Limits, MeasuredArtifact
 from edgekit.compressing.splitting import OutputSplit
-from edgekit_converters import contract_file, fidelity
-from edgekit_converters.calibration import Dataset, Example, SourceSamples, Subset
+from edgekit_converters.calibration.dataset import Dataset, Example, Subset
+from edgekit_converters.calibration.observe import SourceSamples
+from edgekit_converters.contract_file.describe import describe, find_contract_file
 from edgekit_converters.errors import CompressError
+from edgekit_converters.fidelity.reference import Reference, reference
 from edgekit_converters.progress import Progress
-from edgekit_converters.sources import SourceModel
 from edgekit_converters.sources.load import open_source
-from edgekit_converters.sources.model import LoadOptions
+from edgekit_converters.sources.model import LoadOptions, SourceModel
 from edgekit_converters.store import StageStore, cached_json
-from edgekit_profiles import Profile, estimate, installable
+from edgekit_profiles import Profile, installable
+from edgekit_profiles.estimate import estimate
 from edgekit_profiles.workload import Workload
 from edgekit_runtime.bundle.codec import to_json
-from edgekit_runtime.contract import Contract
 from edgekit_runtime.contract.kinds import pictures
+from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["HINTS", "Bench", "Teacher", "carry_out", "check_features", "open_teacher"]
 
@@ -57,7 +59,7 @@ class Teacher:
     source: SourceModel
     contract: Contract
 
-    def answers(self, opener: Opener, path: str, chosen: list[int] | None) -> fidelity.Reference:
+    def answers(self, opener: Opener, path: str, chosen: list[int] | None) -> Reference:
         """Answers to a set, remembered by the store of the opener, which is the student's.
 
         chosen: items, None for all.
@@ -70,7 +72,7 @@ class Teacher:
             opener.store,
             name,
             self.contract,
-            lambda: fidelity.reference(self.source, self.contract, part, opener.progress),
+            lambda: reference(self.source, self.contract, part, opener.progress),
         )
 
     def items(self, opener: Opener, path: str, chosen: list[int]) -> Iterator[NDArray[Any]]:
@@ -165,7 +167,7 @@ def open_teacher(request: CompressRequest, subject: BuildSubject, store: StageSt
     if request.teacher is None:
         return Teacher(subject.source, subject.contract)
     source = open_source(request.teacher, LoadOptions(), store)
-    contract = contract_file.describe(source, contract_file.find_contract_file(request.teacher))
+    contract = describe(source, find_contract_file(request.teacher))
     own, others = (_outputs(one) for one in (subject.source, source))
     if own != others:
         raise CompressError(
@@ -290,7 +292,7 @@ def _hints(teacher: Teacher, opener: Opener, bench: Bench, student: Any) -> tupl
     return hints, hints.wanted(items, len(bench.chosen), student, bench.folder / HINTS)
 
 
-def _logits(answers: fidelity.Reference, kind: str) -> NDArray[np.float32]:
+def _logits(answers: Reference, kind: str) -> NDArray[np.float32]:
     """What the teacher answers before a softmax, float32 [N, outputs].
 
     It is one output after the other, or the logarithms of its probabilities.
@@ -404,8 +406,8 @@ def _scaled(clock: Callable[[Workload], float], scale: float, work: Workload) ->
 
 def _clock(profile: Profile, recipe: str) -> Callable[[Workload], float]:
     """Milliseconds, the high end of the estimate on the board, in the runtime that it would use."""
-    from edgekit_converters import targets
+    from edgekit_converters.targets.artifact import recipe as find_recipe
 
-    form = targets.recipe(recipe).format
+    form = find_recipe(recipe).format
     engine = next(one.engine for one in installable(profile) if one.ok and one.format == form)
     return lambda work: estimate(profile, work, engine).high_ms

@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 from edgekit.building.data import Opener, cached_survey
 from edgekit.building.subject import BuildSubject
 from edgekit.compressing.request import CompressRequest
-from edgekit_converters.calibration import Dataset, SourceSamples, Subset, Survey
+from edgekit_converters.calibration.dataset import Dataset, Subset
+from edgekit_converters.calibration.lint import Survey
+from edgekit_converters.calibration.observe import SourceSamples
 from edgekit_converters.errors import CompressError
 from edgekit_converters.progress import Progress
 from edgekit_converters.store import StageStore

@@ -91,7 +91,8 @@ def make_assets(folder: Path, progress: Callable[[str, int, int | None], None]) 
         shutil.copyfile(sample, place / sample.name)
     _calibration(folder / "photos", progress)
     progress("rebuilding the network", 0, 2)
-    from edgekit_converters.zoo import plain_int8, save_efficientnet_lite0
+    from edgekit_converters.zoo.efficientnet_lite0 import save_efficientnet_lite0
+    from edgekit_converters.zoo.plain import plain_int8
 
     save_efficientnet_lite0(folder / MODEL)
     progress("the plain converter's INT8", 1, 2)

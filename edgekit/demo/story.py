@@ -26,12 +26,17 @@ from edgekit.fleet.bundle_files import BundleFiles, bundles_beside, read_bundle_
 from edgekit.fleet.rollout_tables import Rollout, fitting
 from edgekit.fleet.rollouts import RolloutPlan
 from edgekit.fleet.serve import FleetServer
-from edgekit.packaging import BundleDraft, SigningKey, write_bundle
+from edgekit.packaging.signing import SigningKey
+from edgekit.packaging.writer import BundleDraft, write_bundle
 from edgekit_runtime import EdgekitError, TelemetryOptions, open_bundle
-from edgekit_runtime.agent import Agent, AgentOptions
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.agent.loop import Agent, AgentOptions
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.install import InstallOptions, TrialOptions, install, status
-from edgekit_runtime.telemetry import About, Histogram, Meter, Report, Reporter, Spool, encode
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.meter import Meter
+from edgekit_runtime.telemetry.reporter import Reporter
+from edgekit_runtime.telemetry.spool import Spool
+from edgekit_runtime.telemetry.window import About, Report, encode
 
 __all__ = ["Check", "Story", "eventually"]
 

@@ -10,33 +10,3 @@ replay, guest    the wheelhouse by the board's own pip; golden answers compared,
 
 Everything here was under QEMU and not on hardware, and says so.
 """
-
-from __future__ import annotations
-
-from edgekit.emulation.board import CPUS, Image, QemuCpu, cpu_for, image_for
-from edgekit.emulation.errors import (
-    EmulationError,
-    EmulatorMissingError,
-    MirrorUpdatingError,
-    NotEmulatedError,
-    UserlandError,
-)
-from edgekit.emulation.replay import EmulatedInstallError, EmulatedReplay, GoldenVerdict, Package, replay
-
-__all__ = [
-    "CPUS",
-    "EmulatedInstallError",
-    "EmulatedReplay",
-    "EmulationError",
-    "EmulatorMissingError",
-    "GoldenVerdict",
-    "Image",
-    "MirrorUpdatingError",
-    "NotEmulatedError",
-    "Package",
-    "QemuCpu",
-    "UserlandError",
-    "cpu_for",
-    "image_for",
-    "replay",
-]

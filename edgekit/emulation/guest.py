@@ -66,12 +66,12 @@ def replay(bundle: str, recipe: str, engine: EngineName, key: list[str] | None =
     key: of an encrypted bundle.
     """
     from edgekit_runtime import ModelLimits, open_bundle
-    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.reader import read_bundle
     from edgekit_runtime.bundle.secrets import Secret
-    from edgekit_runtime.engines import EngineSetup, load_with
+    from edgekit_runtime.engines.registry import EngineSetup, load_with
     from edgekit_runtime.errors import EdgekitError
-    from edgekit_runtime.modelfile import check_artifact
-    from edgekit_runtime.selftest import compare_goldens
+    from edgekit_runtime.modelfile.check import check_artifact
+    from edgekit_runtime.selftest.replaying import compare_goldens
 
     found: dict[str, Any] = {"outputs": [], "failure": "", "opened": False}
     try:
@@ -96,7 +96,7 @@ def count(model: str, format: str, engine: str, first_mark: int) -> dict[str, An
     Seeded inputs."""
     import numpy as np
 
-    from edgekit_runtime.engines import EngineSetup, load_with
+    from edgekit_runtime.engines.registry import EngineSetup, load_with
 
     random = np.random.default_rng(0)
     with load_with(engine, format, Path(model).read_bytes(), EngineSetup(threads=1)) as loaded:

@@ -30,11 +30,11 @@ from edgekit.emulation.board import CPUS, QemuCpu, cpu_for, image_for
 from edgekit.emulation.errors import EmulationError, NotEmulatedError
 from edgekit.emulation.machine import SITE, EmulatedBoard, ProgramResult, emulator, emulator_version
 from edgekit.emulation.userland import Userland, cache_root, make_folder, userland
-from edgekit.shipping import Wheelhouse, collect
+from edgekit.shipping.wheelhouse import Wheelhouse, collect
 from edgekit_profiles import Profile, installable
-from edgekit_runtime.bundle import Bundle, read_bundle
+from edgekit_runtime.bundle.reader import Bundle, read_bundle
 from edgekit_runtime.bundle.secrets import Secret
-from edgekit_runtime.engines import ENGINES
+from edgekit_runtime.engines.registry import ENGINES
 
 __all__ = [
     "EmulatedInstallError",

@@ -36,8 +36,7 @@ from edgekit.bench.conditions import MachineObserver, conditions
 from edgekit_converters.zoo.mobilenet_v1 import ANCHOR_SIDE, anchor_model, anchor_name
 from edgekit_profiles import AnchorError, CannotEstimateError, HostTimes
 from edgekit_profiles.anchors import ANCHOR_MODEL, FORMAT
-from edgekit_runtime.engines import ENGINES, Engine, available, load_engine
-from edgekit_runtime.engines.registry import on_gpu
+from edgekit_runtime.engines.registry import ENGINES, Engine, available, load_engine, on_gpu
 from edgekit_runtime.errors import EdgekitError, MissingExtraError, install_command
 
 __all__ = ["MeasurePlan", "can_time_here", "measure_anchors", "power_mode", "time_here", "unsteady_reasons"]

@@ -22,8 +22,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgekit.bench import RecordError, facts_of, read_record
+from edgekit.bench.compare import RecordError, read_record
 from edgekit.bench.conditions import board as described
+from edgekit.bench.conditions import facts_of
 from edgekit.estimating.subject import EstimateSubject
 from edgekit_profiles import (
     CannotEstimateError,
@@ -31,7 +32,6 @@ from edgekit_profiles import (
     EstimateEvidence,
     HostTimes,
     Profile,
-    estimate,
     installable,
     layer_terms,
     measured_estimate,
@@ -40,9 +40,9 @@ from edgekit_profiles.anchors import AnchorFile, anchors_for
 from edgekit_profiles.catalogue import Catalogue, built_in
 from edgekit_profiles.detect import stands_for
 from edgekit_profiles.errors import AnchorError
-from edgekit_profiles.estimate import DOMINATED
+from edgekit_profiles.estimate import DOMINATED, estimate
 from edgekit_profiles.facts import BoardFacts
-from edgekit_runtime.engines import ENGINES
+from edgekit_runtime.engines.registry import ENGINES
 
 __all__ = [
     "EstimateOptions",

@@ -16,8 +16,8 @@ from typing import cast
 
 from edgekit.model_file import form_of, read_model
 from edgekit.report_beside import times_beside
-from edgekit_converters import workload
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.workload.counting import precision_of, read_workload
 from edgekit_profiles import CannotEstimateError, HostTimes, Precision, Workload
 
 __all__ = ["EstimateSubject", "open_subjects"]
@@ -51,7 +51,7 @@ class EstimateSubject:
         """Raises CannotEstimateError for a precision of which nothing is known."""
         if self.precision not in ESTIMATED:
             raise CannotEstimateError(f"nothing was timed of {self.precision} on boards", where=self.name, do=_MEASURE)
-        return workload.read_workload(self.format, self.data, cast(Precision, self.precision))
+        return read_workload(self.format, self.data, cast(Precision, self.precision))
 
 
 _MEASURE = "Measure it on the board instead: edgekit bench BUNDLE -o RECORD.json there"
@@ -62,7 +62,7 @@ def open_subjects(path: Path, secret: str | None = None) -> list[EstimateSubject
     Raises BundleError and ConversionError."""
     form = form_of(path)
     if form == "bundle":
-        from edgekit_runtime.bundle import read_bundle
+        from edgekit_runtime.bundle.reader import read_bundle
         from edgekit_runtime.bundle.secrets import find_secret
 
         bundle = read_bundle(path, secret=find_secret if secret is None else secret)
@@ -77,6 +77,6 @@ def open_subjects(path: Path, secret: str | None = None) -> list[EstimateSubject
         return [replace(one, host=times.get(one.sha256)) for one in subjects]
     data = read_model(path)
     try:
-        return [EstimateSubject(path.name, form, data, workload.precision_of(form, data))]
+        return [EstimateSubject(path.name, form, data, precision_of(form, data))]
     except ConversionError as error:
         raise ConversionError(error.what, where=str(path), do=error.do) from error

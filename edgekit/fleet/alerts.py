@@ -23,7 +23,7 @@ from datetime import datetime, timezone
 
 from edgekit.fleet.shares import chance
 from edgekit.fleet.store import BoardLatency, Rollup, quantiles
-from edgekit_runtime.telemetry import Histogram
+from edgekit_runtime.telemetry.histogram import Histogram
 
 __all__ = ["KINDS", "AlertFinding", "Boards", "Rules", "Snapshot", "Trouble", "evaluate", "is_above", "silent"]
 

@@ -24,21 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from edgekit.fleet.errors import FleetError
 from edgekit.fleet.simulated import Habits
-from edgekit_runtime.telemetry import (
-    ROOT,
-    About,
-    Broker,
-    Flow,
-    Histogram,
-    Report,
-    Seal,
-    System,
-    Will,
-    encode,
-    sealed_payload,
-)
-from edgekit_runtime.telemetry.link import KEEPALIVE_S, new_client
+from edgekit_runtime.telemetry.flow import Flow
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.link import KEEPALIVE_S, Broker, Will, new_client
 from edgekit_runtime.telemetry.messages import encode_state, parse_ack
+from edgekit_runtime.telemetry.reporter import ROOT
+from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, sealed_payload
 
 if TYPE_CHECKING:
     import asyncio

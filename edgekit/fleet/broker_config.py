@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgekit.fleet.errors import FleetError
-from edgekit_runtime.telemetry import DEVICE_ID, ROOT
+from edgekit_runtime.telemetry.reporter import ROOT
+from edgekit_runtime.telemetry.window import DEVICE_ID
 from edgekit_runtime.whole_file import write_durably
 
 __all__ = ["BrokerFiles", "BrokerPlan", "read_boards", "write_broker_config"]

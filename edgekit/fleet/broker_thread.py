@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 
 from edgekit.fleet.errors import StoreError
-from edgekit_runtime.telemetry import Link
+from edgekit_runtime.telemetry.link import Link
 
 __all__ = ["BrokerThread"]
 

@@ -34,8 +34,10 @@ from edgekit.fleet.broker_thread import BrokerThread
 from edgekit.fleet.errors import FleetError
 from edgekit.fleet.store import Arrival, Change, Event, Mark, Store, moment_of, parse_state
 from edgekit_runtime.errors import WindowError
-from edgekit_runtime.telemetry import DEVICE_ID, ROOT, Broker, Handlers, Link, Seal, origin, parse_event, parse_window
-from edgekit_runtime.telemetry.link import ADVICE
+from edgekit_runtime.telemetry.link import ADVICE, Broker, Handlers, Link
+from edgekit_runtime.telemetry.messages import parse_event
+from edgekit_runtime.telemetry.reporter import ROOT
+from edgekit_runtime.telemetry.window import DEVICE_ID, Seal, origin, parse_window
 
 __all__ = ["Credits", "Ingest", "Pace", "WindowIntake", "collect_rarely"]
 

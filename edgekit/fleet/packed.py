@@ -17,8 +17,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, compress, repeat
 
-from edgekit_runtime.telemetry import Histogram
-from edgekit_runtime.telemetry.histogram import SCALE
+from edgekit_runtime.telemetry.histogram import SCALE, Histogram
 
 __all__ = ["MOST", "Bins", "add", "histograms", "merge", "pack", "quantiles", "unpack"]
 

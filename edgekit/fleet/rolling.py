@@ -24,9 +24,11 @@ from edgekit.fleet.broker_thread import BrokerThread
 from edgekit.fleet.errors import StoreError
 from edgekit.fleet.rollout_tables import Rollout, RolloutTables, SharedStore
 from edgekit.fleet.rollouts import Tally, Verdict, compare, decide, figures_of
-from edgekit_runtime.agent import OrderReport, parse_report
+from edgekit_runtime.agent.wire import OrderReport, parse_report
 from edgekit_runtime.errors import WindowError
-from edgekit_runtime.telemetry import DEVICE_ID, ROOT, Broker, Handlers, Link
+from edgekit_runtime.telemetry.link import Broker, Handlers, Link
+from edgekit_runtime.telemetry.reporter import ROOT
+from edgekit_runtime.telemetry.window import DEVICE_ID
 
 __all__ = ["Rolling", "RollingPace"]
 

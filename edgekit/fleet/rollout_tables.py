@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from edgekit.fleet.errors import FleetError
 from edgekit.fleet.rollouts import ACTIVE, RolloutPlan, RolloutStanding, State, Tally, Word, obey, waves_of
 from edgekit.fleet.store import FleetDevice, Store
-from edgekit_runtime.agent import FINAL, Order, OrderReport
+from edgekit_runtime.agent.wire import FINAL, Order, OrderReport
 from edgekit_runtime.bundle.codec import read_json
 
 __all__ = ["BoardRow", "DueOrder", "Rollout", "RolloutBundle", "RolloutTables", "SharedStore", "Tables", "fitting"]

@@ -33,7 +33,7 @@ from typing import Literal, get_args
 from edgekit.fleet.errors import FleetError
 from edgekit.fleet.shares import chance
 from edgekit.fleet.store import Rollup, quantiles
-from edgekit_runtime.telemetry import Histogram
+from edgekit_runtime.telemetry.histogram import Histogram
 
 __all__ = [
     "ACTIVE", "LEAST_ANSWERS", "Figures", "RolloutPlan", "RolloutStanding", "State", "Tally", "Verdict", "Word",

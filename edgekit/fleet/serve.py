@@ -29,7 +29,7 @@ from edgekit.fleet.rolling import Rolling, RollingPace
 from edgekit.fleet.rollout_tables import RolloutTables
 from edgekit.fleet.sql import SqlStore
 from edgekit.fleet.sqlite import SqliteStore
-from edgekit_runtime.telemetry import Broker
+from edgekit_runtime.telemetry.link import Broker
 
 __all__ = ["EmbeddedBroker", "FleetServer", "Settings", "check_broker"]
 

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from edgekit_runtime.telemetry import About, Meter, Reporter, TelemetryOptions
+from edgekit_runtime.telemetry.meter import Meter
+from edgekit_runtime.telemetry.reporter import Reporter, TelemetryOptions
+from edgekit_runtime.telemetry.window import About
 
 __all__ = ["Habits", "SimulatedBoards"]
 

@@ -44,7 +44,7 @@ from edgekit.fleet.store import (
 from edgekit.fleet.sums import Sums, grow, rollups_of, select_in, write_rollups
 from edgekit.fleet.writing import RECENT, Batch
 from edgekit_runtime.errors import WindowError
-from edgekit_runtime.telemetry import parse_window
+from edgekit_runtime.telemetry.window import parse_window
 
 __all__ = ["SqlStore", "store_errors"]
 

@@ -20,8 +20,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from edgekit.fleet import packed
 from edgekit_runtime.errors import WindowError
-from edgekit_runtime.telemetry import BoardEvent, Histogram, Window
-from edgekit_runtime.telemetry.window import is_text, read_object
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.messages import BoardEvent
+from edgekit_runtime.telemetry.window import Window, is_text, read_object
 
 __all__ = [
     "GROUPS",

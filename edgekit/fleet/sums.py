@@ -23,7 +23,7 @@ from edgekit.fleet import packed
 from edgekit.fleet.schema import SUMS, quoted
 from edgekit.fleet.store import Rollup
 from edgekit_runtime.strict_json import load_json
-from edgekit_runtime.telemetry import Window
+from edgekit_runtime.telemetry.window import Window
 
 __all__ = [
     "FLEET_NAMES", "NAMES", "READ_ROLLUPS", "ROW_BYTES", "Database", "Key", "Sums", "grow", "rollups_of", "select_in",

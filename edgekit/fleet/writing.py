@@ -26,7 +26,7 @@ from edgekit.fleet.schema import DEVICE_COLUMNS, SUMS, quoted
 from edgekit.fleet.store import QUARTER_MS, Arrival, Change, Mark, moment_of, quarter_of
 from edgekit.fleet.sums import READ_ROLLUPS, ROW_BYTES, Database, Key, Sums, grow, select_in, write_rollups
 from edgekit_runtime.strict_json import load_json
-from edgekit_runtime.telemetry import Window
+from edgekit_runtime.telemetry.window import Window
 
 __all__ = ["RECENT", "Batch"]
 

@@ -31,7 +31,7 @@ from edgekit.host.models import Repository, ServedModel
 from edgekit.version import __version__
 from edgekit_runtime import EdgekitError
 from edgekit_runtime.errors import ClosedError, InputError, WireError
-from edgekit_runtime.metrics import CONTENT_TYPE, family_text, metrics_text
+from edgekit_runtime.metrics.page import CONTENT_TYPE, family_text, metrics_text
 from edgekit_runtime.remote.oip import (
     BINARY_EXTENSION,
     HEADER_LENGTH,

@@ -26,8 +26,9 @@ import numpy as np
 
 from edgekit.host.errors import ExportError
 from edgekit_profiles import load
-from edgekit_runtime.bundle import ArtifactEntry, Bundle
-from edgekit_runtime.contract import Adapter
+from edgekit_runtime.bundle.manifest import ArtifactEntry
+from edgekit_runtime.bundle.reader import Bundle
+from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.remote.datatypes import datatype_of
 from edgekit_runtime.tensors import TensorSpec

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgekit.host.errors import ServeError
-from edgekit_runtime.bundle import MAX_HEADER_BYTES, Manifest, parse_manifest, read_header
+from edgekit_runtime.bundle.checks import parse_manifest
+from edgekit_runtime.bundle.header import MAX_HEADER_BYTES, read_header
+from edgekit_runtime.bundle.manifest import Manifest
 from edgekit_runtime.errors import EdgekitError
 
 __all__ = ["Folder", "ListedBundle"]

@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from edgekit.host.errors import RequestError, ServeError
 from edgekit.host.folder import Folder
 from edgekit_runtime import Answer, CacheOptions, Model, open_bundle
-from edgekit_runtime.bundle import ArtifactEntry, Manifest
+from edgekit_runtime.bundle.manifest import ArtifactEntry, Manifest
 from edgekit_runtime.bundle.secrets import SecretArgument
-from edgekit_runtime.contract import Contract, InputContract
 from edgekit_runtime.contract.kinds import kind_of
+from edgekit_runtime.contract.spec import Contract, InputContract
 from edgekit_runtime.options import EngineName
 from edgekit_runtime.remote.datatypes import datatype_of
 

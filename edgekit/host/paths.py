@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from edgekit_runtime.engines import ENGINES, available
 from edgekit_runtime.engines.cuda import absent
-from edgekit_runtime.engines.registry import on_gpu
+from edgekit_runtime.engines.registry import ENGINES, available, on_gpu
 from edgekit_runtime.errors import install_command
 
 __all__ = ["not_taken"]

@@ -28,7 +28,7 @@ from edgekit_runtime.contract.kinds import kind_of, takes_rows
 from edgekit_runtime.errors import EdgekitError
 
 if TYPE_CHECKING:
-    from edgekit_runtime.contract import Contract
+    from edgekit_runtime.contract.spec import Contract
 
 __all__ = ["ARRAYS", "InputsError", "expand", "frames", "is_input", "list_files", "load"]
 

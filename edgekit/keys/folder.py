@@ -27,7 +27,7 @@ from edgekit_runtime.bundle.cipher import KEY_BYTES
 from edgekit_runtime.bundle.secrets import Secret, load_secret
 from edgekit_runtime.errors import SecretError, SignatureError
 from edgekit_runtime.strict_modes import first_unsafe
-from edgekit_runtime.trust import config_dir, refuse_unsafe
+from edgekit_runtime.trust.finding import config_dir, refuse_unsafe
 from edgekit_runtime.trust.signature import keyid_of, load_public_key, raw_key
 
 __all__ = ["KeyEntry", "KeyFolder", "SecretEntry", "create_secret", "default_folder", "open_to_others", "secrets_in"]

@@ -32,20 +32,10 @@ from edgekit.packaging.signing import Signer, merge_signatures, signed_by
 from edgekit.packaging.writer import write_whole
 from edgekit_runtime.errors import TrustError
 from edgekit_runtime.strict_json import canonical_bytes
-from edgekit_runtime.trust import (
-    ROOT_PAYLOAD_TYPE,
-    TrustStore,
-    TrustTime,
-    follow,
-    judge,
-    parse_root,
-    read_trusted,
-    signed_part,
-    tell_time,
-)
-from edgekit_runtime.trust.finding import load_in_force
-from edgekit_runtime.trust.root import read_root
+from edgekit_runtime.trust.finding import load_in_force, read_trusted
+from edgekit_runtime.trust.root import ROOT_PAYLOAD_TYPE, follow, parse_root, read_root, signed_part
 from edgekit_runtime.trust.signature import Signature, keyid_of, verify
+from edgekit_runtime.trust.store import TrustStore, TrustTime, judge, tell_time
 
 __all__ = [
     "Dates",

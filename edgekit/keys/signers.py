@@ -34,8 +34,9 @@ from edgekit.errors import KeysError
 from edgekit.keys.folder import KeyFolder, default_folder, open_to_others
 from edgekit.packaging.signing import Signer, load_signing_key, signature_block
 from edgekit.packaging.writer import write_whole
-from edgekit_runtime.bundle import MAGIC, Manifest, align_up, read_bundle
-from edgekit_runtime.bundle.header import read_header
+from edgekit_runtime.bundle.header import MAGIC, align_up, read_header
+from edgekit_runtime.bundle.manifest import Manifest
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.trust.signature import MAX_KEY_FILE_BYTES, keyid_of, parse_public_key, raw_key
 
 __all__ = [

@@ -29,25 +29,26 @@ from numpy.typing import NDArray
 from edgekit.errors import PackagingError
 from edgekit.packaging.writer import BundleDraft, Encryption, canonical_json
 from edgekit_converters.targets.artifact import Artifact
-from edgekit_runtime.bundle import (
+from edgekit_runtime.bundle.codec import to_json
+from edgekit_runtime.bundle.limits import MAX_TEXT
+from edgekit_runtime.bundle.manifest import (
+    ENCRYPTED,
     FORMAT_VERSION,
     ArtifactEntry,
     GoldenExample,
     GoldenOutputs,
     Manifest,
     Promise,
+    Role,
     Target,
     Tolerance,
 )
-from edgekit_runtime.bundle.codec import to_json
-from edgekit_runtime.bundle.limits import MAX_TEXT
-from edgekit_runtime.bundle.manifest import ENCRYPTED, Role
 from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.engines import ENGINES, Engine, Kernels, load_engine
+from edgekit_runtime.engines.registry import ENGINES, Engine, Kernels, load_engine
 from edgekit_runtime.errors import ModelFileError
-from edgekit_runtime.modelfile import check_model
+from edgekit_runtime.modelfile.check import check_model
 from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.strict_json import MAX_NUMBER
 from edgekit_runtime.trust.store import moment_of, seconds_of

@@ -14,10 +14,11 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from edgekit_runtime.engines import ENGINES
+from edgekit_runtime.engines.registry import ENGINES
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import ArtifactEntry, Bundle
+    from edgekit_runtime.bundle.manifest import ArtifactEntry
+    from edgekit_runtime.bundle.reader import Bundle
 
 __all__ = ["sbom"]
 

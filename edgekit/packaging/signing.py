@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgekit.errors import PackagingError
 from edgekit_runtime.strict_json import canonical_bytes
-from edgekit_runtime.trust import refuse_unsafe
+from edgekit_runtime.trust.finding import refuse_unsafe
 from edgekit_runtime.trust.signature import MAX_KEY_FILE_BYTES, PAYLOAD_TYPE, Signature, keyid_of, pae, raw_key
 
 if TYPE_CHECKING:

@@ -25,10 +25,10 @@ from pathlib import Path
 
 from edgekit.errors import OutputError, PackagingError
 from edgekit.packaging.signing import Signer, signature_block
-from edgekit_runtime.bundle import MAGIC, BlobEntry, Cipher, Manifest, align_up, parse_manifest
-from edgekit_runtime.bundle.checks import check_answers
+from edgekit_runtime.bundle.checks import check_answers, parse_manifest
 from edgekit_runtime.bundle.cipher import SCHEME, Kind, bound_to, encrypt
-from edgekit_runtime.bundle.header import MAX_MANIFEST_BYTES
+from edgekit_runtime.bundle.header import MAGIC, MAX_MANIFEST_BYTES, align_up
+from edgekit_runtime.bundle.manifest import BlobEntry, Cipher, Manifest
 from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.errors import BundleError, MissingExtraError
 from edgekit_runtime.whole_file import write_durably

@@ -7,9 +7,3 @@ Rules:
 - what is not known is left out or written as a dash, never as a zero;
 - the plotting script is inside the file, so it works without a network.
 """
-
-from __future__ import annotations
-
-from edgekit.report.html import html
-
-__all__ = ["html"]

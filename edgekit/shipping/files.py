@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 
 from edgekit.errors import OutputError
 from edgekit.shipping.folder import draft, put
-from edgekit_runtime.bundle import ArtifactEntry, Bundle
 from edgekit_runtime.bundle.codec import json_text
-from edgekit_runtime.bundle.manifest import GoldenExample, GoldenOutputs
+from edgekit_runtime.bundle.manifest import ArtifactEntry, GoldenExample, GoldenOutputs
+from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.kinds import kind_of, pictures
 from edgekit_runtime.contract.picture import PADDING
 from edgekit_runtime.contract.spec import ImageSpec, InputContract
-from edgekit_runtime.engines import ENGINES, pick
+from edgekit_runtime.engines.registry import ENGINES, pick
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["ExportedFiles", "export_files"]

@@ -37,7 +37,7 @@ from edgekit_runtime.engines.registry import ENGINES
 
 if TYPE_CHECKING:
     from edgekit_profiles import Profile
-    from edgekit_runtime.bundle import Bundle
+    from edgekit_runtime.bundle.reader import Bundle
 
 __all__ = ["LIST", "RECORD", "Licence", "PackageRequest", "PackageResult", "of_wheel", "pack", "packed_files", "write"]
 
@@ -190,7 +190,7 @@ def pack(request: PackageRequest) -> PackageResult:
     """Make the folder.
     Raises BundleError, NoWheelError, DownloadError, MissingExtraError, ShippingError and OutputError.
     """
-    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.reader import read_bundle
 
     bundle = read_bundle(request.bundle)
     plan = plan_deploy(bundle, request.profile, request.engine, request.extras)
@@ -272,7 +272,7 @@ def _trust(request: PackageRequest, bundle: Bundle, folder: Path) -> tuple[str, 
     """The files' names in the package.
     Raises ShippingError, and SignatureError for a bundle that the board would refuse.
     """
-    from edgekit_runtime.bundle import read_verified
+    from edgekit_runtime.bundle.reader import read_verified
 
     if not request.trust:
         return ()

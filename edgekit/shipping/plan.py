@@ -24,7 +24,8 @@ from dataclasses import dataclass
 
 from edgekit.shipping.errors import NoWheelError, ShippingError
 from edgekit_profiles import Profile, installable
-from edgekit_runtime.bundle import Bundle, Manifest
+from edgekit_runtime.bundle.manifest import Manifest
+from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.engines.registry import ENGINES
 

@@ -94,7 +94,7 @@ class PushResult:
 def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) -> PushResult:
     """say: called with a sentence at each step.
     Raises SshError, BoardRefusedError, and what `pack` raises."""
-    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.reader import read_bundle
 
     manifest = read_bundle(request.bundle).manifest
     name = package_name(manifest.name)
@@ -154,7 +154,7 @@ def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix:
     Raises SshError, ShippingError.
     """
     from edgekit.shipping.download import sha256_of
-    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.reader import read_bundle
 
     name = package_name(read_bundle(bundle).manifest.name)
     with SshConnection(address) as connection:

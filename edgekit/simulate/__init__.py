@@ -7,35 +7,3 @@ How a policy of offloading fares on the same arrivals as others.
 Rules: edgekit's policy is the runtime's own code; every policy gets the same trace; nothing sleeps, and one seed gives
 one result.
 """
-
-from edgekit.simulate.compare import (
-    RECOVERIES,
-    SWEEPS,
-    RecoveryTime,
-    ScenarioRow,
-    compare,
-    page,
-    recovery,
-    sweep_scenarios,
-)
-from edgekit.simulate.policies import POLICIES, PolicyResult, bound, play
-from edgekit.simulate.traces import SCENARIOS, Scenario, Trace, draw
-
-__all__ = [
-    "POLICIES",
-    "RECOVERIES",
-    "SCENARIOS",
-    "SWEEPS",
-    "PolicyResult",
-    "RecoveryTime",
-    "Scenario",
-    "ScenarioRow",
-    "Trace",
-    "bound",
-    "compare",
-    "draw",
-    "page",
-    "play",
-    "recovery",
-    "sweep_scenarios",
-]

@@ -19,7 +19,7 @@ from itertools import count
 from typing import Any
 
 from edgekit.simulate.traces import Trace
-from edgekit_runtime.batching import Costs
+from edgekit_runtime.batching.costs import Costs
 from edgekit_runtime.budget import DeviceOutlook, HostOutlook, InferenceHistory
 from edgekit_runtime.offload import WATCH_EVERY_S, Errand
 from edgekit_runtime.remote.record import HostRecord, SentRequest, Step

@@ -27,7 +27,7 @@ for _name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):
 
 if TYPE_CHECKING:
     from edgekit_runtime.answer import Answer
-    from edgekit_runtime.cache import Semantic
+    from edgekit_runtime.cache.similar import Semantic
     from edgekit_runtime.contract.adapt import Prediction
     from edgekit_runtime.contract.detect import Box
     from edgekit_runtime.contract.frame import Frame
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from edgekit_runtime.model import Model, Stats
     from edgekit_runtime.opening import open_bundle
     from edgekit_runtime.options import CacheOptions, Host, ModelLimits
-    from edgekit_runtime.session import Session
-    from edgekit_runtime.telemetry import TelemetryOptions
+    from edgekit_runtime.session.session import Session
+    from edgekit_runtime.telemetry.reporter import TelemetryOptions
     from edgekit_runtime.watchdog import Health
 
 __all__ = [

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.request import Items, Outputs
-from edgekit_runtime.selftest import differs
+from edgekit_runtime.selftest.replaying import differs
 
 __all__ = ["COMPARE_EVERY", "Comparison"]
 

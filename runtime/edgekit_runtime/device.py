@@ -22,7 +22,9 @@ from concurrent.futures import Future
 from itertools import count
 from time import perf_counter
 
-from edgekit_runtime.batching import Batcher, BatchResult, BatchStats, Costs, hand_off_s
+from edgekit_runtime.batching.batcher import Batcher, BatchStats
+from edgekit_runtime.batching.costs import Costs, hand_off_s
+from edgekit_runtime.batching.request import BatchResult
 from edgekit_runtime.budget import DeviceOutlook, InferenceHistory
 from edgekit_runtime.contract.adapt import CLIP_EVERY, Finisher, adapters, top_score
 from edgekit_runtime.contract.spec import Contract

@@ -26,7 +26,7 @@ from edgekit_runtime.errors import ClosedError, HostError, MemoryExceeded
 from edgekit_runtime.offload import DeviceRequest, Errand, Offload
 
 if TYPE_CHECKING:
-    from edgekit_runtime.batching import BatchResult
+    from edgekit_runtime.batching.request import BatchResult
     from edgekit_runtime.device import Device
     from edgekit_runtime.remote.hosts import Hosts
     from edgekit_runtime.request import Items, Outputs, Request

@@ -14,7 +14,7 @@ from edgekit_runtime.engines.registry import on_gpu
 
 if TYPE_CHECKING:
     from edgekit_runtime.journey import Journey
-    from edgekit_runtime.metrics import ModelMetrics
+    from edgekit_runtime.metrics.page import ModelMetrics
 
 __all__ = ["describe_model", "model_metrics"]
 
@@ -64,7 +64,7 @@ def describe_model(journey: Journey) -> dict[str, Any]:
 
 def model_metrics(journey: Journey, *, healthy: bool) -> ModelMetrics:
     """This model's part of a page for Prometheus."""
-    from edgekit_runtime.metrics import CacheFigures, ModelMetrics
+    from edgekit_runtime.metrics.page import CacheFigures, ModelMetrics
 
     prepared, cache = journey.opened.prepared, journey.cache
     manifest, info = journey.opened.bundle.manifest, prepared.engine.info

@@ -33,7 +33,7 @@ from edgekit_runtime.errors import BundleError, EdgekitError, MemoryExceeded, er
 if TYPE_CHECKING:
     import subprocess
 
-    from edgekit_runtime.bundle import Bundle
+    from edgekit_runtime.bundle.reader import Bundle
 
 __all__ = ["ChildOutcome", "Run", "Say", "ask", "bundle_job", "bundle_of", "serve"]
 
@@ -132,7 +132,7 @@ def bundle_of(job: dict[str, Any]) -> Bundle:
     """In the child: the very bundle that the parent verified.
     Raises BundleError where another file has its name by now.
     """
-    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.reader import read_bundle
     from edgekit_runtime.bundle.secrets import Secret
 
     bundle = read_bundle(Path(job["path"]), secret=Secret.from_pipe(job["key"]))

@@ -33,7 +33,8 @@ import numpy as np
 
 from edgekit_runtime.answer import Answer, Source
 from edgekit_runtime.budget import decide
-from edgekit_runtime.cache import Cache, Flights, identify, of_artifact
+from edgekit_runtime.cache.identity import Flights, identify, of_artifact
+from edgekit_runtime.cache.tiered import Cache
 from edgekit_runtime.contract.decode import copy_in
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.device import Device
@@ -42,12 +43,13 @@ from edgekit_runtime.faults import Faults
 from edgekit_runtime.intake import IdentifiedInput, Intake, own
 from edgekit_runtime.opened import OpenedBundle
 from edgekit_runtime.request import Items, Outputs, Request, Tensors
-from edgekit_runtime.session import needs_session
-from edgekit_runtime.telemetry import Meter
+from edgekit_runtime.session.session import needs_session
+from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.threads import ForkGuard, FutureRelay, fork_safe_future
 
 if TYPE_CHECKING:
-    from edgekit_runtime.cache import Hit, Identity
+    from edgekit_runtime.cache.identity import Identity
+    from edgekit_runtime.cache.tiered import Hit
     from edgekit_runtime.fallback import Away, Fallback, Outcome
     from edgekit_runtime.options import ModelLimits
 

@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from edgekit_runtime.answer import Answer
-from edgekit_runtime.batching import BatchStats
-from edgekit_runtime.cache import Cache, CacheStats, KeptForm, MemoryCache
+from edgekit_runtime.batching.batcher import BatchStats
+from edgekit_runtime.cache.kept import KeptForm
+from edgekit_runtime.cache.memory import MemoryCache
+from edgekit_runtime.cache.tiered import Cache, CacheStats
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines.registry import Arithmetic
 from edgekit_runtime.errors import ClosedError, ContractError
@@ -36,16 +38,15 @@ from edgekit_runtime.memory import scarce
 from edgekit_runtime.opened import OpenedBundle
 from edgekit_runtime.options import CacheOptions, Options, check_number
 from edgekit_runtime.request import Request, checked_budget
-from edgekit_runtime.session import Session, SessionParts, Sessions
-from edgekit_runtime.telemetry import Meter, MeterStats
-from edgekit_runtime.telemetry.meter import Counts
+from edgekit_runtime.session.session import Session, SessionParts, Sessions
+from edgekit_runtime.telemetry.meter import Counts, Meter, MeterStats
 from edgekit_runtime.telemetry.slow import SlowWatch
 from edgekit_runtime.watchdog import Health
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import Manifest
-    from edgekit_runtime.metrics import ModelMetrics
-    from edgekit_runtime.telemetry import Reporter, TelemetryOptions, TelemetryStats
+    from edgekit_runtime.bundle.manifest import Manifest
+    from edgekit_runtime.metrics.page import ModelMetrics
+    from edgekit_runtime.telemetry.reporter import Reporter, TelemetryOptions, TelemetryStats
 
 __all__ = ["MOST_PRIORITY", "Model", "Stats"]
 
@@ -279,7 +280,7 @@ class Model:
 
         `metrics.serve_metrics` serves it.
         """
-        from edgekit_runtime.metrics import metrics_text
+        from edgekit_runtime.metrics.page import metrics_text
 
         return metrics_text([self.measured()])
 
@@ -308,7 +309,8 @@ class Model:
 
         Raises MissingExtraError.
         """
-        from edgekit_runtime.telemetry import About, Reporter
+        from edgekit_runtime.telemetry.reporter import Reporter
+        from edgekit_runtime.telemetry.window import About
 
         self._journey.guard.check()
         bundle = self._journey.opened.bundle
@@ -421,17 +423,17 @@ def _cache(opened: OpenedBundle, options: CacheOptions) -> Cache | None:
     if max_bytes > 0 or (claim.shared and most > 0):
         memory = MemoryCache(max_bytes, ttl_s=options.ttl_s)
     if options.disk is not None:
-        from edgekit_runtime.cache import DiskCache
+        from edgekit_runtime.cache.disk import DiskCache
 
         size = int(options.disk_mb * 2**20)
         disk = DiskCache(options.disk, opened.kept_form(), max_bytes=size, ttl_s=options.ttl_s)
     elif options.shared is not None:
-        from edgekit_runtime.cache import SharedCache
+        from edgekit_runtime.cache.shared import SharedCache
 
         form = opened.kept_form(options.shared_key())
         disk = SharedCache(options.shared, form, ttl_s=options.ttl_s)
     if options.similar is not None:
-        from edgekit_runtime.cache import Similar
+        from edgekit_runtime.cache.similar import Similar
 
         similar = Similar(options.similar)
     if memory is None and disk is None and similar is None and options.semantic is None:

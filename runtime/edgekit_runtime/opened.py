@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.bundle import Bundle
-from edgekit_runtime.cache import KeptForm, namespace
-from edgekit_runtime.engines import Engine, EngineSetup, load_with
+from edgekit_runtime.bundle.reader import Bundle
+from edgekit_runtime.cache.identity import namespace
+from edgekit_runtime.cache.kept import KeptForm
+from edgekit_runtime.engines.registry import Engine, EngineSetup, load_with
 from edgekit_runtime.readiness import PreparedEngine
 
 if TYPE_CHECKING:

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgekit_runtime.budget import Use
-    from edgekit_runtime.bundle import Bundle
+    from edgekit_runtime.bundle.reader import Bundle
     from edgekit_runtime.bundle.secrets import SecretArgument
     from edgekit_runtime.model import Model
     from edgekit_runtime.opened import OpenedBundle
     from edgekit_runtime.options import CacheOptions, EngineName, Host, ModelLimits, Options
     from edgekit_runtime.readiness import Preparation, PreparedEngine
     from edgekit_runtime.remote.hosts import Hosts
-    from edgekit_runtime.telemetry import TelemetryOptions
-    from edgekit_runtime.trust import Trust
-    from edgekit_runtime.tuning import Pin
+    from edgekit_runtime.telemetry.reporter import TelemetryOptions
+    from edgekit_runtime.trust.finding import Trust
+    from edgekit_runtime.tuning.candidates import Pin
 
 __all__ = ["open_bundle"]
 
@@ -113,7 +113,7 @@ def open_bundle(
 def _check_spool(telemetry: TelemetryOptions, disk_cache: str | os.PathLike[str] | None) -> None:
     """Raises TelemetryError (telemetry-spool) for a foreign file, before anything loads."""
     from edgekit_runtime.errors import OptionError
-    from edgekit_runtime.telemetry import TelemetryOptions
+    from edgekit_runtime.telemetry.reporter import TelemetryOptions
     from edgekit_runtime.telemetry.spool import refuse_foreign
 
     if not isinstance(telemetry, TelemetryOptions):
@@ -131,7 +131,7 @@ def _check_spool(telemetry: TelemetryOptions, disk_cache: str | os.PathLike[str]
 
 
 def _open(path: str | os.PathLike[str], options: Options) -> OpenedBundle:
-    from edgekit_runtime.bundle import read_verified
+    from edgekit_runtime.bundle.reader import read_verified
     from edgekit_runtime.bundle.secrets import find_secret
 
     secret = find_secret if options.secret is None else options.secret
@@ -158,7 +158,7 @@ def _is_root(path: str | os.PathLike[str]) -> bool:
 def _ready(bundle: Bundle, options: Options) -> OpenedBundle:
     from edgekit_runtime.opened import OpenedBundle
     from edgekit_runtime.readiness import Preparation, prepare
-    from edgekit_runtime.tuning import TuningOptions
+    from edgekit_runtime.tuning.candidates import TuningOptions
 
     delegate = os.fspath(options.delegate or os.environ.get("EDGEKIT_DELEGATE") or "") or None
     how = Preparation(
@@ -207,7 +207,7 @@ def _degraded(bundle: Bundle, how: Preparation) -> PreparedEngine:
 def _hosts(bundle: Bundle, hosts: Sequence[str | Host]) -> Hosts:
     from edgekit_runtime.errors import BundleError
     from edgekit_runtime.remote.hosts import Hosts
-    from edgekit_runtime.selftest import clearest_example
+    from edgekit_runtime.selftest.replaying import clearest_example
 
     manifest = bundle.manifest
     if manifest.contract.state != "none" or not manifest.golden:

@@ -27,9 +27,9 @@ from edgekit_runtime.watchdog import MOST_LIMIT_S
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.secrets import SecretArgument
-    from edgekit_runtime.cache import Semantic
-    from edgekit_runtime.trust import Trust
-    from edgekit_runtime.tuning import Pin
+    from edgekit_runtime.cache.similar import Semantic
+    from edgekit_runtime.trust.finding import Trust
+    from edgekit_runtime.tuning.candidates import Pin
 
 __all__ = [
     "MAX_THREADS",
@@ -235,7 +235,7 @@ def _is_names(value: object) -> bool:
 def _is_trust(value: object) -> bool:
     if _is_path(value) or (_is_list(value) and all(map(_is_path, value))):
         return True
-    from edgekit_runtime.trust import TrustStore
+    from edgekit_runtime.trust.store import TrustStore
 
     return isinstance(value, TrustStore)
 

@@ -23,18 +23,17 @@ from time import perf_counter
 from typing import Any
 
 from edgekit_runtime.board import homeless, resident_mb
-from edgekit_runtime.bundle import ArtifactEntry, Bundle
-from edgekit_runtime.engines import ENGINES, Engine, expected_info, load_with
-from edgekit_runtime.engines.registry import ANY_GPU
+from edgekit_runtime.bundle.manifest import ArtifactEntry
+from edgekit_runtime.bundle.reader import Bundle
+from edgekit_runtime.engines.registry import ANY_GPU, ENGINES, Engine, expected_info, load_with
 from edgekit_runtime.engines.variants import BatchEngine
 from edgekit_runtime.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
 from edgekit_runtime.memory import Claim, MemoryBudget, Need, megabytes, room_here
-from edgekit_runtime.modelfile import check_artifact
-from edgekit_runtime.modelfile.check import DELEGATED, delegated_operators
-from edgekit_runtime.selftest import SelfTest, first_open
-from edgekit_runtime.tuning import Tuner, TuningCandidate, TuningOptions, TuningVerdict, tune
-from edgekit_runtime.tuning.candidates import untried_candidates
-from edgekit_runtime.tuning.tune import offered_candidates
+from edgekit_runtime.modelfile.check import DELEGATED, check_artifact, delegated_operators
+from edgekit_runtime.selftest.opening import first_open
+from edgekit_runtime.selftest.replaying import SelfTest
+from edgekit_runtime.tuning.candidates import TuningCandidate, TuningOptions, TuningVerdict, untried_candidates
+from edgekit_runtime.tuning.tune import Tuner, offered_candidates, tune
 from edgekit_runtime.warming import Load, batches_offered, shares_one_engine, warm_up
 
 __all__ = ["Preparation", "PreparedEngine", "Ready", "check_fits", "prepare"]

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from edgekit_runtime.cache import Identity, Look
+    from edgekit_runtime.cache.identity import Identity
+    from edgekit_runtime.cache.tiered import Look
     from edgekit_runtime.contract.geometry import Geometry
 
 __all__ = ["Items", "Outputs", "Request", "Tensors", "checked_budget"]

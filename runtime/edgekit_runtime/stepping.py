@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.contract.adapt import Adapter, Carry, Finisher
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.engines import Engine
+from edgekit_runtime.engines.registry import Engine
 from edgekit_runtime.tensors import TensorSpec
 
 __all__ = ["Stepper"]

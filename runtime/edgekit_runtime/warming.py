@@ -26,12 +26,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.bundle import ArtifactEntry, Bundle
-from edgekit_runtime.engines import Engine
+from edgekit_runtime.bundle.manifest import ArtifactEntry
+from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.engines.recording import RecordingEngine
+from edgekit_runtime.engines.registry import Engine
 from edgekit_runtime.engines.variants import BatchEngine, least_time
 from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.selftest import SelfTest, passed_before, remember, replay, replay_batch
+from edgekit_runtime.selftest.opening import passed_before, remember
+from edgekit_runtime.selftest.replaying import SelfTest, replay, replay_batch
 
 __all__ = ["BATCHES", "Load", "Warm", "batches_offered", "shares_one_engine", "warm_up"]
 

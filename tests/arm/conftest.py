@@ -21,17 +21,20 @@ from arm.chroot import TOOLS
 from once import once
 from parts import missing
 
-from edgekit.emulation import EmulatorMissingError, MirrorUpdatingError, UserlandError, image_for
+from edgekit.emulation.board import image_for
+from edgekit.emulation.errors import EmulatorMissingError, MirrorUpdatingError, UserlandError
 from edgekit.emulation.machine import INSTALL, emulator
 from edgekit.emulation.replay import install_emulated
 from edgekit.emulation.userland import Userland, userland
-from edgekit.packaging import BundleArtifact, BundleContent, assemble, write_bundle
-from edgekit.shipping import WheelDownloadError, Wheelhouse, collect
+from edgekit.packaging.assemble import BundleArtifact, BundleContent, assemble
+from edgekit.packaging.writer import write_bundle
+from edgekit.shipping.errors import WheelDownloadError
+from edgekit.shipping.wheelhouse import Wheelhouse, collect
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_profiles import Profile, load
-from edgekit_runtime.bundle import Target
-from edgekit_runtime.contract import Contract, InputContract, OutputContract
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.bundle.manifest import Target
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
+from edgekit_runtime.engines.registry import load_engine
 
 Part = TypeVar("Part")
 
@@ -139,12 +142,14 @@ TARGET = Target("raspberry-pi-4", "aarch64", threads=1)
 
 @pytest.fixture(scope="session")
 def digits(digits_model, tmp_path_factory) -> Digits:
-    from edgekit_converters import sources, targets
+    from edgekit_converters.sources.load import load as load_source
+    from edgekit_converters.targets.artifact import recipe as find_recipe
+    from edgekit_converters.targets.workspace import convert
 
-    source = sources.load(digits_model.model)
+    source = load_source(digits_model.model)
     samples = [[item[None]] for item in np.load(digits_model.calibration)["x"]]
     names = ("tflite-int8", "tflite-f32", "onnx-int8-qdq", "onnx-f32")
-    made = {name: targets.convert(source, targets.recipe(name), samples) for name in names}
+    made = {name: convert(source, find_recipe(name), samples) for name in names}
     golden = [{"image": item} for item in np.load(digits_model.evaluation)["x"][:4]]
     folder = tmp_path_factory.mktemp("digits-arm")
     found = Digits(folder / "arm.ekb", folder / "debian.ekb", folder / "old.ekb")
@@ -167,8 +172,8 @@ def _write_old(digits: Digits, content: BundleContent) -> None:
     draft, manifest = assemble(content)
     script = textwrap.dedent("""\
         import sys, numpy as np
-        from edgekit_runtime.bundle import read_bundle
-        from edgekit_runtime.engines import EngineSetup, load_with
+        from edgekit_runtime.bundle.reader import read_bundle
+        from edgekit_runtime.engines.registry import EngineSetup, load_with
         from edgekit_runtime.stepping import Stepper
         bundle = read_bundle(sys.argv[1])
         entry, contract = bundle.artifact("tflite-int8"), bundle.manifest.contract

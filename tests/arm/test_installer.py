@@ -18,9 +18,9 @@ from arm.chroot import EMULATORS, System, check_kernel, static_emulators
 from arm.conftest import BOARDS, Bare, Prepared, bare
 from once import once
 
-from edgekit.emulation import CPUS
-from edgekit.shipping import PackageRequest, pack
-from edgekit_runtime.bundle import Target
+from edgekit.emulation.board import CPUS
+from edgekit.shipping.package import PackageRequest, pack
+from edgekit_runtime.bundle.manifest import Target
 
 CPU = {"aarch64": "cortex-a72", "armv7l": "cortex-a15"}
 SYSTEMS = ("bookworm, 32 bits", "trixie, 32 bits", "bookworm", "trixie")

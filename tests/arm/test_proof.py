@@ -21,12 +21,22 @@ from instructions import Instructions, Model, count, counted, plugin_options
 from instructions import tasks_for as counting
 from planted import dynamic_range
 
-from edgekit.emulation import CPUS, EmulatedInstallError, EmulatedReplay, NotEmulatedError, replay
+from edgekit.emulation.board import CPUS
+from edgekit.emulation.errors import NotEmulatedError
 from edgekit.emulation.machine import EmulatedBoard
-from edgekit.emulation.replay import ask, install_emulated, judge_replay, tasks_for
-from edgekit.packaging import assemble, write_bundle
+from edgekit.emulation.replay import (
+    EmulatedInstallError,
+    EmulatedReplay,
+    ask,
+    install_emulated,
+    judge_replay,
+    replay,
+    tasks_for,
+)
+from edgekit.packaging.assemble import assemble
+from edgekit.packaging.writer import write_bundle
 from edgekit_profiles import load
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 
 CPUS_64 = ("cortex-a53", "cortex-a72", "cortex-a76")
 MODELS = Path(__file__).parents[1] / "models"
@@ -216,7 +226,7 @@ def test_numpy_2_with_tflite_runtime_is_one_sentence(boards, tmp_path):
     """It installs and imports; an interpreter cannot be made of it."""
     board = boards["bookworm"]
     site = lied_to(board, tmp_path)
-    from edgekit.shipping import collect
+    from edgekit.shipping.wheelhouse import collect
 
     old = collect(load("raspberry-pi-4"), "tflite-runtime", tmp_path / "wheels", extras=())
     (wheel,) = [wheel for wheel in old.wheels if wheel.name == "tflite-runtime"]

@@ -7,7 +7,7 @@ from copy import deepcopy
 
 import pytest
 
-from edgekit.bench import RecordError, compare, read_record
+from edgekit.bench.compare import RecordError, compare, read_record
 
 
 def record(**changes):

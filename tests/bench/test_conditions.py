@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit.bench import MachineObserver, conditions
-from edgekit.bench.conditions import MachineReading, figures, read, throttle_words
+from edgekit.bench.conditions import MachineObserver, MachineReading, conditions, figures, read, throttle_words
 
 FIRMWARE = "sys/devices/platform/soc/soc:firmware/get_throttled"
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit.bench import Load, golden_inputs
-from edgekit.bench.load import MOST_TIMINGS, arrivals, ask
+from edgekit.bench.load import MOST_TIMINGS, Load, arrivals, ask
+from edgekit.bench.measure import golden_inputs
 from edgekit_runtime import open_bundle
 from edgekit_runtime.answer import Answer
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.errors import BudgetExceeded, InputError, QueueFull
 
 ITEMS = [{"image": tiny.RED}, {"image": tiny.BLUE}]

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.convert
 
 def test_zeros_are_those_of_the_1x1_convolutions_and_both_layouts_answer_alike():
     from benchmarks.compress.sparse import pointwise
-    from edgekit_runtime.engines import load_engine
+    from edgekit_runtime.engines.registry import load_engine
 
     image = np.random.default_rng(0).random((1, 96, 96, 3)).astype(np.float32)
     full, _ = pointwise(0.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "tutorial_table"
 pytestmark = pytest.mark.convert

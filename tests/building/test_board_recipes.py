@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from linear import onnx_bytes
 
-from edgekit.building import BuildRequest, build
+from edgekit.building.journey import build
 from edgekit.building.packing import BoardRecipes
-from edgekit_converters import targets
+from edgekit.building.request import BuildRequest
+from edgekit_converters.targets.artifact import default_recipes
+from edgekit_converters.targets.artifact import recipe as find_recipe
 from edgekit_profiles import load, names
 
 PI, GPU = load("raspberry-pi-4"), load("host-gpu")
@@ -23,7 +25,7 @@ class One:
     recipe: object
 
 
-MADE = [One(targets.recipe(name)) for name in ("tflite-int8", "onnx-int8-qdq", "onnx-f32", "onnx-f16")]
+MADE = [One(find_recipe(name)) for name in ("tflite-int8", "onnx-int8-qdq", "onnx-f32", "onnx-f16")]
 
 
 def offered(wanted: BoardRecipes, profile) -> list[str]:
@@ -31,12 +33,12 @@ def offered(wanted: BoardRecipes, profile) -> list[str]:
 
 
 def test_boards_without_a_word_of_it_get_the_default():
-    assert BoardRecipes((), (PI,)).names() == tuple(targets.default_recipes())
+    assert BoardRecipes((), (PI,)).names() == tuple(default_recipes())
 
 
 def test_what_one_profile_wants_is_made_and_offered_to_it_alone():
     wanted = BoardRecipes((), (PI, GPU))
-    assert set(wanted.names()) == {*targets.default_recipes(), "onnx-f16"}
+    assert set(wanted.names()) == {*default_recipes(), "onnx-f16"}
     assert offered(wanted, GPU) == ["onnx-f32", "onnx-f16"]
     assert offered(wanted, PI) == ["tflite-int8", "onnx-int8-qdq", "onnx-f32"]
 
@@ -55,7 +57,7 @@ def test_a_wish_for_a_default_recipe_takes_it_from_nobody():
 @pytest.mark.parametrize("name", [name for name in names() if load(name).recipes])
 def test_what_profiles_want_exists(name: str):
     for recipe in load(name).recipes:
-        assert targets.recipe(recipe).format in ("tflite", "onnx")
+        assert find_recipe(recipe).format in ("tflite", "onnx")
 
 
 @pytest.mark.convert

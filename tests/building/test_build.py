@@ -13,18 +13,22 @@ import pytest
 from linear import onnx_bytes
 from PIL import Image
 
-from edgekit.building import BuildRequest, build, summary
+from edgekit.building.journey import build
+from edgekit.building.report import summary
+from edgekit.building.request import BuildRequest
 from edgekit.building.subject import labels_at_chance, too_few_for
 from edgekit.errors import OutputError
-from edgekit.packaging import write_whole
 from edgekit.packaging.assemble import BundleTerms
-from edgekit_converters import contract_file, sources
+from edgekit.packaging.writer import write_whole
 from edgekit_converters.choose import Refusal
+from edgekit_converters.contract_file.describe import default_file
+from edgekit_converters.contract_file.draft import draft
 from edgekit_converters.errors import CalibrationError, MetricError, SourceError
-from edgekit_converters.fidelity import Reference
+from edgekit_converters.fidelity.reference import Reference
+from edgekit_converters.sources.load import load
 from edgekit_converters.targets.onnx_to_tf import available
 from edgekit_profiles import ProfileError
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.errors import MissingExtraError
 
 pytestmark = pytest.mark.convert
@@ -100,8 +104,8 @@ def encoder():
 @pytest.mark.parametrize("text", ['task = "classification"\n', None], ids=["said to be scores", "drafted"])
 def test_an_encoder_is_never_refused_for_its_best_value(request_for, text):
     request = request_for(encoder(), recipes=("onnx-int8-qdq",), max_drop=0.01, repair_s=0.0, calibrated=True)
-    file = contract_file.default_file(request.model)
-    file.write_text(text or contract_file.draft(sources.load(request.model)))
+    file = default_file(request.model)
+    file.write_text(text or draft(load(request.model)))
     report = build(request)
     (candidate,) = report.candidates
     found = candidate["fidelity"]
@@ -142,7 +146,7 @@ def test_a_model_that_mixes_the_items_of_a_batch_ends_the_build(request_for):
 
 
 def test_a_float_artifact_that_answers_otherwise_is_a_failed_conversion(request_for, monkeypatch):
-    from edgekit_converters.targets import Workspace
+    from edgekit_converters.targets.workspace import Workspace
 
     make = Workspace.make
     other = onnx_bytes(-np.eye(4, 3, dtype=np.float32), np.zeros(3, np.float32), (-1, 4))
@@ -211,7 +215,7 @@ def test_one_given_set_of_one_item_or_of_none_that_can_be_read_is_blamed_itself(
     "body", ["raise KeyError('boxes')", "return None", "return float('nan')", "raise SystemExit(0)"]
 )
 def test_a_metric_that_fails_ends_the_build_before_anything_is_converted(request_for, tmp_path, monkeypatch, body):
-    from edgekit_converters.targets import Workspace
+    from edgekit_converters.targets.workspace import Workspace
 
     monkeypatch.setattr(Workspace, "make", lambda *arguments: pytest.fail("something was converted"))
     monkeypatch.chdir(tmp_path)

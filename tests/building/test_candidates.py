@@ -8,10 +8,10 @@ import pytest
 
 from edgekit.building.candidates import Clocks, candidates, is_here, workstation
 from edgekit.building.making import RecipeResult
-from edgekit_converters import targets
 from edgekit_converters.choose import ChoiceLimits, choose
 from edgekit_converters.store import NO_STORE
-from edgekit_converters.targets import Artifact
+from edgekit_converters.targets.artifact import Artifact
+from edgekit_converters.targets.artifact import recipe as find_recipe
 from edgekit_converters.zoo.mobilenet_v1 import anchor_model
 from edgekit_profiles import HostTimes, installable, load
 from edgekit_profiles.anchors import AnchorFile, EngineTime
@@ -33,7 +33,7 @@ def test_only_a_profile_that_says_so_takes_this_machines_time(profile, machine, 
 
 
 def made(recipe: str, precision: str) -> RecipeResult:
-    artifact = Artifact(targets.recipe(recipe), anchor_model("tflite", precision), (), (), 1.0, 1.0, {})
+    artifact = Artifact(find_recipe(recipe), anchor_model("tflite", precision), (), (), 1.0, 1.0, {})
     return RecipeResult(artifact.recipe, artifact, None, None)
 
 
@@ -92,7 +92,7 @@ def test_this_machine_times_what_was_tested_and_nothing_else():
 def test_a_file_that_is_mostly_in_float_takes_the_time_of_float():
     """By its recipe it is int8; a GRU, too, is in float whatever the recipe says."""
     float_file = made("tflite-f32", "float32")
-    named = replace(float_file, recipe=targets.recipe("tflite-int8-mixed"))
+    named = replace(float_file, recipe=find_recipe("tflite-int8-mixed"))
     bare = replace(PI4, anchors=())
     seen = candidates(bare, installable(bare), [float_file, named, INT8], Clocks(never, never))
     times = [one.estimate.mid_ms for one in seen if one.estimate is not None]

@@ -10,18 +10,21 @@ import pytest
 import tiny
 from click.testing import CliRunner
 
-from edgekit.building import BuildRequest, build, summary
 from edgekit.building.degraded import degraded_artifact, read_degraded
+from edgekit.building.journey import build
 from edgekit.building.packing import too_large_together
+from edgekit.building.report import summary
+from edgekit.building.request import BuildRequest
 from edgekit.cli.main import cli
 from edgekit.errors import PackagingError
-from edgekit.packaging import assemble
+from edgekit.packaging.assemble import assemble
 from edgekit_converters.choose import Candidate
 from edgekit_converters.workload.reading import PROCESS_BYTES
 from edgekit_profiles import open_catalogue
 from edgekit_runtime import ModelLimits, open_bundle
-from edgekit_runtime.bundle import Target, read_bundle
-from edgekit_runtime.engines import available
+from edgekit_runtime.bundle.manifest import Target
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import available
 
 RENAMED = replace(
     tiny.CONTRACT,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import run_edgekit
 
-from edgekit.demo import steps
-from edgekit_runtime.bundle import read_bundle
+from edgekit.demo.assets import steps
+from edgekit_runtime.bundle.reader import read_bundle
 
 pytestmark = pytest.mark.convert
 
@@ -95,7 +95,7 @@ def test_nothing_that_is_evaluated_or_asked_about_was_calibrated_with(demo):
 
 
 def test_a_second_run_keeps_the_network_and_the_photos(demo):
-    from edgekit.demo import make_assets
+    from edgekit.demo.assets import make_assets
 
     before = (demo.folder / "efficientnet_lite0.keras").stat().st_mtime_ns
     make_assets(demo.folder, lambda *progress: pytest.fail(f"made {progress} again"))

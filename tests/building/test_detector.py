@@ -10,18 +10,22 @@ import pytest
 import yolo
 from PIL import Image
 
-from edgekit.building import BuildRequest, build, summary
+from edgekit.building.journey import build
 from edgekit.building.making import Maker, Workers
 from edgekit.building.repairing import Search, with_repairs
+from edgekit.building.report import summary
+from edgekit.building.request import BuildRequest
 from edgekit.building.subject import few_boxes, open_subject
 from edgekit.report.html import html
-from edgekit_converters import sources, targets
 from edgekit_converters.choose import ChoiceLimits
 from edgekit_converters.contract_file.describe import describe
-from edgekit_converters.fidelity import Fidelity, Reference
+from edgekit_converters.fidelity.reference import Reference
+from edgekit_converters.fidelity.result import Fidelity
 from edgekit_converters.progress import silent
+from edgekit_converters.sources.load import load
 from edgekit_converters.store import NO_STORE
 from edgekit_converters.targets.artifact import STATIC
+from edgekit_converters.targets.artifact import recipe as find_recipe
 from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.contract.detect import candidates
 
@@ -125,10 +129,11 @@ def test_few_levels_are_a_warning_whatever_the_limit(report):
 
 
 def test_a_set_without_boxes_says_that_decisions_cannot_be_compared(request_for):
-    from edgekit_converters import contract_file, sources
+    from edgekit_converters.contract_file.describe import describe as describe_of_describe
+    from edgekit_converters.sources.load import load
 
     request = request_for()
-    contract = contract_file.describe(sources.load(request.model), request.contract)
+    contract = describe_of_describe(load(request.model), request.contract)
     nothing = Reference(({"found": np.zeros((400, 7), np.float32)},) * 3, None, None, ("",) * 3)
     (finding,) = few_boxes(contract, nothing, "photos")
     assert finding.what == (
@@ -145,7 +150,7 @@ def test_a_detector_with_few_boxes_is_repaired_by_all_of_them_and_judged_by_cros
     harmed = min(layers, key=lambda layer: layer.macs).name  # of the scores
     low, high = maker.workspace.statistics("onnx").ranges("minmax")[harmed]
     plan = replace(STATIC, fixed_ranges=((harmed, 0.2 * low, 0.2 * high),))
-    broken = maker.make(targets.recipe("onnx-int8-qdq"), plan)
+    broken = maker.make(find_recipe("onnx-int8-qdq"), plan)
     assert broken.fidelity.loss > 0.05
     found = with_repairs(maker, [broken], Search(ChoiceLimits(max_drop=0.05), 60.0, 1))
     after = found[-1]
@@ -159,7 +164,7 @@ def test_a_detector_with_few_boxes_is_repaired_by_all_of_them_and_judged_by_cros
 def test_labels_of_ultralytics_and_of_coco_are_judged_by_map(request_for, tmp_path):
     """The truth is what the original finds, so that it finds all of it."""
     request = request_for()
-    source = sources.load(request.model)
+    source = load(request.model)
     contract = describe(source, request.contract)
     (tmp_path / "images").mkdir()
     (tmp_path / "labels").mkdir()

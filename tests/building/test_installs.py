@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from conftest import run_edgekit
 
-from edgekit.building import BuildRequest, build
+from edgekit.building.journey import build
+from edgekit.building.request import BuildRequest
 
 pytestmark = pytest.mark.convert
 Making = Callable[[Path, pytest.FixtureRequest], BuildRequest]

@@ -15,7 +15,7 @@ from conftest import run_edgekit
 from PIL import Image
 
 from edgekit_runtime import open_bundle
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 
 pytestmark = pytest.mark.convert
 RECIPES = ["tflite-int8", "tflite-f32", "tflite-dynamic", "onnx-int8-qdq", "onnx-f32"]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from edgekit.building.data import cached_reference, cached_survey, key, survey_digest
-from edgekit_converters.calibration import RandomDataset
-from edgekit_converters.fidelity import Fidelity, Reference
-from edgekit_converters.fidelity.result import Score
+from edgekit_converters.calibration.dataset import RandomDataset
+from edgekit_converters.fidelity.reference import Reference
+from edgekit_converters.fidelity.result import Fidelity, Score
 from edgekit_converters.store import DiskStore, cached_json
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 

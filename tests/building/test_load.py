@@ -15,10 +15,9 @@ from edgekit.building import candidates
 from edgekit.building.candidates import timer
 from edgekit.building.load import MachineLoad
 from edgekit.building.making import RecipeResult
-from edgekit_converters import fidelity
 from edgekit_converters.calibration.dataset import Example
-from edgekit_converters.contract_file import describe
-from edgekit_converters.fidelity import EngineTimes
+from edgekit_converters.contract_file.describe import describe
+from edgekit_converters.fidelity.compare import EngineTimes, measure_ms
 from edgekit_converters.store import DiskStore
 
 SOURCE = linear((-1, 3), 3, weights=np.eye(3))
@@ -82,13 +81,13 @@ class Timed:
         self.made = RecipeResult(self.artifact.recipe, self.artifact)
         pick = SimpleNamespace(pick=lambda _: [Example({"x": np.zeros(3, np.float32)}, None, "")])
         self.subject = SimpleNamespace(contract=self.contract, sets=SimpleNamespace(evaluation=pick))
-        self.store, self.taken, real = DiskStore(tmp_path / "store"), None, fidelity.measure_ms
+        self.store, self.taken, real = DiskStore(tmp_path / "store"), None, measure_ms
 
         def measure(*given):
             self.runs += 1
             return real(*given) if self.taken is None else self.taken
 
-        monkeypatch.setattr(fidelity, "measure_ms", measure)
+        monkeypatch.setattr("edgekit.building.candidates.measure_ms", measure)
 
     def __call__(self, seen):
         return timer(self.subject, self.store, [self.made], lambda: seen)(self.made)

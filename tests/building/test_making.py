@@ -8,13 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from edgekit.building import BuildRequest
 from edgekit.building.making import Maker, RecipeResult, Workers, _attempt
+from edgekit.building.request import BuildRequest
 from edgekit.building.subject import open_subject
-from edgekit_converters import targets
 from edgekit_converters.progress import silent
 from edgekit_converters.store import NO_STORE
-from edgekit_converters.targets.artifact import QuantizationPlan
+from edgekit_converters.targets.artifact import QuantizationPlan, recipe
 from edgekit_converters.targets.workspace import describe_artifact
 
 
@@ -35,12 +34,12 @@ def test_an_artifact_that_fails_on_silence_is_no_candidate(divided, tmp_path):
     with Workers(1, silent) as workers:
         subject = open_subject(request, NO_STORE, workers.progress)
         maker = Maker(subject, subject.workspace(workers.progress), workers)
-        entry = targets.recipe("tflite-int8")
+        entry = recipe("tflite-int8")
         form = maker.workspace.float_model("tflite")
         made = maker.compare(
             RecipeResult(entry, describe_artifact(subject.source, form, entry, QuantizationPlan(), data))
         )
-        float32 = maker.make(targets.recipe("tflite-f32"))
+        float32 = maker.make(recipe("tflite-f32"))
     assert made.artifact is None
     assert "which the float file does" in (made.failed or "")
     assert float32.failed is None
@@ -74,7 +73,7 @@ def test_a_fault_costs_its_recipe_and_not_the_build_wherever_its_traceback_goes(
         for name, stream in streams.items():
             monkeypatch.setattr(sys, name, stream)
         with Workers(1, silent) as workers:
-            [(result, lasting)] = workers.run([lambda: _attempt(targets.recipe("onnx-f32"), fails)])
+            [(result, lasting)] = workers.run([lambda: _attempt(recipe("onnx-f32"), fails)])
         assert (result.artifact, lasting) == (None, False)
         assert f"a fault of edgekit's own: {type(error).__name__}" in result.failed
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from linear import onnx_bytes
 
-from edgekit.building import BuildRequest, build
+from edgekit.building.journey import build
+from edgekit.building.request import BuildRequest
 from edgekit_converters.store import DiskStore
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.sealed import SEAL_BYTES

@@ -6,10 +6,12 @@ import memory
 import numpy as np
 import pytest
 
-from edgekit.building import BuildRequest, build, summary
+from edgekit.building.journey import build
+from edgekit.building.report import summary
+from edgekit.building.request import BuildRequest
 from edgekit_converters.errors import ConversionError
 from edgekit_runtime import open_bundle
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 
 pytestmark = pytest.mark.convert
 

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import edgekit_profiles
-from edgekit.building import BuildRequest, build
-from edgekit.checking import CheckRequest, check
-from edgekit_converters.needs import Runtime, barriers, read_needs
+from edgekit.building.journey import build
+from edgekit.building.request import BuildRequest
+from edgekit.checking.checked import CheckRequest, check
+from edgekit_converters.needs.reading import read_needs
+from edgekit_converters.needs.rules import Runtime, barriers
 from edgekit_profiles import Profile, installable, load
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 
 BOARDS = Path(edgekit_profiles.__file__).parent / "boards"
 
@@ -100,11 +102,12 @@ def test_int8_attention_stays_in_float_where_a_runtime_crashes_in_it_or_multipli
 
 
 def test_dense_layers_of_a_build_have_one_scale_where_the_recipe_says_so(digits_model):
-    from edgekit_converters import sources
-    from edgekit_converters.targets import convert, recipe
+    from edgekit_converters.sources.load import load as load_source
+    from edgekit_converters.targets.artifact import recipe
+    from edgekit_converters.targets.workspace import convert
 
     samples = Samples(np.load(digits_model.calibration)["x"][:60])
-    source = sources.load(digits_model.model)
+    source = load_source(digits_model.model)
     plain, lowered = (convert(source, recipe(name), samples) for name in ("tflite-int8", "tflite-int8-per-tensor"))
     assert read_needs("tflite", plain.data).per_channel_dense
     assert read_needs("tflite", lowered.data).per_channel_dense == ()

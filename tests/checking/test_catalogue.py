@@ -11,8 +11,7 @@ from typing import get_args
 
 import pytest
 
-from edgekit.checking import entries, entry, explain, find_entries
-from edgekit.checking.catalogue import UnexplainedError
+from edgekit.checking.catalogue import UnexplainedError, entries, entry, explain, find_entries
 from edgekit.checking.raised import LEAST_LETTERS, best_match, raised_messages
 from edgekit_runtime import ModelLimits, open_bundle
 from edgekit_runtime.errors import EdgekitError
@@ -54,7 +53,7 @@ def test_every_error_has_an_entry():
 
 def test_every_refusal_and_barrier_has_an_entry():
     from edgekit_converters.choose import RefusalCode
-    from edgekit_converters.needs import BarrierCode
+    from edgekit_converters.needs.rules import BarrierCode
 
     refusals = {code for part in get_args(RefusalCode) for code in (get_args(part) or (part,))}
     assert {"drop", "op-version"} <= refusals

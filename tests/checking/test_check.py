@@ -11,13 +11,12 @@ import pytest
 import tiny
 from parts import missing
 
-from edgekit.checking import CheckRequest, ReplayResult, check
 from edgekit.checking.catalogue import finding
-from edgekit.checking.checked import UnknownRuntimeError, chosen_runtimes, demote, runtime_named
-from edgekit.checking.replay import NoEnvironmentError, environment
-from edgekit.packaging import BundleArtifact
+from edgekit.checking.checked import CheckRequest, UnknownRuntimeError, check, chosen_runtimes, demote, runtime_named
+from edgekit.checking.replay import NoEnvironmentError, ReplayResult, environment
+from edgekit.packaging.assemble import BundleArtifact
 from edgekit_profiles import load
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import BundleError, install_command
 
 OLD = (("tflite-runtime", "2.14.0"),)
@@ -39,7 +38,8 @@ def old_runtime():
 @pytest.fixture(scope="session")
 def bundle(digits_model, tmp_path_factory):
     """The digits network for a Raspberry Pi 4, with int8 and float artifacts."""
-    from edgekit.building import BuildRequest, build
+    from edgekit.building.journey import build
+    from edgekit.building.request import BuildRequest
 
     folder = tmp_path_factory.mktemp("checked")
     report = build(
@@ -157,8 +157,8 @@ def test_a_bundle_of_another_board_is_said_and_no_error(bundle):
 
 def test_a_forged_golden_answer_is_found(bundle, tmp_path):
     """The bundle packs other answers than the artifact gives."""
-    from edgekit.packaging import BundleDraft, write_bundle
-    from edgekit_runtime.bundle import read_bundle
+    from edgekit.packaging.writer import BundleDraft, write_bundle
+    from edgekit_runtime.bundle.reader import read_bundle
 
     opened = read_bundle(bundle)
     manifest, draft = opened.manifest, BundleDraft()
@@ -275,17 +275,15 @@ def test_a_file_that_only_the_reference_kernels_refuse_is_asked_of_those_that_a_
 
 def test_what_an_emulated_board_answers_is_told_of_each_artifact_in_its_own_steps(two_formats, monkeypatch):
     """One step of an 8-bit output is not one of a float output, which is 1e-4 of the largest value."""
-    from edgekit import emulation
     from edgekit.checking.replay import under_emulation
+    from edgekit.emulation.replay import EmulatedReplay, GoldenVerdict
 
     def golden(recipe, number, steps):
-        return emulation.GoldenVerdict(recipe, number, "probs", True, steps, 0.999, True, True, "it", True)
+        return GoldenVerdict(recipe, number, "probs", True, steps, 0.999, True, True, "it", True)
 
     goldens = (golden("tflite-int8", 0, 1.0), golden("tflite-int8", 1, 0.0), golden("onnx-f32", 0, 2.5))
-    told = emulation.EmulatedReplay(
-        True, "board", "an engine 1", "cortex-a72", "cortex-a72", "Debian", "7.2", 2.5, goldens, ()
-    )
-    monkeypatch.setattr(emulation, "replay", lambda *asked, **given: told)
+    told = EmulatedReplay(True, "board", "an engine 1", "cortex-a72", "cortex-a72", "Debian", "7.2", 2.5, goldens, ())
+    monkeypatch.setattr("edgekit.emulation.replay.replay", lambda *asked, **given: told)
     replays, findings = under_emulation(two_formats, load("raspberry-pi-4"))
     assert findings == []
     assert [(one.artifact, one.worst, one.quantized, one.examples) for one in replays] == [

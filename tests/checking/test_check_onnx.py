@@ -15,9 +15,9 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="comes with the extra 'o
 
 from onnx import TensorProto, helper
 
-from edgekit.checking import CheckRequest, check
-from edgekit_converters.needs import Runtime, barriers, read_needs
-from edgekit_converters.needs.rules import OnnxNode, kernel_versions, missing
+from edgekit.checking.checked import CheckRequest, check
+from edgekit_converters.needs.reading import read_needs
+from edgekit_converters.needs.rules import OnnxNode, Runtime, barriers, kernel_versions, missing
 from edgekit_profiles import load
 
 HERE = ("onnxruntime", onnxruntime.__version__)

@@ -9,7 +9,7 @@ import tiny
 
 from edgekit.checking.subject import open_subject
 from edgekit.cli.deploy import CheckFailedError, approve
-from edgekit.packaging import BundleArtifact
+from edgekit.packaging.assemble import BundleArtifact
 from edgekit_profiles import load
 
 

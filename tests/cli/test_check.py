@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny
 
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 
 NOTHING_RUN = ("--profile", "raspberry-pi-4", "--no-replay")
 
@@ -47,7 +47,7 @@ def test_what_was_not_replayed_is_not_simply_ok(edgekit, planted):
 
 
 def test_differences_of_float_answers_are_told_without_steps():
-    from edgekit.checking import ReplayResult
+    from edgekit.checking.replay import ReplayResult
     from edgekit.cli.check import replay_line
 
     told = replay_line(ReplayResult("litert 2.3.0", "native", 407.0, 0.9999, 8, quantized=False))
@@ -117,7 +117,7 @@ def test_explain_prints_an_entry_by_its_code_and_by_the_words_of_a_message(edgek
 
 
 def test_explain_lists_every_code(edgekit):
-    from edgekit.checking import entries
+    from edgekit.checking.catalogue import entries
 
     ran = edgekit("doctor", "--codes")
     assert all(f"\n  {code} " in ran.out for code in entries())

@@ -11,7 +11,7 @@ from click.shell_completion import ShellComplete
 
 from edgekit.cli.completion import METRICS
 from edgekit.cli.main import cli
-from edgekit.keys import KeyFolder
+from edgekit.keys.folder import KeyFolder
 
 ASKED = {
     "a command": (["edgekit"], "rol", "rollback"),

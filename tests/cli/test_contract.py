@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit.building import BuildRequest
+from edgekit.building.request import BuildRequest
 from edgekit.building.subject import open_subject
-from edgekit.cli import main
+from edgekit.cli.main import main
 from edgekit_converters.progress import silent
 from edgekit_converters.sources.load import load
 from edgekit_converters.sources.model import LoadOptions, content_sha256, described_json, description_of

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 import edgekit
 from edgekit.cli.main import COMMANDS, GROUPS, cli
-from edgekit.packaging import SigningKey
-from edgekit_runtime.engines import available
+from edgekit.packaging.signing import SigningKey
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install import BoardIdentity, InstallOptions, install
 

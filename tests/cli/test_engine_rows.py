@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgekit_runtime.board import Cpu
-from edgekit_runtime.engines import ENGINES, load_with
-from edgekit_runtime.engines.registry import EngineSetup
+from edgekit_runtime.engines.registry import ENGINES, EngineSetup, load_with
 from edgekit_runtime.errors import EngineError
 
 ROOT = Path(__file__).parents[2]

@@ -14,9 +14,10 @@ import tiny
 from PIL import Image
 
 from edgekit.filling import fill
-from edgekit.packaging import assemble, write_bundle
+from edgekit.packaging.assemble import assemble
+from edgekit.packaging.writer import write_bundle
 from edgekit_runtime import CacheOptions, open_bundle
-from edgekit_runtime.contract import Contract, InputContract, OutputContract
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 
 COLOURS = [tiny.colour(5 * k, 255 - 5 * k, 20) for k in range(20)]
 

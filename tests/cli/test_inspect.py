@@ -15,7 +15,7 @@ from installed import UNSIGNED, Maker, new_key
 
 from edgekit.cli.inspect import closeness
 from edgekit.cli.main import cli
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.install import Root, install
 

@@ -12,8 +12,8 @@ import tiny
 from downloads import Script, serving
 from installed import UNSIGNED, Maker, new_key
 
-from edgekit.packaging import BundleArtifact, assemble, write_bundle
-from edgekit.packaging.assemble import BundleTerms
+from edgekit.packaging.assemble import BundleArtifact, BundleTerms, assemble
+from edgekit.packaging.writer import write_bundle
 from edgekit_runtime import open_bundle
 from edgekit_runtime.errors import DownloadError
 from edgekit_runtime.install import DownloadLimits, FetchOptions, install

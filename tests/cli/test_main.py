@@ -231,7 +231,8 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path, as_json):
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_fault_of_edgekits_own_is_one_object_too_and_keeps_its_traceback(monkeypatch, capsys, as_json):
-    from edgekit.cli import doctor, main
+    from edgekit.cli import doctor
+    from edgekit.cli.main import main
 
     def broken(*_):
         raise RuntimeError("\nno such thing\n  File 'x.py', line 8\n  File 'y.py', line 9")

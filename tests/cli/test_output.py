@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from edgekit.cli.main import cli
-from edgekit.packaging import BundleTerms, assemble, write_bundle
+from edgekit.packaging.assemble import BundleTerms, assemble
+from edgekit.packaging.writer import write_bundle
 
 
 @pytest.fixture

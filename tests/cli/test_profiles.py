@@ -13,7 +13,7 @@ import captured
 import pytest
 from conftest import Ran
 
-from edgekit.cli import main
+from edgekit.cli.main import main
 from edgekit_profiles import names
 from edgekit_profiles.catalogue import built_in
 

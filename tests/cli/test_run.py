@@ -20,8 +20,14 @@ import tiny
 from PIL import Image
 
 from edgekit_runtime import Answer
-from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
-from edgekit_runtime.contract.spec import DetectionSpec, EmbeddingSpec
+from edgekit_runtime.contract.spec import (
+    Contract,
+    DetectionSpec,
+    EmbeddingSpec,
+    ImageSpec,
+    InputContract,
+    OutputContract,
+)
 
 
 @pytest.fixture
@@ -159,13 +165,13 @@ def test_what_was_answered_before_ctrl_c_is_printed(bundle, tmp_path):
     code = """
         import os, signal, sys
         import edgekit.inputs
-        real = edgekit.inputs.list_files
+        real = edgekit.inputs.files.list_files
         def listed(given):
             for number, one in enumerate(real(given)):
                 if number == 2:
                     os.kill(os.getpid(), signal.SIGINT)
                 yield one
-        edgekit.inputs.list_files = listed
+        edgekit.inputs.files.list_files = listed
         from edgekit.cli import main
         main()
     """
@@ -312,8 +318,8 @@ def test_the_last_line_counts_what_got_no_answer(edgekit, bundle):
 
 
 def test_an_answer_by_an_alternate_says_so_and_how_to_pin_the_primary(edgekit, tmp_path, monkeypatch):
-    from edgekit.packaging import BundleArtifact
-    from edgekit_runtime.engines import available
+    from edgekit.packaging.assemble import BundleArtifact
+    from edgekit_runtime.engines.registry import available
 
     if not {"litert", "onnxruntime"} <= set(available()):
         pytest.skip("it takes LiteRT and ONNX Runtime")

@@ -11,7 +11,7 @@ import memory
 import numpy as np
 import pytest
 
-from edgekit.inputs import frames
+from edgekit.inputs.files import frames
 
 KIND = memory.HERE[0]
 

@@ -13,10 +13,10 @@ import tiny
 from click.testing import CliRunner
 
 from edgekit.cli.main import cli
-from edgekit.packaging import SigningKey
-from edgekit_runtime.bundle import read_bundle
+from edgekit.packaging.signing import SigningKey
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.bundle.secrets import Secret
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import EdgekitError
 
 KEY, OTHER = bytes(range(100, 132)), bytes(range(160, 192))

@@ -16,8 +16,10 @@ from click.testing import CliRunner
 
 from edgekit import verifying
 from edgekit.cli.main import cli
-from edgekit.packaging import SigningKey, assemble, write_bundle
-from edgekit_runtime.engines import available
+from edgekit.packaging.assemble import assemble
+from edgekit.packaging.signing import SigningKey
+from edgekit.packaging.writer import write_bundle
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import EdgekitError
 
 ENGINE = "litert" if "litert" in available() else min(available())
@@ -247,7 +249,7 @@ def test_verifying_takes_memory_by_the_size_of_the_bundle(signed, key):
 @pytest.mark.skipif("onnxruntime" not in available(), reason="only ONNX artifacts run on a GPU")
 def test_an_installed_engine_of_a_gpu_replays_nothing(tmp_path, monkeypatch):
     both = {"onnxruntime": available()["onnxruntime"], "torch-cuda": "2.11.0"}
-    monkeypatch.setattr("edgekit_runtime.engines.available", lambda: both)
+    monkeypatch.setattr("edgekit_runtime.engines.registry.available", lambda: both)
     report = told(tiny.bundle(tmp_path, "onnx-f32", engine="onnxruntime"), "--replay", "--allow-unsigned")
     (replayed,) = [check for check in report["checks"] if check["check"].startswith("replay")]
     assert replayed["ok"] is True

@@ -9,7 +9,7 @@ import tiny
 from click.testing import CliRunner
 
 from edgekit.cli.main import cli
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.install import BoardIdentity, InstallOptions, install
 
 ENGINE = "litert" if "litert" in available() else min(available())

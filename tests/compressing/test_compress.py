@@ -14,13 +14,12 @@ from conftest import run_edgekit
 
 import edgekit
 from edgekit.cli.compress import compress as compress_command
-from edgekit.compressing import CompressReport, CompressRequest, MeasuredArtifact
 from edgekit.compressing.journey import _Chain, _Journey, _scratch
 from edgekit.compressing.moving import moved_contract
-from edgekit.compressing.request import Gain, Limits, line_of
+from edgekit.compressing.request import CompressReport, CompressRequest, Gain, Limits, MeasuredArtifact, line_of
 from edgekit.compressing.steps import _logits
 from edgekit_converters.compress.record import Record, with_record
-from edgekit_converters.fidelity import Reference
+from edgekit_converters.fidelity.reference import Reference
 from edgekit_runtime.errors import EdgekitError
 
 pytestmark = pytest.mark.convert
@@ -183,7 +182,7 @@ def test_an_onnx_model_is_trained_as_keras_and_the_same_command_again_makes_noth
     """Its pictures stay channels first, and its contract file is taken along."""
     import keras
 
-    from edgekit_converters.sources import load
+    from edgekit_converters.sources.load import load
 
     image = keras.Input((1, 8, 8), name="image")
     first = keras.Model(image, keras.models.load_model(sets.model)(keras.layers.Permute((2, 3, 1))(image)))

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis_server import RedisServer
 
-from edgekit_runtime.cache import MISS, DiskCache, KeptForm, MemoryCache
-from edgekit_runtime.cache.memory import Moment, entry_bytes
+from edgekit_runtime.cache.disk import DiskCache
+from edgekit_runtime.cache.kept import KeptForm
+from edgekit_runtime.cache.memory import MISS, MemoryCache, Moment, entry_bytes
 
 BOUND = 1 << 20
 
@@ -56,7 +57,7 @@ class Shared(Written):
     """The tier in a server, waited for as long as it takes."""
 
     def __init__(self, url, max_bytes, clock, ttl_s):
-        from edgekit_runtime.cache import SharedCache
+        from edgekit_runtime.cache.shared import SharedCache
 
         self.tier = SharedCache(
             url, KeptForm(os.urandom(8)), max_bytes=max_bytes, ttl_s=ttl_s, wait_s=30, now=clock.moment, clock=clock

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime.contract import Adapter, Finisher
-from edgekit_runtime.engines import ENGINES, EngineSetup, available, load_engine, load_with, pick
+from edgekit_runtime.contract.adapt import Adapter, Finisher
 from edgekit_runtime.engines.cuda import absent
 from edgekit_runtime.engines.isolated import IsolatedHost
-from edgekit_runtime.engines.registry import on_gpu
+from edgekit_runtime.engines.registry import ENGINES, EngineSetup, available, load_engine, load_with, on_gpu, pick
 from edgekit_runtime.engines.variants import BatchEngine
 from edgekit_runtime.errors import EngineError, MissingExtraError, install_command
 

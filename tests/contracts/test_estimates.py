@@ -14,11 +14,13 @@ from dataclasses import replace
 import pytest
 import tiny
 
-from edgekit_runtime.batching import Batcher, Costs
+from edgekit_runtime.batching.batcher import Batcher
+from edgekit_runtime.batching.costs import Costs
 from edgekit_runtime.budget import DeviceOutlook, decide
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.cache import MISS, Cache, Worth
-from edgekit_runtime.contract import Contract
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.cache.memory import MISS
+from edgekit_runtime.cache.tiered import Cache, Worth
+from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.device import Device
 from edgekit_runtime.errors import BudgetExceeded
 from edgekit_runtime.readiness import Preparation, prepare

@@ -10,10 +10,11 @@ from threading import Thread
 import pytest
 from fleet.boards import EPOCH, NOW, arrival, birth, histogram
 
-from edgekit.fleet import Arrival, Event, Mark, Query, SqliteStore, StoreError, Totals
+from edgekit.fleet.errors import StoreError
 from edgekit.fleet.postgres import PostgresStore
 from edgekit.fleet.schema import Bound
-from edgekit.fleet.store import SORTS
+from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.store import SORTS, Arrival, Event, Mark, Query, Totals
 from edgekit_runtime.telemetry.window import MOST_SEQ
 
 QUARTER = 900_000

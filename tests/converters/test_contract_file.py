@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from linear import linear
 
-from edgekit_converters.contract_file import describe, detect_scores, find_contract_file, settle, stated_keys
+from edgekit_converters.contract_file.describe import describe, detect_scores, find_contract_file, settle, stated_keys
 from edgekit_converters.errors import ContractFileError
 from edgekit_runtime.bundle.codec import to_json
-from edgekit_runtime.contract import (
+from edgekit_runtime.contract.spec import (
     Contract,
     DetectionSpec,
     EmbeddingSpec,

@@ -22,8 +22,7 @@ from arm.conftest import parts_are_there
 from distribution.conftest import ROOT
 from once import once
 
-from edgekit.emulation import CPUS
-from edgekit.emulation.board import Image
+from edgekit.emulation.board import CPUS, Image
 from edgekit.emulation.userland import userland
 
 FOLDER = ROOT / "container"

@@ -229,7 +229,7 @@ class Model:
 @written_in("toml")
 def test_toml_block_is_accepted_by_its_reader(block: Block, tmp_path: Path):
     from edgekit.fleet.alert_rules import read_rules
-    from edgekit_converters import contract_file
+    from edgekit_converters.contract_file.describe import describe
     from edgekit_profiles import parse
 
     document = tomllib.loads(block.text)
@@ -244,7 +244,7 @@ def test_toml_block_is_accepted_by_its_reader(block: Block, tmp_path: Path):
     file.write_text(block.text, encoding="utf-8")
     if isinstance(document.get("labels"), str):
         (tmp_path / document["labels"]).write_text("".join(f"class {i}\n" for i in range(1000)))
-    contract_file.describe(model_for(document), file)  # type: ignore[arg-type]
+    describe(model_for(document), file)  # type: ignore[arg-type]
 
 
 def model_for(document: dict) -> Model:

@@ -77,7 +77,7 @@ def test_the_builders_reference_names_every_key_recipe_and_refusal():
     from edgekit_converters.choose import RefusalCode
     from edgekit_converters.contract_file.describe import IMAGE_KEYS
     from edgekit_converters.contract_file.tasks import DETECTION_KEYS, EMBEDDING_KEYS
-    from edgekit_converters.targets import RECIPES
+    from edgekit_converters.targets.artifact import RECIPES
     from edgekit_profiles import Grade
 
     keys = ["task", "labels", "scores", "input", "inputs", "kind", *IMAGE_KEYS, *DETECTION_KEYS, *EMBEDDING_KEYS]
@@ -119,7 +119,7 @@ def test_the_developers_page_names_every_option_and_variable():
 
 
 def test_the_format_page_names_every_field():
-    from edgekit_runtime.bundle import (
+    from edgekit_runtime.bundle.manifest import (
         ArtifactEntry,
         BlobEntry,
         GoldenExample,

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import tiny
 
-from edgekit.emulation import CPUS, Image, NotEmulatedError, cpu_for, image_for
-from edgekit.emulation.board import show
+from edgekit.emulation.board import CPUS, Image, cpu_for, image_for, show
+from edgekit.emulation.errors import NotEmulatedError
 from edgekit.emulation.replay import engine_for
-from edgekit.packaging import BundleArtifact
+from edgekit.packaging.assemble import BundleArtifact
 from edgekit_profiles import load
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 
 PI_4 = load("raspberry-pi-4")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgekit.emulation import UserlandError
+from edgekit.emulation.errors import UserlandError
 from edgekit.emulation.userland import make_folder
 
 

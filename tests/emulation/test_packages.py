@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from parts import missing
 
-from edgekit.emulation import EmulatorMissingError, Image, MirrorUpdatingError, UserlandError
+from edgekit.emulation.board import Image
+from edgekit.emulation.errors import EmulatorMissingError, MirrorUpdatingError, UserlandError
 from edgekit.emulation.userland import fetch, sources
 
 IMAGE = Image("bookworm", "aarch64")

@@ -7,10 +7,10 @@ import hashlib
 import numpy as np
 import pytest
 
-from edgekit_converters.workload import precision_of, quantized_fraction, read_workload
+from edgekit_converters.workload.counting import precision_of, quantized_fraction, read_workload
 from edgekit_converters.zoo.mobilenet_v1 import anchor_files, anchor_model
 from edgekit_profiles import mobilenet_v1
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 
 ALL = [(form, precision) for form in ("tflite", "onnx") for precision in ("float32", "int8")]
 

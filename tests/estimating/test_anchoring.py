@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from edgekit.estimating import MeasurePlan, measure_anchors
-from edgekit.estimating.anchoring import default_threads, power_mode, unsteady_reasons
+from edgekit.estimating.anchoring import MeasurePlan, default_threads, measure_anchors, power_mode, unsteady_reasons
 from edgekit_converters.zoo.mobilenet_v1 import anchor_files
 from edgekit_profiles import AnchorError
 from edgekit_profiles.anchors import parse_anchor_file
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import available
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import tiny
 
-from edgekit.estimating import EstimateOptions, EstimateSubject, answer, can_time_here, open_subjects, time_here
+from edgekit.estimating.anchoring import can_time_here, time_here
+from edgekit.estimating.answer import EstimateOptions, answer
+from edgekit.estimating.subject import EstimateSubject, open_subjects
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.zoo.mobilenet_v1 import anchor_model
 from edgekit_profiles import CannotEstimateError, HostTimes, load

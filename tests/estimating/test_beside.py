@@ -10,8 +10,8 @@ import tiny
 from edgekit.estimating.subject import open_subjects
 from edgekit.report_beside import estimates_beside, times_beside
 from edgekit_profiles import HostTimes
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import available
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import available
 
 pytestmark = pytest.mark.skipif("litert" not in available(), reason="needs LiteRT")
 TIMES = {"ms": 2.0, "reference_ms": 4.0, "engine": "litert", "engine_version": "2.3.0", "machine": "here"}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-from edgekit.fleet import Arrival, Change, parse_state
-from edgekit_runtime.telemetry import About, Histogram, Report, Seal, System, encode, parse_window, sealed_payload
+from edgekit.fleet.store import Arrival, Change, parse_state
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
 
 EPOCH = "00112233445566aa"
 NOW = 1_790_000_000_000 - 1_790_000_000_000 % 900_000 + 60_000

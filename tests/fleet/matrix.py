@@ -25,9 +25,9 @@ from fleet.proof import Ledger, read_ledger
 from listener import Listener
 from mosquitto import Mosquitto
 
-from edgekit.fleet import SqliteStore
 from edgekit.fleet.simulated import SimulatedBoards
-from edgekit_runtime.telemetry import Seal, sealed_payload
+from edgekit.fleet.sqlite import SqliteStore
+from edgekit_runtime.telemetry.window import Seal, sealed_payload
 
 __all__ = ["Found", "Matrix", "run"]
 

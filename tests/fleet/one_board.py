@@ -7,7 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from edgekit_runtime.telemetry import About, Meter, Reporter, TelemetryOptions
+from edgekit_runtime.telemetry.meter import Meter
+from edgekit_runtime.telemetry.reporter import Reporter, TelemetryOptions
+from edgekit_runtime.telemetry.window import About
 
 
 def main(broker: str, device: str, spool: str, window_s: str) -> None:

@@ -9,9 +9,9 @@ import threading
 import time
 from pathlib import Path
 
-from edgekit.fleet import Ingest, Pace, SqliteStore
-from edgekit.fleet.ingest import collect_rarely
-from edgekit_runtime.telemetry import Broker
+from edgekit.fleet.ingest import Ingest, Pace, collect_rarely
+from edgekit.fleet.sqlite import SqliteStore
+from edgekit_runtime.telemetry.link import Broker
 
 
 def main(broker: str, store: str) -> None:

@@ -15,9 +15,12 @@ from pathlib import Path
 
 from mosquitto import Mosquitto
 
-from edgekit.fleet import Arrival, Change, Ingest, Mark, Pace, SqliteStore
+from edgekit.fleet.ingest import Ingest, Pace
 from edgekit.fleet.simulated import SimulatedBoards
-from edgekit_runtime.telemetry import Broker, Spool
+from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.store import Arrival, Change, Mark
+from edgekit_runtime.telemetry.link import Broker
+from edgekit_runtime.telemetry.spool import Spool
 
 __all__ = ["Ledger", "MaxSeqStore", "Outcome", "Plan", "prove", "read_ledger"]
 

@@ -13,11 +13,11 @@ from dataclasses import replace
 import pytest
 from fleet.boards import NOW, arrival, birth, histogram
 
-from edgekit.fleet import FleetError
 from edgekit.fleet.alert_rules import read_rules
 from edgekit.fleet.alert_tables import AlertTables
 from edgekit.fleet.alerting import Alerting, replay
 from edgekit.fleet.alerts import AlertFinding, Rules, Snapshot, Trouble, evaluate, silent
+from edgekit.fleet.errors import FleetError
 from edgekit.fleet.store import BoardLatency, Rollup
 
 FIVE = 300_000

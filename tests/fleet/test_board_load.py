@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from mosquitto import Mosquitto, free_port
 
-from edgekit.fleet import Ingest, Pace, SqliteStore
 from edgekit.fleet.board_load import BoardLoad, BoardLoadPlan
-from edgekit_runtime.telemetry import Broker
+from edgekit.fleet.ingest import Ingest, Pace
+from edgekit.fleet.sqlite import SqliteStore
+from edgekit_runtime.telemetry.link import Broker
 
 
 @pytest.fixture

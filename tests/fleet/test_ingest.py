@@ -10,10 +10,13 @@ from fleet.boards import EPOCH, NOW, body, payload
 from listener import Listener
 from mosquitto import Mosquitto
 
-from edgekit.fleet import Ingest, Pace, SqliteStore
-from edgekit.fleet.ingest import Credits, WindowIntake
+from edgekit.fleet.ingest import Credits, Ingest, Pace, WindowIntake
+from edgekit.fleet.sqlite import SqliteStore
 from edgekit.fleet.store import Mark, quantiles
-from edgekit_runtime.telemetry import Broker, Histogram, Seal, encode_event, sealed_payload
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.link import Broker
+from edgekit_runtime.telemetry.messages import encode_event
+from edgekit_runtime.telemetry.window import Seal, sealed_payload
 
 
 @pytest.fixture
@@ -261,7 +264,7 @@ def test_a_group_has_a_name_that_is_one(in_process, tmp_path, name):
 
 
 def test_a_store_that_fails_acknowledges_nothing_and_is_used_again_when_it_works(running, monkeypatch):
-    from edgekit.fleet import StoreError
+    from edgekit.fleet.errors import StoreError
 
     ingest, store, board = running
     commit = store.commit

@@ -16,7 +16,6 @@ from fleet.asgi import Client
 from fleet.boards import arrival, birth
 from prometheus_client.parser import text_string_to_metric_families
 
-from edgekit.fleet import SqliteStore
 from edgekit.fleet.alert_tables import AlertTables
 from edgekit.fleet.alerts import AlertFinding
 from edgekit.fleet.grafana import dashboard
@@ -27,8 +26,9 @@ from edgekit.fleet.pages.live import Live, Part
 from edgekit.fleet.pages.metrics import COUNTERS, FleetMetrics
 from edgekit.fleet.rollout_tables import RolloutBundle, RolloutTables
 from edgekit.fleet.rollouts import RolloutPlan
+from edgekit.fleet.sqlite import SqliteStore
 from edgekit.fleet.store import FleetDevice, Query, Rollup
-from edgekit_runtime.telemetry import Histogram
+from edgekit_runtime.telemetry.histogram import Histogram
 
 DASHBOARD = Path(__file__).parents[2] / "edgekit" / "fleet" / "grafana.json"
 NOW = int(time.time() * 1000)

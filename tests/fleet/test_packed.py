@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from edgekit.fleet import packed
-from edgekit_runtime.telemetry import Histogram
+from edgekit_runtime.telemetry.histogram import Histogram
 
 COUNTS = st.one_of(st.integers(1, 300), st.integers(1, 1 << 40))
 BUCKETS = st.dictionaries(st.integers(-2048, 2048), COUNTS, max_size=20)

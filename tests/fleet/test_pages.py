@@ -14,9 +14,10 @@ import pytest
 from fleet.boards import arrival, birth
 from mosquitto import Mosquitto
 
-from edgekit.fleet import FleetError, Pace
 from edgekit.fleet.alert_tables import AlertTables
 from edgekit.fleet.alerts import AlertFinding
+from edgekit.fleet.errors import FleetError
+from edgekit.fleet.ingest import Pace
 from edgekit.fleet.pages import app, show
 from edgekit.fleet.pages.charts import device_series
 from edgekit.fleet.rolling import RollingPace
@@ -380,7 +381,9 @@ def test_a_store_that_makes_no_sense_is_refused(url):
 
 
 def test_the_embedded_broker_serves_a_board_that_asks_for_mqtt_5(tmp_path):
-    from edgekit_runtime.telemetry import About, Meter, Reporter, TelemetryOptions
+    from edgekit_runtime.telemetry.meter import Meter
+    from edgekit_runtime.telemetry.reporter import Reporter, TelemetryOptions
+    from edgekit_runtime.telemetry.window import About
 
     settings = Settings(None, 0, f"sqlite:///{tmp_path}/x.db", "127.0.0.1:0", Pace(chores_s=60))
     with FleetServer(settings) as running:

@@ -23,8 +23,8 @@ from edgekit.fleet.rolling import RollingPace
 from edgekit.fleet.serve import FleetServer, Settings
 from edgekit.packaging.assemble import BundleTerms
 from edgekit_runtime import TelemetryOptions, open_bundle
-from edgekit_runtime.agent import Agent, AgentOptions
-from edgekit_runtime.bundle import Promise
+from edgekit_runtime.agent.loop import Agent, AgentOptions
+from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install import InstallOptions, install, status
 
@@ -236,8 +236,8 @@ class Puppet:
     """Twenty agents' half of the wire: each order is answered, and counted."""
 
     def __init__(self, url):
-        from edgekit_runtime.agent import Former, OrderReport, parse_order
-        from edgekit_runtime.telemetry import Broker, Handlers, Link
+        from edgekit_runtime.agent.wire import Former, OrderReport, parse_order
+        from edgekit_runtime.telemetry.link import Broker, Handlers, Link
 
         self.orders, self.stop = [], threading.Event()
         former = Former("1", "a" * 64)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edgekit.fleet import FleetError, SqliteStore
+from edgekit.fleet.errors import FleetError
 from edgekit.fleet.rollout_tables import RolloutBundle, RolloutTables, fitting
 from edgekit.fleet.rollouts import (
     ACTIVE,
@@ -31,8 +31,9 @@ from edgekit.fleet.rollouts import (
     waves_of,
 )
 from edgekit.fleet.shares import chance
+from edgekit.fleet.sqlite import SqliteStore
 from edgekit.fleet.store import FleetDevice
-from edgekit_runtime.agent import FINAL, Former, OrderReport
+from edgekit_runtime.agent.wire import FINAL, Former, OrderReport
 
 PLAN = RolloutPlan(settle_s=60.0, figures_s=120.0, deadline_s=3600.0)
 RUNNING, SAME, WORSE, UNKNOWN = (

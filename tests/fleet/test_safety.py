@@ -12,12 +12,13 @@ import urllib.parse
 import pytest
 from fleet.boards import arrival, birth
 
-from edgekit.fleet import FleetError, Pace
+from edgekit.fleet.errors import FleetError
+from edgekit.fleet.ingest import Pace
 from edgekit.fleet.pages.access import Access, Asking, TooManyError, read_password
 from edgekit.fleet.pages.guard import Names
 from edgekit.fleet.pages.show import shown, shown_in
 from edgekit.fleet.serve import FleetServer, Settings
-from edgekit_runtime.bundle.secrets import SecretError
+from edgekit_runtime.errors import SecretError
 
 PASSWORD = "a long enough password"
 

@@ -8,7 +8,7 @@ import tiny
 from edgekit.demo.story import Story
 from edgekit.fleet.rolling import RollingPace
 from edgekit.fleet.serve import FleetServer, Settings
-from edgekit_runtime.bundle import Promise
+from edgekit_runtime.bundle.manifest import Promise
 
 
 def test_an_alert_names_its_cause_and_a_wave_undoes_itself(tmp_path, monkeypatch, caplog):

@@ -12,9 +12,9 @@ import tiny
 from refusing import has_code
 from served import Serving
 
-from edgekit.host import Protection, ServeError
 from edgekit.host.access import Tokens
-from edgekit.host.errors import RequestError
+from edgekit.host.errors import RequestError, ServeError
+from edgekit.host.server import Protection
 from edgekit_runtime.remote.oip import encode_request
 
 LONG = 30.0

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit.host import ExportError
+from edgekit.host.errors import ExportError
 from edgekit.host.export import Export, export
-from edgekit_runtime.bundle import Target, read_bundle
-from edgekit_runtime.contract import Adapter
+from edgekit_runtime.bundle.manifest import Target
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.contract.adapt import Adapter
 
 ON_GPU = Target("host-gpu", "x86_64", threads=1)
 

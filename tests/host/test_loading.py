@@ -15,7 +15,9 @@ import tiny
 from prometheus_client.parser import text_string_to_metric_families
 from served import Serving
 
-from edgekit.host import Protection, Repository, ServeError
+from edgekit.host.errors import ServeError
+from edgekit.host.models import Repository
+from edgekit.host.server import Protection
 from edgekit_runtime.bundle import reader
 from edgekit_runtime.remote.oip import encode_request
 

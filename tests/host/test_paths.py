@@ -7,9 +7,9 @@ import pytest
 from edgekit.cli.doctor import doctor_lines, examine
 from edgekit.host.paths import not_taken
 from edgekit_runtime.board import Cpu
-from edgekit_runtime.engines import ENGINES, available, cuda
+from edgekit_runtime.engines import cuda
 from edgekit_runtime.engines.paths import gpu_paths, try_engine
-from edgekit_runtime.engines.registry import on_gpu
+from edgekit_runtime.engines.registry import ENGINES, available, on_gpu
 from edgekit_runtime.errors import EngineError, install_command
 
 GPU = [name for name in ENGINES if on_gpu(name)]

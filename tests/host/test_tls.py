@@ -16,7 +16,10 @@ from certificates import authority, certificate, lock
 from refusing import has_code
 from served import Serving
 
-from edgekit.host import HttpLimits, Patience, Protection, ServeError
+from edgekit.host.connection import Patience
+from edgekit.host.errors import ServeError
+from edgekit.host.http1 import HttpLimits
+from edgekit.host.server import Protection
 from edgekit_runtime.errors import HostError
 from edgekit_runtime.remote.client import HostClient
 

@@ -9,7 +9,7 @@ import pytest
 from hostile.board import asked
 from hostile.make_corpus import CORPUS
 
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.install import install
 
 

@@ -20,8 +20,9 @@ from hostile import forge
 from hostile.cases import Unpickled, signed, zstd_bomb
 
 from edgekit_runtime.array_file import read_arrays
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.contract import Decoder, ImageSpec, InputContract
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.errors import BundleError, EdgekitError, InputError
 
 MB = 1 << 20
@@ -145,7 +146,7 @@ def test_group_05_a_manifest_as_large_as_is_allowed_costs_a_bounded_time_and_mem
 def test_group_19_a_model_that_declares_4_gib_takes_none_of_them():
     from hostile.bad_models import MODELS
 
-    from edgekit_runtime.modelfile import check_model
+    from edgekit_runtime.modelfile.check import check_model
 
     for one in (one for one in MODELS if one.group == 19):
         data = one.make()
@@ -163,10 +164,10 @@ if name == "array":
     from edgekit_runtime.array_file import read_arrays as read
     arguments = (Path(path), 1 << 20)
 elif name == "bundle":
-    from edgekit_runtime.bundle import read_bundle as read
+    from edgekit_runtime.bundle.reader import read_bundle as read
     arguments = (path,)
 else:
-    from edgekit_runtime.modelfile import check_model as read
+    from edgekit_runtime.modelfile.check import check_model as read
     arguments = (name, Path(path).read_bytes())
 try:
     read(*arguments)

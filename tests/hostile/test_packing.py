@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit.packaging import assemble, write_bundle
-from edgekit_runtime.bundle import Tolerance, read_bundle
-from edgekit_runtime.engines import available
+from edgekit.packaging.assemble import assemble
+from edgekit.packaging.writer import write_bundle
+from edgekit_runtime.bundle.manifest import Tolerance
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import EdgekitError
 
 pytestmark = pytest.mark.skipif(

@@ -13,10 +13,12 @@ from fleet.boards import NOW, birth, payload
 from listener import Listener
 from mosquitto import Mosquitto
 
-from edgekit.fleet import Ingest, Pace, SqliteStore
+from edgekit.fleet.ingest import Ingest, Pace
 from edgekit.fleet.serve import FleetServer, Settings
+from edgekit.fleet.sqlite import SqliteStore
 from edgekit_runtime.errors import WindowError
-from edgekit_runtime.telemetry import Broker, parse_window
+from edgekit_runtime.telemetry.link import Broker
+from edgekit_runtime.telemetry.window import parse_window
 
 TOPIC = "ek/v1/porch-1/m"
 SCRIPT = "<script>alert(1)</script>"

@@ -12,7 +12,7 @@ from hostile import forge
 from hostile import onnx_by_hand as by_hand
 from hostile.board import asked, refuses
 
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.install import TrialOptions
 
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from edgekit.inputs import Arrivals, InputsError
-from edgekit.inputs.arrivals import SETTLED_S, signs
+from edgekit.inputs.arrivals import SETTLED_S, Arrivals, signs
+from edgekit.inputs.files import InputsError
 
 
 class Folder:

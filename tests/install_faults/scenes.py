@@ -21,7 +21,8 @@ from install_faults.forks import Forks
 from install_faults.serving import Served
 from tiny import bundle
 
-from edgekit.packaging import BundleTerms, SigningKey
+from edgekit.packaging.assemble import BundleTerms
+from edgekit.packaging.signing import SigningKey
 
 __all__ = ["SCENES", "Kit", "Scene", "make_kit", "tree"]
 

@@ -22,8 +22,10 @@ from install_faults.traces import calls_of
 from installed import Maker
 from tiny import content
 
-from edgekit.packaging import BundleTerms, SigningKey, assemble, write_bundle
-from edgekit_runtime.bundle import Promise
+from edgekit.packaging.assemble import BundleTerms, assemble
+from edgekit.packaging.signing import SigningKey
+from edgekit.packaging.writer import write_bundle
+from edgekit_runtime.bundle.manifest import Promise
 
 HANGS = "import time; time.sleep(600)"
 CRASHES = "import os; os.abort()"

@@ -11,10 +11,10 @@ from heated import heat, wait_for
 from refusing import has_code
 
 from edgekit_runtime import Host, open_bundle
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.errors import HostError
 from edgekit_runtime.remote.model import RemoteModel
-from edgekit_runtime.selftest import clearest_example
+from edgekit_runtime.selftest.replaying import clearest_example
 
 BUDGET_MS = 2000.0
 

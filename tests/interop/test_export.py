@@ -15,7 +15,8 @@ from others import Triton
 
 from edgekit.host.export import Export, export
 from edgekit_runtime import Host, open_bundle
-from edgekit_runtime.bundle import Target, read_bundle
+from edgekit_runtime.bundle.manifest import Target
+from edgekit_runtime.bundle.reader import read_bundle
 
 BUDGET_MS = 2000.0
 ON_GPU = Target("host-gpu", "x86_64", threads=1)

@@ -9,21 +9,12 @@ import rooted
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit.keys import (
-    Dates,
-    KeysError,
-    Member,
-    add_signatures,
-    first_root,
-    renew,
-    revoke,
-    rotate,
-    with_keys,
-    write_root,
-)
-from edgekit.packaging import SigningKey
+from edgekit.errors import KeysError
+from edgekit.keys.roots import Dates, Member, add_signatures, first_root, renew, revoke, rotate, with_keys, write_root
+from edgekit.packaging.signing import SigningKey
 from edgekit_runtime.errors import TrustError
-from edgekit_runtime.trust import follow, load_root, parse_root, parse_time
+from edgekit_runtime.trust.root import follow, load_root, parse_root
+from edgekit_runtime.trust.store import parse_time
 
 ISSUED, EXPIRES = parse_time(rooted.ISSUED), parse_time(rooted.EXPIRES)
 DATES = Dates(ISSUED, EXPIRES)

@@ -8,12 +8,12 @@ import tiny
 from refusing import has_code
 
 from edgekit.errors import OutputError
-from edgekit.keys import endorse
-from edgekit.packaging import SigningKey
-from edgekit_runtime.bundle import read_bundle
+from edgekit.keys.signers import endorse
+from edgekit.packaging.signing import SigningKey
 from edgekit_runtime.bundle.header import read_header
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.errors import BundleError, SignatureError
-from edgekit_runtime.trust import parse_root
+from edgekit_runtime.trust.root import parse_root
 
 
 def signer(name):

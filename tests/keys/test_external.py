@@ -11,8 +11,10 @@ import rooted
 import tiny
 from parts import missing
 
-from edgekit.keys import ExternalSigner, KeyFolder, KeysError, SigningOptions, open_signers
-from edgekit_runtime.bundle import read_bundle
+from edgekit.errors import KeysError
+from edgekit.keys.folder import KeyFolder
+from edgekit.keys.signers import ExternalSigner, SigningOptions, open_signers
+from edgekit_runtime.bundle.reader import read_bundle
 
 MESSAGE = b"DSSEv1 1 x 2 {}"
 

@@ -9,8 +9,9 @@ import subprocess
 import pytest
 import rooted
 
-from edgekit.keys import KeyFolder, KeysError, default_folder
-from edgekit.packaging import load_signing_key
+from edgekit.errors import KeysError
+from edgekit.keys.folder import KeyFolder, default_folder
+from edgekit.packaging.signing import load_signing_key
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 

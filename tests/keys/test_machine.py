@@ -6,9 +6,11 @@ import pytest
 import rooted
 from refusing import has_code
 
-from edgekit.keys import KeysError, take_over
+from edgekit.errors import KeysError
+from edgekit.keys.roots import take_over
 from edgekit_runtime.errors import TrustError
-from edgekit_runtime.trust import judge, load_root
+from edgekit_runtime.trust.root import load_root
+from edgekit_runtime.trust.store import judge
 
 NOW = judge(rooted.IN_TIME)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import tiny
 
-from edgekit.packaging import BundleArtifact, assemble, write_bundle
+from edgekit.packaging.assemble import BundleArtifact, assemble
+from edgekit.packaging.writer import write_bundle
 from edgekit_runtime import open_bundle
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import available
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import available
 
 
 @pytest.fixture

@@ -7,11 +7,10 @@ import json
 import pytest
 import tiny
 
-from edgekit.packaging import BundleArtifact
-from edgekit.packaging.assemble import BundleTerms
+from edgekit.packaging.assemble import BundleArtifact, BundleTerms
 from edgekit.packaging.sbom import sbom
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import available
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import available
 
 pytestmark = pytest.mark.skipif(
     not {"litert", "onnxruntime"} <= set(available()), reason="needs both LiteRT and ONNX Runtime"

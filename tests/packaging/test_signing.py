@@ -8,9 +8,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from edgekit.errors import PackagingError
-from edgekit.packaging import load_signing_key
-from edgekit_runtime.bundle import pae, read_bundle
+from edgekit.packaging.signing import load_signing_key
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.errors import SignatureError
+from edgekit_runtime.trust.signature import pae
 
 
 def write_pair(folder, name, private=None):

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 from edgekit.cli.main import cli
 from edgekit.errors import PackagingError
-from edgekit.packaging import BundleTerms, refuse_past, terms_of
-from edgekit_runtime.bundle import Promise, read_bundle
-from edgekit_runtime.engines import available
+from edgekit.packaging.assemble import BundleTerms, refuse_past, terms_of
+from edgekit_runtime.bundle.manifest import Promise
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.trust.store import seconds_of
 
 

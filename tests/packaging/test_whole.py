@@ -7,7 +7,7 @@ import os
 import pytest
 
 from edgekit.errors import OutputError
-from edgekit.packaging import write_whole
+from edgekit.packaging.writer import write_whole
 
 
 def test_a_file_is_made_with_its_folders_and_replaced_whole(tmp_path):

@@ -9,9 +9,10 @@ import pytest
 import tiny
 
 from edgekit.errors import PackagingError
-from edgekit.packaging import assemble, write_bundle
-from edgekit_runtime.bundle import Promise
-from edgekit_runtime.engines import available
+from edgekit.packaging.assemble import assemble
+from edgekit.packaging.writer import write_bundle
+from edgekit_runtime.bundle.manifest import Promise
+from edgekit_runtime.engines.registry import available
 
 pytestmark = pytest.mark.skipif("litert" not in available(), reason="needs LiteRT")
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from edgekit_profiles import AnchorError, EstimateEvidence, estimate, load, mobilenet_v1
+from edgekit_profiles import AnchorError, EstimateEvidence, load, mobilenet_v1
 from edgekit_profiles.anchors import anchors_for, parse_anchor_file, read_anchor_file
+from edgekit_profiles.estimate import estimate
 
 PI4, PI5 = load("raspberry-pi-4"), load("raspberry-pi-5")
 

@@ -19,13 +19,13 @@ from edgekit_profiles import (
     Profile,
     Workload,
     caution,
-    estimate,
     layer_terms,
     load,
     measured_estimate,
     mobilenet_v1,
 )
 from edgekit_profiles.anchors import ANCHOR_MODEL
+from edgekit_profiles.estimate import estimate
 from edgekit_profiles.workload import CoreModel, constants, op_terms, predict
 
 PI4, PI5 = load("raspberry-pi-4"), load("raspberry-pi-5")

@@ -34,8 +34,9 @@ def released() -> dict[str, bytes]:
     """What the present writer makes."""
     import tiny
 
-    from edgekit.packaging import BundleArtifact, BundleTerms, SigningKey, assemble
-    from edgekit_runtime.bundle import Promise
+    from edgekit.packaging.assemble import BundleArtifact, BundleTerms, assemble
+    from edgekit.packaging.signing import SigningKey
+    from edgekit_runtime.bundle.manifest import Promise
     from edgekit_runtime.bundle.secrets import Secret
 
     terms = BundleTerms("Apache-2.0", 3, "2026-01-01T00:00:00Z", "2036-01-01T00:00:00Z", ("raspberry-pi-4",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgekit.report import html
+from edgekit.report.html import html
 from edgekit.report.view import group_variants
 
 FIDELITY: Any = {

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reported import FIDELITY, report
 
-from edgekit.report import html, words
+from edgekit.report import words
 from edgekit.report.decision import FEWEST, VOID, Evidence, decide, evidence_of, sentences_of
+from edgekit.report.html import html
 
 GOOD = Evidence("tflite-int8", items=500, loss=0.002, interval=(-0.004, 0.008), limit=0.01)
 

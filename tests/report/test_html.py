@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from reported import ESTIMATE, FIDELITY, report
 
-from edgekit.report import html
+from edgekit.report.html import html
 from edgekit.report.words import brief, percent, points, size
 
 

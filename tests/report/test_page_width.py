@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from reported import ESTIMATE, FIDELITY, report
 
-from edgekit.report import html
 from edgekit.report.compress import page
+from edgekit.report.html import html
 
 OUTSIDE = """
 const edge = document.documentElement.clientWidth;

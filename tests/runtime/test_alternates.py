@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit.packaging import BundleArtifact
+from edgekit.packaging.assemble import BundleArtifact
 from edgekit_runtime import open_bundle
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.contract import Adapter
-from edgekit_runtime.engines import ENGINES, available
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.engines.registry import ENGINES, available
 
 TFLITE = min((name for name in available() if "tflite" in ENGINES[name].formats), default="")
 pytestmark = pytest.mark.skipif(

@@ -12,7 +12,7 @@ from parts import leave_out, missing
 
 from edgekit_runtime import board, open_bundle
 from edgekit_runtime.children import environment
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.whole_file import write_cache
 
 

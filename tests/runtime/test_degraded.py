@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit.packaging import BundleArtifact, assemble, write_bundle
+from edgekit.packaging.assemble import BundleArtifact, assemble
+from edgekit.packaging.writer import write_bundle
 from edgekit_runtime import BudgetExceeded, CacheOptions, ModelLimits, open_bundle
 from edgekit_runtime.budget import SURE
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import available
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import BundleError, SelfTestError
 from edgekit_runtime.install.prove import prove
 from edgekit_runtime.tuning.candidates import TuningOptions, candidates

@@ -10,8 +10,8 @@ import pytest
 import spots
 
 from edgekit_runtime import Frame, open_bundle
-from edgekit_runtime.bundle import read_bundle
 from edgekit_runtime.bundle.checks import parse_manifest
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.errors import BundleError, ContractError
 from edgekit_runtime.strict_json import canonical_bytes
 

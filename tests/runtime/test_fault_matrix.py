@@ -16,7 +16,7 @@ from fault_proxy import FAULTS, FaultProxy
 from heated import heat, wait_for
 
 from edgekit_runtime import BudgetExceeded, open_bundle
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import available
 
 served = pytest.importorskip("served")
 

@@ -14,7 +14,7 @@ import pytest
 import tiny
 
 from edgekit_runtime import CacheOptions, EdgekitError, ModelLimits, QueueFull, open_bundle
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import BundleError, ClosedError, EngineError, EngineHung, ForkedError, InputError
 from edgekit_runtime.request import Request
 

@@ -17,7 +17,7 @@ import tiny
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.errors import EdgekitError, ForkedError
-from edgekit_runtime.metrics import serve_metrics
+from edgekit_runtime.metrics.page import serve_metrics
 from edgekit_runtime.threads import ForkGuard, fork_safe_future, orphan
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

@@ -7,7 +7,8 @@ import io
 import numpy as np
 import pytest
 
-from edgekit_runtime.contract import Contract, Geometry, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.contract.geometry import Geometry
+from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.errors import InputError
 from edgekit_runtime.intake import Intake, own
 from edgekit_runtime.tensors import Quantization, TensorSpec

@@ -10,8 +10,8 @@ import pytest
 import tiny
 
 from edgekit_runtime import BudgetExceeded, CacheOptions, ModelLimits, QueueFull, open_bundle
-from edgekit_runtime.cache import identify
-from edgekit_runtime.engines import available
+from edgekit_runtime.cache.identity import identify
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import ClosedError
 from edgekit_runtime.request import Request
 

@@ -14,7 +14,7 @@ import tiny
 from PIL import Image
 
 from edgekit_runtime import BudgetExceeded, CacheOptions, open_bundle
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import BundleError, ClosedError, InputError
 from edgekit_runtime.request import Request
 

@@ -22,8 +22,8 @@ from tiny_host import TinyHost
 
 from edgekit_runtime import BudgetExceeded, CacheOptions, QueueFull, comparison, open_bundle
 from edgekit_runtime.breaker import Breaker
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import available
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import available
 
 served = pytest.importorskip("served")
 LONG = 30

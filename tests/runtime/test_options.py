@@ -12,10 +12,9 @@ import tiny
 
 from edgekit_runtime import CacheOptions, ModelLimits, OptionError, TelemetryOptions, open_bundle
 from edgekit_runtime.budget import PRESETS_MS, Use
-from edgekit_runtime.engines import ENGINES, available
-from edgekit_runtime.engines.registry import ANY_GPU
+from edgekit_runtime.engines.registry import ANY_GPU, ENGINES, available
 from edgekit_runtime.memory import MemoryBudget
-from edgekit_runtime.metrics import serve_metrics
+from edgekit_runtime.metrics.page import serve_metrics
 from edgekit_runtime.options import EngineName
 
 HUGE = 10**400

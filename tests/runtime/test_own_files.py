@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.cache import MISS, DiskCache, KeptForm
-from edgekit_runtime.engines import EngineInfo, available, built
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.cache.disk import DiskCache
+from edgekit_runtime.cache.kept import KeptForm
+from edgekit_runtime.cache.memory import MISS
+from edgekit_runtime.engines import built
+from edgekit_runtime.engines.registry import EngineInfo, available
 from edgekit_runtime.errors import CacheFileError, TelemetryError
 from edgekit_runtime.sealed import SEAL_BYTES, write_sealed
 from edgekit_runtime.selftest.opening import keep, passed_before, verdict_file
 from edgekit_runtime.strict_modes import read_own
 from edgekit_runtime.telemetry.spool import Spool
-from edgekit_runtime.tuning import TuningOptions
-from edgekit_runtime.tuning.candidates import CandidateTrial, TuningVerdict, read, store
+from edgekit_runtime.tuning.candidates import CandidateTrial, TuningOptions, TuningVerdict, read, store
 from edgekit_runtime.tuning.tune import offered_candidates
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")

@@ -10,7 +10,7 @@ import tiny
 
 import edgekit_runtime
 from edgekit_runtime import open_bundle
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import available
 
 RUNTIME = Path(edgekit_runtime.__file__).parent
 GENERATED = "<string>"

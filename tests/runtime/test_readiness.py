@@ -12,17 +12,18 @@ import pytest
 import tiny
 from native import compiled
 
-from edgekit.packaging import BundleArtifact
+from edgekit.packaging.assemble import BundleArtifact
 from edgekit_runtime import readiness
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.contract import Adapter, Finisher
-from edgekit_runtime.engines import ENGINES, available
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.contract.adapt import Adapter, Finisher
+from edgekit_runtime.engines.registry import ENGINES, available
 from edgekit_runtime.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
 from edgekit_runtime.install.prove_child import run_trial
 from edgekit_runtime.jobs import bundle_job
 from edgekit_runtime.memory import MemoryBudget
 from edgekit_runtime.readiness import PROCESS_MB, Preparation, prepare
-from edgekit_runtime.tuning import Tuner, TuningOptions
+from edgekit_runtime.tuning.candidates import TuningOptions
+from edgekit_runtime.tuning.tune import Tuner
 from edgekit_runtime.warming import batches_offered
 
 INSTALLED = sorted(available())

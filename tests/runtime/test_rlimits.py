@@ -73,7 +73,7 @@ COMPUTED = """
 import sys
 from pathlib import Path
 import numpy as np
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.errors import EngineError
 data = Path(sys.argv[1]).read_bytes()
 limit_this_process(len(data))
@@ -90,7 +90,7 @@ def test_a_shape_that_only_a_run_finds_out_takes_an_error_and_not_the_machine(tm
     """A file of 300 bytes in which nothing declares the 4 GiB that two of its constants multiply to."""
     onnx = pytest.importorskip("onnx", reason="comes with the extra 'dev'")
     pytest.importorskip("onnxruntime", reason="comes with the extra 'onnx'")
-    from edgekit_runtime.modelfile import check_model
+    from edgekit_runtime.modelfile.check import check_model
 
     make = onnx.helper
     nodes = [

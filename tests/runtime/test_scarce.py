@@ -12,7 +12,7 @@ import tiny
 
 from edgekit_runtime import CacheOptions, open_bundle
 from edgekit_runtime.children import environment
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import EngineError, MemoryExceeded
 from edgekit_runtime.memory import scarce
 

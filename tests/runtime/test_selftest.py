@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit.packaging import assemble, write_bundle
+from edgekit.packaging.assemble import assemble
+from edgekit.packaging.writer import write_bundle
 from edgekit_runtime import open_bundle
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import available, load_engine
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import available, load_engine
 from edgekit_runtime.errors import SelfTestError
 from edgekit_runtime.sealed import SEAL_BYTES
-from edgekit_runtime.selftest import first_open, replay
+from edgekit_runtime.selftest.opening import first_open
+from edgekit_runtime.selftest.replaying import replay
 
 ENGINE = min(available())
 RECIPE = tiny.RECIPE_OF_ENGINE[ENGINE]

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from edgekit.errors import PackagingError
-from edgekit.packaging import assemble, write_bundle
-from edgekit_runtime.bundle import parse_manifest, read_bundle
+from edgekit.packaging.assemble import assemble
+from edgekit.packaging.writer import write_bundle
+from edgekit_runtime.bundle.checks import parse_manifest
 from edgekit_runtime.bundle.codec import to_json
-from edgekit_runtime.contract import CarriedState
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.contract.spec import CarriedState
+from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.errors import BundleError, SelfTestError
-from edgekit_runtime.selftest import first_open, replay
+from edgekit_runtime.selftest.opening import first_open
+from edgekit_runtime.selftest.replaying import replay
 
 KIND = pytest.mark.parametrize("kind", memory.HERE)
 

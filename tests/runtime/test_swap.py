@@ -12,8 +12,8 @@ import pytest
 import tiny
 
 from edgekit_runtime import ModelLimits, open_bundle
-from edgekit_runtime.bundle import Target
-from edgekit_runtime.engines import available
+from edgekit_runtime.bundle.manifest import Target
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import BundleError, ClosedError, ContractError
 from edgekit_runtime.memory import MemoryBudget
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 import tiny
 
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import MemoryExceeded
 from edgekit_runtime.threads import begin, is_exiting
 

@@ -13,7 +13,7 @@ import tiny
 from parts import missing
 from shipping.shelf import Shelf
 
-from edgekit.shipping import PackageRequest, PackageResult, pack
+from edgekit.shipping.package import PackageRequest, PackageResult, pack
 from edgekit_profiles import Profile, load
 
 REAL_ENGINE = "tflite-runtime" if sys.version_info[:2] == (3, 11) else "litert"

@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sshd import Sshd
 
-from edgekit.shipping import Address, RemoteBoard, SshConnection, SshError, probe
 from edgekit.shipping.answers import probe_files, probe_words
+from edgekit.shipping.errors import SshError
 from edgekit.shipping.push import missing_files
-from edgekit.shipping.ssh import profile_for
+from edgekit.shipping.ssh import Address, RemoteBoard, SshConnection, probe, profile_for
 from edgekit_profiles import open_catalogue
 
 pytestmark = pytest.mark.network

@@ -12,8 +12,8 @@ import pytest
 from scripted import Scripted
 
 from edgekit.errors import OutputError
-from edgekit.shipping import WheelDownloadError
 from edgekit.shipping.download import fetch
+from edgekit.shipping.errors import WheelDownloadError
 from edgekit.shipping.resolve import RemoteWheel
 
 DATA = bytes(range(256)) * 5000

@@ -17,8 +17,8 @@ from edgekit.errors import OutputError
 from edgekit.shipping.files import export_files
 from edgekit_converters.targets.artifact import Artifact, Recipe
 from edgekit_runtime import open_bundle
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.contract import Contract, InputContract, OutputContract
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.tensors import TensorSpec
 

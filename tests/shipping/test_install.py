@@ -15,9 +15,10 @@ import tiny
 from shipping.conftest import REAL_ENGINE
 from shipping.test_package import files
 
-from edgekit.packaging import SigningKey, assemble, write_bundle
-from edgekit.packaging.assemble import BundleTerms
-from edgekit.shipping import PackageRequest, PackageResult, pack
+from edgekit.packaging.assemble import BundleTerms, assemble
+from edgekit.packaging.signing import SigningKey
+from edgekit.packaging.writer import write_bundle
+from edgekit.shipping.package import PackageRequest, PackageResult, pack
 from edgekit_profiles import Profile
 
 pytestmark = pytest.mark.network

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from edgekit.errors import OutputError
-from edgekit.shipping import PackageRequest, ShippingError, pack
+from edgekit.shipping.errors import ShippingError
 from edgekit.shipping.folder import draft, put
+from edgekit.shipping.package import PackageRequest, pack
 from edgekit_profiles import load
 
 PI_4 = load("raspberry-pi-4")

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import tiny
 
-from edgekit.shipping import NoWheelError
+from edgekit.shipping.errors import NoWheelError
 from edgekit.shipping.plan import package_name, plan_deploy
 from edgekit_profiles import load
-from edgekit_runtime.bundle import Target, read_bundle
+from edgekit_runtime.bundle.manifest import Target
+from edgekit_runtime.bundle.reader import read_bundle
 
 PI_4 = load("raspberry-pi-4")
 

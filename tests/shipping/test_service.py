@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgekit.shipping import ShippingError
+from edgekit.shipping.errors import ShippingError
 from edgekit.shipping.plan import unit, user_name
 
 COMMANDS = {

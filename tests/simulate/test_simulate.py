@@ -10,20 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from edgekit.cli.main import cli
-from edgekit.simulate import (
-    POLICIES,
-    RECOVERIES,
-    SCENARIOS,
-    SWEEPS,
-    Scenario,
-    bound,
-    compare,
-    draw,
-    play,
-    recovery,
-    sweep_scenarios,
-)
-from edgekit.simulate.policies import _most_in_time
+from edgekit.simulate.compare import RECOVERIES, SWEEPS, compare, recovery, sweep_scenarios
+from edgekit.simulate.policies import POLICIES, _most_in_time, bound, play
+from edgekit.simulate.traces import SCENARIOS, Scenario, draw
 
 SHORT = 300
 CALM = Scenario(20.0, hot_s=0.0, bad_s=0.0, loss=0.0, straggle=0.0)

@@ -37,7 +37,7 @@ from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.model import SourceModel
 from edgekit_runtime.array_file import in_bytes
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.engines import Engine, EngineInfo
+from edgekit_runtime.engines.registry import Engine, EngineInfo
 from edgekit_runtime.stepping import Stepper
 
 __all__ = ["Sequences", "open_sequences", "random_sequences", "source_stepper", "split_sequences"]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError, SourceError
-from edgekit_converters.graph import Graph
+from edgekit_converters.graph.graph import Graph
 from edgekit_converters.targets.artifact import QuantizationPlan
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.strict_json import load_json

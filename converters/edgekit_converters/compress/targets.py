@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edgekit_converters.compress.network import Network
 from edgekit_converters.compress.simulation import Simulation
 from edgekit_converters.errors import CompressError
-from edgekit_converters.graph import open_graph
+from edgekit_converters.graph.graph import open_graph
 from edgekit_converters.targets.artifact import Artifact
 from edgekit_converters.targets.workspace import Workspace
 

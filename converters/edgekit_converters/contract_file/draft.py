@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from edgekit_converters.contract_file.describe import detect_scores
 from edgekit_converters.errors import ContractFileError, ConversionError
 from edgekit_converters.fidelity.kinds import FEW
-from edgekit_converters.graph import Layer, open_graph
+from edgekit_converters.graph.graph import Layer, open_graph
 from edgekit_converters.sources.model import SourceModel, toml_key, toml_text
 from edgekit_converters.sources.onnx_graph import random_inputs
 from edgekit_converters.sources.onnx_metadata import detection_head

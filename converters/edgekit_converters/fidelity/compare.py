@@ -32,10 +32,10 @@ from edgekit_converters.formats import onnx as onnx_file
 from edgekit_converters.formats import tflite
 from edgekit_converters.progress import Progress, silent, tick
 from edgekit_converters.targets.artifact import Artifact
-from edgekit_converters.workload import uncounted_operations
+from edgekit_converters.workload.counting import uncounted_operations
 from edgekit_runtime.contract.adapt import Finisher, top_score
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.engines import Engine, load_engine
+from edgekit_runtime.engines.registry import Engine, load_engine
 from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.telemetry.drift import BINS, count_score
 

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from edgekit_converters.calibration.ranges import ActivationHistogram
 from edgekit_converters.errors import CalibrationError
 from edgekit_converters.fidelity.statistics import decibels
-from edgekit_converters.graph import Graph, Grid, Layer, WatchedGraph
+from edgekit_converters.formats.grid import Grid
+from edgekit_converters.graph.graph import Graph, Layer, WatchedGraph
 from edgekit_converters.progress import Progress, silent
 
 __all__ = ["Feed", "LayerError", "LayerHistogram", "Pair", "layer_errors", "layer_histograms", "worst"]

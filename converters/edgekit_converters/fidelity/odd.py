@@ -29,7 +29,7 @@ from edgekit_runtime.children import python_module
 from edgekit_runtime.children import run as run_child
 from edgekit_runtime.contract.adapt import Adapter, Finisher
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.jobs import ChildOutcome, Run, Say, ask, serve
 from edgekit_runtime.tensors import TensorSpec

@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.detection import decision_noise
-from edgekit_converters.fidelity.explain import examine, explain
+from edgekit_converters.fidelity.explain.rules import examine, explain
 from edgekit_converters.fidelity.kinds import OFFSET, apart
 from edgekit_converters.fidelity.repair import BETTER, HeldOutCheck, RepairBench
 from edgekit_converters.fidelity.result import Fidelity
 from edgekit_converters.fidelity.sensitivity import Unit, island_units
-from edgekit_converters.graph import open_graph
+from edgekit_converters.graph.graph import open_graph
 from edgekit_converters.progress import tick
 from edgekit_converters.store import NO_STORE, StageStore, cached_json, key
 from edgekit_converters.targets.artifact import STATIC, Artifact, QuantizationPlan, RangeMethod, Recipe

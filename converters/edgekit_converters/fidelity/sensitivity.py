@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from edgekit_converters.graph import Layer
+from edgekit_converters.graph.graph import Layer
 
 __all__ = ["EDGE", "WEIGHT", "Unit", "by_benefit", "float_share", "island_units", "merge_units", "stretches"]
 

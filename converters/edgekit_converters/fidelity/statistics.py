@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.fidelity.kinds import SUM_TO_ONE, Kind, channel_axis, part_of
 from edgekit_converters.fidelity.result import FewLevels, OutputDrift, Share
-from edgekit_converters.graph import FEW_LEVELS
+from edgekit_converters.graph.graph import FEW_LEVELS
 
 __all__ = [
     "FLOOR_DB",

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.formats import AffineGrid
+from edgekit_converters.formats.grid import AffineGrid
 
 __all__ = [
     "DTYPES",

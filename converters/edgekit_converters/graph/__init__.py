@@ -10,35 +10,3 @@ One view for .tflite and .onnx.
 Rules: a float graph and what a quantizer made of it are aligned by tensor name; a value of a quantized tensor comes
 back dequantized; a graph is never changed in place.
 """
-
-from __future__ import annotations
-
-from edgekit_converters.graph.graph import (
-    FEW_LEVELS,
-    UNLIKE,
-    Graph,
-    Grid,
-    Join,
-    KernelWindow,
-    Kind,
-    Layer,
-    WatchedGraph,
-    head,
-    joins,
-    open_graph,
-)
-
-__all__ = [
-    "FEW_LEVELS",
-    "UNLIKE",
-    "Graph",
-    "Grid",
-    "Join",
-    "KernelWindow",
-    "Kind",
-    "Layer",
-    "WatchedGraph",
-    "head",
-    "joins",
-    "open_graph",
-]

@@ -20,8 +20,8 @@ from typing import Any, Literal, Protocol, cast
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.formats import Grid
-from edgekit_converters.workload import read_workload
+from edgekit_converters.formats.grid import Grid
+from edgekit_converters.workload.counting import read_workload
 
 __all__ = [
     "FEW_LEVELS",

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError, first_line
+from edgekit_converters.formats.grid import Grid
 from edgekit_converters.formats.onnx import (
     FLOATS,
     FoldedView,
@@ -35,7 +36,7 @@ from edgekit_converters.formats.onnx import (
     replace,
     value_names,
 )
-from edgekit_converters.graph.graph import Grid, KernelWindow, Layer, WatchedGraph, kinds, macs_by_tensor
+from edgekit_converters.graph.graph import KernelWindow, Layer, WatchedGraph, kinds, macs_by_tensor
 
 __all__ = ["OnnxGraph", "session", "unsigned_products"]
 

@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.formats.grid import Grid
 from edgekit_converters.formats.tflite import DTYPES, QUANTIZED, Operator, Tensor, overwrite, read, stored_values
 from edgekit_converters.formats.tflite_edit import split_buffers
-from edgekit_converters.graph.graph import Grid, KernelWindow, Layer, WatchedGraph, kinds, macs_by_tensor
+from edgekit_converters.graph.graph import KernelWindow, Layer, WatchedGraph, kinds, macs_by_tensor
 
 __all__ = ["TfliteGraph"]
 

@@ -7,9 +7,3 @@ The same layers and shapes, other constants, less lost in 8 bits.
 Rules: only constants change; a step works on layers, never on names or formats, so .tflite and .onnx gain alike; no
 step needs labels; a layer for which a step does no good keeps what it has.
 """
-
-from __future__ import annotations
-
-from edgekit_converters.refine.apply import Feeds, apply, restore_layers
-
-__all__ = ["Feeds", "apply", "restore_layers"]

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit_converters.calibration.statistics import Statistics
-from edgekit_converters.graph import Graph, Layer
+from edgekit_converters.graph.graph import Graph, Layer
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.refine.matrix import Matrix, as_matrix
 from edgekit_converters.targets.artifact import Step

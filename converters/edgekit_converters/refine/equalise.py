@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.graph import Graph, Layer
+from edgekit_converters.graph.graph import Graph, Layer
 from edgekit_converters.refine.matrix import as_matrix
 
 __all__ = ["equalise_channels"]

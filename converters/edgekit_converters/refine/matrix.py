@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.graph import Graph, KernelWindow, Layer
+from edgekit_converters.graph.graph import Graph, KernelWindow, Layer
 
 __all__ = ["Matrix", "as_matrix"]
 

@@ -9,27 +9,3 @@ Rules: the suffix names the format and the file's first bytes must agree; code t
 pickles) is refused unless the file is trusted; only the batch axis may be free, and --shape pins the others; weights
 are finite.
 """
-
-from __future__ import annotations
-
-from edgekit_converters.sources.load import FORMATS, LOADERS, load
-from edgekit_converters.sources.model import (
-    LoadOptions,
-    Note,
-    SourceModel,
-    State,
-    parse_constant,
-    parse_shape,
-)
-
-__all__ = [
-    "FORMATS",
-    "LOADERS",
-    "LoadOptions",
-    "Note",
-    "SourceModel",
-    "State",
-    "load",
-    "parse_constant",
-    "parse_shape",
-]

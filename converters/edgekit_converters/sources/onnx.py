@@ -26,7 +26,7 @@ from edgekit_converters.sources.onnx_graph import finish_onnx
 from edgekit_converters.sources.onnx_metadata import read_metadata, stated_contract
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.sources.shapes import check_inputs, image_layout, measured_outputs, unique_names
-from edgekit_runtime.engines import Engine, load_engine
+from edgekit_runtime.engines.registry import Engine, load_engine
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
 

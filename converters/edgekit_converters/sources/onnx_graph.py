@@ -182,7 +182,7 @@ def answers(data: bytes, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
 
     Raises EngineError when ONNX Runtime refuses the graph.
     """
-    from edgekit_runtime.engines import load_engine
+    from edgekit_runtime.engines.registry import load_engine
 
     with load_engine("onnx", data, engine="onnxruntime") as engine:
         if all(spec.shape[0] == -1 for spec in (*engine.inputs, *engine.outputs)):
@@ -259,7 +259,7 @@ def check_suppression(model: Any, inputs: Sequence[TensorSpec], where: str, comm
 
     It is made to keep one box of a class, then several: what pads its result to a fixed size has that either way.
     """
-    from edgekit_runtime.engines import load_engine
+    from edgekit_runtime.engines.registry import load_engine
 
     zeros = [np.zeros((1, *spec.shape[1:]), spec.dtype) for spec in inputs]
     shapes: dict[str, tuple[int, ...]] = {}

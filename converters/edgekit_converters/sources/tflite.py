@@ -39,8 +39,9 @@ from edgekit_converters.sources.shapes import (
     pin,
     unique_names,
 )
-from edgekit_runtime.contract.adapt import dequantize, quantize
-from edgekit_runtime.engines import Engine, load_engine
+from edgekit_runtime.contract.adapt import dequantize
+from edgekit_runtime.contract.pixels import quantize
+from edgekit_runtime.engines.registry import Engine, load_engine
 from edgekit_runtime.errors import EngineError, MissingExtraError
 from edgekit_runtime.modelfile.check import DELEGATED, delegated_operators
 from edgekit_runtime.tensors import TensorSpec

@@ -7,32 +7,3 @@ Rules: a recipe is data, and its name says format, precision and form; calibrati
 time; the artifact is loaded into the engine that boards run before it is handed out, and its tensors carry the
 contract's names; the same inputs give the same bytes.
 """
-
-from __future__ import annotations
-
-from edgekit_converters.targets.artifact import (
-    RECIPES,
-    Artifact,
-    QuantizationPlan,
-    Recipe,
-    Samples,
-    default_recipes,
-    per_tensor,
-    recipe,
-    with_islands,
-)
-from edgekit_converters.targets.workspace import Workspace, convert
-
-__all__ = [
-    "RECIPES",
-    "Artifact",
-    "QuantizationPlan",
-    "Recipe",
-    "Samples",
-    "Workspace",
-    "convert",
-    "default_recipes",
-    "per_tensor",
-    "recipe",
-    "with_islands",
-]

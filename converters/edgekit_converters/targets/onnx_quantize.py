@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.errors import ConversionError, first_line
-from edgekit_converters.formats import come_from_float16, fits_float16
+from edgekit_converters.formats.grid import come_from_float16, fits_float16
 from edgekit_converters.formats.onnx import (
     GraphView,
     array,
@@ -41,7 +41,7 @@ from edgekit_converters.formats.onnx import (
     subgraphs,
     value_names,
 )
-from edgekit_converters.graph import joins, open_graph
+from edgekit_converters.graph.graph import joins, open_graph
 from edgekit_converters.sources.onnx_graph import order
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, Recipe
@@ -56,7 +56,7 @@ def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: 
 
     Raises ConversionError when nothing can be quantized.
     """
-    from edgekit_runtime.engines import load_engine
+    from edgekit_runtime.engines.registry import load_engine
 
     parsed = parse(model.data)
     if recipe.precision == "float32" and not come_from_float16(map(array, _floats(parsed))):

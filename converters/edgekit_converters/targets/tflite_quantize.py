@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.formats import come_from_float16, fits_float16, tflite
+from edgekit_converters.formats import tflite
 from edgekit_converters.formats import tflite_edit as tfl
+from edgekit_converters.formats.grid import come_from_float16, fits_float16
 from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, Recipe
-from edgekit_converters.workload import read_workload, uncounted_operations
+from edgekit_converters.workload.counting import read_workload, uncounted_operations
 
 __all__ = ["check_possible", "dynamic", "float16", "make", "per_tensor_dense"]
 

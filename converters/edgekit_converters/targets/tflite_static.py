@@ -35,7 +35,7 @@ import numpy as np
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite_edit as tfl
-from edgekit_converters.graph import FEW_LEVELS, joins, open_graph
+from edgekit_converters.graph.graph import FEW_LEVELS, joins, open_graph
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.targets.artifact import QuantizationPlan, Recipe
 

@@ -27,7 +27,7 @@ from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.sources.torch import TorchSource, flatten_outputs
 from edgekit_converters.targets.artifact import transposed_pixels
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 
 __all__ = ["TOOLS", "LitertNetwork", "available", "network"]
 

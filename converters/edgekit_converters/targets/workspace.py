@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from edgekit_converters.calibration.observe import ObserveOptions, observe
 from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.graph import Graph, open_graph
+from edgekit_converters.graph.graph import Graph, open_graph
 from edgekit_converters.progress import Progress, silent, tick
 from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.isolated import IsolatedSource
@@ -53,7 +53,7 @@ from edgekit_converters.targets.artifact import (
     transposed_shape,
 )
 from edgekit_runtime.bundle.codec import to_json
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import Layout, TensorSpec
 
@@ -260,7 +260,7 @@ class Workspace:
     def _with_islands(self, format: str, plan: QuantizationPlan) -> QuantizerInput:  # noqa: A002
         """The refined weights, but layers that stay in float keep their own.
         The refined ones were changed for 8 bits."""
-        from edgekit_converters.refine import restore_layers
+        from edgekit_converters.refine.apply import restore_layers
 
         ground = self.ground(format, plan.steps)
         if not plan.float_layers or not {"round", "bias"} & {*plan.steps}:
@@ -270,7 +270,7 @@ class Workspace:
         return replace(ground, model=replace(ground.model, data=data))
 
     def _refined(self, format: str, steps: tuple[Step, ...]) -> QuantizerInput:  # noqa: A002
-        from edgekit_converters.refine import apply
+        from edgekit_converters.refine.apply import apply
 
         first = self.ground(format)
         name = key("refined", format, list(steps), *self._keys)
@@ -343,7 +343,7 @@ def pack_artifact(source: SourceModel, recipe: Recipe) -> Artifact:
 
     Raises ConversionError for other sources.
     """
-    from edgekit_converters.workload import quantized_fraction
+    from edgekit_converters.workload.counting import quantized_fraction
 
     if not isinstance(source, FinishedTflite):
         raise ConversionError(
@@ -370,7 +370,7 @@ def describe_artifact(
 
     Raises ConversionError where the result does not load, or contradicts the source.
     """
-    from edgekit_converters.workload import quantized_fraction
+    from edgekit_converters.workload.counting import quantized_fraction
 
     where = f"{source.path.name}, {recipe.name}"
     try:

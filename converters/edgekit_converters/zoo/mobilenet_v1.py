@@ -271,7 +271,7 @@ def write_tflite(layers: Sequence[MobilenetLayer], int8: bool) -> bytes:
     Raises MissingExtraError without LiteRT.
     """
     try:
-        from edgekit_converters.formats.tflite_edit import schema
+        from edgekit_converters.formats.tflite import schema
 
         graph = _TfliteGraph(schema(), int8)
     except ImportError as error:

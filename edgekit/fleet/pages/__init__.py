@@ -2,7 +2,3 @@
 
 Import `edgekit.fleet.pages.app` to serve them: it needs the `fleet` extra.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -31,7 +31,7 @@ from edgekit.fleet.pages.numbers import whole_number
 from edgekit.fleet.pages.show import conditions, shown
 from edgekit.fleet.rollout_tables import RolloutTables
 from edgekit.fleet.store import GROUPS, STATES, FleetDevice, GroupBy, Resolution, Rollup, Store
-from edgekit_runtime.telemetry import DEVICE_ID
+from edgekit_runtime.telemetry.window import DEVICE_ID
 
 __all__ = ["FleetApi"]
 

@@ -52,8 +52,8 @@ from edgekit.fleet.pages.show import FILTERS, TABLES, WORDS, lag_s, shown, shown
 from edgekit.fleet.rollout_tables import RolloutTables
 from edgekit.fleet.store import GROUPS, STATES, Event, FleetDevice, Query, Resolution, Store, Totals
 from edgekit_runtime.errors import MissingExtraError
-from edgekit_runtime.metrics import CONTENT_TYPE
-from edgekit_runtime.telemetry import DEVICE_ID
+from edgekit_runtime.metrics.page import CONTENT_TYPE
+from edgekit_runtime.telemetry.window import DEVICE_ID
 
 __all__ = ["Facts", "make_app"]
 

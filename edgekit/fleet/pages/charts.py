@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from edgekit.fleet.store import Event, FleetDevice, Rollup, quantiles
-from edgekit_runtime.telemetry import Histogram
+from edgekit_runtime.telemetry.histogram import Histogram
 
 __all__ = ["VersionSummary", "compare", "device_series", "mean_ms", "model_series"]
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from edgekit.fleet.pages.charts import mean_ms
 from edgekit.fleet.pages.show import lag_s
 from edgekit.fleet.store import STATES, Rollup, Store
-from edgekit_runtime.metrics import family_text, histogram_text
+from edgekit_runtime.metrics.page import family_text, histogram_text
 
 __all__ = ["COUNTERS", "FleetMetrics"]
 

@@ -44,9 +44,11 @@ from edgekit_runtime.install.installing import InstallOptions, install
 from edgekit_runtime.install.layout import Root, is_root
 from edgekit_runtime.install.reading import store_of
 from edgekit_runtime.install.standing import activate, rollback, status
-from edgekit_runtime.telemetry import ROOT, Broker, Handlers, Link, device_id
+from edgekit_runtime.telemetry.link import Broker, Handlers, Link
+from edgekit_runtime.telemetry.reporter import ROOT
+from edgekit_runtime.telemetry.window import device_id
 from edgekit_runtime.threads import begin
-from edgekit_runtime.trust import TrustStore
+from edgekit_runtime.trust.store import TrustStore
 
 __all__ = ["Agent", "AgentOptions"]
 

@@ -7,20 +7,3 @@
 `batcher` is what callers use. `request` ends every request once, `queue` decides who waits and what runs next, `worker`
 runs it, one thread at a time, and `costs` has the measured times and what follows from them.
 """
-
-from __future__ import annotations
-
-from edgekit_runtime.batching.batcher import Batcher, BatchStats
-from edgekit_runtime.batching.costs import Costs, Mode, best_of, hand_off_s, learn
-from edgekit_runtime.batching.request import BatchResult
-
-__all__ = [
-    "BatchResult",
-    "BatchStats",
-    "Batcher",
-    "Costs",
-    "Mode",
-    "best_of",
-    "hand_off_s",
-    "learn",
-]

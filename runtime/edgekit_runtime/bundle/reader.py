@@ -37,7 +37,8 @@ from edgekit_runtime.bundle.header import (
 from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
 from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, GoldenExample, Manifest
 from edgekit_runtime.errors import BundleError, EdgekitError, IntegrityError, SecretError
-from edgekit_runtime.trust import UNCHECKED, Trust, TrustDecision, TrustPolicy, find_trust, load_trust
+from edgekit_runtime.trust.finding import Trust, find_trust, load_trust
+from edgekit_runtime.trust.policy import UNCHECKED, TrustDecision, TrustPolicy
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.secrets import Secret, SecretArgument

@@ -34,7 +34,7 @@ from edgekit_runtime.bundle.cipher import KEY_BYTES, key_id
 from edgekit_runtime.children import leave_no_core
 from edgekit_runtime.errors import SecretError
 from edgekit_runtime.strict_modes import first_unsafe
-from edgekit_runtime.trust import config_dir
+from edgekit_runtime.trust.finding import config_dir
 
 if TYPE_CHECKING:
     from typing import NoReturn

@@ -43,11 +43,12 @@ from edgekit_runtime.install.prove import Proof, TrialOptions, prove
 from edgekit_runtime.install.reading import keep, read_locked, store_of, trust_files
 from edgekit_runtime.install.rules import BoardIdentity, InstallRules, name_of
 from edgekit_runtime.install.settling import adopt, apply, generation_of, is_whole, make_room, settle, stage, still_here
-from edgekit_runtime.modelfile import check_artifact
-from edgekit_runtime.trust import TrustPolicy, judge, seen_after
+from edgekit_runtime.modelfile.check import check_artifact
+from edgekit_runtime.trust.policy import TrustPolicy
+from edgekit_runtime.trust.store import judge, seen_after
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import Bundle
+    from edgekit_runtime.bundle.reader import Bundle
     from edgekit_runtime.bundle.secrets import SecretArgument
 
 __all__ = ["InstallOptions", "InstallResult", "install", "updated_slot"]

@@ -49,7 +49,7 @@ from edgekit_runtime.errors import InstallError
 from edgekit_runtime.install.disk import move_aside
 
 if TYPE_CHECKING:
-    from edgekit_runtime.trust import TrustStore
+    from edgekit_runtime.trust.store import TrustStore
 
 __all__ = [
     "FORMAT",

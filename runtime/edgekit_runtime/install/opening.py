@@ -41,10 +41,11 @@ from edgekit_runtime.install.reading import read_locked, store_of
 from edgekit_runtime.install.settling import settle
 from edgekit_runtime.install.trial import TrialStart, begin, terms_of
 from edgekit_runtime.install.watching import WatchedGeneration, give_up
-from edgekit_runtime.trust import Trust, TrustPolicy, load_trust
+from edgekit_runtime.trust.finding import Trust, load_trust
+from edgekit_runtime.trust.policy import TrustPolicy
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import Bundle
+    from edgekit_runtime.bundle.reader import Bundle
     from edgekit_runtime.bundle.secrets import SecretArgument
     from edgekit_runtime.opened import OpenedBundle
 

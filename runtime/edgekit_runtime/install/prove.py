@@ -25,7 +25,7 @@ from edgekit_runtime.install.trial import TrialCounts, judge, memory_promised, t
 from edgekit_runtime.jobs import Run, ask, bundle_job
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import Bundle
+    from edgekit_runtime.bundle.reader import Bundle
 
 __all__ = ["Proof", "TrialOptions", "prove"]
 

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from edgekit_runtime.board import cores, peak_mb
-from edgekit_runtime.bundle import Bundle
+from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.children import limit_this_process
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.jobs import Say, bundle_of, serve
@@ -57,7 +57,8 @@ def _opened(bundle: Bundle, recipe: str | None, engine: str | None, *, batching:
     from edgekit_runtime.opened import OpenedBundle
     from edgekit_runtime.options import CacheOptions, Options
     from edgekit_runtime.readiness import Preparation, prepare
-    from edgekit_runtime.tuning import Tuner, TuningOptions
+    from edgekit_runtime.tuning.candidates import TuningOptions
+    from edgekit_runtime.tuning.tune import Tuner
 
     def never(path: object) -> OpenedBundle:
         raise BundleError("nothing else is opened here", where=str(path))

@@ -31,10 +31,11 @@ from edgekit_runtime.errors import TrustError
 from edgekit_runtime.install.disk import make_folder, read_text, storage_errors, write_file
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease
-from edgekit_runtime.trust import TrustPolicy, TrustStore, find_trust, load_trust
-from edgekit_runtime.trust.finding import read_trusted, refuse_unsafe, store_in
+from edgekit_runtime.trust.finding import find_trust, load_trust, read_trusted, refuse_unsafe, store_in
+from edgekit_runtime.trust.policy import TrustPolicy
 from edgekit_runtime.trust.root import is_document
 from edgekit_runtime.trust.signature import keyid_of, parse_public_key, raw_key
+from edgekit_runtime.trust.store import TrustStore
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.secrets import SecretArgument

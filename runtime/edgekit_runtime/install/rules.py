@@ -24,7 +24,8 @@ from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
 from edgekit_runtime.bundle.manifest import Manifest
 from edgekit_runtime.bundle.reader import Opening
 from edgekit_runtime.errors import DownloadError, InstallError
-from edgekit_runtime.trust import TrustDecision, TrustPolicy, TrustStore
+from edgekit_runtime.trust.policy import TrustDecision, TrustPolicy
+from edgekit_runtime.trust.store import TrustStore
 
 if TYPE_CHECKING:
     from edgekit_runtime.install.journal import AcceptedSequence

@@ -70,7 +70,7 @@ from edgekit_runtime.install.lock import alone, in_use
 from edgekit_runtime.install.trial import failed_starts
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import Bundle
+    from edgekit_runtime.bundle.reader import Bundle
     from edgekit_runtime.install.journal import Attempt
 
 __all__ = [

@@ -36,7 +36,8 @@ from edgekit_runtime.install.lock import alone
 from edgekit_runtime.install.reading import read_locked, store_of
 from edgekit_runtime.install.settling import CollectionResult, apply, collect_and_report, settle
 from edgekit_runtime.install.trial import TrialCounts, failed_starts, read_counts
-from edgekit_runtime.trust import TrustPolicy, TrustStore
+from edgekit_runtime.trust.policy import TrustPolicy
+from edgekit_runtime.trust.store import TrustStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

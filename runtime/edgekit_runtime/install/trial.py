@@ -41,7 +41,7 @@ from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease, hold, in_use
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import Manifest
+    from edgekit_runtime.bundle.manifest import Manifest
 
 __all__ = [
     "LATE_SHARE",

@@ -41,8 +41,8 @@ from edgekit_runtime.install.trial import (
 from edgekit_runtime.threads import begin
 
 if TYPE_CHECKING:
-    from edgekit_runtime.metrics import ModelMetrics
-    from edgekit_runtime.trust import TrustDecision
+    from edgekit_runtime.metrics.page import ModelMetrics
+    from edgekit_runtime.trust.policy import TrustDecision
     from edgekit_runtime.watchdog import Health
 
 __all__ = ["TrialWatch", "WatchedGeneration", "give_up"]

@@ -7,9 +7,3 @@ Interpreters take their files' word for offsets, indices and sizes; a file that 
 its memory. Here the whole structure is walked first, in plain Python: nothing is run, nothing is loaded, no file is
 opened.
 """
-
-from __future__ import annotations
-
-from edgekit_runtime.modelfile.check import MAX_TENSOR_BYTES, ModelFacts, check_artifact, check_model
-
-__all__ = ["MAX_TENSOR_BYTES", "ModelFacts", "check_artifact", "check_model"]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from edgekit_runtime.errors import ModelFileError
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import ArtifactEntry, Bundle
+    from edgekit_runtime.bundle.manifest import ArtifactEntry
+    from edgekit_runtime.bundle.reader import Bundle
 
 __all__ = [
     "DELEGATED",

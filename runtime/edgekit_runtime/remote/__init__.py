@@ -4,7 +4,3 @@ The Open Inference Protocol's wire format, a client for it, and a breaker.
 The client is not imported with this package: `from edgekit_runtime.remote.client import HostClient` brings http.client,
 which a device without hosts never pays for.
 """
-
-from __future__ import annotations
-
-__all__ = []

@@ -34,11 +34,11 @@ from edgekit_runtime.errors import ClosedError, HostError
 from edgekit_runtime.remote.record import HostRecord, Step
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import Manifest
+    from edgekit_runtime.bundle.manifest import Manifest
     from edgekit_runtime.options import Host
     from edgekit_runtime.remote.client import HostAnswer
     from edgekit_runtime.remote.model import RemoteModel
-    from edgekit_runtime.selftest import ReplayExample
+    from edgekit_runtime.selftest.replaying import ReplayExample
 
 __all__ = ["CONNECTIONS", "Hosts"]
 

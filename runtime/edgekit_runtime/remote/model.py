@@ -38,11 +38,11 @@ from edgekit_runtime.options import Host
 from edgekit_runtime.remote.client import HostAnswer, HostClient, HostMetadata, ModelIdentity, TensorInfo
 from edgekit_runtime.remote.credentials import tls_context, token_reader
 from edgekit_runtime.remote.datatypes import DATATYPES
-from edgekit_runtime.selftest import ReplayExample, differs
+from edgekit_runtime.selftest.replaying import ReplayExample, differs
 from edgekit_runtime.tensors import Layout, TensorSpec
 
 if TYPE_CHECKING:
-    from edgekit_runtime.bundle import Manifest
+    from edgekit_runtime.bundle.manifest import Manifest
     from edgekit_runtime.contract.spec import InputContract, OutputContract
 
 __all__ = ["RemoteModel"]

@@ -14,11 +14,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit_runtime.children import limit_this_process
-from edgekit_runtime.engines import Engine, EngineSetup, load_with
 from edgekit_runtime.engines.recording import RecordingEngine
-from edgekit_runtime.engines.registry import on_gpu
+from edgekit_runtime.engines.registry import Engine, EngineSetup, load_with, on_gpu
 from edgekit_runtime.jobs import Say, bundle_of, serve
-from edgekit_runtime.modelfile import check_artifact
+from edgekit_runtime.modelfile.check import check_artifact
 from edgekit_runtime.selftest.replaying import replay
 
 __all__ = ["work"]

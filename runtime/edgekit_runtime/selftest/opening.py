@@ -20,13 +20,13 @@ import json
 from pathlib import Path
 
 from edgekit_runtime.board import fingerprint, state_dir
-from edgekit_runtime.bundle import ArtifactEntry, Bundle
 from edgekit_runtime.bundle.codec import json_text, read_json
+from edgekit_runtime.bundle.manifest import ArtifactEntry
+from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.children import may_start, python_module
 from edgekit_runtime.children import run as run_child
-from edgekit_runtime.engines import EngineInfo
 from edgekit_runtime.engines.built import BUILD_S
-from edgekit_runtime.engines.registry import on_gpu
+from edgekit_runtime.engines.registry import EngineInfo, on_gpu
 from edgekit_runtime.errors import BundleError, EngineError, ModelFileError, SelfTestError
 from edgekit_runtime.jobs import Run, ask, bundle_job
 from edgekit_runtime.sealed import read_sealed, write_sealed

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.bundle import ArtifactEntry, Bundle, GoldenOutputs
+from edgekit_runtime.bundle.manifest import ArtifactEntry, GoldenOutputs
+from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.contract.adapt import Adapter, Finisher, dequantize
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.engines import Engine, EngineInfo
+from edgekit_runtime.engines.registry import Engine, EngineInfo
 from edgekit_runtime.errors import SelfTestError
 from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.tensors import TensorSpec

@@ -16,9 +16,3 @@ Rules:
 - no cache, no batching, no single flight, no host: the same frame has another answer the next time;
 - closing fails what waits with ClosedError, lets the running frame end, and frees the session's engine.
 """
-
-from __future__ import annotations
-
-from edgekit_runtime.session.session import MOST_SESSIONS, Session, SessionParts, Sessions, TimedRun, needs_session
-
-__all__ = ["MOST_SESSIONS", "Session", "SessionParts", "Sessions", "TimedRun", "needs_session"]

@@ -26,10 +26,10 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from edgekit_runtime.answer import Answer
-from edgekit_runtime.bundle import ArtifactEntry
+from edgekit_runtime.bundle.manifest import ArtifactEntry
 from edgekit_runtime.contract.adapt import Carry, Finisher, adapters
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.engines import Engine
+from edgekit_runtime.engines.registry import Engine
 from edgekit_runtime.errors import ClosedError, EdgekitError, InputError, SessionError
 from edgekit_runtime.intake import Intake, own
 from edgekit_runtime.request import checked_budget

@@ -32,10 +32,9 @@ from typing import Any, Literal
 
 from edgekit_runtime.board import Cpu
 from edgekit_runtime.board import cpu as this_cpu
-from edgekit_runtime.bundle import Manifest
 from edgekit_runtime.bundle.codec import json_text, read_json
-from edgekit_runtime.engines import ENGINES, EngineSetup, Kernels
-from edgekit_runtime.engines.registry import ANY_GPU, on_gpu
+from edgekit_runtime.bundle.manifest import Manifest
+from edgekit_runtime.engines.registry import ANY_GPU, ENGINES, EngineSetup, Kernels, on_gpu
 from edgekit_runtime.modelfile.check import delegated_operators
 from edgekit_runtime.strict_modes import read_own
 from edgekit_runtime.whole_file import write_cache

@@ -41,15 +41,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit_runtime.board import private_mb
-from edgekit_runtime.bundle import Bundle
+from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.children import limit_this_process
-from edgekit_runtime.engines import Engine, load_with
 from edgekit_runtime.engines.recording import RecordingEngine
-from edgekit_runtime.engines.registry import import_engine
+from edgekit_runtime.engines.registry import Engine, import_engine, load_with
 from edgekit_runtime.errors import EdgekitError, EngineError
 from edgekit_runtime.jobs import Say, bundle_of, serve
-from edgekit_runtime.modelfile import check_artifact
-from edgekit_runtime.selftest import check_same_bits, replay
+from edgekit_runtime.modelfile.check import check_artifact
+from edgekit_runtime.selftest.replaying import check_same_bits, replay
 from edgekit_runtime.tuning.candidates import TuningCandidate
 
 __all__ = ["Duel", "Enter", "Leave", "Race", "Step", "Trial"]

@@ -35,12 +35,11 @@ from pathlib import Path
 from typing import Any
 
 from edgekit_runtime.board import cores, fingerprint, state_dir
-from edgekit_runtime.bundle import Bundle
+from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.children import may_start, python_module
 from edgekit_runtime.children import run as run_child
-from edgekit_runtime.engines import ENGINES, available
 from edgekit_runtime.engines.built import BUILD_S
-from edgekit_runtime.engines.registry import ANY_GPU, version_of
+from edgekit_runtime.engines.registry import ANY_GPU, ENGINES, available, version_of
 from edgekit_runtime.errors import (
     EdgekitError,
     EngineError,

@@ -11,9 +11,11 @@ import pytest
 import spots
 from PIL import Image
 
-from edgekit_converters.calibration import fingerprint, open_dataset, survey
+from edgekit_converters.calibration.dataset import fingerprint
+from edgekit_converters.calibration.lint import survey
+from edgekit_converters.calibration.open import open_dataset
 from edgekit_converters.errors import CalibrationError
-from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 
 BOXES = {"a.png": (40, 10, 20, 12), "b.png": (6, 30, 16, 24)}
 """Left, top, width, height of a white box in each picture; `c.png` has none."""

@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgekit_converters.calibration import Example, Survey, digest, findings, lint, open_dataset, split, survey, without
+from edgekit_converters.calibration.dataset import Example, digest, split, without
+from edgekit_converters.calibration.lint import Survey, findings, lint, survey
+from edgekit_converters.calibration.open import open_dataset
 from edgekit_converters.errors import CalibrationError
-from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 
 SPEC = ImageSpec(2, 2, (127.5,) * 3, (127.5,) * 3)
 IMAGES = Contract(

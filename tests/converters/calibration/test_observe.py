@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.calibration import ObserveOptions, Statistics, observe, visiting_order
+from edgekit_converters.calibration.observe import ObserveOptions, observe, visiting_order
 from edgekit_converters.calibration.ranges import METHODS
+from edgekit_converters.calibration.statistics import Statistics
 from edgekit_converters.errors import CalibrationError
-from edgekit_converters.graph import open_graph
+from edgekit_converters.graph.graph import open_graph
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgekit_converters.calibration import arrays, open_dataset
+from edgekit_converters.calibration import arrays
+from edgekit_converters.calibration.open import open_dataset
 from edgekit_converters.errors import CalibrationError, UnlabelledError
-from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 
 PIXELS = ImageSpec(4, 4, (0.0,) * 3, (255.0,) * 3)
 OUTPUT = OutputContract("probs", (4,), "float32")

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgekit_converters.calibration import fingerprint, lint, open_dataset
+from edgekit_converters.calibration.dataset import fingerprint
+from edgekit_converters.calibration.lint import lint
+from edgekit_converters.calibration.open import open_dataset
 from edgekit_converters.calibration.recordings import loudest, read_wav
 from edgekit_converters.errors import CalibrationError
-from edgekit_runtime.contract import Contract, InputContract, OutputContract
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 
 
 def contract(*shape: int, dtype: str = "float32", task: Any = "raw") -> Contract:

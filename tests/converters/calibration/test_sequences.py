@@ -9,29 +9,25 @@ import memory
 import numpy as np
 import pytest
 
-from edgekit_converters import contract_file, sources
-from edgekit_converters.calibration import (
-    SourceSamples,
-    digest,
-    fingerprint,
-    open_sequences,
-    random_sequences,
-    split_sequences,
-)
+from edgekit_converters.calibration.dataset import digest, fingerprint
+from edgekit_converters.calibration.observe import SourceSamples
 from edgekit_converters.calibration.recordings import pieces
+from edgekit_converters.calibration.sequences import open_sequences, random_sequences, split_sequences
+from edgekit_converters.contract_file.describe import describe
 from edgekit_converters.errors import CalibrationError
+from edgekit_converters.sources.load import load
 
 pytestmark = pytest.mark.convert
 
 
 @pytest.fixture(scope="module")
 def source():
-    return sources.load(memory.MODELS / "memory_carried_f32.onnx")
+    return load(memory.MODELS / "memory_carried_f32.onnx")
 
 
 @pytest.fixture(scope="module")
 def contract(source):
-    return contract_file.describe(source, None)
+    return describe(source, None)
 
 
 def saved(folder, **arrays):

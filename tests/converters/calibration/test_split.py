@@ -8,19 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linear import linear
 
-from edgekit_converters.calibration import (
-    FEWEST_APART,
-    HELD_OUT,
-    Example,
-    SourceSamples,
-    folds,
-    halves,
-    open_dataset,
-    split,
-)
-from edgekit_converters.calibration.observe import visiting_order
+from edgekit_converters.calibration.dataset import FEWEST_APART, HELD_OUT, Example, folds, halves, split
+from edgekit_converters.calibration.observe import SourceSamples, visiting_order
+from edgekit_converters.calibration.open import open_dataset
 from edgekit_converters.errors import CalibrationError
-from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 
 
 class Numbers:

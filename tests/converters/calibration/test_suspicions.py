@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgekit_converters import sources
-from edgekit_converters.calibration import open_dataset, suspicions
-from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
+from edgekit_converters.calibration.open import open_dataset
+from edgekit_converters.calibration.suspicions import suspicions
+from edgekit_converters.sources.load import load
+from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.tensors import TensorSpec
 
 RNG = np.random.default_rng(3)
@@ -156,7 +157,7 @@ def test_a_handful_of_items_says_nothing(give) -> None:
 
 @pytest.mark.convert
 def test_digits_raise_no_suspicion(digits_model, give) -> None:
-    source = sources.load(digits_model.model)
+    source = load(digits_model.model)
     held_out = np.load(digits_model.evaluation)
     pixels = (held_out["x"] * 255).astype(np.uint8)
     spec = ImageSpec(8, 8, (0.0,), (255.0,), color="gray")

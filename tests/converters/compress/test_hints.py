@@ -14,7 +14,7 @@ from edgekit_converters.compress.hints import Hints, open_teacher, parse_layers,
 from edgekit_converters.compress.lessons import Teaching, TrainingData, TrainingOptions
 from edgekit_converters.compress.network import read_network
 from edgekit_converters.errors import CompressError
-from edgekit_converters.sources import load
+from edgekit_converters.sources.load import load
 
 pytestmark = pytest.mark.convert
 ITEMS = np.random.default_rng(0).random((200, 16, 16, 1), np.float32)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekit_converters import contract_file
 from edgekit_converters.compress.boxes import box_layout
 from edgekit_converters.compress.network import read_network, to_keras
 from edgekit_converters.compress.record import JoinedOutput, Record, read_record, with_record
 from edgekit_converters.compress.split import can_split, detection_keys, joining, split, split_answer
+from edgekit_converters.contract_file.describe import describe
 from edgekit_converters.errors import CompressError
-from edgekit_converters.sources import load
+from edgekit_converters.sources.load import load
 from edgekit_converters.sources.model import toml_text
-from edgekit_converters.targets import recipe
+from edgekit_converters.targets.artifact import recipe
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.contract.detect import candidates
 
@@ -85,7 +85,7 @@ def _saved(model, folder, name, **detection):
     }
     (folder / f"{name}.contract.toml").write_text(toml_text(said))
     source = load(folder / f"{name}.keras")
-    return source, contract_file.describe(source, folder / f"{name}.contract.toml")
+    return source, describe(source, folder / f"{name}.contract.toml")
 
 
 def _network(head, folder, name="net", **detection):

@@ -8,7 +8,7 @@ import pytest
 from edgekit_converters.compress.network import read_network
 from edgekit_converters.compress.twin import keras_twin
 from edgekit_converters.errors import CompressError
-from edgekit_converters.sources import load
+from edgekit_converters.sources.load import load
 
 pytestmark = pytest.mark.convert
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from linear import Linear, linear
 
-from edgekit_converters.calibration import open_dataset
-from edgekit_converters.contract_file import describe
+from edgekit_converters.calibration.open import open_dataset
+from edgekit_converters.contract_file.describe import describe
 from edgekit_converters.errors import CalibrationError, SourceError
-from edgekit_converters.fidelity import check_answerable, reference
-from edgekit_converters.fidelity.reference import reason
+from edgekit_converters.fidelity.reference import check_answerable, reason, reference
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
 

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from linear import Linear, linear, onnx_artifact
 
-from edgekit_converters.calibration import Example, Subset, open_dataset
-from edgekit_converters.contract_file import describe, settle
+from edgekit_converters.calibration.dataset import Example, Subset
+from edgekit_converters.calibration.open import open_dataset
+from edgekit_converters.contract_file.describe import describe, settle
 from edgekit_converters.errors import CalibrationError, ConversionError, SourceError
-from edgekit_converters.fidelity import Evaluation, compare, compare_crossed, compare_parts, measure_ms, reference
-from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
+from edgekit_converters.fidelity.compare import Evaluation, compare, compare_crossed, compare_parts, measure_ms
+from edgekit_converters.fidelity.reference import reference
+from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.errors import EngineError
 
 # Three inputs, three classes: the class is the greatest input.

@@ -10,11 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_converters.errors import MetricError
-from edgekit_converters.fidelity import Boxes, mean_average_precision, named_metric
-from edgekit_converters.fidelity.detection import COCO, DecisionCount, decision_noise, iou
-from edgekit_converters.fidelity.metrics import task_metrics
+from edgekit_converters.fidelity.detection import (
+    COCO,
+    Boxes,
+    DecisionCount,
+    decision_noise,
+    iou,
+    mean_average_precision,
+)
+from edgekit_converters.fidelity.metrics import named_metric, task_metrics
 from edgekit_converters.fidelity.repair_bench import output_noise
-from edgekit_runtime.contract import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.contract.spec import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 
 
 def boxes(*rows):

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit_converters.calibration import SourceSamples, lint, open_dataset
-from edgekit_converters.contract_file import describe, settle
-from edgekit_converters.fidelity import Evaluation, compare, measure_ms, pick_golden, reference
+from edgekit_converters.calibration.lint import lint
+from edgekit_converters.calibration.observe import SourceSamples
+from edgekit_converters.calibration.open import open_dataset
+from edgekit_converters.contract_file.describe import describe, settle
+from edgekit_converters.fidelity.compare import Evaluation, compare, measure_ms
+from edgekit_converters.fidelity.reference import pick_golden, reference
 
 pytestmark = pytest.mark.convert
 
@@ -17,9 +20,9 @@ pytestmark = pytest.mark.convert
 @pytest.fixture(scope="module")
 def digits(digits_model):
     """source, contract, calibration, evaluation and the original's answers."""
-    from edgekit_converters import sources
+    from edgekit_converters.sources.load import load
 
-    source = sources.load(digits_model.model)
+    source = load(digits_model.model)
     contract = describe(source, None)
     calibration = open_dataset(digits_model.calibration, contract)
     evaluation = open_dataset(digits_model.evaluation, contract)
@@ -42,7 +45,8 @@ def test_golden_digits_are_four_different_ones_and_right(digits):
 
 @pytest.mark.parametrize("name", ["tflite-int8", "onnx-int8-qdq"])
 def test_int8_loses_at_most_half_a_point_of_top1(digits, name):
-    from edgekit_converters.targets import convert, recipe
+    from edgekit_converters.targets.artifact import recipe
+    from edgekit_converters.targets.workspace import convert
 
     source, contract, calibration, evaluation, answers = digits
     artifact = convert(source, recipe(name), SourceSamples(calibration, contract, source))
@@ -64,7 +68,8 @@ def test_int8_loses_at_most_half_a_point_of_top1(digits, name):
 
 
 def test_float_artifacts_answer_as_the_original(digits):
-    from edgekit_converters.targets import convert, recipe
+    from edgekit_converters.targets.artifact import recipe
+    from edgekit_converters.targets.workspace import convert
 
     source, contract, _, evaluation, answers = digits
     for name in ("tflite-f32", "onnx-f32"):

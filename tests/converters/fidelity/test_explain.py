@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from edgekit_converters.fidelity import Case, LayerError, explain
-from edgekit_converters.fidelity.explain.case import IsolatedLayer
-from edgekit_converters.graph import Layer
+from edgekit_converters.fidelity.explain.case import Case, IsolatedLayer
+from edgekit_converters.fidelity.explain.rules import explain
+from edgekit_converters.fidelity.layers import LayerError
+from edgekit_converters.graph.graph import Layer
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import pytest
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.repair_bench import first_plan
-from edgekit_converters.targets import recipe
-from edgekit_converters.targets.artifact import STATIC, QuantizationPlan
+from edgekit_converters.targets.artifact import STATIC, QuantizationPlan, recipe
 
 INT8 = recipe("tflite-int8")
 AS_IT_IS = {(method, ("round",)): 1.0 for method in ("minmax", "mse", "percentile", "entropy")}

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_converters.fidelity import Reference, pick_golden
+from edgekit_converters.fidelity.reference import Reference, pick_golden
 
 
 def reference(scores, *, classifier=True, digests=None) -> Reference:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_converters.fidelity import paired_interval
 from edgekit_converters.fidelity.statistics import (
     Z95,
     mean_interval,
+    paired_interval,
     ratio_interval_db,
     resampled_interval,
     share_interval,

@@ -10,7 +10,7 @@ import pytest
 
 from edgekit_converters.fidelity.kinds import kinds
 from edgekit_converters.fidelity.statistics import DriftMeter
-from edgekit_runtime.contract import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
+from edgekit_runtime.contract.spec import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 
 ITEMS = 200
 

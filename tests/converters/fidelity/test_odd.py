@@ -10,9 +10,8 @@ import numpy as np
 import tiny
 from linear import linear, onnx_artifact
 
-from edgekit_converters.contract_file import describe
-from edgekit_converters.fidelity import odd_inputs
-from edgekit_converters.fidelity.odd import odd_samples
+from edgekit_converters.contract_file.describe import describe
+from edgekit_converters.fidelity.odd import odd_inputs, odd_samples
 
 LOADED = '{"loaded": true}\n'
 NAMES = ["zeros", "ones", "smallest", "largest", "single", "alternating", "noise"]

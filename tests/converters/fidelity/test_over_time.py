@@ -8,20 +8,20 @@ import memory
 import numpy as np
 import pytest
 
-from edgekit_converters import contract_file, sources
-from edgekit_converters.calibration import open_sequences
-from edgekit_converters.fidelity import Evaluation, compare, reference
-from edgekit_converters.fidelity.compare import OverTime
-from edgekit_converters.fidelity.reference import GOLDEN_FRAMES, golden_sequences
-from edgekit_converters.sources import LoadOptions
+from edgekit_converters.calibration.sequences import open_sequences
+from edgekit_converters.contract_file.describe import describe
+from edgekit_converters.fidelity.compare import Evaluation, OverTime, compare
+from edgekit_converters.fidelity.reference import GOLDEN_FRAMES, golden_sequences, reference
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import LoadOptions
 
 pytestmark = pytest.mark.convert
 
 
 def opened(tmp_path, xs, model="memory_carried_f32.onnx", **options):
     np.save(tmp_path / "set.npy", xs)
-    source = sources.load(memory.MODELS / model, LoadOptions(**options))
-    contract = contract_file.describe(source, None)
+    source = load(memory.MODELS / model, LoadOptions(**options))
+    contract = describe(source, None)
     return source, contract, open_sequences(tmp_path / "set.npy", contract, source)
 
 
@@ -70,7 +70,7 @@ def test_an_artifact_carries_its_own_state_and_not_the_originals(tmp_path):
         seen=lambda index, answer: seen.update({index: answer["y"]}),
     )
     assert found.sequences == 4
-    from edgekit_runtime.engines import load_engine
+    from edgekit_runtime.engines.registry import load_engine
     from edgekit_runtime.stepping import Stepper
 
     made = memory.artifact("int8")

@@ -9,15 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgekit_converters import sources
-from edgekit_converters.fidelity import Fidelity
 from edgekit_converters.fidelity.repair import RepairStart, RepairTarget, repair
 from edgekit_converters.fidelity.repair_bench import CheckedBench, WorkspaceBench, output_noise
-from edgekit_converters.graph import open_graph
+from edgekit_converters.fidelity.result import Fidelity
+from edgekit_converters.graph.graph import open_graph
 from edgekit_converters.refine.matrix import as_matrix
+from edgekit_converters.sources.load import load
 from edgekit_converters.store import DiskStore
-from edgekit_converters.targets import recipe
-from edgekit_converters.targets.artifact import STATIC, Artifact
+from edgekit_converters.targets.artifact import STATIC, Artifact, recipe
 from edgekit_converters.targets.workspace import Workspace
 
 pytestmark = pytest.mark.convert
@@ -39,7 +38,7 @@ def fidelity_of(artifact: Artifact) -> Fidelity:
 @pytest.fixture(scope="module")
 def workspace(digits_model) -> Workspace:
     images = np.load(digits_model.calibration)["x"][:64]
-    return Workspace(sources.load(digits_model.model), [[image[None]] for image in images])
+    return Workspace(load(digits_model.model), [[image[None]] for image in images])
 
 
 @pytest.fixture(params=["tflite", "onnx"])

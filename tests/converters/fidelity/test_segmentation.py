@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from edgekit_converters.errors import MetricError
-from edgekit_converters.fidelity import named_metric, task_metrics
-from edgekit_converters.fidelity.metrics import VOID, channel_axis, is_map
-from edgekit_runtime.contract import Contract, InputContract, OutputContract
+from edgekit_converters.fidelity.metrics import VOID, channel_axis, is_map, named_metric, task_metrics
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 
 INPUT = (InputContract("x", (4,), "float32"),)
 

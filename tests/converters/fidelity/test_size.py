@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tiny
 
-from edgekit_converters.fidelity import growth, size_breakdown
+from edgekit_converters.fidelity.compare import growth, size_breakdown
 
 
 def test_an_int8_file_has_its_weights_in_8_bits():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.graph import open_graph
+from edgekit_converters.graph.graph import open_graph
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

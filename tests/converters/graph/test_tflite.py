@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.graph import open_graph
+from edgekit_converters.graph.graph import open_graph
 
 pytest.importorskip("ai_edge_litert")
 MODELS = Path(__file__).parents[2] / "models"
@@ -108,13 +108,13 @@ def test_constants_of_other_shapes_and_names_are_refused():
 def backwards_gru():
     import keras
 
-    from edgekit_converters import sources
+    from edgekit_converters.sources.load import load
     from edgekit_converters.targets.workspace import Workspace
 
     x = keras.Input((6, 5), name="x")
     with TemporaryDirectory() as folder:
         keras.Model(x, keras.layers.Dense(3)(keras.layers.GRU(6, go_backwards=True)(x))).save(f"{folder}/gru.keras")
-        return Workspace(sources.load(Path(folder) / "gru.keras")).graph("tflite")
+        return Workspace(load(Path(folder) / "gru.keras")).graph("tflite")
 
 
 @pytest.mark.convert

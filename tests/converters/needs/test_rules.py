@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.needs import Needs, Runtime, Use, barriers, read_needs
-from edgekit_converters.needs.rules import known_versions, limits, onnx_limits, parts
+from edgekit_converters.needs.reading import read_needs
+from edgekit_converters.needs.rules import Needs, Runtime, Use, barriers, known_versions, limits, onnx_limits, parts
 
 OLD = Runtime("tflite-runtime", "2.14.0", "aarch64")
 OLDER = Runtime("tflite-runtime", "2.9.1", "aarch64")
@@ -123,7 +123,7 @@ def test_a_version_between_two_that_were_asked_knows_what_the_older_does():
 def test_the_very_runtime_of_this_environment_was_found_to_know_what_it_knows():
     """The table says of FULLY_CONNECTED what the installed LiteRT says."""
     from edgekit_converters.formats import tflite_edit as tfl
-    from edgekit_runtime.engines import available, load_engine
+    from edgekit_runtime.engines.registry import available, load_engine
     from edgekit_runtime.errors import EngineError
 
     installed = available().get("litert")

@@ -7,9 +7,8 @@ import pytest
 
 from edgekit_converters.calibration.observe import observe
 from edgekit_converters.calibration.statistics import Statistics
-from edgekit_converters.graph import Graph
-from edgekit_converters.refine import apply, restore_layers
-from edgekit_converters.refine.apply import nearest
+from edgekit_converters.graph.graph import Graph
+from edgekit_converters.refine.apply import apply, nearest, restore_layers
 from tests.converters.refine.networks import Drawn, inputs, outputs_of, separable
 
 

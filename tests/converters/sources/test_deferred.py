@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions
 from edgekit_converters.sources.load import DeferredSource, actual, open_source
+from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.store import NO_STORE, DiskStore
 
 

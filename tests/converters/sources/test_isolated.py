@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions, isolated
+from edgekit_converters.sources import isolated
 from edgekit_converters.sources.isolated import open_isolated
-from edgekit_converters.sources.load import open_source
+from edgekit_converters.sources.load import load, open_source
+from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_converters.targets.artifact import float_model_from
 from edgekit_converters.targets.workspace import Workspace
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.convert
 
 
 def test_an_isolated_model_is_described_answers_and_converts_as_one_that_was_opened_here(digits_model) -> None:
-    here, there = sources.load(digits_model.model), open_isolated(digits_model.model, LoadOptions())
+    here, there = load(digits_model.model), open_isolated(digits_model.model, LoadOptions())
     assert (there.inputs, there.outputs, there.sha256, there.format) == (
         here.inputs,
         here.outputs,

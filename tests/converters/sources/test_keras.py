@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters import sources
 from edgekit_converters.compress.record import Record, read_record, with_record
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions, onnx_graph
+from edgekit_converters.sources import onnx_graph
 from edgekit_converters.sources.keras import code
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.sources.traced import TracedSource
 from edgekit_converters.targets import tflite
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert
 
@@ -31,8 +32,8 @@ def test_a_lambda_runs_only_in_a_trusted_file_and_it_is_said(tmp_path: Path, suf
     path = tmp_path / f"net{suffix}"
     keras.Model(x, doubled).save(path)
     with pytest.raises(SourceError, match=r"'doubler' is a Lambda: it holds Python code.*--trust-model"):
-        sources.load(path)
-    source = sources.load(path, TRUSTED)
+        load(path)
+    source = load(path, TRUSTED)
     assert source.predict([np.ones((2, 4), np.float32)])[0].tolist() == [[2] * 4] * 2
     [note] = source.notes
     assert note.code == "trusted-code"
@@ -46,11 +47,11 @@ def test_keys_that_are_numbers_can_be_trusted_and_a_lambda_beside_them_is_named_
     answer = keras.layers.Dense(2)(keras.layers.Embedding(9, 4)(keras.layers.IntegerLookup(vocabulary=[3, 5])(keys)))
     keras.Model(keys, answer).save(tmp_path / "keys.keras")
     with pytest.raises(SourceError, match=r"IntegerLookup.*boards take numbers") as refused:
-        sources.load(tmp_path / "keys.keras")
+        load(tmp_path / "keys.keras")
     assert refused.value.do.endswith("or pass --trust-model if it takes numbers and you know the file's author")
     keras.Model(keys, keras.layers.Lambda(lambda x: x + 1)(answer)).save(tmp_path / "both.keras")
     with pytest.raises(SourceError, match="which edgekit does not run"):
-        sources.load(tmp_path / "both.keras")
+        load(tmp_path / "both.keras")
 
 
 def test_a_layer_of_words_is_refused_with_what_makes_a_network_of_numbers(tmp_path: Path) -> None:
@@ -63,13 +64,13 @@ def test_a_layer_of_words_is_refused_with_what_makes_a_network_of_numbers(tmp_pa
     model = keras.Sequential([keras.Input((1,), dtype="string"), *layers])
     model.save(tmp_path / "net.keras")
     with pytest.raises(SourceError, match=r"TextVectorization.*boards take numbers") as refused:
-        sources.load(tmp_path / "net.keras")
+        load(tmp_path / "net.keras")
     assert "--trust-model" not in refused.value.do  # it would not help: the input stays a string
     advice = re.search(r"keras\.Sequential\(.*?:\]\]\)", refused.value.do)
     assert advice is not None
     numbers = eval(advice[0].replace("LENGTH", "6"), {"keras": keras, "model": model})
     numbers.save(tmp_path / "numbers.keras")
-    source = sources.load(tmp_path / "numbers.keras")
+    source = load(tmp_path / "numbers.keras")
     assert source.inputs[0].shape == (-1, 6)
     ids = np.array([[2, 3, 0, 0, 0, 0]], np.int64)
     np.testing.assert_allclose(source.predict([ids])[0], numbers(ids), atol=1e-6)
@@ -84,13 +85,13 @@ def test_what_keras_cannot_find_is_named_and_not_its_general_advice(tmp_path: Pa
     x = keras.Input((4,), name="x")
     keras.Model(x, keras.layers.Dense(2, activation=squared_tanh)(x)).save(tmp_path / "net.keras")
     with pytest.raises(SourceError, match=r"cannot read it: Could not locate function 'squared_tanh'"):
-        sources.load(tmp_path / "net.keras", TRUSTED)
+        load(tmp_path / "net.keras", TRUSTED)
 
 
 def test_trust_changes_nothing_where_there_is_no_code(digits_model) -> None:
-    source = sources.load(digits_model.model, TRUSTED)
+    source = load(digits_model.model, TRUSTED)
     assert source.notes == ()
-    assert source.sha256 == sources.load(digits_model.model).sha256
+    assert source.sha256 == load(digits_model.model).sha256
     assert isinstance(source, TracedSource)
     assert source.tools == ("keras",)
 
@@ -188,8 +189,8 @@ def test_a_network_of_operations_written_out_is_read(tmp_path: Path) -> None:
     model.compile("adam", "mse")
     model.save(tmp_path / "net.keras")
     item = np.ones((1, 8, 4), np.float32)
-    np.testing.assert_allclose(sources.load(tmp_path / "net.keras").predict([item])[0], model(item), atol=1e-6)
-    assert sources.load(tmp_path / "net.h5").notes == ()
+    np.testing.assert_allclose(load(tmp_path / "net.keras").predict([item])[0], model(item), atol=1e-6)
+    assert load(tmp_path / "net.h5").notes == ()
 
 
 def test_free_axes_are_pinned_and_the_batch_stays_free(tmp_path: Path) -> None:
@@ -199,8 +200,8 @@ def test_free_axes_are_pinned_and_the_batch_stays_free(tmp_path: Path) -> None:
     t = keras.layers.Conv2D(4, 3, strides=2, name="conv")(image)
     keras.Model(image, t).save(tmp_path / "net.keras")
     with pytest.raises(SourceError, match=r"--shape image=1,HEIGHT,WIDTH,3, such as --shape image=1,224,224,3"):
-        sources.load(tmp_path / "net.keras")
-    source = sources.load(tmp_path / "net.keras", LoadOptions(shapes={"image": (1, 11, 9, 3)}))
+        load(tmp_path / "net.keras")
+    source = load(tmp_path / "net.keras", LoadOptions(shapes={"image": (1, 11, 9, 3)}))
     assert [spec.shape for spec in (*source.inputs, *source.outputs)] == [(-1, 11, 9, 3), (-1, 5, 4, 4)]
     inputs = onnx_graph.random_inputs(source.inputs, 2)
     with load_engine("onnx", source.onnx()) as engine:
@@ -214,7 +215,7 @@ def test_a_layer_that_remembers_is_refused_with_the_way_out(tmp_path: Path) -> N
     x = keras.Input(batch_shape=(1, 5, 4), name="x")
     keras.Model(x, keras.layers.LSTM(3, stateful=True, name="lstm")(x)).save(tmp_path / "net.keras")
     with pytest.raises(SourceError, match=r"keeps a state inside.*stateful=False"):
-        sources.load(tmp_path / "net.keras")
+        load(tmp_path / "net.keras")
 
 
 def test_a_recurrent_layer_that_forgets_is_read(tmp_path: Path) -> None:
@@ -222,7 +223,7 @@ def test_a_recurrent_layer_that_forgets_is_read(tmp_path: Path) -> None:
 
     x = keras.Input((5, 4), name="x")
     keras.Model(x, keras.layers.GRU(3, name="gru")(x)).save(tmp_path / "net.keras")
-    source = sources.load(tmp_path / "net.keras")
+    source = load(tmp_path / "net.keras")
     assert source.state == "none"
     assert source.predict([np.ones((2, 5, 4), np.float32)])[0].shape == (2, 3)
 
@@ -235,7 +236,7 @@ def test_damaged_weights_are_named_with_their_layer(tmp_path: Path) -> None:
     model.layers[-1].kernel.assign(np.array([[1, 2], [np.nan, 4], [5, np.nan]]))
     model.save(tmp_path / "net.keras")
     with pytest.raises(SourceError, match=r"the weights 'head/kernel' are damaged: 2 of 6 values are NaN"):
-        sources.load(tmp_path / "net.keras")
+        load(tmp_path / "net.keras")
 
 
 def test_names_that_tensorflow_does_not_take_are_kept_in_the_contract(tmp_path: Path) -> None:
@@ -251,7 +252,7 @@ def test_names_that_tensorflow_does_not_take_are_kept_in_the_contract(tmp_path: 
     path = tmp_path / "net.keras"
     model.save(path)
     x = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
-    source = sources.load(path)
+    source = load(path)
     assert isinstance(source, TracedSource)
     assert [spec.name for spec in (*source.inputs, *source.outputs)] == ["a b", "-first", "out put é"]
     first, second, third = (np.asarray(variable) for variable in model.variables[:6:2])  # biases are zero
@@ -266,7 +267,7 @@ def test_a_sequential_models_layers_stay_apart_where_their_names_are_replaced(tm
 
     layers = [keras.layers.Dense(5, name="é"), keras.layers.Dense(3, name="è"), keras.layers.Dense(2, name="_")]
     keras.Sequential([keras.Input((4,), name="ñ"), *layers]).save(tmp_path / "net.keras")
-    source = sources.load(tmp_path / "net.keras")
+    source = load(tmp_path / "net.keras")
     assert [spec.name for spec in (*source.inputs, *source.outputs)] == ["ñ", "_"]
     assert tflite.float_model(source).inputs == ("ñ",)
 
@@ -285,7 +286,7 @@ def test_activations_that_the_exporter_leaves_in_tensorflows_words_answer_the_sa
     item = np.random.default_rng(0).normal(size=(1, 6)).astype(np.float32)
     expected = np.asarray(net(item))
     for name in ("net.keras", "net.tflite"):
-        with load_engine("onnx", sources.load(tmp_path / name).onnx()) as engine:
+        with load_engine("onnx", load(tmp_path / name).onnx()) as engine:
             np.testing.assert_allclose(engine.run([item])[0], expected, atol=1e-5)
 
 
@@ -303,7 +304,7 @@ def test_normalization_is_exported_with_what_it_holds(tmp_path, net) -> None:
     y = keras.layers.Conv2D(4, 3)(layer(x)) if len(shape) == 3 else keras.layers.Dense(3)(layer(x))
     model = keras.Model(x, y)
     model.save(tmp_path / "net.keras")
-    source = sources.load(tmp_path / "net.keras")
+    source = load(tmp_path / "net.keras")
     with load_engine("onnx", source.onnx()) as engine:
         fed = items[:1].transpose(0, 3, 1, 2) if len(shape) == 3 else items[:1]
         np.testing.assert_allclose(
@@ -325,7 +326,7 @@ def test_a_file_with_flipped_bits_is_read_or_refused_in_one_way(tmp_path: Path, 
         damaged = bytearray(data)
         damaged[int(drawn.integers(len(data)))] ^= 1 << int(drawn.integers(8))
         path.write_bytes(damaged)
-        for read in (read_record, sources.load):
+        for read in (read_record, load):
             try:
                 read(path)
             except SourceError:

@@ -11,10 +11,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions, tflite
-from edgekit_converters.sources.load import LOADERS
+from edgekit_converters.sources import tflite
+from edgekit_converters.sources.load import LOADERS, load
+from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.sources.shapes import image_layout, unique_names
 
 pytestmark = pytest.mark.convert
@@ -24,7 +24,7 @@ TINY = Path(__file__).parents[2] / "models" / "tiny_f32.tflite"
 
 def refusal(path: Path) -> SourceError:
     with pytest.raises(SourceError) as caught:
-        sources.load(path)
+        load(path)
     error = caught.value
     assert error.what
     assert error.where == str(path)
@@ -57,7 +57,7 @@ def test_a_file_with_flipped_bits_is_read_or_refused_in_one_way(tmp_path: Path, 
         damaged[place] ^= 1 << int(drawn.integers(8))
         path.write_bytes(damaged)
         try:
-            sources.load(path)
+            load(path)
         except SourceError:
             refused += 1
     assert refused > 20
@@ -151,11 +151,11 @@ def test_weights_in_a_file_beside_the_model_are_read_and_missed_by_name(tmp_path
     (tmp_path / "net.data").write_bytes(b"00")
     assert "truncated" in refusal(path).what
     (tmp_path / "net.data").write_bytes(np.float32(3).tobytes())
-    source = sources.load(path)
+    source = load(path)
     assert source.predict([np.ones((1, 3), np.float32)])[0].tolist() == [[3, 3, 3]]
     first = source.sha256
     (tmp_path / "net.data").write_bytes(np.float32(4).tobytes())
-    assert sources.load(path).sha256 != first
+    assert load(path).sha256 != first
 
 
 @pytest.mark.parametrize("name", ["net.onnx", "./net.onnx", "../{folder}/net.onnx"])
@@ -164,7 +164,7 @@ def test_a_relative_path_is_the_model_that_its_absolute_path_is(tmp_path: Path, 
     (tmp_path / "net.data").write_bytes(np.float32(3).tobytes())
     monkeypatch.chdir(tmp_path)
     relative = Path(name.format(folder=tmp_path.name))
-    assert sources.load(relative).sha256 == sources.load(path).sha256
+    assert load(relative).sha256 == load(path).sha256
     (tmp_path / "net.data").unlink()
     assert refusal(relative).where == str(relative)
 

@@ -10,18 +10,18 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters import sources
 from edgekit_converters.errors import ConversionError, SourceError
 from edgekit_converters.formats.onnx import opset_of, rename
 from edgekit_converters.sources import onnx_graph
+from edgekit_converters.sources.load import load
 from edgekit_converters.sources.onnx_graph import order, renumber
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert
 
 
 def test_a_keras_model_is_described_and_answers_as_it_was_trained(digits_model) -> None:
-    source = sources.load(digits_model.model)
+    source = load(digits_model.model)
     held_out = np.load(digits_model.evaluation)
     assert (source.format, source.path) == ("keras", digits_model.model)
     assert source.sha256 == hashlib.sha256(digits_model.model.read_bytes()).hexdigest()
@@ -49,7 +49,7 @@ def test_the_onnx_form_has_the_contracts_names_a_free_batch_and_the_versions_of_
 
 def test_an_onnx_model_agrees_with_the_keras_model_it_came_from(digits_model, digits_onnx) -> None:
     x = np.load(digits_model.evaluation)["x"][:64]
-    keras_source, onnx_source = sources.load(digits_model.model), sources.load(digits_onnx)
+    keras_source, onnx_source = load(digits_model.model), load(digits_onnx)
     assert onnx_source.inputs[0].layout == "NCHW"
     np.testing.assert_allclose(
         onnx_source.predict([x.transpose(0, 3, 1, 2)])[0], keras_source.predict([x])[0], atol=1e-5
@@ -57,12 +57,12 @@ def test_an_onnx_model_agrees_with_the_keras_model_it_came_from(digits_model, di
 
 
 def test_the_same_file_gives_the_same_onnx_bytes(digits_model, digits_onnx) -> None:
-    assert sources.load(digits_model.model).onnx() == digits_onnx.read_bytes()
-    assert sources.load(digits_onnx).onnx() == sources.load(digits_onnx).onnx()
+    assert load(digits_model.model).onnx() == digits_onnx.read_bytes()
+    assert load(digits_onnx).onnx() == load(digits_onnx).onnx()
 
 
 def test_several_inputs_and_outputs_keep_their_names_and_order(several) -> None:
-    source = sources.load(several)
+    source = load(several)
     assert [spec.name for spec in source.inputs] == ["zebra", "apple", "mid ids"]
     assert [spec.name for spec in source.outputs] == ["yak", "box", "ant"]
     assert [spec.dtype for spec in source.inputs] == ["float32", "float32", "int32"]
@@ -80,7 +80,7 @@ def test_a_dict_of_outputs_keeps_its_keys(tmp_path: Path) -> None:
     x = keras.Input((4,), name="x")
     outputs = {"score": keras.layers.Dense(2, name="d1")(x), "age": keras.layers.Dense(1, name="d2")(x)}
     keras.Model(x, outputs).save(tmp_path / "net.keras")
-    source = sources.load(tmp_path / "net.keras")
+    source = load(tmp_path / "net.keras")
     assert {spec.name: spec.shape for spec in source.outputs} == {"score": (-1, 2), "age": (-1, 1)}
     shapes = {
         spec.name: array.shape for spec, array in zip(source.outputs, source.predict([np.zeros((3, 4))]), strict=True)
@@ -93,17 +93,17 @@ def test_a_legacy_hdf5_file_is_read(tmp_path: Path, digits_model) -> None:
 
     path = tmp_path / "old.h5"
     keras.models.load_model(digits_model.model).save(path)
-    source = sources.load(path)
+    source = load(path)
     x = np.load(digits_model.evaluation)["x"][:8]
     assert source.format == "keras-h5"
-    np.testing.assert_allclose(source.predict([x])[0], sources.load(digits_model.model).predict([x])[0], atol=1e-6)
+    np.testing.assert_allclose(source.predict([x])[0], load(digits_model.model).predict([x])[0], atol=1e-6)
 
 
 def test_a_sequential_model_is_read(tmp_path: Path) -> None:
     import keras
 
     keras.Sequential([keras.Input((6,), name="x"), keras.layers.Dense(3, name="y")]).save(tmp_path / "net.keras")
-    source = sources.load(tmp_path / "net.keras")
+    source = load(tmp_path / "net.keras")
     assert [spec.shape for spec in (*source.inputs, *source.outputs)] == [(-1, 6), (-1, 3)]
 
 
@@ -112,22 +112,22 @@ def test_a_fixed_batch_of_one_takes_batches_all_the_same(tmp_path: Path) -> None
 
     x = keras.Input(batch_shape=(1, 6), name="x")
     keras.Model(x, keras.layers.Dense(3, name="y")(x)).save(tmp_path / "net.keras")
-    source = sources.load(tmp_path / "net.keras")
+    source = load(tmp_path / "net.keras")
     assert source.inputs[0].shape == (1, 6)
     assert source.predict([np.ones((5, 6), np.float32)])[0].shape == (5, 3)
     (tmp_path / "net.onnx").write_bytes(source.onnx())
-    assert sources.load(tmp_path / "net.onnx").predict([np.ones((5, 6), np.float32)])[0].shape == (5, 3)
+    assert load(tmp_path / "net.onnx").predict([np.ones((5, 6), np.float32)])[0].shape == (5, 3)
 
 
 def test_an_empty_batch_gives_empty_answers(digits_model, digits_onnx) -> None:
-    assert sources.load(digits_model.model).predict([np.zeros((0, 8, 8, 1))])[0].shape == (0, 10)
-    assert sources.load(digits_onnx).predict([np.zeros((0, 1, 8, 8))])[0].shape == (0, 10)
+    assert load(digits_model.model).predict([np.zeros((0, 8, 8, 1))])[0].shape == (0, 10)
+    assert load(digits_onnx).predict([np.zeros((0, 1, 8, 8))])[0].shape == (0, 10)
 
 
 def test_an_old_opset_is_taken_to_17_with_the_same_answers(tmp_path: Path) -> None:
     path = tmp_path / "old.onnx"
     path.write_bytes(old_opset().SerializeToString())
-    source = sources.load(path)
+    source = load(path)
     assert [spec.name for spec in (*source.inputs, *source.outputs)] == ["x", "y"]
     model = onnx.load_model_from_string(source.onnx())
     assert opset_of(model) == 17
@@ -145,7 +145,7 @@ def test_an_input_that_no_output_depends_on_is_refused(tmp_path: Path, dead: boo
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(SourceError, match=r"net\.onnx: its input 'z' is used by nothing\. Export .* without it"):
-        sources.load(tmp_path / "net.onnx")
+        load(tmp_path / "net.onnx")
 
 
 def test_an_input_that_only_a_branch_reads_is_used() -> None:
@@ -165,7 +165,7 @@ def test_a_graph_that_changed_its_answers_says_what_was_done_to_it(tmp_path: Pat
     moved = onnx_graph.GraphDifference("y", 0.5)
     monkeypatch.setattr(onnx_graph, "disagreement", lambda *_: moved)
     with pytest.raises(ConversionError, match=r"rewriting the graph failed: the output 'y' moved by 0\.5"):
-        sources.load(tmp_path / "net.onnx").onnx()
+        load(tmp_path / "net.onnx").onnx()
 
 
 def test_counters_and_order_of_an_exporter_leave_no_trace() -> None:

@@ -11,15 +11,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgekit.building.request import BuildRequest
 from edgekit.building.subject import open_subject
-from edgekit_converters import sources
-from edgekit_converters.contract_file import describe, settle
+from edgekit_converters.contract_file.describe import describe, settle
 from edgekit_converters.errors import ConversionError, MissingToolsError, SourceError
 from edgekit_converters.progress import silent
+from edgekit_converters.sources.load import load
 from edgekit_converters.store import NO_STORE
 from edgekit_converters.targets import onnx_to_tf
 from edgekit_converters.targets.artifact import RECIPES
 from edgekit_converters.targets.workspace import Workspace
-from edgekit_converters.workload import read_workload
+from edgekit_converters.workload.counting import read_workload
 
 pytestmark = pytest.mark.convert
 
@@ -72,7 +72,7 @@ def raw_scores(path: Path) -> np.ndarray:
 @pytest.mark.parametrize("zipped", [True, False])
 def test_scores_are_all_that_is_left_and_the_labels_are_kept(tmp_path: Path, zipped: bool) -> None:
     path = classifier(tmp_path / "net.onnx", zipped=zipped)
-    source = sources.load(path)
+    source = load(path)
     name = "output_probability" if zipped else "probabilities"
     assert [(spec.name, spec.dtype, spec.shape) for spec in source.outputs] == [(name, "float32", (-1, 3))]
     np.testing.assert_allclose(source.predict([X])[0], raw_scores(path), rtol=1e-5)
@@ -87,20 +87,20 @@ def test_scores_are_all_that_is_left_and_the_labels_are_kept(tmp_path: Path, zip
 
 
 def test_tflite_is_refused_by_the_operators_it_lacks_not_by_a_missing_extra(tmp_path: Path) -> None:
-    source = sources.load(classifier(tmp_path / "net.onnx", zipped=True))
+    source = load(classifier(tmp_path / "net.onnx", zipped=True))
     with pytest.raises(ConversionError, match="TFLite has no operator for LinearClassifier, Normalizer") as why:
         onnx_to_tf.network(source, "net.onnx, tflite-int8")
     assert not isinstance(why.value, MissingToolsError)
 
 
 def test_classes_that_count_from_0_need_no_labels(tmp_path: Path) -> None:
-    source = sources.load(classifier(tmp_path / "net.onnx", zipped=True, names=[]))
+    source = load(classifier(tmp_path / "net.onnx", zipped=True, names=[]))
     assert source.stated == ""
     assert describe(source, None).task == "classification"
 
 
 def test_a_contract_file_beside_the_model_wins_over_its_labels(tmp_path: Path) -> None:
-    source = sources.load(classifier(tmp_path / "net.onnx", zipped=True))
+    source = load(classifier(tmp_path / "net.onnx", zipped=True))
     file = tmp_path / "net.contract.toml"
     file.write_text('task = "classification"\nlabels = ["a", "b", "c"]\n')
     assert describe(source, file).labels == ("a", "b", "c")
@@ -108,7 +108,7 @@ def test_a_contract_file_beside_the_model_wins_over_its_labels(tmp_path: Path) -
 
 def test_an_opset_that_is_named_twice_is_read_as_the_newest(tmp_path: Path) -> None:
     twice = ((1, ML), (16, ""), (17, ""), (17, "ai.onnx"))
-    source = sources.load(classifier(tmp_path / "net.onnx", zipped=False, opsets=twice))
+    source = load(classifier(tmp_path / "net.onnx", zipped=False, opsets=twice))
     made = onnx.load_model_from_string(source.onnx())
     assert sorted((entry.domain, entry.version) for entry in made.opset_import) == [("", 17), (ML, 1)]
 
@@ -133,7 +133,7 @@ def test_trees_of_a_file_that_names_no_standard_opset_are_taken_to_ours(tmp_path
     path = tmp_path / "net.onnx"
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(ML, 1)], ir_version=8)
     path.write_bytes(model.SerializeToString())
-    source = sources.load(path)
+    source = load(path)
     made = onnx.load_model_from_string(source.onnx())
     assert {entry.domain: entry.version for entry in made.opset_import} == {"": 17, ML: 1}
     np.testing.assert_allclose(source.predict([X])[0], raw_scores(path), rtol=1e-6)
@@ -167,14 +167,14 @@ def network(path: Path, label: str, inner: str = "") -> Path:
 
 def test_work_behind_a_scaler_is_counted_for_a_batch_of_one(tmp_path: Path) -> None:
     path = network(tmp_path / "net.onnx", "label")
-    source = sources.load(path)
+    source = load(path)
     np.testing.assert_allclose(source.predict([X])[0], raw_scores(path), rtol=1e-5)
     work = read_workload("onnx", source.onnx(), "float32")
     assert (work.unknown, work.batch, work.macs) == ((), 1, 12)
 
 
 def test_an_integer_output_of_another_name_stays(tmp_path: Path) -> None:
-    source = sources.load(network(tmp_path / "net.onnx", "nearest"))
+    source = load(network(tmp_path / "net.onnx", "nearest"))
     assert [spec.name for spec in source.outputs] == ["nearest", "probabilities"]
 
 
@@ -219,7 +219,7 @@ def saved(path: Path, nodes, outputs, numbers) -> Path:
 
 
 def test_the_label_of_an_outlier_detector_stays_an_output(tmp_path: Path) -> None:
-    source = sources.load(outliers(tmp_path / "net.onnx"))
+    source = load(outliers(tmp_path / "net.onnx"))
     assert [(spec.name, spec.dtype) for spec in source.outputs] == [("label", "int64"), ("scores", "float32")]
     assert not source.notes
     assert set(source.predict([X])[0].reshape(-1).tolist()) == {-1, 1}
@@ -227,14 +227,14 @@ def test_the_label_of_an_outlier_detector_stays_an_output(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("text", [False, True])
 def test_a_label_with_a_threshold_of_its_own_is_not_taken_for_the_best_class(tmp_path: Path, text: bool) -> None:
-    even = sources.load(threshold(tmp_path / "even.onnx", 0.5, text=text))
+    even = load(threshold(tmp_path / "even.onnx", 0.5, text=text))
     assert [spec.name for spec in even.outputs] == ["probabilities"]
     path = threshold(tmp_path / "net.onnx", 0.9, text=text)
     if text:
         with pytest.raises(SourceError, match="'label' is text, and not always the class with the best score"):
-            sources.load(path)
+            load(path)
         return
-    source = sources.load(path)
+    source = load(path)
     assert [spec.name for spec in source.outputs] == ["label", "probabilities"]
     assert source.sha256 != even.sha256
 
@@ -242,7 +242,7 @@ def test_a_label_with_a_threshold_of_its_own_is_not_taken_for_the_best_class(tmp
 def test_a_label_that_only_a_real_item_tells_from_the_best_class_stays_an_output(tmp_path: Path) -> None:
     """Random numbers never come near 0.5."""
     path = threshold(tmp_path / "net.onnx", 0.5002)
-    assert [spec.name for spec in sources.load(path).outputs] == ["probabilities"]
+    assert [spec.name for spec in load(path).outputs] == ["probabilities"]
     weights = np.random.default_rng(3).normal(size=(4, 2)).astype(np.float32)
     across = (weights[:, 1] - weights[:, 0]).astype(np.float64)
     items = np.random.default_rng(5).normal(size=(60, 4))
@@ -255,7 +255,7 @@ def test_a_label_that_only_a_real_item_tells_from_the_best_class_stays_an_output
 
 
 def test_where_nothing_can_be_in_8_bits_that_is_said_before_calibration(tmp_path: Path) -> None:
-    source = sources.load(outliers(tmp_path / "net.onnx"))
+    source = load(outliers(tmp_path / "net.onnx"))
     workspace = Workspace(source)  # without samples: calibration would fail in other words
     for name in ("onnx-int8-qdq", "onnx-int8-qdq-mixed", "onnx-int8-qdq-symmetric"):
         with pytest.raises(ConversionError, match="not one of the model's operators has an 8-bit kernel"):

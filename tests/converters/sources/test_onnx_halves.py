@@ -9,10 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions, onnx_file, onnx_graph
-from edgekit_runtime.engines import load_engine
+from edgekit_converters.sources import onnx_file, onnx_graph
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import LoadOptions
+from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert
 
@@ -79,7 +80,7 @@ NETS = {
 def test_a_float16_file_is_a_float32_model_that_answers_as_the_file_does(tmp_path: Path, nodes) -> None:
     path = tmp_path / "net.onnx"
     onnx.save(net(nodes), path)
-    source = sources.load(path)
+    source = load(path)
     assert {spec.dtype for spec in (*source.inputs, *source.outputs)} == {"float32"}
     assert [note.code for note in source.notes] == ["float16-weights"]
     x = onnx_graph.random_inputs(source.inputs, 3, seed=4)[0].astype(np.float16)
@@ -99,7 +100,7 @@ def test_float16_between_float32_ends_is_widened_too(tmp_path: Path) -> None:
         helper.make_node("Cast", ["l"], ["y"], to=FLOAT),
     ]
     onnx.save(net(nodes, ends=FLOAT), tmp_path / "net.onnx")
-    source = sources.load(tmp_path / "net.onnx", LoadOptions(shapes={"x": (1, 16)}))
+    source = load(tmp_path / "net.onnx", LoadOptions(shapes={"x": (1, 16)}))
     x = np.ones((2, 16), np.float32)
     np.testing.assert_allclose(source.predict([x])[0], x @ KERNEL.astype(np.float32), rtol=1e-5)
 
@@ -127,7 +128,7 @@ def test_a_graph_that_lives_by_float16s_rounding_is_refused(tmp_path: Path) -> N
     ]
     onnx.save(net(nodes, ends=FLOAT), tmp_path / "net.onnx")
     with pytest.raises(SourceError, match="its float16 cannot be widened to float32: output 0 is"):
-        sources.load(tmp_path / "net.onnx")
+        load(tmp_path / "net.onnx")
 
 
 @pytest.mark.parametrize(

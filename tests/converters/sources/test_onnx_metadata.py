@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters import sources
-from edgekit_converters.contract_file import describe
+from edgekit_converters.contract_file.describe import describe
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions
-from edgekit_runtime.contract import DetectionSpec, ImageSpec
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import LoadOptions
+from edgekit_runtime.contract.spec import DetectionSpec, ImageSpec
 
 pytestmark = pytest.mark.convert
 
@@ -73,7 +73,7 @@ HEADS = [
 
 @pytest.mark.parametrize(("rows", "columns", "said", "head"), [row[1:] for row in HEADS], ids=[row[0] for row in HEADS])
 def test_a_detectors_metadata_is_its_contract(tmp_path: Path, rows: int, columns: int, said, head) -> None:
-    source = sources.load(detector(tmp_path, rows, columns, said))
+    source = load(detector(tmp_path, rows, columns, said))
     contract = describe(source, None)
     assert contract.inputs[0].image == ImageSpec(64, 96, (0.0,) * 3, (255.0,) * 3, resize="letterbox")
     assert (contract.task, contract.detection) == ("detection", head)
@@ -82,7 +82,7 @@ def test_a_detectors_metadata_is_its_contract(tmp_path: Path, rows: int, columns
 
 
 def test_a_contract_file_beside_the_model_always_wins(tmp_path: Path) -> None:
-    source = sources.load(detector(tmp_path, 7, 126, SAID))
+    source = load(detector(tmp_path, 7, 126, SAID))
     file = tmp_path / "yolo.contract.toml"
     file.write_text('task = "raw"\n')
     contract = describe(source, file)
@@ -90,21 +90,21 @@ def test_a_contract_file_beside_the_model_always_wins(tmp_path: Path) -> None:
 
 
 def test_a_classifier_is_cut_out_of_the_middle(tmp_path: Path) -> None:
-    source = sources.load(detector(tmp_path, 0, 0, {**SAID, "task": "classify"}, classes=3))
+    source = load(detector(tmp_path, 0, 0, {**SAID, "task": "classify"}, classes=3))
     contract = describe(source, None)
     assert (contract.task, contract.labels) == ("classification", NAMES)
     assert contract.inputs[0].image == ImageSpec(64, 96, (0.0,) * 3, (255.0,) * 3, resize="center-crop")
 
 
 def test_masks_and_poses_are_raw_and_their_pictures_are_known(tmp_path: Path) -> None:
-    contract = describe(sources.load(detector(tmp_path, 56, 126, {**SAID, "task": "pose"})), None)
+    contract = describe(load(detector(tmp_path, 56, 126, {**SAID, "task": "pose"})), None)
     assert (contract.task, contract.labels) == ("raw", None)
     assert contract.inputs[0].image.resize == "letterbox"
 
 
 @pytest.mark.parametrize("names", ["['cat', 'dog', 'newt']", "cat, dog, newt", "cat\ndog\nnewt\n"])
 def test_classes_alone_are_the_labels_of_a_classifier_and_no_more(tmp_path: Path, names: str) -> None:
-    contract = describe(sources.load(detector(tmp_path, 0, 0, {"classes": names}, classes=3)), None)
+    contract = describe(load(detector(tmp_path, 0, 0, {"classes": names}, classes=3)), None)
     assert (contract.task, contract.labels) == ("classification", ("cat", "dog", "newt"))
     assert contract.inputs[0].image is None
 
@@ -127,14 +127,14 @@ def test_classes_alone_are_the_labels_of_a_classifier_and_no_more(tmp_path: Path
     ids=lambda text: text[:24],
 )
 def test_names_that_are_no_names_are_not_used_and_why_is_said(tmp_path: Path, names: str) -> None:
-    source = sources.load(detector(tmp_path, 7, 126, {**SAID, "names": names}))
+    source = load(detector(tmp_path, 7, 126, {**SAID, "names": names}))
     assert source.stated == ""
     assert [note.code for note in source.notes] == ["metadata-unused"]
     assert describe(source, None).task == "raw"
 
 
 def test_names_of_another_number_of_classes_are_not_used(tmp_path: Path) -> None:
-    source = sources.load(detector(tmp_path, 84, 126, SAID))
+    source = load(detector(tmp_path, 84, 126, SAID))
     assert source.stated == ""
     assert "names 3 classes, and no output has boxes of so many: 'output0' [84, 126]" in source.notes[0].what
 
@@ -142,9 +142,9 @@ def test_names_of_another_number_of_classes_are_not_used(tmp_path: Path) -> None
 def test_the_error_for_a_free_axis_proposes_the_size_that_the_file_names(tmp_path: Path) -> None:
     path = detector(tmp_path, 7, 126, SAID, sides=("height", "width"))
     with pytest.raises(SourceError, match="such as --shape images=1,3,64,96") as caught:
-        sources.load(path)
+        load(path)
     assert "224" not in str(caught.value)
-    source = sources.load(path, LoadOptions(shapes={"images": (1, 3, 64, 96)}))
+    source = load(path, LoadOptions(shapes={"images": (1, 3, 64, 96)}))
     assert describe(source, None).detection is not None
 
 
@@ -153,4 +153,4 @@ def test_sizes_that_are_none_propose_nothing(tmp_path: Path, imgsz: str) -> None
     path = detector(tmp_path, 7, 126, {**SAID, "imgsz": imgsz}, sides=("height", "width"))
     sides = {"640": "640,640", "[320]": "320,320"}.get(imgsz, "224,224")
     with pytest.raises(SourceError, match=f"such as --shape images=1,3,{sides}"):
-        sources.load(path)
+        load(path)

@@ -9,11 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions, onnx_graph
+from edgekit_converters.sources import onnx_graph
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.sources.shapes import state_pairs
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.tensors import TensorSpec
 
 pytestmark = pytest.mark.convert
@@ -48,10 +49,10 @@ def test_one_shape_pins_every_input_that_shares_its_axes(tmp_path: Path) -> None
         {"y": (FLOAT, ["batch", "length"])},
     )
     with pytest.raises(SourceError, match=r"'tokens' \[\?, \?\].*Pin them.*: --shape tokens=1,128 --shape mask=1,128"):
-        sources.load(path)
-    source = sources.load(path, LoadOptions(shapes={"tokens": (1, 9)}))
+        load(path)
+    source = load(path, LoadOptions(shapes={"tokens": (1, 9)}))
     assert [spec.shape for spec in (*source.inputs, *source.outputs)] == [(-1, 9)] * 3
-    assert source.sha256 != sources.load(path, LoadOptions(shapes={"tokens": (1, 8)})).sha256
+    assert source.sha256 != load(path, LoadOptions(shapes={"tokens": (1, 8)})).sha256
     agree(source)
 
 
@@ -60,8 +61,8 @@ def test_a_fixed_batch_is_pinned_to_one_only_where_the_answers_stay(tmp_path: Pa
     one = LoadOptions(shapes={"x": (1, 3)})
     path = save(tmp_path, [helper.make_node("Relu", ["x"], ["y"])], inputs, outputs)
     with pytest.raises(SourceError, match=r"a fixed batch of 4\. Try --shape x=1,3"):
-        sources.load(path)
-    source = sources.load(path, one)
+        load(path)
+    source = load(path, one)
     assert source.inputs[0].shape == (1, 3)
     agree(source)
     mixed = [
@@ -69,7 +70,7 @@ def test_a_fixed_batch_is_pinned_to_one_only_where_the_answers_stay(tmp_path: Pa
         helper.make_node("Sub", ["x", "m"], ["y"]),
     ]
     with pytest.raises(SourceError, match="its batch of 4 is built into the graph"):
-        sources.load(save(tmp_path, mixed, inputs, outputs), one)
+        load(save(tmp_path, mixed, inputs, outputs), one)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_a_fixed_batch_is_pinned_to_one_only_where_the_answers_stay(tmp_path: Pa
 )
 def test_options_that_do_not_fit_say_what_would(tmp_path: Path, options: LoadOptions, says: str) -> None:
     with pytest.raises(SourceError) as caught:
-        sources.load(branching(tmp_path), options)
+        load(branching(tmp_path), options)
     assert says in str(caught.value)
 
 
@@ -113,7 +114,7 @@ def branching(folder: Path) -> Path:
 
 @pytest.mark.parametrize(("rate", "answer"), [(16000, [[0, 2, 0]]), (8000, [[1, -2, 3]])])
 def test_a_constant_decides_the_branches_and_is_gone(tmp_path: Path, rate: int, answer: list[list[float]]) -> None:
-    source = sources.load(branching(tmp_path), LoadOptions(constants={"rate": rate}))
+    source = load(branching(tmp_path), LoadOptions(constants={"rate": rate}))
     assert [spec.name for spec in source.inputs] == ["x"]
     assert source.predict([np.array([[-1, 2, -3]], np.float32)])[0].tolist() == answer
     assert "If" not in {node.op_type for node in onnx.load_model_from_string(source.onnx()).graph.node}
@@ -141,7 +142,7 @@ def test_a_state_with_its_layers_first_gets_a_batch_and_its_pair_is_named(tmp_pa
         {"score": (FLOAT, ["N", 1]), "stateN": (FLOAT, [2, "N", 3])},
         {**arrays, "last": np.array([1])},
     )
-    source = sources.load(path)
+    source = load(path)
     assert (source.state, source.state_pairs) == ("explicit", (("state", "stateN"),))
     assert {spec.name: spec.shape for spec in (*source.inputs, *source.outputs)} == {
         "sound": (1, 5, 4), "state": (1, 2, 1, 3), "score": (1, 1), "stateN": (1, 2, 1, 3),
@@ -180,20 +181,20 @@ def test_damaged_weights_are_refused_by_name_and_masks_are_not(tmp_path: Path) -
     kernel = np.eye(3, dtype=np.float32)
     kernel[0, 1] = np.nan
     with pytest.raises(SourceError, match="the weights 'kernel' are damaged: 1 of 9 values are NaN"):
-        sources.load(save(tmp_path, [helper.make_node("MatMul", ["x", "kernel"], ["y"])], *ends, {"kernel": kernel}))
+        load(save(tmp_path, [helper.make_node("MatMul", ["x", "kernel"], ["y"])], *ends, {"kernel": kernel}))
     kernel[0, 1] = np.inf
     with pytest.raises(SourceError, match="1 of 9 values are infinite"):
-        sources.load(save(tmp_path, [helper.make_node("MatMul", ["x", "kernel"], ["y"])], *ends, {"kernel": kernel}))
+        load(save(tmp_path, [helper.make_node("MatMul", ["x", "kernel"], ["y"])], *ends, {"kernel": kernel}))
     mask = np.array([0, 0, -np.inf], np.float32)
     nodes = [helper.make_node("Add", ["x", "mask"], ["m"]), helper.make_node("Softmax", ["m"], ["y"])]
-    agree(sources.load(save(tmp_path, nodes, *ends, {"mask": mask})))
+    agree(load(save(tmp_path, nodes, *ends, {"mask": mask})))
 
 
 def test_a_constant_node_is_a_weight_like_any_other(tmp_path: Path) -> None:
     value = numpy_helper.from_array(np.array([[np.nan]], np.float32), "")
     nodes = [helper.make_node("Constant", [], ["k"], value=value), helper.make_node("MatMul", ["x", "k"], ["y"])]
     with pytest.raises(SourceError, match="the weights 'k' are damaged"):
-        sources.load(save(tmp_path, nodes, {"x": (FLOAT, ["N", 1])}, {"y": (FLOAT, ["N", 1])}, opset=11))
+        load(save(tmp_path, nodes, {"x": (FLOAT, ["N", 1])}, {"y": (FLOAT, ["N", 1])}, opset=11))
 
 
 def test_an_already_quantized_graph_is_refused(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_an_already_quantized_graph_is_refused(tmp_path: Path) -> None:
     ]
     ends = {"x": (FLOAT, ["N", 3])}, {"y": (FLOAT, ["N", 3])}
     with pytest.raises(SourceError, match="already quantized"):
-        sources.load(save(tmp_path, nodes, *ends, {"s": np.float32(0.1)}))
+        load(save(tmp_path, nodes, *ends, {"s": np.float32(0.1)}))
 
 
 def test_an_output_that_is_called_as_a_layer_says_how_to_export_it_again(tmp_path: Path) -> None:
@@ -211,5 +212,5 @@ def test_an_output_that_is_called_as_a_layer_says_how_to_export_it_again(tmp_pat
     nodes = [helper.make_node("Relu", ["x"], ["embedding"]), helper.make_node("Neg", ["embedding"], ["embedding"])]
     path = save(tmp_path, nodes, {"x": (FLOAT, [1, 4])}, {"embedding": (FLOAT, [1, 4])})
     with pytest.raises(SourceError, match="two of its values are called 'embedding'") as caught:
-        sources.load(path)
+        load(path)
     assert "output_names" in caught.value.do

@@ -10,14 +10,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters import sources
 from edgekit_converters.formats.onnx import array, parse
 from edgekit_converters.sources import onnx_graph
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.sources.onnx_graph import agreement
 from edgekit_converters.targets.onnx_to_tf import _FailedError, _output_axes
 from edgekit_converters.targets.onnx_to_tf_worker import output_name
 from edgekit_converters.targets.workspace import Workspace
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.errors import EdgekitError
 from tests.linear import linear
 
@@ -40,7 +41,7 @@ def test_a_spectrum_is_converted_though_half_of_all_random_numbers_have_no_answe
     inputs = ["x", "power"] if first == "Pow" else ["x"]
     nodes = [helper.make_node(first, inputs, ["h"]), helper.make_node("Div", ["h", "spread"], ["y"])]
     constants = {"power": 0.3, "spread": [0.1, 2, 3, 4]}
-    source = sources.load(saved(tmp_path / "net.onnx", nodes, constants, batch))
+    source = load(saved(tmp_path / "net.onnx", nodes, constants, batch))
     float_model = Workspace(source).float_model("onnx").data
     assert [node.op_type for node in parse(float_model).graph.node] == [first, "Mul"]  # the rewritten graph, proved too
     spectrum = np.random.default_rng(1).uniform(0.1, 9, (1, 4)).astype(np.float32)
@@ -52,7 +53,7 @@ def test_a_spectrum_is_converted_though_half_of_all_random_numbers_have_no_answe
 def test_a_rewriting_is_proved_with_the_items_that_a_workspace_has(tmp_path: Path, monkeypatch, given: bool) -> None:
     """A folding that goes wrong above 100, where no random number is."""
     clip = [helper.make_node("Clip", ["x", "low", "high"], ["y"])]
-    source = sources.load(saved(tmp_path / "net.onnx", clip, {"low": 0, "high": 1000}))
+    source = load(saved(tmp_path / "net.onnx", clip, {"low": 0, "high": 1000}))
 
     def wrong(model):
         model = onnx.ModelProto.FromString(model.SerializeToString())
@@ -69,7 +70,7 @@ def test_a_rewriting_is_proved_with_the_items_that_a_workspace_has(tmp_path: Pat
 def test_the_items_reach_a_model_that_was_opened_behind_the_wall(digits_model) -> None:
     from edgekit_converters.sources.isolated import open_isolated
 
-    there = open_isolated(digits_model.model, sources.LoadOptions())
+    there = open_isolated(digits_model.model, LoadOptions())
     items = [[item[None]] for item in np.load(digits_model.calibration)["x"][:6]]
     there.items[:] = [items[0][0].astype(np.float64)[:, :4]]  # no item of this model
     with pytest.raises(EdgekitError):

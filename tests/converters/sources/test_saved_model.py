@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions, onnx_graph
+from edgekit_converters.sources import onnx_graph
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.targets.tflite import float_model
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert
 
@@ -46,7 +47,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def test_serving_default_is_preferred_and_its_names_are_the_contracts(folder: Path) -> None:
-    source = sources.load(folder)
+    source = load(folder)
     assert source.format == "saved-model"
     assert {spec.name: spec.shape for spec in source.inputs} == {"apple": (-1, 3), "zebra": (-1, 4)}
     assert {spec.name: spec.shape for spec in source.outputs} == {"ant": (-1, 1), "yak": (-1, 3)}
@@ -77,7 +78,7 @@ def test_two_models_may_have_functions_of_one_name(tmp_path: Path) -> None:
     (tmp_path / "two" / "fingerprint.pb").unlink(missing_ok=True)
     x = np.ones((1, 3), np.float32)
     for name, factor in (("one", 1.5), ("two", 2.5)):
-        np.testing.assert_allclose(sources.load(tmp_path / name).predict([x])[0], x * factor)
+        np.testing.assert_allclose(load(tmp_path / name).predict([x])[0], x * factor)
 
 
 def test_an_activation_with_a_gradient_of_its_own_keeps_its_names_in_tflite(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_an_activation_with_a_gradient_of_its_own_keeps_its_names_in_tflite(tmp_
         lambda x: {"y": tf.nn.silu(x)}, input_signature=[tf.TensorSpec((None, 3), name="x")], autograph=False
     )
     tf.saved_model.save(net, str(tmp_path / "net"), signatures={"serving_default": net.serve})
-    found = float_model(sources.load(tmp_path / "net"))
+    found = float_model(load(tmp_path / "net"))
     assert (found.inputs, found.outputs) == (("x",), ("y",))
     x = np.array([[-2, 0, 3]], np.float32)
     with load_engine("tflite", found.data) as engine:
@@ -98,10 +99,10 @@ def test_an_activation_with_a_gradient_of_its_own_keeps_its_names_in_tflite(tmp_
 
 def test_another_signature_is_another_model_and_its_free_axes_are_pinned(folder: Path) -> None:
     with pytest.raises(SourceError, match=r"--shape image=1,HEIGHT,WIDTH,3, such as --shape image=1,224,224,3"):
-        sources.load(folder, LoadOptions(signature="free"))
-    source = sources.load(folder, LoadOptions(signature="free", shapes={"image": (1, 6, 5, 3)}))
+        load(folder, LoadOptions(signature="free"))
+    source = load(folder, LoadOptions(signature="free", shapes={"image": (1, 6, 5, 3)}))
     assert source.inputs[0].shape == (-1, 6, 5, 3)
-    assert source.sha256 != sources.load(folder).sha256
+    assert source.sha256 != load(folder).sha256
     x = np.random.default_rng(0).standard_normal((2, 6, 5, 3)).astype(np.float32)
     np.testing.assert_allclose(source.predict([x])[0], x.mean((1, 2)), atol=1e-6)
 
@@ -121,7 +122,7 @@ def test_another_signature_is_another_model_and_its_free_axes_are_pinned(folder:
 )
 def test_options_that_do_not_fit_say_what_would(folder: Path, options: LoadOptions, says: str) -> None:
     with pytest.raises(SourceError) as caught:
-        sources.load(folder, options)
+        load(folder, options)
     assert says in str(caught.value)
 
 
@@ -145,7 +146,7 @@ def test_a_state_kept_inside_is_refused(tmp_path: Path) -> None:
 
     path = save(tmp_path / "net", count, tf.TensorSpec([None, 3], name="x"), seen=0.0)
     with pytest.raises(SourceError, match=r"keeps a state inside: answering writes to a variable \(of seen\)"):
-        sources.load(path)
+        load(path)
 
 
 def test_operators_that_touch_files_are_refused_unless_the_model_is_trusted(tmp_path: Path) -> None:
@@ -159,9 +160,9 @@ def test_operators_that_touch_files_are_refused_unless_the_model_is_trusted(tmp_
 
     path = save(tmp_path / "net", leak, tf.TensorSpec([None, 3], name="x"))
     with pytest.raises(SourceError, match=r"operators that are no arithmetic on numbers: WriteFile.*--trust-model"):
-        sources.load(path)
+        load(path)
     assert not written.exists()
-    [note] = sources.load(path, LoadOptions(trust_model=True)).notes
+    [note] = load(path, LoadOptions(trust_model=True)).notes
     assert note.code == "trusted-code"
     assert written.exists()
 
@@ -223,7 +224,7 @@ def test_an_operator_that_is_no_arithmetic_is_refused_wherever_the_signature_rea
 
     path = save(tmp_path / "net", reach, tf.TensorSpec([None, 3], name="x"))
     with pytest.raises(SourceError, match=named):
-        sources.load(path)
+        load(path)
     assert not written.exists()
 
 
@@ -248,10 +249,10 @@ def test_what_the_signature_never_reaches_is_neither_judged_nor_imported(tmp_pat
 
     net = Net()
     tf.saved_model.save(net, str(tmp_path / "net"), {"serving_default": net.answer, "train": net.train})
-    source = sources.load(tmp_path / "net")
+    source = load(tmp_path / "net")
     assert source.predict([np.ones((2, 3), np.float32)])[0].tolist() == [[2, 2, 2]] * 2
     with pytest.raises(SourceError, match="keeps a state inside"):
-        sources.load(tmp_path / "net", LoadOptions(signature="train"))
+        load(tmp_path / "net", LoadOptions(signature="train"))
 
 
 def test_the_graph_and_the_checkpoint_are_the_model_and_python_objects_are_not_rebuilt(folder: Path, tmp_path) -> None:
@@ -260,7 +261,7 @@ def test_the_graph_and_the_checkpoint_are_the_model_and_python_objects_are_not_r
 
     from tensorflow.core.protobuf import saved_model_pb2
 
-    whole = sources.load(folder)
+    whole = load(folder)
     shutil.copytree(folder, tmp_path / "net")
     model = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     objects = model.meta_graphs[0].object_graph_def
@@ -269,7 +270,7 @@ def test_the_graph_and_the_checkpoint_are_the_model_and_python_objects_are_not_r
             node.user_object.identifier = "a class that is gone"
     (tmp_path / "net" / "saved_model.pb").write_bytes(model.SerializeToString())
     inputs = onnx_graph.random_inputs(whole.inputs, 2)
-    for got, want in zip(sources.load(tmp_path / "net").predict(inputs), whole.predict(inputs), strict=True):
+    for got, want in zip(load(tmp_path / "net").predict(inputs), whole.predict(inputs), strict=True):
         np.testing.assert_array_equal(got, want)
 
 
@@ -290,7 +291,7 @@ def test_damaged_weights_are_named(tmp_path: Path) -> None:
     kernel = np.array([1, np.inf, 3], np.float32)
     path = save(tmp_path / "net", lambda m, x: {"y": x * m.kernel}, tf.TensorSpec([None, 3], name="x"), kernel=kernel)
     with pytest.raises(SourceError, match=r"the weights 'kernel' are damaged: 1 of 3 values are infinite"):
-        sources.load(path)
+        load(path)
 
 
 def test_half_a_saved_model_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -300,10 +301,10 @@ def test_half_a_saved_model_is_refused(folder: Path, tmp_path: Path) -> None:
     data = tmp_path / "net" / "variables" / "variables.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:10])
     with pytest.raises(SourceError, match="TensorFlow cannot load it"):
-        sources.load(tmp_path / "net")
+        load(tmp_path / "net")
     shutil.rmtree(tmp_path / "net" / "variables")
     with pytest.raises(SourceError, match="TensorFlow cannot load it"):
-        sources.load(tmp_path / "net")
+        load(tmp_path / "net")
 
 
 def test_a_constant_that_stands_for_gigabytes_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -320,4 +321,4 @@ def test_a_constant_that_stands_for_gigabytes_is_refused(folder: Path, tmp_path:
                 node.attr["value"].tensor.tensor_shape.dim.add(size=4_000_000_000)
     (tmp_path / "net" / "saved_model.pb").write_bytes(model.SerializeToString())
     with pytest.raises(SourceError, match=r"saved_model\.pb unpacks to 16\.0 GB"):
-        sources.load(tmp_path / "net")
+        load(tmp_path / "net")

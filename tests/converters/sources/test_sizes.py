@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
+from edgekit_converters.sources.load import load
 
 h5py = pytest.importorskip("h5py")
 pytestmark = pytest.mark.convert
@@ -34,7 +34,7 @@ def hdf5(path: Path, fill) -> Path:
 
 def refusal(path: Path) -> str:
     with pytest.raises(SourceError) as caught:
-        sources.load(path)
+        load(path)
     return caught.value.what
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
 from edgekit_converters.sources import onnx_graph
+from edgekit_converters.sources.load import load
 from edgekit_converters.sources.traced import TracedSource
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert
 
@@ -33,7 +33,7 @@ def old(tmp_path_factory) -> Path:
 
 
 def test_a_file_that_keras_3_cannot_read_goes_through_keras_2(old: Path) -> None:
-    source = sources.load(old)
+    source = load(old)
     assert isinstance(source, TracedSource)
     assert source.tools == ("tf-keras",)
     assert [spec.name for spec in (*source.inputs, *source.outputs)] == ["image", "probs"]
@@ -60,4 +60,4 @@ def test_a_file_of_keras_2_that_nobody_here_reads_says_what_to_install(tmp_path:
         file.attrs["model_config"], file.attrs["keras_version"] = json.dumps(config), "2.11.0"
         file.create_group("model_weights")
     with pytest.raises(SourceError, match=r"saved with Keras 2\.11\.0.* pip install tf-keras"):
-        sources.load(tmp_path / "old.h5")
+        load(tmp_path / "old.h5")

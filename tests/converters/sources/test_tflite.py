@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions, onnx_graph, tflite
-from edgekit_converters.targets import recipe
+from edgekit_converters.sources import onnx_graph, tflite
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import LoadOptions
+from edgekit_converters.targets.artifact import recipe
 from edgekit_converters.targets.workspace import Workspace
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert
 
@@ -75,7 +76,7 @@ def agree(source) -> None:
 
 def test_a_float_file_is_a_model_with_its_signatures_names(tmp_path: Path, network) -> None:
     data = convert(network, fixed())
-    source = sources.load(write(tmp_path, data))
+    source = load(write(tmp_path, data))
     assert isinstance(source, tflite.TfliteModel)
     assert source.tflite() == data
     [image] = source.inputs
@@ -88,7 +89,7 @@ def test_a_float_file_is_a_model_with_its_signatures_names(tmp_path: Path, netwo
 
 
 def test_float16_weights_become_float32_and_it_is_said(tmp_path: Path, network) -> None:
-    source = sources.load(write(tmp_path, convert(network, fixed(), optimize="float16")))
+    source = load(write(tmp_path, convert(network, fixed(), optimize="float16")))
     assert [note.code for note in source.notes] == ["float16-weights"]
     with load_engine("tflite", source.tflite()) as engine:
         assert engine.inputs[0].dtype == "float32"
@@ -111,7 +112,7 @@ def test_an_artifact_in_float_is_no_larger_than_the_float16_file_that_it_comes_f
     }
     made = {}
     for name, data in files.items():
-        source = sources.load(write(tmp_path, data))
+        source = load(write(tmp_path, data))
         made[name] = Workspace(source).make(recipe("tflite-f32")).data
         inputs = [np.random.default_rng(1).standard_normal((1, 64)).astype(np.float32)]
         with load_engine("tflite", made[name]) as engine:
@@ -123,8 +124,8 @@ def test_an_artifact_in_float_is_no_larger_than_the_float16_file_that_it_comes_f
 def test_free_axes_are_pinned_in_the_file_itself(tmp_path: Path, network) -> None:
     path = write(tmp_path, convert(network, fixed(None)))
     with pytest.raises(SourceError, match=r"axis 1 is free.* such as --shape image=1,224,224,3"):
-        sources.load(path)
-    source = sources.load(path, LoadOptions(shapes={"image": (1, 10, 12, 3)}))
+        load(path)
+    source = load(path, LoadOptions(shapes={"image": (1, 10, 12, 3)}))
     with load_engine("tflite", source.tflite()) as engine:
         assert engine.inputs[0].shape == (1, 10, 12, 3)
     x = np.random.default_rng(1).standard_normal((2, 10, 12, 3)).astype(np.float32)
@@ -135,7 +136,7 @@ def test_free_axes_are_pinned_in_the_file_itself(tmp_path: Path, network) -> Non
 
 def test_a_quantized_file_is_refused_with_the_way_out(tmp_path: Path, network) -> None:
     with pytest.raises(SourceError, match=r"already quantized \('.*' is int8\).* Pass the float model"):
-        sources.load(write(tmp_path, convert(network, fixed(), optimize="dynamic")))
+        load(write(tmp_path, convert(network, fixed(), optimize="dynamic")))
 
 
 def test_select_tf_operators_are_refused_by_name(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_select_tf_operators_are_refused_by_name(tmp_path: Path) -> None:
 
     data = convert(lambda image: {"y": tf.linalg.det(tf.transpose(image, [0, 3, 1, 2]))}, fixed())
     with pytest.raises(SourceError, match="do not carry: SELECT-TF MatrixDeterminant"):
-        sources.load(write(tmp_path, data))
+        load(write(tmp_path, data))
 
 
 def test_a_state_kept_inside_is_refused(tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ def test_a_state_kept_inside_is_refused(tmp_path: Path) -> None:
         return {"y": seen + 1.0}
 
     with pytest.raises(SourceError, match=r"keeps a state inside \(ASSIGN_VARIABLE"):
-        sources.load(write(tmp_path, convert(count, fixed(), weights=[seen])))
+        load(write(tmp_path, convert(count, fixed(), weights=[seen])))
 
 
 def test_damaged_weights_are_named(tmp_path: Path, kernel) -> None:
@@ -166,11 +167,11 @@ def test_damaged_weights_are_named(tmp_path: Path, kernel) -> None:
     broken[0, 0, 0, 0] = np.nan
     data = convert(lambda image: {"y": tf.nn.conv2d(image, broken, 1, "SAME")}, fixed())
     with pytest.raises(SourceError, match="are damaged: 1 of 1,728 values are NaN"):
-        sources.load(write(tmp_path, data))
+        load(write(tmp_path, data))
 
 
 def test_half_a_file_is_refused(tmp_path: Path, network) -> None:
     data = convert(network, fixed())
     for length in (9, 100, len(data) // 2, len(data) - 40):
         with pytest.raises(SourceError, match=r"net\.tflite"):
-            sources.load(write(tmp_path, data[:length]))
+            load(write(tmp_path, data[:length]))

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_converters import sources
 from edgekit_converters.errors import ConversionError, SourceError
-from edgekit_converters.sources import LoadOptions
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.targets.artifact import default_recipes, recipe
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.contract.adapt import dequantize
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert
 AS_IS = LoadOptions(as_is=True)
@@ -30,7 +30,7 @@ AS_IS = LoadOptions(as_is=True)
     ids=["int8", "float", "state inside", "state carried"],
 )
 def test_its_bytes_are_the_artifact(file, state, pairs, precision):
-    source = sources.load(file, AS_IS)
+    source = load(file, AS_IS)
     artifact = Workspace(source).make(recipe("tflite-as-is"))
     assert artifact.data == file.read_bytes()
     assert (source.state, source.state_pairs, artifact.recipe.precision) == (state, pairs, precision)
@@ -40,7 +40,7 @@ def test_its_bytes_are_the_artifact(file, state, pairs, precision):
 
 
 def test_it_answers_in_real_numbers_what_the_file_answers_in_eight_bits():
-    source = sources.load(tiny.MODELS / "tiny_int8.tflite", AS_IS)
+    source = load(tiny.MODELS / "tiny_int8.tflite", AS_IS)
     pixels = np.random.default_rng(0).uniform(0, 1, (3, 8, 8, 3)).astype(np.float32)
     (got,) = source.predict([pixels])
     with load_engine("tflite", source.finished()) as engine:
@@ -52,7 +52,7 @@ def test_it_answers_in_real_numbers_what_the_file_answers_in_eight_bits():
 
 
 def test_a_state_inside_goes_on_until_it_is_reset():
-    source = sources.load(memory.MODELS / "memory_inside_f32.tflite", AS_IS)
+    source = load(memory.MODELS / "memory_inside_f32.tflite", AS_IS)
     xs = memory.frames(6)
     first = source.predict([xs])[0]
     assert not np.array_equal(source.predict([xs])[0], first)
@@ -62,25 +62,25 @@ def test_a_state_inside_goes_on_until_it_is_reset():
 
 
 def test_what_it_says_of_itself_is_honest():
-    notes = {note.code: note.what for note in sources.load(memory.MODELS / "memory_inside_f32.tflite", AS_IS).notes}
+    notes = {note.code: note.what for note in load(memory.MODELS / "memory_inside_f32.tflite", AS_IS).notes}
     assert "nothing was converted" in notes["as-is"]
     assert "model.session()" in notes["internal-state"]
 
 
 def test_without_being_told_it_is_refused_and_the_way_is_named():
     with pytest.raises(SourceError, match=r"already quantized .* --recipe tflite-as-is"):
-        sources.load(tiny.MODELS / "tiny_int8.tflite")
+        load(tiny.MODELS / "tiny_int8.tflite")
     with pytest.raises(SourceError, match=r"keeps a state inside \(.*VAR_HANDLE\).* --recipe tflite-as-is"):
-        sources.load(memory.MODELS / "memory_inside_f32.tflite")
+        load(memory.MODELS / "memory_inside_f32.tflite")
 
 
 def test_other_formats_and_other_recipes_are_refused():
     with pytest.raises(SourceError, match=r"only a \.tflite file can be packed as it is, and this is an onnx model"):
-        sources.load(memory.MODELS / "memory_carried_f32.onnx", AS_IS)
+        load(memory.MODELS / "memory_carried_f32.onnx", AS_IS)
     with pytest.raises(ConversionError, match="can be packed as it is"):
-        Workspace(sources.load(memory.MODELS / "memory_carried_f32.onnx")).make(recipe("tflite-as-is"))
+        Workspace(load(memory.MODELS / "memory_carried_f32.onnx")).make(recipe("tflite-as-is"))
     with pytest.raises(ConversionError, match="made into nothing else"):
-        sources.load(tiny.MODELS / "tiny_int8.tflite", AS_IS).onnx()
+        load(tiny.MODELS / "tiny_int8.tflite", AS_IS).onnx()
 
 
 def test_it_is_no_default():

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters import sources
 from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import LoadOptions, onnx_graph
-from edgekit_runtime.engines import load_engine
+from edgekit_converters.sources import onnx_graph
+from edgekit_converters.sources.load import load as load_source
+from edgekit_converters.sources.model import LoadOptions, SourceModel
+from edgekit_runtime.engines.registry import load_engine
 
 torch = pytest.importorskip("torch", reason="the 'torch' extra is not installed: make test-torch")
 pytest.importorskip("onnxscript")
@@ -96,14 +97,14 @@ def nets(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "nets_of_a_person", raising=False)
 
-    def load(name: str, **options) -> sources.SourceModel:
-        return sources.load(f"nets_of_a_person:{name}", LoadOptions(**options))
+    def load(name: str, **options) -> SourceModel:
+        return load_source(f"nets_of_a_person:{name}", LoadOptions(**options))
 
     yield load
     sys.modules.pop("nets_of_a_person", None)
 
 
-def agree(source: sources.SourceModel) -> None:
+def agree(source: SourceModel) -> None:
     inputs = onnx_graph.random_inputs(source.inputs, 3 if source.inputs[0].free_batch else 1, seed=5)
     with load_engine("onnx", source.onnx()) as engine:
         assert [spec.name for spec in engine.inputs] == [spec.name for spec in source.inputs]
@@ -172,7 +173,7 @@ def test_what_cannot_be_read_says_why(nets, name: str, says: str, do: str) -> No
 
 def test_a_module_that_is_not_there_is_named() -> None:
     with pytest.raises(SourceError, match="there is no Python module 'nets_of_nobody'"):
-        sources.load("nets_of_nobody:make")
+        load_source("nets_of_nobody:make")
 
 
 @pytest.fixture(scope="module")
@@ -188,8 +189,8 @@ def exported(tmp_path_factory) -> Path:
 
 def test_an_exported_program_is_read_and_its_free_axis_is_pinned(exported: Path) -> None:
     with pytest.raises(SourceError, match=r"axis 2 is free.* --shape input=1,3,HEIGHT,8, such as"):
-        sources.load(exported)
-    source = sources.load(exported, LoadOptions(shapes={"input": (1, 3, 8, 8)}))
+        load_source(exported)
+    source = load_source(exported, LoadOptions(shapes={"input": (1, 3, 8, 8)}))
     assert source.format == "torch-export"
     assert source.inputs[0].shape == (-1, 3, 8, 8)
     agree(source)
@@ -220,7 +221,7 @@ def test_a_pickle_in_an_exported_program_is_not_opened(exported: Path, tmp_path:
         for name in old.namelist():
             new.writestr(name, code if name.endswith(".pt") else old.read(name))
     with pytest.raises(SourceError, match=r"would run .* the pickle .*--trust-model"):
-        sources.load(path)
+        load_source(path)
     assert not ran.exists()
 
 
@@ -248,21 +249,21 @@ def test_code_in_an_exported_program_is_refused_before_torch_opens_it(
     monkeypatch.chdir(tmp_path)
     forged(exported, tmp_path / "evil.pt2", CODE[place])
     with pytest.raises(SourceError, match=r"would run when it opens it.*--trust-model"):
-        sources.load("evil.pt2", LoadOptions(shapes={"input": (1, 3, 8, 8)}))
+        load_source("evil.pt2", LoadOptions(shapes={"input": (1, 3, 8, 8)}))
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_compiled_library_in_an_exported_program_is_refused(exported: Path, tmp_path: Path) -> None:
     forged(exported, tmp_path / "evil.pt2", lambda value, key: value, "/data/aotinductor/model/model.so")
     with pytest.raises(SourceError, match=r"the library 'model\.so'"):
-        sources.load(tmp_path / "evil.pt2")
+        load_source(tmp_path / "evil.pt2")
 
 
 def test_guards_are_left_out_of_what_torch_is_given(exported: Path, tmp_path: Path, monkeypatch) -> None:
     """torch makes a function of them and runs it with the network."""
     monkeypatch.chdir(tmp_path)
     forged(exported, tmp_path / "evil.pt2", lambda value, key: [RUN] if key == "guards_code" else value)
-    agree(sources.load("evil.pt2", LoadOptions(shapes={"input": (1, 3, 8, 8)})))
+    agree(load_source("evil.pt2", LoadOptions(shapes={"input": (1, 3, 8, 8)})))
     assert not (tmp_path / "ran").exists()
 
 
@@ -270,10 +271,10 @@ def test_guards_are_left_out_of_what_torch_is_given(exported: Path, tmp_path: Pa
 def test_what_is_no_exported_program_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "net.pt2").write_bytes(content)
     with pytest.raises(SourceError, match=r"not a torch\.export file"):
-        sources.load(tmp_path / "net.pt2")
+        load_source(tmp_path / "net.pt2")
 
 
 def test_half_an_exported_program_is_refused(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "net.pt2").write_bytes(exported.read_bytes()[:4000])
     with pytest.raises(SourceError, match=r"not a torch\.export file"):
-        sources.load(tmp_path / "net.pt2")
+        load_source(tmp_path / "net.pt2")

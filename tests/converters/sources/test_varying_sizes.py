@@ -12,10 +12,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters import contract_file, fidelity, sources
-from edgekit_converters.calibration import open_dataset
+from edgekit_converters.calibration.open import open_dataset
+from edgekit_converters.contract_file.describe import describe
 from edgekit_converters.errors import SourceError
+from edgekit_converters.fidelity.reference import reference
 from edgekit_converters.sources.isolated import open_isolated
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import LoadOptions
 
 pytestmark = pytest.mark.convert
 
@@ -90,13 +93,13 @@ def detector(path: Path, form: str) -> Path:
 def test_a_graph_with_suppression_is_refused_with_the_command_that_makes_it_without(tmp_path: Path, form: str) -> None:
     path = detector(tmp_path / "it's a net.onnx", form)
     with pytest.raises(SourceError, match="the size of its output 'found' depends on the input") as caught:
-        sources.load(path)
+        load(path)
     said, command = caught.value.do.split(": ", 1)
     assert said == "Export it without NonMaxSuppression, which edgekit does itself"
     program, *arguments = shlex.split(command)
     assert program == "python"
     subprocess.run([sys.executable, *arguments], cwd=tmp_path, check=True)
-    source = sources.load(tmp_path / "it's a net-no-nms.onnx")
+    source = load(tmp_path / "it's a net-no-nms.onnx")
     assert [spec.name for spec in source.outputs] == ["scores"]
     image = np.random.default_rng(0).uniform(0, 1, (1, 3, SIDE, SIDE)).astype(np.float32)
     [scores] = source.predict([image])
@@ -108,12 +111,12 @@ def test_of_ultralytics_the_command_is_its_own(tmp_path: Path) -> None:
     onnx.helper.set_model_props(model, {"names": "{0: 'spot'}", "stride": "32", "task": "detect"})
     onnx.save(model, tmp_path / "yolo11n.onnx")
     with pytest.raises(SourceError) as caught:
-        sources.load(tmp_path / "yolo11n.onnx")
+        load(tmp_path / "yolo11n.onnx")
     assert "yolo export model=yolo11n.pt format=onnx nms=False" in caught.value.do
 
 
 def test_a_suppression_that_is_padded_to_a_fixed_size_is_taken(tmp_path: Path) -> None:
-    source = sources.load(detector(tmp_path / "net.onnx", "padded"))
+    source = load(detector(tmp_path / "net.onnx", "padded"))
     assert [spec.shape for spec in source.outputs] == [(1, 10, 5)]
 
 
@@ -133,17 +136,17 @@ def choice(path: Path, threshold: float) -> Path:
 
 def test_noise_shows_what_zeros_do_not(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"depends on the input: \[1, \d\] for one, \[1, 1\] for another"):
-        sources.load(choice(tmp_path / "net.onnx", 0.5))
+        load(choice(tmp_path / "net.onnx", 0.5))
 
 
 def test_items_of_the_evaluation_set_show_what_no_noise_does(tmp_path: Path) -> None:
-    source = sources.load(choice(tmp_path / "net.onnx", 1000.0))
+    source = load(choice(tmp_path / "net.onnx", 1000.0))
     items = np.zeros((5, 6), np.float32)
     items[3, 2:4] = 2000
     np.save(tmp_path / "items.npy", items)
-    contract = contract_file.describe(source, None)
+    contract = describe(source, None)
     with pytest.raises(SourceError, match=r"'found' depends on the input: \[1, 3\] for one, \[1, 1\] for another"):
-        fidelity.reference(source, contract, open_dataset(tmp_path / "items.npy", contract))
+        reference(source, contract, open_dataset(tmp_path / "items.npy", contract))
 
 
 @pytest.mark.slow
@@ -159,4 +162,4 @@ def test_a_saved_model_that_chooses_is_refused_behind_the_wall(tmp_path: Path) -
     net = Net()
     tf.saved_model.save(net, str(tmp_path / "net"), signatures=net.__call__)
     with pytest.raises(SourceError, match="the size of its output 'found' depends on the input"):
-        open_isolated(tmp_path / "net", sources.LoadOptions())
+        open_isolated(tmp_path / "net", LoadOptions())

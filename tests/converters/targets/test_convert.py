@@ -11,17 +11,22 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from edgekit_converters import sources, targets
 from edgekit_converters.errors import CalibrationError, ConversionError
 from edgekit_converters.formats.onnx import opset_of
 from edgekit_converters.sources import onnx_graph
-from edgekit_runtime.contract.adapt import dequantize, quantize
-from edgekit_runtime.engines import load_engine
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.targets.artifact import RECIPES, Artifact
+from edgekit_converters.targets.artifact import recipe as find_recipe
+from edgekit_converters.targets.workspace import convert
+from edgekit_runtime.contract.adapt import dequantize
+from edgekit_runtime.contract.pixels import quantize
+from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert
 
 INT8 = ("tflite-int8", "onnx-int8-qdq")
-MADE = {name: recipe for name, recipe in targets.RECIPES.items() if not recipe.finished}
+MADE = {name: recipe for name, recipe in RECIPES.items() if not recipe.finished}
 """The recipes that make something: one packs a finished file as it is."""
 ROUNDING = {"int8": 0.08, "int16x8": 0.08, "dynamic": 0.08, "float16": 5e-3, "float32": 1e-4}
 """The most that an output of the small net may move."""
@@ -30,7 +35,7 @@ ROUNDING = {"int8": 0.08, "int16x8": 0.08, "dynamic": 0.08, "float16": 5e-3, "fl
 class Stream:
     """Calibration samples that are made when asked for, and count how many are alive."""
 
-    def __init__(self, source: sources.SourceModel, count: int, items: list[list[NDArray[Any]]] | None = None) -> None:
+    def __init__(self, source: SourceModel, count: int, items: list[list[NDArray[Any]]] | None = None) -> None:
         self._source, self._count, self._items = source, count, items
         self.started = 0
 
@@ -43,14 +48,14 @@ class Stream:
             yield self._items[i] if self._items else onnx_graph.random_inputs(self._source.inputs, 1, seed=i)
 
 
-def digit_stream(source: sources.SourceModel, path: Path) -> Stream:
+def digit_stream(source: SourceModel, path: Path) -> Stream:
     x = np.load(path)["x"]
     if source.inputs[0].layout == "NCHW":
         x = x.transpose(0, 3, 1, 2)
     return Stream(source, len(x), [[np.ascontiguousarray(item[None])] for item in x])
 
 
-def run(artifact: targets.Artifact, source: sources.SourceModel, inputs: list[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def run(artifact: Artifact, source: SourceModel, inputs: list[NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """One item through the artifact's engine, fed by the contract's names; outputs dequantized."""
     by_name = {spec.name: (spec, array) for spec, array in zip(source.inputs, inputs, strict=True)}
     tensors = []
@@ -71,13 +76,13 @@ def run(artifact: targets.Artifact, source: sources.SourceModel, inputs: list[ND
 
 @pytest.fixture(scope="module")
 def digits(digits_model):
-    return sources.load(digits_model.model)
+    return load(digits_model.model)
 
 
 @pytest.fixture(scope="module")
-def artifacts(digits, digits_model) -> dict[str, targets.Artifact]:
+def artifacts(digits, digits_model) -> dict[str, Artifact]:
     samples = digit_stream(digits, digits_model.calibration)
-    return {name: targets.convert(digits, recipe, samples) for name, recipe in MADE.items()}
+    return {name: convert(digits, recipe, samples) for name, recipe in MADE.items()}
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -116,23 +121,23 @@ def test_onnx_artifacts_of_a_keras_model_are_nchw_with_a_free_batch(artifacts) -
 
 def test_an_artifact_carries_its_recipe_tools_and_sample_count(artifacts) -> None:
     for name, artifact in artifacts.items():
-        assert artifact.recipe is targets.RECIPES[name]
-        assert artifact.samples == (200 if targets.RECIPES[name].needs_calibration else 0)
+        assert artifact.recipe is RECIPES[name]
+        assert artifact.samples == (200 if RECIPES[name].needs_calibration else 0)
         assert "keras" in artifact.tools
         assert artifact.recipe.format == "tflite" or "onnxruntime" in artifact.tools
 
 
 @pytest.mark.parametrize("name", INT8)
 def test_the_same_inputs_give_the_same_bytes(name: str, artifacts, digits_model) -> None:
-    again = sources.load(digits_model.model)
+    again = load(digits_model.model)
     samples = digit_stream(again, digits_model.calibration)
-    assert targets.convert(again, targets.recipe(name), samples).data == artifacts[name].data
+    assert convert(again, find_recipe(name), samples).data == artifacts[name].data
 
 
 @pytest.mark.parametrize("name", [name for name in MADE if name != "onnx-int8-dynamic"])
 def test_several_inputs_and_outputs_are_never_mixed_up(name: str, several) -> None:
-    source = sources.load(several)
-    artifact = targets.convert(source, targets.recipe(name), Stream(source, 40))
+    source = load(several)
+    artifact = convert(source, find_recipe(name), Stream(source, 40))
     inputs = onnx_graph.random_inputs(source.inputs, 1, seed=3)
     got = run(artifact, source, inputs)
     for spec, want in zip(source.outputs, source.predict(inputs), strict=True):
@@ -142,13 +147,13 @@ def test_several_inputs_and_outputs_are_never_mixed_up(name: str, several) -> No
 
 def test_a_dynamic_recipe_that_would_quantize_nothing_is_refused(several) -> None:
     with pytest.raises(ConversionError):
-        targets.convert(sources.load(several), targets.recipe("onnx-int8-dynamic"))
+        convert(load(several), find_recipe("onnx-int8-dynamic"))
 
 
 @pytest.mark.parametrize("name", ["onnx-int8-qdq", "onnx-f32"])
 def test_an_onnx_source_becomes_onnx(name: str, digits_onnx, digits_model) -> None:
-    source = sources.load(digits_onnx)
-    artifact = targets.convert(source, targets.recipe(name), digit_stream(source, digits_model.calibration))
+    source = load(digits_onnx)
+    artifact = convert(source, find_recipe(name), digit_stream(source, digits_model.calibration))
     assert artifact.inputs[0].layout == "NCHW"
     assert "tensorflow-cpu" not in artifact.tools
     x = np.load(digits_model.evaluation)["x"][:20].transpose(0, 3, 1, 2)
@@ -159,17 +164,17 @@ def test_an_onnx_source_becomes_onnx(name: str, digits_onnx, digits_model) -> No
 def test_a_graph_of_opset_11_becomes_per_channel_int8_that_loads(tmp_path: Path) -> None:
     path = tmp_path / "old.onnx"
     path.write_bytes(opset_11())
-    source = sources.load(path)
-    artifact = targets.convert(source, targets.recipe("onnx-int8-qdq"), Stream(source, 8))
+    source = load(path)
+    artifact = convert(source, find_recipe("onnx-int8-qdq"), Stream(source, 8))
     assert artifact.quantized_macs > 0.95
 
 
 def test_samples_are_streamed_and_progress_is_told(digits, digits_model) -> None:
     for name in INT8:
         samples, told = digit_stream(digits, digits_model.calibration), []
-        targets.convert(
+        convert(
             digits,
-            targets.recipe(name),
+            find_recipe(name),
             samples,
             lambda stage, done, total, told=told: told.append((stage, done, total)),
         )
@@ -182,14 +187,14 @@ def test_samples_are_streamed_and_progress_is_told(digits, digits_model) -> None
 def test_int8_without_calibration_data_is_refused(name: str, digits) -> None:
     for samples in (None, Stream(digits, 0)):
         with pytest.raises(ConversionError, match="needs calibration data"):
-            targets.convert(digits, targets.recipe(name), samples)
+            convert(digits, find_recipe(name), samples)
 
 
 @pytest.mark.parametrize("name", INT8)
 def test_a_sample_of_the_wrong_shape_is_named(name: str, digits) -> None:
     items = [[np.zeros((1, 8, 8, 1), np.float32)], [np.zeros((8, 8, 1), np.float32)]]
     with pytest.raises(ConversionError, match="calibration sample 1"):
-        targets.convert(digits, targets.recipe(name), Stream(digits, 2, items))
+        convert(digits, find_recipe(name), Stream(digits, 2, items))
 
 
 @pytest.mark.parametrize("name", INT8)
@@ -200,7 +205,7 @@ def test_an_error_of_the_calibration_data_passes_through(name: str, digits) -> N
             raise CalibrationError("a photo is damaged", where="cat.jpg", do="Remove it")
 
     with pytest.raises(CalibrationError, match=r"cat\.jpg"):
-        targets.convert(digits, targets.recipe(name), Broken(digits, 2))
+        convert(digits, find_recipe(name), Broken(digits, 2))
 
 
 def test_an_operator_that_tflite_lacks_is_named(tmp_path: Path) -> None:
@@ -208,9 +213,9 @@ def test_an_operator_that_tflite_lacks_is_named(tmp_path: Path) -> None:
 
     x = keras.Input((4,), name="x")
     keras.Model(x, keras.ops.erfinv(keras.ops.tanh(x) * 0.5)).save(tmp_path / "net.keras")
-    source = sources.load(tmp_path / "net.keras")
+    source = load(tmp_path / "net.keras")
     with pytest.raises(ConversionError) as caught:
-        targets.convert(source, targets.recipe("tflite-f32"))
+        convert(source, find_recipe("tflite-f32"))
     assert "Erfinv" in caught.value.what
     assert "onnx" in caught.value.do
 
@@ -229,7 +234,7 @@ def test_dynamic_dense_layers_load_on_old_runtimes(artifacts) -> None:
 
 def test_conversion_says_nothing_on_the_terminal(digits, digits_model, capfd) -> None:
     for name, recipe in MADE.items():
-        targets.convert(digits, recipe, digit_stream(digits, digits_model.calibration))
+        convert(digits, recipe, digit_stream(digits, digits_model.calibration))
         assert capfd.readouterr() == ("", ""), name
 
 

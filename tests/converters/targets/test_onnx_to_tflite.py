@@ -10,20 +10,23 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters import sources, targets
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.sources import onnx_graph
-from edgekit_converters.targets.artifact import transposed_pixels
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.targets.artifact import Artifact, recipe, transposed_pixels
 from edgekit_converters.targets.onnx_to_tf import available
-from edgekit_runtime.contract.adapt import dequantize, quantize
-from edgekit_runtime.engines import load_engine
+from edgekit_converters.targets.workspace import convert
+from edgekit_runtime.contract.adapt import dequantize
+from edgekit_runtime.contract.pixels import quantize
+from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.errors import install_command
 
 pytestmark = pytest.mark.convert
 with_onnx2tf = pytest.mark.skipif(not available(), reason="needs the onnx-tflite extra")
 
 
-def answers(artifact: targets.Artifact, source: sources.SourceModel, inputs: list[Any]) -> dict[str, Any]:
+def answers(artifact: Artifact, source: SourceModel, inputs: list[Any]) -> dict[str, Any]:
     given = {spec.name: (spec, array) for spec, array in zip(source.inputs, inputs, strict=True)}
     tensors = []
     for tensor in artifact.inputs:
@@ -42,7 +45,7 @@ def answers(artifact: targets.Artifact, source: sources.SourceModel, inputs: lis
 @pytest.mark.skipif(available(), reason="the onnx-tflite extra is installed")
 def test_without_onnx2tf_the_error_holds_the_command(digits_onnx: Path) -> None:
     with pytest.raises(ConversionError) as caught:
-        targets.convert(sources.load(digits_onnx), targets.recipe("tflite-f32"))
+        convert(load(digits_onnx), recipe("tflite-f32"))
     assert install_command("onnx-tflite") in caught.value.do
     assert "onnx-int8-qdq" in caught.value.do
 
@@ -50,9 +53,9 @@ def test_without_onnx2tf_the_error_holds_the_command(digits_onnx: Path) -> None:
 @with_onnx2tf
 @pytest.mark.parametrize("name", ["tflite-int8", "tflite-dynamic", "tflite-f32"])
 def test_digits_keep_their_accuracy_from_onnx_to_tflite(name: str, digits_onnx: Path, digits_model) -> None:
-    source = sources.load(digits_onnx)
+    source = load(digits_onnx)
     samples = [[item[None]] for item in np.load(digits_model.calibration)["x"].transpose(0, 3, 1, 2)]
-    artifact = targets.convert(source, targets.recipe(name), samples)
+    artifact = convert(source, recipe(name), samples)
     [image] = artifact.inputs
     assert (image.name, image.shape, image.layout) == ("image", (1, 8, 8, 1), "NHWC")
     held_out = np.load(digits_model.evaluation)
@@ -65,9 +68,7 @@ def test_digits_keep_their_accuracy_from_onnx_to_tflite(name: str, digits_onnx: 
 @with_onnx2tf
 def test_the_same_onnx_file_gives_the_same_tflite_bytes(digits_onnx: Path, digits_model) -> None:
     samples = [[item[None]] for item in np.load(digits_model.calibration)["x"][:20].transpose(0, 3, 1, 2)]
-    first, second = (
-        targets.convert(sources.load(digits_onnx), targets.recipe("tflite-int8"), samples).data for _ in range(2)
-    )
+    first, second = (convert(load(digits_onnx), recipe("tflite-int8"), samples).data for _ in range(2))
     assert first == second
 
 
@@ -89,14 +90,14 @@ def test_an_upsampling_that_onnx2tf_rounds_otherwise_is_refused_though_its_answe
     onnx.save(model, tmp_path / "net.onnx")
     items = [[draw.uniform(0, 1, (1, 3, 6, 6)).astype(np.float32)] for _ in range(4)]
     with pytest.raises(ConversionError, match="other answers than the original"):
-        targets.convert(sources.load(tmp_path / "net.onnx"), targets.recipe("tflite-f32"), items)
+        convert(load(tmp_path / "net.onnx"), recipe("tflite-f32"), items)
 
 
 @with_onnx2tf
 def test_maps_sequences_and_several_outputs_keep_the_sources_axes(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(maps_and_sequences())
-    source = sources.load(tmp_path / "net.onnx")
-    artifact = targets.convert(source, targets.recipe("tflite-f32"))
+    source = load(tmp_path / "net.onnx")
+    artifact = convert(source, recipe("tflite-f32"))
     inputs = onnx_graph.random_inputs(source.inputs, 1, seed=5)
     got = answers(artifact, source, inputs)
     for spec, want in zip(source.outputs, source.predict(inputs), strict=True):
@@ -115,7 +116,7 @@ def test_a_model_that_onnx2tf_cannot_express_is_an_error_not_an_exit(tmp_path: P
         helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
     )
     with pytest.raises(ConversionError, match="onnx2tf"):
-        targets.convert(sources.load(tmp_path / "net.onnx"), targets.recipe("tflite-f32"))
+        convert(load(tmp_path / "net.onnx"), recipe("tflite-f32"))
 
 
 def maps_and_sequences() -> bytes:

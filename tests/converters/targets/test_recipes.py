@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit_converters import targets
 from edgekit_converters.errors import ConversionError
+from edgekit_converters.targets.artifact import RECIPES, default_recipes
+from edgekit_converters.targets.artifact import recipe as find_recipe
 
 
 def test_a_recipe_is_called_what_it_is() -> None:
-    for name, recipe in targets.RECIPES.items():
+    for name, recipe in RECIPES.items():
         assert recipe.name == name
         assert name.startswith(f"{recipe.format}-")
-        assert targets.recipe(name) is recipe
+        assert find_recipe(name) is recipe
 
 
 def test_recipes_with_quantized_activations_need_calibration() -> None:
-    for name, recipe in targets.RECIPES.items():
+    for name, recipe in RECIPES.items():
         assert recipe.needs_calibration == any(part in name for part in ("int8-qdq", "tflite-int8", "int16x8"))
 
 
 def test_what_is_tried_by_default_is_what_boards_run_well() -> None:
-    assert "tflite-int8" in targets.default_recipes()
-    assert not [name for name in targets.default_recipes() if "mixed" in name or "int16x8" in name]
+    assert "tflite-int8" in default_recipes()
+    assert not [name for name in default_recipes() if "mixed" in name or "int16x8" in name]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_what_is_tried_by_default_is_what_boards_run_well() -> None:
 )
 def test_an_unknown_recipe_names_the_near_misses(name: str, says: str) -> None:
     with pytest.raises(ConversionError) as caught:
-        targets.recipe(name)
+        find_recipe(name)
     assert says in caught.value.do
 
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgekit_converters import sources
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite_edit as tfl
-from edgekit_converters.graph import open_graph
-from edgekit_converters.targets import recipe
-from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan
+from edgekit_converters.graph.graph import open_graph
+from edgekit_converters.sources.load import load
+from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, recipe
 from edgekit_converters.targets.tflite import float_model
 from edgekit_converters.targets.tflite_quantize import make
-from edgekit_runtime.contract.adapt import dequantize, quantize
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.contract.adapt import dequantize
+from edgekit_runtime.contract.pixels import quantize
+from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert
 
@@ -86,7 +86,7 @@ def inputs(digits_model) -> list[NDArray[Any]]:
 
 @pytest.fixture(scope="module")
 def digits(digits_model) -> FloatModel:
-    return float_model(sources.load(digits_model.model))
+    return float_model(load(digits_model.model))
 
 
 @pytest.fixture(scope="module")
@@ -384,7 +384,7 @@ def test_half_precision_keeps_what_it_would_turn_to_zero_or_infinity() -> None:
 
 
 def test_a_batch_of_four_is_four_items_in_every_recipe(digits_model, digits, inputs) -> None:
-    model = float_model(sources.load(digits_model.model), batch=4)
+    model = float_model(load(digits_model.model), batch=4)
     batch = np.concatenate(inputs[:4])
     found = seen(model.data, [np.concatenate(inputs[i : i + 4]) for i in range(0, 200, 4)])
     single = seen(digits.data, inputs)
@@ -398,7 +398,7 @@ def test_a_batch_of_four_is_four_items_in_every_recipe(digits_model, digits, inp
 def test_a_float_tflite_file_is_taken_as_it_is(digits: FloatModel, tmp_path: Path) -> None:
     path = tmp_path / "digits.tflite"
     path.write_bytes(digits.data)
-    source = sources.load(path)
+    source = load(path)
     model = float_model(source)
     assert model.data == digits.data
     assert (model.inputs, model.outputs) == (("image",), ("probs",))
@@ -412,7 +412,7 @@ def test_an_operator_that_tflite_lacks_is_named_with_its_layer(tmp_path: Path) -
     x = keras.Input((4,), name="x")
     keras.Model(x, keras.ops.erfinv(keras.ops.tanh(x) * 0.5)).save(tmp_path / "net.keras")
     with pytest.raises(ConversionError) as caught:
-        float_model(sources.load(tmp_path / "net.keras"))
+        float_model(load(tmp_path / "net.keras"))
     assert "Erfinv in '" in caught.value.what
     assert "onnx" in caught.value.do
 
@@ -423,7 +423,7 @@ def test_what_the_quantizer_fuses_is_called_by_the_files_own_names(tmp_path) -> 
 
     x = keras.Input((6, 5), name="x")
     keras.Model(x, keras.layers.Dense(3)(keras.layers.GRU(6)(x))).save(tmp_path / "gru.keras")
-    model = float_model(sources.load(tmp_path / "gru.keras"))
+    model = float_model(load(tmp_path / "gru.keras"))
     feeds = [[np.random.default_rng(i).normal(size=(1, 6, 5)).astype(np.float32)] for i in range(4)]
     ranges = seen(model.data, [feed[0] for feed in feeds])
     with pytest.raises(ConversionError, match="TFLite has no int8 kernel for WHILE in 'functional") as why:

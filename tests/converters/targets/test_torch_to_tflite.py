@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters import sources
 from edgekit_converters.errors import MissingToolsError
-from edgekit_converters.sources import LoadOptions
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.targets import onnx_to_tf, tflite, torch_to_tflite
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 
 torch = pytest.importorskip("torch", reason="the 'torch' extra is not installed: make test-torch")
 pytest.importorskip("onnxscript")
@@ -52,7 +52,7 @@ def pt2(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("batch", [1, 4])
 def test_a_residual_network_gives_torchs_answers_with_its_pictures_in_nhwc(pt2, batch, monkeypatch):
     monkeypatch.setenv("EDGEKIT_ISOLATE", "off")
-    source = sources.load(pt2, LoadOptions())
+    source = load(pt2, LoadOptions())
     made = tflite.float_model(source, batch=batch)
     assert made.transposed == {source.inputs[0].name}
     assert made.transposes == 0
@@ -87,5 +87,5 @@ def test_without_litert_torch_the_error_names_the_command(pt2, monkeypatch):
     monkeypatch.setattr(onnx_to_tf, "available", lambda: False)
     monkeypatch.setenv("EDGEKIT_ISOLATE", "off")
     with pytest.raises(MissingToolsError, match="'torch-tflite' extra") as raised:
-        tflite.float_model(sources.load(pt2, LoadOptions()))
+        tflite.float_model(load(pt2, LoadOptions()))
     assert "torch-tflite]'" in raised.value.do

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters import sources
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.targets import recipe
-from edgekit_converters.targets.artifact import STATIC
+from edgekit_converters.sources.load import load
+from edgekit_converters.targets.artifact import STATIC, recipe
 from edgekit_converters.targets.workspace import Workspace
-from edgekit_runtime.engines import load_engine
+from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert
 
@@ -40,7 +39,7 @@ def images(digits_model) -> np.ndarray:
 
 
 def test_an_interrupted_calibration_goes_on_and_gives_the_same_artifact(digits_onnx, images, tmp_path: Path) -> None:
-    source, entry = sources.load(digits_onnx), recipe("onnx-int8-qdq")
+    source, entry = load(digits_onnx), recipe("onnx-int8-qdq")
 
     def stop(stage: str, done: int, total: int | None) -> None:
         if stage == "ONNX calibration" and done == 40:
@@ -60,7 +59,7 @@ def test_an_interrupted_calibration_goes_on_and_gives_the_same_artifact(digits_o
 def test_several_artifacts_need_one_conversion_and_one_calibration(digits_onnx, images) -> None:
     told: list[str] = []
     samples = Counted(images)
-    workspace = Workspace(sources.load(digits_onnx), samples, lambda stage, done, _: told.append(stage))
+    workspace = Workspace(load(digits_onnx), samples, lambda stage, done, _: told.append(stage))
     workspace.statistics("onnx")
     read = samples.read
     for name in ("onnx-int8-qdq-symmetric", "onnx-int8-dynamic", "onnx-f32"):
@@ -72,7 +71,7 @@ def test_several_artifacts_need_one_conversion_and_one_calibration(digits_onnx, 
 
 def test_a_variant_for_several_items_gives_each_the_answer_it_gets_alone(digits_model, images) -> None:
     samples = [[image[None]] for image in images]
-    workspace = Workspace(sources.load(digits_model.model), samples)
+    workspace = Workspace(load(digits_model.model), samples)
     entry = recipe("tflite-int8")
     single, four = workspace.make(entry), workspace.make_batch(entry, STATIC, 4)
     assert four.inputs[0].shape == (4, *single.inputs[0].shape[1:])
@@ -85,7 +84,7 @@ def test_a_variant_for_several_items_gives_each_the_answer_it_gets_alone(digits_
 
 def test_a_format_that_takes_any_batch_has_no_variants(digits_onnx, images) -> None:
     with pytest.raises(ConversionError, match="takes any batch"):
-        Workspace(sources.load(digits_onnx), Counted(images)).make_batch(recipe("onnx-f32"), STATIC, 4)
+        Workspace(load(digits_onnx), Counted(images)).make_batch(recipe("onnx-f32"), STATIC, 4)
 
 
 def test_two_formats_at_once_give_a_source_its_items_once(digits_onnx, images) -> None:
@@ -94,7 +93,7 @@ def test_two_formats_at_once_give_a_source_its_items_once(digits_onnx, images) -
             time.sleep(0.05)
             return super().__iter__()
 
-    source = sources.load(digits_onnx)
+    source = load(digits_onnx)
     workspace = Workspace(source, Slow(images))
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(workspace._give_items, [source, source]))

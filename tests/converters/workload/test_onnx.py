@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.workload import quantized_fraction, read_workload, uncounted_operations
+from edgekit_converters.workload.counting import quantized_fraction, read_workload, uncounted_operations
 
 onnx = pytest.importorskip("onnx")
 

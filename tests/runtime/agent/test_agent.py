@@ -16,11 +16,13 @@ from installed import BOARD, QUICK, Maker, current, events, new_key
 from mosquitto import Mosquitto
 
 from edgekit.packaging.assemble import BundleTerms
-from edgekit_runtime.agent import Agent, AgentOptions, Order, loop, parse_report
+from edgekit_runtime.agent import loop
 from edgekit_runtime.agent.deciding import MOST_ORDERS
-from edgekit_runtime.bundle import Promise
+from edgekit_runtime.agent.loop import Agent, AgentOptions
+from edgekit_runtime.agent.wire import Order, parse_report
+from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.install import DownloadLimits, FetchOptions, InstallOptions, status
-from edgekit_runtime.telemetry import Broker, Handlers, Link
+from edgekit_runtime.telemetry.link import Broker, Handlers, Link
 
 pytest.importorskip("paho.mqtt")
 DEVICE = "porch-1"
@@ -297,7 +299,7 @@ AGENT = """
 import sys, threading
 from pathlib import Path
 from installed import BOARD, QUICK
-from edgekit_runtime.agent import Agent, AgentOptions
+from edgekit_runtime.agent.loop import Agent, AgentOptions
 from edgekit_runtime.install import InstallOptions
 url, root, key = sys.argv[1:]
 asked = InstallOptions(trust=(key,), board=BOARD, proving=QUICK)

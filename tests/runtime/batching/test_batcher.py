@@ -11,7 +11,7 @@ from gated import LONG, Gate, assumed, blocked, results
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.batching import Batcher
+from edgekit_runtime.batching.batcher import Batcher
 from edgekit_runtime.errors import ClosedError
 
 

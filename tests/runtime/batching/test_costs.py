@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.batching import Costs, hand_off_s, learn
+from edgekit_runtime.batching.costs import Costs, hand_off_s, learn
 
 MS = 1e-3
 DENSE = {1: 0.498 * MS, 4: 1.008 * MS, 16: 2.879 * MS, 32: 4.531 * MS}

@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from edgekit_runtime.batching import Batcher, Costs
+from edgekit_runtime.batching.batcher import Batcher
+from edgekit_runtime.batching.costs import Costs
 from edgekit_runtime.errors import BudgetExceeded, ClosedError, EngineHung, QueueFull
 
 STORM = int(os.environ.get("EDGEKIT_STRESS", "20000"))

@@ -13,7 +13,8 @@ import time
 import pytest
 from gated import LONG, Gate, assumed, blocked, results
 
-from edgekit_runtime.batching import Batcher, Costs
+from edgekit_runtime.batching.batcher import Batcher
+from edgekit_runtime.batching.costs import Costs
 from edgekit_runtime.batching.request import RequestState, WaitingCaller, for_member, wake_all
 from edgekit_runtime.errors import ClosedError, EngineError, EngineHung
 
@@ -298,7 +299,8 @@ def test_ctrl_c_in_the_main_thread_strands_nobody(mode):
     program = """
 import signal, sys, threading, time
 sys.path[:0] = %r
-from edgekit_runtime.batching import Batcher, Costs
+from edgekit_runtime.batching.batcher import Batcher
+from edgekit_runtime.batching.costs import Costs
 from gated import assumed
 costs = {"barge": Costs({1: 1e-6}), "turns": Costs({1: 1e-3}, hand_off_s=1e-6), "batch": assumed(8)}[%r]
 def engine(items):

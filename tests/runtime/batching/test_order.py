@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from gated import LONG, Gate, assumed, blocked, results
 
-from edgekit_runtime.batching import Batcher, Costs
+from edgekit_runtime.batching.batcher import Batcher
+from edgekit_runtime.batching.costs import Costs
 from edgekit_runtime.errors import BudgetExceeded, QueueFull
 
 MS = 1e-3

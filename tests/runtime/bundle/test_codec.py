@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_runtime.bundle.codec import from_json, json_text, read_json, to_json
-from edgekit_runtime.contract import Contract
-from edgekit_runtime.contract.spec import CarriedState, DetectionSpec, EmbeddingSpec, ImageSpec
+from edgekit_runtime.contract.spec import CarriedState, Contract, DetectionSpec, EmbeddingSpec, ImageSpec
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.tensors import TensorSpec
 

@@ -16,12 +16,14 @@ import rooted
 import tiny
 from refusing import has_code
 
-from edgekit.packaging import BundleDraft, SigningKey, write_bundle
-from edgekit.packaging.writer import Encryption, canonical_json
+from edgekit.packaging.signing import SigningKey
+from edgekit.packaging.writer import BundleDraft, Encryption, canonical_json, write_bundle
 from edgekit_runtime import open_bundle
-from edgekit_runtime.bundle import MAGIC, Bundle, Manifest, align_up, read_bundle
 from edgekit_runtime.bundle.cipher import bound_to, encrypt
 from edgekit_runtime.bundle.codec import from_json
+from edgekit_runtime.bundle.header import MAGIC, align_up
+from edgekit_runtime.bundle.manifest import Manifest
+from edgekit_runtime.bundle.reader import Bundle, read_bundle
 from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.errors import BundleError, IntegrityError, SecretError, SelfTestError, SignatureError
 
@@ -294,7 +296,7 @@ def test_a_large_bundle_is_in_memory_twice_at_most_while_it_is_opened(tmp_path: 
     made = replace(from_json(Manifest, value, "made"), blobs=(), requires=("encrypted-blobs",))
     write_bundle(tmp_path / "big.ekb", draft, made)
     code = (
-        "import sys; from edgekit_runtime.bundle import read_bundle; from edgekit_runtime.bundle.secrets import "
+        "import sys; from edgekit_runtime.bundle.reader import read_bundle; from edgekit_runtime.bundle.secrets import "
         "Secret\nfrom cryptography.hazmat.primitives.ciphers import Cipher\ndef now(name): return int([l for l in "
         "open('/proc/self/status') if l.startswith(name)][0].split()[1]) << 10\nbefore = now('VmRSS')\nb = "
         f"read_bundle(sys.argv[1], secret=Secret([bytes.fromhex('{KEY.to_pipe()[0]}')]))\nprint(now('VmHWM') - before, "

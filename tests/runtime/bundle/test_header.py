@@ -14,8 +14,9 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.bundle import MAGIC, MAX_HEADER_BYTES, header_needs, read_bundle, read_header
-from edgekit_runtime.engines import available
+from edgekit_runtime.bundle.header import MAGIC, MAX_HEADER_BYTES, header_needs, read_header
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import BundleError, IntegrityError
 
 pytestmark = pytest.mark.skipif("litert" not in available(), reason="needs LiteRT")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import edgekit
-from edgekit_runtime.bundle import RUNTIME_VERSION, check_reader
+from edgekit_runtime.bundle.manifest import RUNTIME_VERSION, check_reader
 from edgekit_runtime.errors import BundleError
 
 CASES = [

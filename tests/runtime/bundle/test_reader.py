@@ -11,10 +11,11 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit.packaging import assemble, write_bundle
-from edgekit_runtime.bundle import MAGIC, read_bundle
-from edgekit_runtime.bundle.reader import MAX_MANIFEST_BYTES
-from edgekit_runtime.engines import available
+from edgekit.packaging.assemble import assemble
+from edgekit.packaging.writer import write_bundle
+from edgekit_runtime.bundle.header import MAGIC, MAX_MANIFEST_BYTES
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import BundleError, IntegrityError
 
 pytestmark = pytest.mark.skipif(
@@ -143,7 +144,7 @@ def _encode(draft, changed):
     import hashlib
 
     from edgekit.packaging.writer import canonical_json
-    from edgekit_runtime.bundle import align_up
+    from edgekit_runtime.bundle.header import align_up
 
     body = canonical_json(changed.as_json())
     head = MAGIC + struct.pack("<I", len(body)) + body + struct.pack("<I", 2) + b"[]"

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from refusing import has_code
 
 from edgekit_runtime import open_bundle
-from edgekit_runtime.bundle import FORMAT_VERSION, read_bundle
+from edgekit_runtime.bundle.manifest import FORMAT_VERSION
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.bundle.secrets import Secret
-from edgekit_runtime.engines import available
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import BundleError
 
 HERE = Path(__file__).parent

@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_runtime.cache import MISS, DiskCache, KeptForm
+from edgekit_runtime.cache.disk import DiskCache
 from edgekit_runtime.cache.disk_file import AnswerFile
-from edgekit_runtime.cache.memory import PLAUSIBLE_S, Moment
+from edgekit_runtime.cache.kept import KeptForm
+from edgekit_runtime.cache.memory import MISS, PLAUSIBLE_S, Moment
 from edgekit_runtime.errors import CacheFileError
 
 MB = 1 << 20
@@ -88,7 +89,7 @@ def test_several_models_share_a_file_and_never_an_answer(path):
 
 def test_inputs_are_not_stored(path):
     secret = b"a face nobody may see"
-    from edgekit_runtime.cache import identify
+    from edgekit_runtime.cache.identity import identify
 
     disk = DiskCache(path, KeptForm(b"model"))
     disk.put(identify({"image": secret}, b"model")[0], outputs(1))
@@ -263,7 +264,8 @@ def test_a_disk_that_comes_back_is_used_again(tmp_path):
 def test_a_file_that_cannot_be_written_is_read():
     code = """
         import json, os, sqlite3, sys, urllib.parse
-        from edgekit_runtime.cache import DiskCache, KeptForm
+        from edgekit_runtime.cache.disk import DiskCache
+        from edgekit_runtime.cache.kept import KeptForm
         if os.getuid() == 0:
             # what is imported later may lie where nobody can read
             warm = DiskCache(sys.argv[1] + ".other", KeptForm(b"model"))
@@ -368,7 +370,8 @@ def test_two_processes_share_one_file(path):
     code = """
         import sys
         import numpy as np
-        from edgekit_runtime.cache import DiskCache, KeptForm
+        from edgekit_runtime.cache.disk import DiskCache
+        from edgekit_runtime.cache.kept import KeptForm
         first = int(sys.argv[2])
         disk = DiskCache(sys.argv[1], KeptForm(b"model"), batch_s=0.01)
         for number in range(first, first + 300):
@@ -388,7 +391,8 @@ def test_two_processes_share_one_file(path):
 def test_a_process_that_ends_without_closing_loses_nothing(path):
     code = """
         import sys
-        from edgekit_runtime.cache import DiskCache, KeptForm
+        from edgekit_runtime.cache.disk import DiskCache
+        from edgekit_runtime.cache.kept import KeptForm
         DiskCache(sys.argv[1], KeptForm(b"model")).put((1).to_bytes(32, "big"), {})
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(path)], check=True, timeout=60)
@@ -401,7 +405,8 @@ def test_a_process_that_is_killed_while_it_writes_costs_its_last_seconds_only(pa
     code = """
         import sys
         import numpy as np
-        from edgekit_runtime.cache import DiskCache, KeptForm
+        from edgekit_runtime.cache.disk import DiskCache
+        from edgekit_runtime.cache.kept import KeptForm
         disk = DiskCache(sys.argv[1], KeptForm(b"model"), max_bytes=2 << 20, batch_s=0.0)
         number = 0
         while True:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from edgekit_runtime.cache import Flights
+from edgekit_runtime.cache.identity import Flights
 
 OUTPUTS = {"y": np.zeros(1)}
 

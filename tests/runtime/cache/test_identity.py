@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from edgekit_runtime.cache import identify
+from edgekit_runtime.cache.identity import identify
 from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.contract.picture import EncodedImage
 from edgekit_runtime.errors import InputError

@@ -8,8 +8,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.cache import KeptForm
-from edgekit_runtime.cache.kept import PackError
+from edgekit_runtime.cache.kept import KeptForm, PackError
 from edgekit_runtime.cache.memory import Moment
 
 KEY, BORN, FORM = b"key", Moment(1.8e9, 12.5, 7), KeptForm(b"model")

@@ -17,7 +17,8 @@ import tiny
 from redis_server import RedisServer
 
 from edgekit_runtime import CacheOptions, open_bundle
-from edgekit_runtime.cache import KeptForm, identify
+from edgekit_runtime.cache.identity import identify
+from edgekit_runtime.cache.kept import KeptForm
 from edgekit_runtime.cache.memory import moment
 from edgekit_runtime.sealed import seal
 
@@ -262,7 +263,7 @@ def test_with_a_secret_nobody_else_can_make_an_answer(bundle, redis_url, tmp_pat
 
 
 def test_answers_that_are_not_finite_are_never_kept(tmp_path):
-    from edgekit_runtime.cache import DiskCache
+    from edgekit_runtime.cache.disk import DiskCache
 
     disk = DiskCache(tmp_path / "answers.db", KeptForm(b"model"))
     disk.put(bytes(32), {"y": np.array([NAN])})

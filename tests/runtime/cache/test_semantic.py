@@ -10,7 +10,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.cache import Semantic
+from edgekit_runtime.cache.similar import Semantic
 from edgekit_runtime.errors import InputError
 
 

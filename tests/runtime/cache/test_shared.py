@@ -11,7 +11,8 @@ import tiny
 from redis_server import RedisServer
 
 from edgekit_runtime import CacheOptions, open_bundle
-from edgekit_runtime.cache import MISS, KeptForm
+from edgekit_runtime.cache.kept import KeptForm
+from edgekit_runtime.cache.memory import MISS
 from edgekit_runtime.cache.shared import READERS
 from edgekit_runtime.errors import OptionError
 
@@ -34,7 +35,7 @@ def server(tmp_path_factory):
 @pytest.fixture
 def make(server):
     """A tier of the server: make(...)."""
-    from edgekit_runtime.cache import SharedCache
+    from edgekit_runtime.cache.shared import SharedCache
 
     made = []
 
@@ -220,7 +221,7 @@ def test_two_models_answer_from_each_others_work(server, tmp_path):
 
 
 def _key(model):
-    from edgekit_runtime.cache import identify
+    from edgekit_runtime.cache.identity import identify
 
     return identify({"image": tiny.RED}, model.kept_form.namespace)[0]
 

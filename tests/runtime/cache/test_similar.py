@@ -8,7 +8,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.cache import Similar
+from edgekit_runtime.cache.similar import Similar
 
 ANSWER = {"probs": np.array([0.1, 0.9], np.float32)}
 rng = np.random.default_rng(3)

@@ -7,7 +7,11 @@ import pickle
 import numpy as np
 import pytest
 
-from edgekit_runtime.cache import Cache, DiskCache, KeptForm, MemoryCache, Semantic, Similar
+from edgekit_runtime.cache.disk import DiskCache
+from edgekit_runtime.cache.kept import KeptForm
+from edgekit_runtime.cache.memory import MemoryCache
+from edgekit_runtime.cache.similar import Semantic, Similar
+from edgekit_runtime.cache.tiered import Cache
 
 OUTPUTS = {"y": np.arange(4, dtype=np.float32)}
 

@@ -10,7 +10,7 @@ import pytest
 import tiny
 
 from edgekit_runtime import CacheOptions, open_bundle
-from edgekit_runtime.cache import Semantic
+from edgekit_runtime.cache.similar import Semantic
 from edgekit_runtime.errors import CacheFileError
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from edgekit_runtime.cache import Worth
+from edgekit_runtime.cache.tiered import Worth
 
 US = 1e-6
 

@@ -8,8 +8,9 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.contract import Adapter, ImageSpec, InputContract
-from edgekit_runtime.contract.adapt import quantize
+from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.pixels import quantize
+from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.errors import InputError
 from edgekit_runtime.tensors import Quantization, TensorSpec
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.contract import CarriedState, Carry, Contract, InputContract, OutputContract
+from edgekit_runtime.contract.adapt import Carry
+from edgekit_runtime.contract.spec import CarriedState, Contract, InputContract, OutputContract
 from edgekit_runtime.errors import ContractError
 from edgekit_runtime.tensors import Quantization, TensorSpec
 

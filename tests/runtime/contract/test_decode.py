@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgekit_runtime.contract import Decoder, ImageSpec, InputContract
+from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.picture import EncodedImage
+from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.errors import InputError
 
 

@@ -10,7 +10,9 @@ import pytest
 from depths import GREY, levels, made, png, tiff
 from PIL import Image
 
-from edgekit_runtime.contract import Decoder, ImageSpec, InputContract, picture
+from edgekit_runtime.contract import picture
+from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.errors import InputError
 
 MADE = {one.name: one for one in made()}

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgekit_runtime.contract import Contract, DetectionSpec, Geometry, ImageSpec, InputContract, OutputContract, boxes
-from edgekit_runtime.contract.detect import class_count, nonsense
+from edgekit_runtime.contract.detect import boxes, class_count, nonsense
+from edgekit_runtime.contract.geometry import Geometry
+from edgekit_runtime.contract.spec import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.errors import ContractError
 
 WIDTH, HEIGHT = 64, 48

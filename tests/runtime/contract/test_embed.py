@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.contract import Contract, EmbeddingSpec, OutputContract, vector
+from edgekit_runtime.contract.adapt import vector
+from edgekit_runtime.contract.spec import Contract, EmbeddingSpec, OutputContract
 from edgekit_runtime.errors import ContractError
 
 

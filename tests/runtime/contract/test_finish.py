@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.contract import Contract, Finisher, OutputContract, softmax
-from edgekit_runtime.contract.adapt import dequantize, top
+from edgekit_runtime.contract.adapt import Finisher, dequantize, softmax, top
+from edgekit_runtime.contract.spec import Contract, OutputContract
 from edgekit_runtime.errors import ContractError
 from edgekit_runtime.tensors import Quantization, TensorSpec
 

@@ -11,8 +11,9 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.contract import Decoder, Frame, ImageSpec, InputContract
-from edgekit_runtime.contract.frame import FrameFormat, to_rgb
+from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.frame import Frame, FrameFormat, to_rgb
+from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.errors import InputError
 
 RANDOM = np.random.default_rng(5)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.contract import ImageSpec
 from edgekit_runtime.contract.geometry import Geometry, place, stored_box
+from edgekit_runtime.contract.spec import ImageSpec
 
 SIDE = st.integers(1, 5000)
 IMAGES = st.builds(

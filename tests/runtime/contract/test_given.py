@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from edgekit_runtime import Frame
-from edgekit_runtime.contract import Decoder, ImageSpec, InputContract
-from edgekit_runtime.contract.decode import copy_in, unwrap
+from edgekit_runtime.contract.decode import Decoder, copy_in, unwrap
 from edgekit_runtime.contract.picture import MAX_BYTES, MAX_PIXELS, EncodedImage
+from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.errors import InputError
 
 IMAGE = Decoder(InputContract("image", (8, 8, 3), "float32", ImageSpec(8, 8, (0.0,) * 3, (1.0,) * 3)))

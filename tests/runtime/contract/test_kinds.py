@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_runtime.contract import Contract, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.contract.kinds import kind_of, network_size, pictures, takes_rows
+from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 
 ROOT = Path(__file__).parents[3]
 PICTURE = InputContract("image", (4, 6, 3), "float32", ImageSpec(4, 6, (127.5,) * 3, (127.5,) * 3))

@@ -18,13 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from edgekit_runtime.contract import Decoder, ImageSpec, InputContract
+from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.picture import MAX_PIXELS
+from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.errors import InputError
 
 PEAK = """
 import resource, sys
-from edgekit_runtime.contract import ImageSpec, InputContract
+from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.errors import InputError
 from PIL import Image, PngImagePlugin
@@ -129,7 +130,8 @@ import io, json, sys, warnings
 from pathlib import Path
 warnings.simplefilter("error")
 from PIL import Image
-from edgekit_runtime.contract import Decoder, ImageSpec, InputContract
+from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.spec import ImageSpec, InputContract
 decode = Decoder(InputContract("x", (224, 224, 3), "float32", ImageSpec(224, 224, (0.0,) * 3, (1.0,) * 3)))
 small = io.BytesIO()
 Image.new("RGB", (900, 900)).save(small, "JPEG")

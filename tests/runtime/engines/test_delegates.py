@@ -9,7 +9,7 @@ import pytest
 import tiny
 from native import compiled
 
-from edgekit_runtime.engines import EngineSetup, available, load_with
+from edgekit_runtime.engines.registry import EngineSetup, available, load_with
 from edgekit_runtime.engines.tflite import split
 from edgekit_runtime.errors import EngineError
 

@@ -8,7 +8,8 @@ import sys
 import pytest
 import tiny
 
-from edgekit_runtime.engines import EngineSetup, available, cuda, load_with
+from edgekit_runtime.engines import cuda
+from edgekit_runtime.engines.registry import EngineSetup, available, load_with
 from edgekit_runtime.errors import EngineError
 
 

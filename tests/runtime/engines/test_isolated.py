@@ -15,8 +15,8 @@ import tiny
 from native import compiled
 
 from edgekit_runtime.children import environment
-from edgekit_runtime.engines import ENGINES, EngineSetup, available
 from edgekit_runtime.engines.isolated import MOST_DEATHS, IsolatedHost
+from edgekit_runtime.engines.registry import ENGINES, EngineSetup, available
 from edgekit_runtime.errors import EngineError, EngineHung
 
 ENGINE = min(available())
@@ -61,7 +61,7 @@ def wait_until_gone(pid, limit_s=20):
 
 
 def test_answers_as_the_engine_does_in_this_process(host):
-    from edgekit_runtime.engines import load_engine
+    from edgekit_runtime.engines.registry import load_engine
 
     engine = load(host)
     with load_engine(FORMAT, tiny.model_bytes(RECIPE), engine=ENGINE) as here:
@@ -167,7 +167,7 @@ def test_closing_leaves_no_process_and_no_descriptor():
 
 PARENT = """
 import sys, tiny, numpy as np
-from edgekit_runtime.engines import ENGINES, EngineSetup
+from edgekit_runtime.engines.registry import ENGINES, EngineSetup
 from edgekit_runtime.engines.isolated import IsolatedHost
 host = IsolatedHost()
 engine = host.load({engine!r}, ENGINES[{engine!r}].formats[0], tiny.model_bytes({recipe!r}), EngineSetup())

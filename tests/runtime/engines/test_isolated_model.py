@@ -13,8 +13,8 @@ import pytest
 import tiny
 
 from edgekit_runtime import ModelLimits, open_bundle
-from edgekit_runtime.engines import available
 from edgekit_runtime.engines.isolated import MOST_DEATHS
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import EngineError, EngineHung
 
 

@@ -27,7 +27,7 @@ with open_bundle(sys.argv[1], allow_unsigned=True, engine="onnxruntime") as mode
 ISOLATED = """
 import sys
 from pathlib import Path
-from edgekit_runtime.engines import EngineSetup
+from edgekit_runtime.engines.registry import EngineSetup
 from edgekit_runtime.engines.isolated import IsolatedHost
 with IsolatedHost().load("onnxruntime", "onnx", Path(sys.argv[1]).read_bytes(), EngineSetup()):
     pass

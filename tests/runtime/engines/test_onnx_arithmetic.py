@@ -19,20 +19,21 @@ from parts import leave_out
 from saturating import ARM, AVX2_ONLY, WITH_VNNI
 
 from edgekit_runtime import open_bundle
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import EngineSetup, load_with, onnx
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines import onnx
 from edgekit_runtime.engines.recording import RecordingEngine
+from edgekit_runtime.engines.registry import EngineSetup, load_with
 from edgekit_runtime.errors import SelfTestError
-from edgekit_runtime.selftest import check_same_bits, replay
-from edgekit_runtime.tuning import TuningOptions, candidates
+from edgekit_runtime.selftest.replaying import check_same_bits, replay
+from edgekit_runtime.tuning.candidates import TuningOptions, candidates
 
 WITHOUT_VNNI = """
 import json, sys
 import numpy as np
 from pathlib import Path
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import EngineSetup, load_with
-from edgekit_runtime.tuning import TuningOptions, candidates
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import EngineSetup, load_with
+from edgekit_runtime.tuning.candidates import TuningOptions, candidates
 from edgekit_runtime.tuning.trial import Trial
 
 picture = np.array(json.loads(sys.argv[1]), np.float32)

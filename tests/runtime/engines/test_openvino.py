@@ -12,7 +12,7 @@ import tiny
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.children import environment, python_code
-from edgekit_runtime.engines import EngineSetup, available, load_with
+from edgekit_runtime.engines.registry import EngineSetup, available, load_with
 from edgekit_runtime.errors import EngineError
 
 pytestmark = pytest.mark.skipif("openvino" not in available(), reason="openvino is not installed: make test-openvino")
@@ -69,7 +69,7 @@ import sys
 reached = []
 sys.addaudithook(lambda event, args: reached.append(event) \
 if event in ("socket.connect", "socket.getaddrinfo") else None)
-from edgekit_runtime.engines import EngineSetup, load_with
+from edgekit_runtime.engines.registry import EngineSetup, load_with
 with load_with("openvino", sys.argv[1], open(sys.argv[2], "rb").read(), EngineSetup()):
     pass
 import threading
@@ -110,7 +110,8 @@ SATURATES = """
 import json, sys
 import numpy as np
 import saturating
-from edgekit_runtime.engines import EngineSetup, load_with, openvino
+from edgekit_runtime.engines.registry import EngineSetup, load_with
+from edgekit_runtime.engines import openvino
 openvino.cpu = lambda: saturating.AVX2_ONLY
 picture = np.full((1, 3, 8, 8), 0.9, np.float32)
 said = {}

@@ -17,10 +17,12 @@ from native import compiled
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.children import environment, python_code
-from edgekit_runtime.engines import EngineSetup, available, cuda, load_with
+from edgekit_runtime.engines import cuda
 from edgekit_runtime.engines import tensorrt as ours
+from edgekit_runtime.engines.registry import EngineSetup, available, load_with
 from edgekit_runtime.errors import EngineError
-from edgekit_runtime.tuning import Tuner, TuningOptions, tune
+from edgekit_runtime.tuning.candidates import TuningOptions
+from edgekit_runtime.tuning.tune import Tuner, tune
 
 NAME = "tensorrt-rtx"
 HERE = Path(__file__).parent
@@ -109,7 +111,7 @@ def test_without_a_driver_it_is_refused_before_anything_is_imported(tmp_path):
 
 
 def tiny_bundle(folder):
-    from edgekit_runtime.bundle import read_bundle
+    from edgekit_runtime.bundle.reader import read_bundle
 
     return read_bundle(tiny.bundle(folder, "onnx-f32", engine="onnxruntime"))
 
@@ -123,9 +125,9 @@ def test_asked_for_a_gpu_nothing_else_answers(tmp_path, monkeypatch):
 
 BUILDS = """
 import json, sys
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines import cuda
-from edgekit_runtime.tuning import TuningOptions
+from edgekit_runtime.tuning.candidates import TuningOptions
 from edgekit_runtime.tuning.trial import Trial
 from edgekit_runtime.tuning.tune import offered_candidates
 cuda._DRIVER = sys.argv[2]

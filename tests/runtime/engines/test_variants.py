@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.engines import Engine, EngineInfo
+from edgekit_runtime.engines.registry import Engine, EngineInfo
 from edgekit_runtime.engines.variants import BatchEngine, least_time
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec

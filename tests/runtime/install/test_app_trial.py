@@ -18,7 +18,7 @@ from refusing import has_code
 
 from edgekit.packaging.assemble import BundleTerms
 from edgekit_runtime import EdgekitError, open_bundle
-from edgekit_runtime.bundle import Promise
+from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.errors import InstallError, StorageError
 from edgekit_runtime.install import activate, collect, rollback, status
 from edgekit_runtime.install.trial import TrialCounts, TrialVerdict, judge

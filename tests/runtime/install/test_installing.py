@@ -16,8 +16,8 @@ import tiny
 from installed import BOARD, QUICK, UNSIGNED, current, events, names, new_key
 from refusing import has_code
 
-from edgekit.packaging import SigningKey
 from edgekit.packaging.assemble import BundleTerms
+from edgekit.packaging.signing import SigningKey
 from edgekit_runtime import EdgekitError, open_bundle
 from edgekit_runtime.errors import InstallError, IntegrityError, SignatureError
 from edgekit_runtime.install import BoardIdentity, InstallOptions, activate, collect, install, rollback, status

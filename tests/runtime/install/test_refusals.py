@@ -20,10 +20,10 @@ from installed import BOARD, QUICK, UNSIGNED, current, events, names, new_key
 
 from edgekit.packaging.assemble import BundleTerms
 from edgekit_runtime import EdgekitError
-from edgekit_runtime.bundle import Promise
+from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.install import BoardIdentity, InstallOptions, TrialOptions, status
-from edgekit_runtime.trust import parse_time
+from edgekit_runtime.trust.store import parse_time
 
 
 def at(moment: str):
@@ -246,7 +246,8 @@ def test_golden_answers_that_differ_here_are_found_by_the_self_test(made, put, r
     import numpy as np
     import tiny
 
-    from edgekit.packaging import assemble, write_bundle
+    from edgekit.packaging.assemble import assemble
+    from edgekit.packaging.writer import write_bundle
 
     draft, manifest = assemble(tiny.content(version="9"))
     golden = manifest.golden

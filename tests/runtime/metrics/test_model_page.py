@@ -12,7 +12,7 @@ import tiny
 from edgekit_runtime import BudgetExceeded, open_bundle
 from edgekit_runtime.contract.adapt import CLIP_EVERY
 from edgekit_runtime.errors import InputError
-from edgekit_runtime.metrics import metrics_text
+from edgekit_runtime.metrics.page import metrics_text
 
 
 @pytest.fixture

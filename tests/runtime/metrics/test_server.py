@@ -14,7 +14,7 @@ import tiny
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.errors import ClosedError, MetricsError
-from edgekit_runtime.metrics import CONTENT_TYPE, serve_metrics
+from edgekit_runtime.metrics.page import CONTENT_TYPE, serve_metrics
 
 PAGE = 'edgekit_healthy{model="digits"} 1\n'
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.metrics import CacheFigures, ModelMetrics, metrics_text
-from edgekit_runtime.telemetry import Histogram, Meter
+from edgekit_runtime.metrics.page import CacheFigures, ModelMetrics, metrics_text
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.meter import Meter
 
 try:
     from prometheus_client.parser import text_string_to_metric_families

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from edgekit_runtime.errors import ModelFileError
-from edgekit_runtime.modelfile import ModelFacts, check_artifact, check_model
+from edgekit_runtime.modelfile.check import ModelFacts, check_artifact, check_model
 from edgekit_runtime.modelfile.protobuf import count_varints, fields, signed, varints
 
 FILES = {path.name: path.read_bytes() for path in sorted(tiny.MODELS.iterdir()) if path.suffix in (".tflite", ".onnx")}
@@ -109,8 +109,8 @@ def test_one_format_under_the_name_of_the_other_is_refused():
 def test_an_artifact_is_judged_by_what_its_manifest_allows(tmp_path):
     from dataclasses import replace
 
-    from edgekit_runtime.bundle import read_bundle
-    from edgekit_runtime.engines import available
+    from edgekit_runtime.bundle.reader import read_bundle
+    from edgekit_runtime.engines.registry import available
 
     engine = min(available())
     bundle = read_bundle(tiny.bundle_for(engine, tmp_path))

@@ -12,8 +12,8 @@ import pytest
 import tiny
 
 from edgekit_runtime.errors import ModelFileError
-from edgekit_runtime.modelfile import ModelFacts, check_model
 from edgekit_runtime.modelfile import tflite_schema as tables
+from edgekit_runtime.modelfile.check import ModelFacts, check_model
 from edgekit_runtime.modelfile.tflite import KNOWN_CUSTOM
 from edgekit_runtime.modelfile.tflite_rules import BITS
 

@@ -12,11 +12,11 @@ from refusing import has_code
 from scripted import Scripted, http
 from tiny_host import TinyHost
 
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import available
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import available
 from edgekit_runtime.errors import HostError
 from edgekit_runtime.remote.hosts import CONNECTIONS, Hosts
-from edgekit_runtime.selftest import ReplayExample
+from edgekit_runtime.selftest.replaying import ReplayExample
 
 served = pytest.importorskip("served")
 pytestmark = pytest.mark.skipif("litert" not in available(), reason="the host's engine here is LiteRT")

@@ -85,7 +85,7 @@ def test_predict_and_submit_name_the_session(opened, kind):
 def test_a_model_without_state_has_no_sessions(tmp_path):
     import tiny
 
-    from edgekit_runtime.engines import available
+    from edgekit_runtime.engines.registry import available
 
     with open_bundle(tiny.bundle_for(min(available()), tmp_path)) as model:
         with pytest.raises(SessionError, match="keeps no state"):

@@ -10,8 +10,8 @@ import tiny
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.contract.adapt import CLIP_EVERY
-from edgekit_runtime.telemetry import Meter
 from edgekit_runtime.telemetry.drift import BINS, LEAST, REFERENCE, Drift, psi
+from edgekit_runtime.telemetry.meter import Meter
 
 
 def drawn(n, seed, sure):
@@ -57,7 +57,7 @@ def test_the_bundles_scores_are_the_reference_where_there_are_enough():
 
 
 def test_a_model_reports_against_its_bundles_scores(tmp_path):
-    from edgekit_runtime.telemetry import TelemetryOptions
+    from edgekit_runtime.telemetry.reporter import TelemetryOptions
 
     scores = tuple(drawn(LEAST, 0, 8.0))
     options = TelemetryOptions("mqtt://127.0.0.1:1", "porch-1", 60, tmp_path / "s.db")
@@ -87,7 +87,9 @@ def test_one_answer_in_sixteen_of_a_classifier_is_looked_at(tmp_path):
 
 @pytest.mark.parametrize("kept", ["[]", '{"sha":"aa","counts":[1]}', '{"sha":"bb","counts":[1,1,1,1,1,1,1,1,1,1]}'])
 def test_a_reference_of_another_bundle_is_not_used(tmp_path, kept):
-    from edgekit_runtime.telemetry import About, Reporter, Spool, TelemetryOptions
+    from edgekit_runtime.telemetry.reporter import Reporter, TelemetryOptions
+    from edgekit_runtime.telemetry.spool import Spool
+    from edgekit_runtime.telemetry.window import About
 
     spool = Spool.open(tmp_path / "s.db")
     spool.swap_note("scores", kept)

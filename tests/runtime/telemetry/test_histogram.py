@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.telemetry import Histogram
-from edgekit_runtime.telemetry.histogram import record_table
+from edgekit_runtime.telemetry.histogram import Histogram, record_table
 
 VALUES = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=300)
 BOUND = 0.011

@@ -11,7 +11,7 @@ from mosquitto import Mosquitto
 
 pytest.importorskip("paho.mqtt.client")
 
-from edgekit_runtime.telemetry import Broker, Handlers, Link
+from edgekit_runtime.telemetry.link import Broker, Handlers, Link
 
 LONG = 30
 

@@ -11,8 +11,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.telemetry import CountedWindow, Meter
-from edgekit_runtime.telemetry.meter import FOLD_EVERY, MOST_WAITING
+from edgekit_runtime.telemetry.meter import FOLD_EVERY, MOST_WAITING, CountedWindow, Meter
 
 DEVICE = {"identify": 0.1, "decode": 0.5, "adapt": 0.4, "queue": 2.0, "engine": 8.0, "finish": 0.25, "total": 11.3}
 HOST = {"decode": 0.5, "network": 4.0, "host": 3.0, "total": 7.6}

@@ -20,8 +20,12 @@ from listener import Listener
 from edgekit_runtime import TelemetryOptions, open_bundle
 from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.errors import MissingExtraError, TelemetryError, install_command
-from edgekit_runtime.telemetry import About, Broker, Meter, Reporter, Spool, parse_event, parse_window
-from edgekit_runtime.telemetry.spool import is_event
+from edgekit_runtime.telemetry.link import Broker
+from edgekit_runtime.telemetry.messages import parse_event
+from edgekit_runtime.telemetry.meter import Meter
+from edgekit_runtime.telemetry.reporter import Reporter
+from edgekit_runtime.telemetry.spool import Spool, is_event
+from edgekit_runtime.telemetry.window import About, parse_window
 
 FORMAT = Path(__file__).parents[3] / "docs" / "telemetry-format.md"
 LONG = 30

@@ -22,8 +22,7 @@ from refusing import has_code
 from edgekit_runtime import CacheOptions, OptionError, TelemetryOptions, open_bundle
 from edgekit_runtime.errors import TelemetryError
 from edgekit_runtime.sqlite_file import MOST_SET_ASIDE
-from edgekit_runtime.telemetry import Spool
-from edgekit_runtime.telemetry.spool import refuse_foreign
+from edgekit_runtime.telemetry.spool import Spool, refuse_foreign
 
 
 @pytest.fixture
@@ -259,7 +258,7 @@ def test_a_disk_that_is_full_is_a_spool_error_and_loses_nothing_committed(path):
 
 def test_a_killed_process_has_lost_nothing_that_was_committed(path):
     script = (
-        "import sys, pathlib\nfrom edgekit_runtime.telemetry import Spool\nspool = "
+        "import sys, pathlib\nfrom edgekit_runtime.telemetry.spool import Spool\nspool = "
         "Spool.open(pathlib.Path(sys.argv[1]))\nwhile True: print(spool.append(b'w' * 800), flush=True)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)

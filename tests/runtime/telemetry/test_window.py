@@ -14,8 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_runtime.errors import WindowError
-from edgekit_runtime.telemetry import About, Histogram, Report, Seal, System, encode, parse_window, sealed_payload
-from edgekit_runtime.telemetry.window import MOST_BYTES, device_id, origin
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.window import (
+    MOST_BYTES,
+    About,
+    Report,
+    Seal,
+    System,
+    device_id,
+    encode,
+    origin,
+    parse_window,
+    sealed_payload,
+)
 
 ABOUT = About("porch-1", "efficientnet_lite0", "1.4.2", "9f3c01ab77de", "raspberry-pi-4", 100.0)
 SEAL = Seal("0123456789abcdef", 41_000, 40_998, 3, 12, 11_000)

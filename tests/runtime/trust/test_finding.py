@@ -13,7 +13,7 @@ import rooted
 from refusing import has_code
 
 from edgekit_runtime.errors import SignatureError, TrustError
-from edgekit_runtime.trust import find_trust, load_trust, trust_paths
+from edgekit_runtime.trust.finding import find_trust, load_trust, trust_paths
 from edgekit_runtime.trust.signature import load_public_key
 
 
@@ -208,7 +208,7 @@ def service_asks_the_machine(folder):
     program = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from edgekit_runtime.trust import find_trust\n"
+        "from edgekit_runtime.trust.finding import find_trust\n"
         "def found(): return find_trust({'HOME': sys.argv[1]}, system=Path(sys.argv[2])).version\n"
         "before = found()\n"
         "os.setuid(65534)\n"

@@ -10,7 +10,9 @@ import rooted
 from refusing import has_code
 
 from edgekit_runtime.errors import SignatureError, TrustError
-from edgekit_runtime.trust import TrustPolicy, judge, parse_root, parse_time
+from edgekit_runtime.trust.policy import TrustPolicy
+from edgekit_runtime.trust.root import parse_root
+from edgekit_runtime.trust.store import judge, parse_time
 
 MANIFEST = b'{"format":1}'
 NOW = judge(rooted.IN_TIME)

@@ -7,12 +7,15 @@ import sys
 import pytest
 import tiny
 
-from edgekit_runtime.bundle import read_bundle
+from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.bundle.secrets import Secret
-from edgekit_runtime.engines import EngineSetup, available, cuda, load_with
+from edgekit_runtime.engines import cuda
 from edgekit_runtime.engines.isolated import IsolatedHost
+from edgekit_runtime.engines.registry import EngineSetup, available, load_with
 from edgekit_runtime.errors import EngineError
-from edgekit_runtime.tuning import Tuner, TuningOptions, candidates, trial, tune
+from edgekit_runtime.tuning import trial
+from edgekit_runtime.tuning.candidates import TuningOptions, candidates
+from edgekit_runtime.tuning.tune import Tuner, tune
 
 pytestmark = pytest.mark.skipif("onnxruntime" not in available(), reason="only ONNX artifacts run on a GPU")
 HERE = {"onnxruntime": available().get("onnxruntime", ""), "torch-cuda": "2.11.0", "tensorrt-rtx": "1.7.1"}

@@ -17,16 +17,16 @@ import pytest
 import tiny
 from native import compiled
 
-from edgekit.packaging import BundleArtifact, assemble, write_bundle
+from edgekit.packaging.assemble import BundleArtifact, assemble
+from edgekit.packaging.writer import write_bundle
 from edgekit_runtime import children
-from edgekit_runtime.bundle import read_bundle
-from edgekit_runtime.engines import Engine, EngineInfo, available
+from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.engines.registry import Engine, EngineInfo, available
 from edgekit_runtime.errors import EngineError, MemoryExceeded, SelfTestError
 from edgekit_runtime.tensors import TensorSpec
-from edgekit_runtime.tuning import Tuner, TuningOptions, tune
-from edgekit_runtime.tuning.candidates import CandidateTrial, TuningCandidate, TuningVerdict, read, store
+from edgekit_runtime.tuning.candidates import CandidateTrial, TuningCandidate, TuningOptions, TuningVerdict, read, store
 from edgekit_runtime.tuning.trial import TooSlow, Trial, _EarlyStopEngine
-from edgekit_runtime.tuning.tune import offered_candidates
+from edgekit_runtime.tuning.tune import Tuner, offered_candidates, tune
 
 ENGINE = min(set(available()) & {"litert", "tflite-runtime"}, default="")
 pytestmark = pytest.mark.skipif(not ENGINE, reason="no TFLite engine is installed")

@@ -10,10 +10,3 @@ Rules:
 - `float_layers` names the layers whose return to float takes the cause away: the claim can be tried;
 - the layer where most was lost comes first, and what says something of the whole file last.
 """
-
-from __future__ import annotations
-
-from edgekit_converters.fidelity.explain.case import Case, Cause
-from edgekit_converters.fidelity.explain.rules import RULES, examine, explain
-
-__all__ = ["RULES", "Case", "Cause", "examine", "explain"]

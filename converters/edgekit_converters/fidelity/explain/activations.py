@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from edgekit_converters.fidelity.explain.case import DAMAGE_DB, HALF_DB, Case, Cause
 from edgekit_converters.fidelity.layers import LayerError
-from edgekit_converters.graph import UNLIKE, Layer
+from edgekit_converters.graph.graph import UNLIKE, Layer
 
 __all__ = [
     "cancellation",

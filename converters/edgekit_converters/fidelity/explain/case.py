@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from edgekit_converters.fidelity.layers import LayerError
-from edgekit_converters.graph import Graph, Layer
+from edgekit_converters.graph.graph import Graph, Layer
 
 __all__ = ["ACCUMULATED_DB", "DAMAGE_DB", "FALL_DB", "HALF_DB", "Case", "Cause", "Figure", "IsolatedLayer"]
 

@@ -37,9 +37,9 @@ from edgekit_converters.fidelity.explain.weights import (
 )
 from edgekit_converters.fidelity.layers import Feed, Pair, layer_errors
 from edgekit_converters.fidelity.statistics import decibels
-from edgekit_converters.graph import Graph
+from edgekit_converters.graph.graph import Graph
 from edgekit_converters.progress import Progress, silent
-from edgekit_converters.workload import quantized_fraction
+from edgekit_converters.workload.counting import quantized_fraction
 
 __all__ = [
     "RULES",

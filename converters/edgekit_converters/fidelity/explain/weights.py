@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.fidelity.explain.case import HALF_DB, Case, Cause
 from edgekit_converters.fidelity.statistics import decibels
-from edgekit_converters.graph import Graph, Layer
+from edgekit_converters.graph.graph import Graph, Layer
 
 __all__ = ["amplification", "channel_spread", "rounded_weights", "weight_resolution", "with_its_kernel"]
 

@@ -1,0 +1,82 @@
+"""What a number of a quantized tensor stands for, in both formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["AffineGrid", "Grid", "come_from_float16", "fits_float16"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The values that a quantized tensor can have: from low to high in steps."""
+
+    step: float
+    low: float
+    high: float
+
+    def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Each at the nearest point, and cut off at the ends."""
+        return np.clip(np.rint(values / self.step) * self.step, self.low, self.high)
+
+
+@dataclass(frozen=True)
+class AffineGrid:
+    """float = scale * (integer - zero).
+
+    scale, zero: one number, or one for each index of `axis`.
+    """
+
+    scale: NDArray[np.float32]
+    zero: NDArray[np.int64]
+    axis: int = 0
+
+    def to_float(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        scale, zero = self._spread(values)
+        if not zero.any():
+            return np.asarray(np.multiply(values, scale, dtype=np.float32))
+        return np.asarray(np.multiply(values.astype(np.int32) - zero, scale, dtype=np.float32))
+
+    def to_integer(self, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Rounded half to even and clipped to the type."""
+        scale, zero = self._spread(values)
+        ends = np.iinfo(dtype)
+        return np.clip(np.rint(values / scale) + zero, ends.min, ends.max).astype(dtype)
+
+    def grid(self, dtype: np.dtype[Any]) -> Grid | None:
+        """None where each channel has one of its own."""
+        if self.scale.size != 1 or not float(self.scale.reshape(-1)[0]) > 0:
+            return None
+        step, zero, ends = float(self.scale.reshape(-1)[0]), int(self.zero.reshape(-1)[0]), np.iinfo(dtype)
+        return Grid(step, (int(ends.min) - zero) * step, (int(ends.max) - zero) * step)
+
+    def _spread(self, values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        scale, zero = self.scale, self.zero.astype(np.int32)
+        if scale.size == 1:
+            return scale.reshape(()), zero.reshape(-1)[:1].reshape(())
+        shape = [1] * values.ndim
+        shape[self.axis] = -1
+        return scale.reshape(shape), np.broadcast_to(zero, scale.shape).reshape(shape)
+
+
+def fits_float16(values: NDArray[Any]) -> bool:
+    """Whether 16 bits hold each of them exactly."""
+    with np.errstate(over="ignore"):
+        return bool(np.array_equal(values.astype(np.float16).astype(np.float32), values))
+
+
+def come_from_float16(weights: Iterable[NDArray[Any]]) -> bool:
+    """Whether most float32 weights were widened: in large tensors 16 bits hold them exactly."""
+    total = exact = 0
+    for values in weights:
+        total += values.size
+        exact += values.size if values.size >= _LARGE and fits_float16(values) else 0
+    return 2 * exact > total
+
+
+_LARGE = 1024
