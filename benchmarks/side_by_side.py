@@ -16,8 +16,6 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-__all__ = ["Figures", "compare", "report"]
-
 
 @dataclass(frozen=True)
 class Figures:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Figure", "put_between", "show", "table"]
-
 _SAID = {True: "met", False: "**missed**", None: "not measured"}
 
 

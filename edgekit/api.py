@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     Data = str | Path | ArrayLike | tuple[ArrayLike, ArrayLike] | Mapping[str, ArrayLike]
     """A folder, a file or `module:function`; or arrays: items, (items, labels), or input name -> items."""
 
-__all__ = ["build", "compress"]
-
 
 def build(
     model: str | Path,

@@ -6,18 +6,6 @@ import importlib.util
 
 from edgekit_runtime.errors import EdgekitError, MissingExtraError
 
-__all__ = [
-    "EXTRAS_OF",
-    "ComparedFileError",
-    "DemoError",
-    "KeysError",
-    "OutputError",
-    "PackagingError",
-    "PythonVersionError",
-    "error_line",
-    "missing_extra",
-]
-
 EXTRAS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("amqtt", "h11", "starlette", "uvicorn"), ("fleet",)),
     **dict.fromkeys(("jinja2", "plotly"), ("convert", "fleet")),

@@ -30,8 +30,6 @@ from edgekit_runtime.cache.identity import identify
 from edgekit_runtime.cache.memory import Miss, entry_bytes
 from edgekit_runtime.errors import InputError
 
-__all__ = ["fill"]
-
 _SYNC_EVERY = 128
 
 

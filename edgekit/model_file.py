@@ -19,8 +19,6 @@ from edgekit_runtime.whole_file import open_regular, read_regular
 if TYPE_CHECKING:
     from edgekit_runtime.install import Generation, Root
 
-__all__ = ["bundle_file", "form_of", "found_bundle", "read_model"]
-
 _DO = "Pass a bundle (.ekb), a .tflite or an .onnx file"
 
 

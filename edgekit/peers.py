@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 
-__all__ = ["peer_of"]
-
 
 def peer_of(address: str) -> str:
     """What one person has: an address of IPv4, the 64 bits of a network of IPv6.

@@ -19,8 +19,6 @@ from edgekit_runtime.strict_json import load_json
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.reader import Bundle
 
-__all__ = ["estimates_beside", "times_beside"]
-
 _MOST_BYTES = 64 << 20
 _DAMAGED = (OSError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 

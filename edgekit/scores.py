@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["SHORT", "change", "confidence", "growth", "is_share", "number", "signed", "value"]
-
 SHORT = {
     "top1": "top-1",
     "top5": "top-5",

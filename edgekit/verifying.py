@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 _Result = tuple[bool | None, str]
 
-__all__ = ["Verification", "VerifyOptions"]
-
 
 @dataclass(frozen=True)
 class VerifyOptions:

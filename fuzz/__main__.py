@@ -22,8 +22,6 @@ from typing import Any
 
 from fuzz.targets import TARGETS
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parse(arguments)

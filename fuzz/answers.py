@@ -20,8 +20,6 @@ from edgekit_runtime.sealed import SEAL_BYTES, seal
 from fuzz.octets import altered
 from fuzz.target import Target
 
-__all__ = ["answer"]
-
 _OUTPUTS = (OutputContract("probs", (4,), "float32"), OutputContract("boxes", (2, 3), "int64"))
 _FORM, _KEY = KeptForm(b"model", _OUTPUTS), bytes(range(32))
 _HEAD = struct.Struct("<ddQH")

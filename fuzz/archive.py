@@ -7,8 +7,6 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["FOLDER", "keep", "kept"]
-
 FOLDER = Path(__file__).parent / "corpus"
 
 

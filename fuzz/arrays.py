@@ -20,8 +20,6 @@ from edgekit_runtime.errors import InputError
 from fuzz.octets import altered, scratch
 from fuzz.target import Target
 
-__all__ = ["array"]
-
 _MOST_BYTES = 1 << 20
 
 

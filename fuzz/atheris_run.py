@@ -24,8 +24,6 @@ from random import Random
 
 import atheris
 
-__all__: list[str] = []
-
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m fuzz.atheris_run")

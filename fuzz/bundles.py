@@ -31,8 +31,6 @@ from fuzz.octets import altered, scratch
 from fuzz.target import Target
 from fuzz.trees import changed, spelt
 
-__all__ = ["bundle", "header", "manifest", "signed"]
-
 
 @cache
 def _place() -> Path:

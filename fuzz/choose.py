@@ -20,8 +20,6 @@ from fuzz.archive import keep, kept
 from fuzz.target import Target, judge
 from fuzz.targets import INSTRUMENTS, target
 
-__all__ = ["chosen"]
-
 _MOST = 60
 
 

@@ -15,8 +15,6 @@ from fuzz.octets import altered
 from fuzz.target import Target
 from fuzz.trees import changed, spelt
 
-__all__ = ["journal"]
-
 
 def _read(data: bytes) -> None:
     found = parse_journal(data.decode("utf-8", "surrogateescape"), "x")

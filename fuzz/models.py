@@ -21,8 +21,6 @@ from edgekit_runtime.modelfile.check import ModelFacts, check_model
 from fuzz.octets import altered
 from fuzz.target import Target
 
-__all__ = ["engine", "onnx", "tflite"]
-
 _MODELS = Path(__file__).parents[1] / "tests" / "models"
 _NUMBERS = (0, 1, -1, 2, 3, 4, 7, 16, 127, 128, 255, 256, 65535, 65536, 2**24, 2**30, 2**31 - 1, -(2**31), -4, -64)
 _MOST_RUN_BYTES = 1 << 22

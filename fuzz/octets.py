@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from random import Random
 
-__all__ = ["altered", "scratch"]
-
 _ROOM = 256 << 20
 """Containers often have 64 MB there, which other programs share."""
 _WORDS = tuple(

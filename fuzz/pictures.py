@@ -23,8 +23,6 @@ from edgekit_runtime.errors import InputError
 from fuzz.octets import altered
 from fuzz.target import Target
 
-__all__ = ["frame", "picture"]
-
 _WHOLE = ((0.0, 0.0, 0.0), (255.0, 255.0, 255.0))
 _SPECS = (
     ImageSpec(8, 8, *_WHOLE),

@@ -22,8 +22,6 @@ from random import Random
 from edgekit_runtime.errors import EdgekitError
 from fuzz.octets import altered
 
-__all__ = ["MOST_EXTRA_MB", "MOST_SECONDS", "OracleError", "Target", "judge", "mutated"]
-
 MOST_SECONDS = 1.0
 MOST_EXTRA_MB = 256
 _TIMES = 3

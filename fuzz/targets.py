@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fuzz.target import Target
 
-__all__ = ["INSTRUMENTS", "TARGETS", "target"]
-
 _BUNDLE = (
     "edgekit_runtime.bundle", "edgekit_runtime.contract.detect", "edgekit_runtime.trust", "edgekit_runtime.strict_json",
 )  # fmt: skip

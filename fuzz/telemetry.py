@@ -19,8 +19,6 @@ from fuzz.octets import altered
 from fuzz.target import Target
 from fuzz.trees import changed, spelt
 
-__all__ = ["event", "state", "window"]
-
 _DEVICE = "porch-1"
 _EPOCH = "0123456789abcdef"
 _MOST = (1 << 53) - 1

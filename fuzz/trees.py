@@ -11,8 +11,6 @@ import json
 from random import Random
 from typing import Any
 
-__all__ = ["changed", "spelt"]
-
 _NUMBERS: tuple[Any, ...] = (
     0, 1, -1, 2, 7, 63, 64, 65, 127, 128, 255, 256, 2**31 - 1, 2**31, 2**32 - 1, 2**53 - 1, 2**53, 2**53 + 1, 2**63 - 1,
     2**63, 2**64, 10**30, -(2**31), -(2**63), 0.0, -0.0, 0.5, 1.0, 1e-320, 1e308, -1e308, float("nan"), float("inf"),

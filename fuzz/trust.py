@@ -22,8 +22,6 @@ from fuzz.octets import altered
 from fuzz.target import Target
 from fuzz.trees import changed, spelt
 
-__all__ = ["root"]
-
 _BUNDLE = b'{"name":"tiny"}'
 
 

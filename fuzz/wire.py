@@ -29,8 +29,6 @@ from fuzz.octets import altered
 from fuzz.target import Target
 from fuzz.trees import changed, spelt
 
-__all__ = ["http", "request", "response"]
-
 
 def _split(data: bytes) -> tuple[str | None, bytes]:
     head, mark, body = data.partition(b"\n")

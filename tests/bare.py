@@ -13,8 +13,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-__all__ = ["base_install", "needed"]
-
 
 def base_install(folder: Path, *extras: str) -> Path:
     """Its python. extras: those that are installed, too."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-__all__ = ["Made", "made"]
-
 WIDTH, HEIGHT = 8, 6
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-__all__ = ["Script", "make_certificate", "serving"]
-
 
 def make_certificate(folder: Path) -> Path:
     """Of `localhost`, signed by itself."""

@@ -15,8 +15,6 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-__all__ = ["examples", "load_profile"]
-
 SHARE = float(os.environ.get("EDGEKIT_TEST_EXAMPLES", "1"))
 
 

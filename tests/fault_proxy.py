@@ -14,8 +14,6 @@ import asyncio
 import contextlib
 import threading
 
-__all__ = ["DELAY_S", "FAULTS", "FaultProxy"]
-
 FAULTS = ("hang", "cut", "503", "slow", "trickle", "kill")
 DELAY_S = 0.3
 BUSY = b"HTTP/1.1 503 Busy\r\nContent-Length: 23\r\n\r\n" + b'{"error": "overloaded"}'

@@ -6,8 +6,6 @@ import time
 
 import tiny
 
-__all__ = ["heat", "wait_for"]
-
 LONG_S = 60.0
 
 

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from grimp import ImportGraph
 from importlinter import Contract, ContractCheck, output
 
-__all__ = ["NoCircles", "circle_in"]
-
 
 class NoCircles(Contract):
     type_name = "no_circles"

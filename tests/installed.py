@@ -13,8 +13,6 @@ from edgekit.packaging.writer import write_bundle
 from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.install import BoardIdentity, InstallOptions, TrialOptions
 
-__all__ = ["BOARD", "QUICK", "UNSIGNED", "Maker", "current", "events", "names", "new_key"]
-
 BOARD = BoardIdentity(("x86-64",))
 QUICK = TrialOptions(answers=25, most_s=5.0, least=20)
 UNSIGNED = InstallOptions(allow_unsigned=True, board=BOARD, proving=QUICK)

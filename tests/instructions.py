@@ -29,8 +29,6 @@ from edgekit.emulation.machine import INSTALL, EmulatedBoard, emulator
 from edgekit.emulation.replay import ask
 from edgekit.emulation.userland import Userland, cache_root, make_folder
 
-__all__ = ["Instructions", "Model", "count", "counted", "plugin_options", "tasks_for"]
-
 
 @dataclass(frozen=True)
 class Model:

@@ -8,8 +8,6 @@ import time
 
 import paho.mqtt.client as mqtt
 
-__all__ = ["Listener"]
-
 
 class Listener:
     """acknowledge: answer every window with the mark up to which all of its epoch were heard, as an ingestor does."""

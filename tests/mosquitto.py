@@ -17,8 +17,6 @@ from pathlib import Path
 
 from parts import missing
 
-__all__ = ["Mosquitto", "free_port"]
-
 WHERE = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
 STAND_IN = """

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from parts import missing
 
-__all__ = ["compiled"]
-
 
 def compiled(source: Path, library: Path) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["once"]
-
 
 def once(request: pytest.FixtureRequest, name: str, make: Callable[[Path], object]) -> Path:
     """A folder of this run, filled by `make(folder)`."""

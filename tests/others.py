@@ -21,8 +21,6 @@ from parts import missing
 from edgekit_runtime.errors import HostError
 from edgekit_runtime.remote.client import HostClient
 
-__all__ = ["Started", "Triton", "environment", "free_port"]
-
 STARTS_IN_S = 90.0
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 TRITON = "nvidia-pytriton==0.7.0"

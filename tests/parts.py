@@ -9,8 +9,6 @@ import os
 
 import pytest
 
-__all__ = ["leave_out", "missing"]
-
 
 def missing(what: str, command: str) -> None:
     """Never returns."""

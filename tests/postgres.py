@@ -13,8 +13,6 @@ from pathlib import Path
 from mosquitto import free_port
 from parts import missing
 
-__all__ = ["Postgres"]
-
 
 class Postgres:
     """`with Postgres() as server: server.url()`. Where root runs the tests, it runs as `postgres` or `nobody`."""

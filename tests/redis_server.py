@@ -13,8 +13,6 @@ from pathlib import Path
 
 from parts import missing
 
-__all__ = ["RedisServer"]
-
 
 class RedisServer:
     """`with RedisServer(folder) as server:`. Nothing is kept on disk."""

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["has_code"]
-
 
 def has_code(*codes: str) -> Callable[[EdgekitError], bool]:
     return lambda error: error.code in codes

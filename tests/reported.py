@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["ESTIMATE", "FIDELITY", "report"]
-
 FIDELITY: dict[str, Any] = {
     "items": 500, "metric": "top1", "original": 0.92, "artifact": 0.918, "drop": 0.002, "ci95": [-0.004, 0.008],
     "agreement": 0.97, "cosine": 0.998, "sqnr_db": 22.9, "quantized_macs": 1.0, "quantized_weights": 0.99,

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["Asked", "Scripted", "http", "reset"]
-
 
 @dataclass(frozen=True)
 class Asked:

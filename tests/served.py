@@ -12,8 +12,6 @@ from edgekit.host.http1 import HttpLimits
 from edgekit.host.models import Repository
 from edgekit.host.server import Protection, Server, bind, protected
 
-__all__ = ["Serving"]
-
 
 class Serving:
     """with Serving(bundle) as host: HostClient(host.url, model="tiny") ...

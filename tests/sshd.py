@@ -13,8 +13,6 @@ from pathlib import Path
 from mosquitto import free_port
 from parts import missing
 
-__all__ = ["Sshd"]
-
 WHERE = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
 

@@ -11,8 +11,6 @@ from scripted import Asked, http
 from edgekit_runtime.bundle.manifest import Manifest
 from edgekit_runtime.remote.oip import InferResponse, encode_response
 
-__all__ = ["TinyHost"]
-
 
 class TinyHost:
     """fault: answers inferences in the host's place, while it is not None. inferred: inferences so far, those too.

@@ -24,8 +24,6 @@ from side_by_side import compare
 
 from edgekit_runtime.board import cpu
 
-__all__ = ["opened"]
-
 _Array = NDArray[Any]
 _BLOCK_US = 60_000
 NOTES: list[str] = []

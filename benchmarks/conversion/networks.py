@@ -21,8 +21,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NETWORKS", "trained"]
-
 
 def fashion_cnn(cache: Path) -> Any:
     from keras import Sequential, layers

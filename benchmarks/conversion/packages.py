@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["Package", "unpacked", "version"]
-
 _LIMIT_S = 400
 
 

@@ -21,8 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 from packages import Package, unpacked
 
-__all__ = ["LIST", "SOURCES", "Crop", "crops", "other_crops", "pictures"]
-
 LIST = Path(__file__).with_name("photos.json")
 SIDE = 224
 COMPARED, CALIBRATED = 500, 200

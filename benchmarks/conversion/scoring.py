@@ -21,8 +21,6 @@ import numpy as np
 from detection import boxes, mean_average_precision, says_the_same
 from numpy.typing import NDArray
 
-__all__ = ["reference", "score", "wilson"]
-
 _Array = NDArray[Any]
 
 

@@ -29,8 +29,6 @@ from wanted import put_between
 
 from edgekit.bench.conditions import conditions
 
-__all__ = ["MOBILENET", "main"]
-
 _TOOLS = ("tf-int8", "ort-defaults", "ort-minmax-all", "nncf", "edgekit-tflite", "edgekit-onnx")
 
 

@@ -21,8 +21,6 @@ from typing import Any
 from environment import peers_python
 from packages import Package, unpacked
 
-__all__ = ["main"]
-
 SILERO = Package("pip", "silero-vad", "6.2.3", "MIT")
 NABU = Package("pip", "pymicro-wakeword", "2.5.0", "Apache-2.0")
 

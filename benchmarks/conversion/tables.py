@@ -7,8 +7,6 @@ from typing import Any
 
 from models import CASES
 
-__all__ = ["collapses", "markdown", "printed"]
-
 _Found = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 

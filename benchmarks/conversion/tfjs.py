@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["to_saved_model"]
-
 _DTYPES = {"uint8": "<u1", "uint16": "<u2", "float16": "<f2", "float32": "<f4", "int32": "<i4", "bool": "?"}
 _FUSED = {"_FusedConv2D": "Conv2D", "FusedDepthwiseConv2dNative": "DepthwiseConv2dNative", "_FusedMatMul": "MatMul"}
 _KEPT = ("strides", "padding", "data_format", "dilations", "transpose_a", "transpose_b")

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Additive", "Term"]
-
 Factors = Sequence[tuple[Hashable, float]]
 Term = tuple[float, Factors]
 """(logarithm of what is known, the unknowns it is multiplied with: (name, power))"""

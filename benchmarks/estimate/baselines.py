@@ -13,8 +13,6 @@ from held_out import Predicted
 from networks import workload
 from published import Row
 
-__all__ = ["by_mac_count", "same_core"]
-
 
 def by_mac_count(rows: Sequence[Row]) -> Predicted:
     """The median time of a multiply-accumulate on other boards in the same precision, a cycle and thread."""

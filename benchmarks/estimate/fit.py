@@ -20,8 +20,6 @@ from additive import Additive, Array, Term
 from networks import workload
 from published import Row
 
-__all__ = ["FRAMEWORKS", "GENERATION", "KINDS", "Fit"]
-
 PRECISIONS = ("float32", "float16", "int8")
 KINDS = ("pw", "c3", "cx", "dw", "fc")
 FRAMEWORKS = ("paddle", "tengine", "tflite", "xnnpack")

@@ -28,21 +28,6 @@ from published import ANCHOR, Row, host_times, terms
 
 from edgekit_profiles.anchors import anchored_ms, blend
 
-__all__ = [
-    "ANCHORING",
-    "APART",
-    "CONFIDENCE",
-    "WAYS",
-    "Predicted",
-    "apart",
-    "band",
-    "errors",
-    "held_out",
-    "never_fitted",
-    "tested",
-    "ways_of",
-]
-
 WAYS = ("estimated", "carried", "blended")
 ANCHORING = {"host_weight": 0.75, "carried_at_least": 0.5}
 CONFIDENCE = 0.92

@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 from fit import Fit
 
-__all__ = ["inferred_rates"]
-
 
 def inferred_rates(fit: Fit) -> dict[str, float]:
     """Core -> the float32 rate found without any float32 row of the core, over the one found with them."""

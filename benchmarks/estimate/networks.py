@@ -13,8 +13,6 @@ from functools import cache, partial
 
 from edgekit_profiles.workload import Op, OpKind, Workload
 
-__all__ = ["NETWORKS", "workload"]
-
 
 class Sketch:
     """A network as it is drawn: the side and the channels of what flows now, and the operations so far."""

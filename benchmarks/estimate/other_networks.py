@@ -15,8 +15,6 @@ from networks import Sketch
 
 from edgekit_profiles.workload import Op
 
-__all__ = ["OTHERS"]
-
 _WIDTHS = (64, 128, 256, 512, 1024)
 _CLASSES = 80
 

@@ -23,8 +23,6 @@ from networks import NETWORKS, workload
 
 from edgekit_profiles.workload import CoreModel, predict
 
-__all__ = ["ANCHOR", "CORES", "NEVER_FITTED", "Row", "host_times", "precision_of", "read", "terms", "where_it_ran"]
-
 HERE = Path(__file__).parent
 NEVER_FITTED = HERE / "never_fitted_latencies.csv"
 """Rows that came after the fit: they only judge it."""

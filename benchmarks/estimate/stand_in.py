@@ -27,8 +27,6 @@ from published import HERE, precision_of, where_it_ran
 
 from edgekit_profiles.workload import CoreModel, Workload, predict
 
-__all__ = ["OVER_NCNN", "Timed", "factor", "judged", "spread", "timed"]
-
 KERNELS = "xnnpack"
 """What LiteRT runs, whose estimate stands in."""
 OVER_NCNN = {

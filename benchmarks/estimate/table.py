@@ -10,8 +10,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["differences", "rounded", "written"]
-
 DIGITS = 4
 _HEAD = """\
 # Constants of the latency roofline. Written by `python benchmarks/estimate --write`, which fits them to the published

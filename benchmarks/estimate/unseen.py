@@ -9,8 +9,6 @@ import numpy as np
 from fit import Fit
 from held_out import Predicted, errors
 
-__all__ = ["both_unseen"]
-
 PARTS = 4
 
 

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
-__all__ = ["Outcome", "arrivals", "closed", "cpu_s", "encoded"]
-
 
 @dataclass
 class Outcome:

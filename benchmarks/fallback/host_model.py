@@ -13,8 +13,6 @@ from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["SHAPE", "bundle", "network"]
-
 SHAPE = (3, 96, 96)
 CLASSES = 100
 

@@ -18,8 +18,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from wanted import Figure, show
 
-__all__ = ["figures"]
-
 _Row = Mapping[str, Any]
 
 

@@ -27,8 +27,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NETWORKS", "VARIANTS", "bundle", "tflite"]
-
 NETWORKS = ("dense", "tiny", "mobilenet", "mobilenet-448")
 VARIANTS = (4, 8, 16, 32)
 """The batch sizes of the dense network's bundle, where batches are looked at."""

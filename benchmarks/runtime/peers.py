@@ -33,8 +33,6 @@ from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.warming import batches_offered
 
-__all__ = ["WAYS", "Variants", "Way"]
-
 LIMIT = 32
 WINDOW_S = 0.020
 Array = np.ndarray

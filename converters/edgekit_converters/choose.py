@@ -39,8 +39,6 @@ from edgekit_converters.needs.rules import Barrier, BarrierCode
 from edgekit_profiles.estimate import Estimate, milliseconds
 from edgekit_profiles.wheels import RuntimeSupport
 
-__all__ = ["MAX_DROP", "Candidate", "Choice", "ChoiceLimits", "Refusal", "RefusalCode", "beyond_memory", "choose"]
-
 RefusalCode = Literal[
     BarrierCode,
     "runtime-unavailable",

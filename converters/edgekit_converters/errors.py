@@ -4,20 +4,6 @@ from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError, shorten
 
-__all__ = [
-    "CalibrationError",
-    "CompressError",
-    "ContractFileError",
-    "ConversionError",
-    "LabelOutputError",
-    "MetricError",
-    "MissingToolsError",
-    "SourceError",
-    "UnlabelledError",
-    "first_line",
-    "one_line",
-]
-
 _MOST = 300
 """Characters of what another tool says."""
 

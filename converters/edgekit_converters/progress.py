@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
-__all__ = ["Progress", "TimeIsOverError", "silent", "tick", "time_limit"]
-
 
 class Progress(Protocol):
     """Called often with the stage's name, the work done, and the whole (None if unknown).

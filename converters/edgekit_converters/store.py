@@ -35,9 +35,6 @@ from edgekit_runtime.sealed import SEAL_BYTES, is_sealed, seal
 from edgekit_runtime.strict_modes import first_unsafe, read_own
 from edgekit_runtime.whole_file import write_cache
 
-__all__ = ["NO_STORE", "DiskStore", "StageStore", "cached_json", "code_digest", "default_folder", "get_json", "key"]
-__all__ += ["kept", "put_json", "unfinished_folder"]
-
 T = TypeVar("T")
 
 _TOOLS = (

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["working_folder_on_path"]
-
 
 @contextlib.contextmanager
 def working_folder_on_path() -> Iterator[None]:

@@ -26,17 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-__all__ = [
-    "FILES",
-    "NETWORK",
-    "Wall",
-    "build_wall",
-    "filter_calls",
-    "landlock_version",
-    "missing_parts",
-    "seccomp_fits",
-]
-
 FILES, NETWORK = "files", "network"
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # Landlock's system calls, on every processor
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8

@@ -39,21 +39,6 @@ from edgekit_profiles.workload import constants
 from edgekit_runtime.bundle.codec import read_json
 from edgekit_runtime.whole_file import read_regular
 
-__all__ = [
-    "ANCHOR_MODEL",
-    "FORMAT",
-    "AnchorFile",
-    "EngineTime",
-    "HostTimes",
-    "anchored_ms",
-    "anchors_for",
-    "blend",
-    "choose_anchor",
-    "parse_anchor_file",
-    "read_anchor_file",
-    "refuse_other_boards",
-]
-
 ANCHOR_MODEL = "mobilenet_v1_1.0_224"
 _ORDER = {"measured": 0, "published": 1, "derived": 2}
 

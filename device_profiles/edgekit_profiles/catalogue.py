@@ -40,24 +40,6 @@ from edgekit_runtime.whole_file import read_regular
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-__all__ = [
-    "GROUP",
-    "MOST_BYTES",
-    "VARIABLE",
-    "Catalogue",
-    "ProfileDifference",
-    "ProfileSource",
-    "ValidatedFile",
-    "built_in",
-    "difference",
-    "load",
-    "names",
-    "open_catalogue",
-    "parse",
-    "source_of",
-    "validate",
-]
-
 GROUP = "edgekit.profiles"
 VARIABLE = "EDGEKIT_PROFILE_PATH"
 MOST_BYTES = 1 << 20

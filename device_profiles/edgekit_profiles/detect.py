@@ -27,8 +27,6 @@ from edgekit_profiles.profile import Profile, in_mode
 from edgekit_profiles.reading import ARCHITECTURES
 from edgekit_profiles.wheels import installable
 
-__all__ = ["DetectedBoard", "Deviation", "Sure", "detect", "stands_for", "starting_name", "starting_toml"]
-
 _FALLBACK = ("aarch64", "3.11", "2.36")
 
 

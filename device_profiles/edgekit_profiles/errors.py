@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["AnchorError", "CannotEstimateError", "ProfileError", "UnknownProfileError"]
-
 
 class ProfileError(EdgekitError):
     """A profile file that breaks the format.

@@ -26,20 +26,6 @@ from edgekit_profiles.errors import CannotEstimateError
 from edgekit_profiles.profile import Anchor, Profile
 from edgekit_profiles.workload import MEASURE, CoreModel, Workload, constants, mobilenet_v1, op_terms, predict
 
-__all__ = [
-    "DOMINATED",
-    "Estimate",
-    "EstimateEvidence",
-    "Grade",
-    "caution",
-    "estimate",
-    "has_anchor",
-    "has_rates",
-    "layer_terms",
-    "measured_estimate",
-    "milliseconds",
-]
-
 Grade = Literal["measured", "anchored", "estimated"]
 DOMINATED = {
     "pw": "1x1 convolutions",

@@ -20,8 +20,6 @@ from pathlib import Path
 from edgekit_profiles.profile import CoreType, features_of, identify
 from edgekit_runtime.whole_file import open_regular
 
-__all__ = ["BoardFacts", "Cluster", "read_facts"]
-
 _ELF = {(1, 40): "armv7l", (2, 183): "aarch64", (2, 62): "x86_64", (2, 243): "riscv64", (1, 3): "i686"}
 _MOST, _MOST_CORES, _MOST_TEXT = 4 << 20, 4096, 1000
 _NUMBER = r"[0-9]{1,12}"

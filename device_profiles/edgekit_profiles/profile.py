@@ -15,29 +15,6 @@ from typing import Any, Literal, get_args
 
 from edgekit_profiles.schema import parse_toml
 
-__all__ = [
-    "ANCHOR_GRADES",
-    "KINDS",
-    "Accelerator",
-    "Anchor",
-    "AnchorGrade",
-    "BoardMarks",
-    "Caches",
-    "Core",
-    "CoreType",
-    "Kind",
-    "Memory",
-    "Mode",
-    "OsImage",
-    "Power",
-    "Profile",
-    "Thermal",
-    "features_of",
-    "identify",
-    "in_mode",
-    "known_types",
-]
-
 Kind = Literal["board", "phone", "generic", "host"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 AnchorGrade = Literal["published", "derived", "measured"]

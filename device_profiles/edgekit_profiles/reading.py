@@ -43,8 +43,6 @@ from edgekit_profiles.schema import Table, parse_toml, refuse
 from edgekit_profiles.wheels import wheels
 from edgekit_runtime.engines.registry import ENGINES
 
-__all__ = ["ARCHITECTURES", "check", "mistakes_of", "read"]
-
 _FIGURES = ("core", "little", "caches", "memory", "os", "thermal", "power")
 _NAME = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 

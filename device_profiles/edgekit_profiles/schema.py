@@ -21,8 +21,6 @@ from typing import Any, NoReturn, TypeVar
 from edgekit_profiles.errors import ProfileError
 from edgekit_runtime.errors import EdgekitError, sentences
 
-__all__ = ["Table", "parse_toml", "refuse"]
-
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # the same reader, from the package index

@@ -20,8 +20,6 @@ from edgekit_profiles.profile import Profile
 from edgekit_profiles.schema import Table, parse_toml
 from edgekit_runtime.engines.registry import ENGINES
 
-__all__ = ["DebianPackage", "RuntimeSupport", "Wheel", "debian_packages", "installable", "runtime_python", "wheels"]
-
 
 @dataclass(frozen=True)
 class Wheel:

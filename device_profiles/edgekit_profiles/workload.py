@@ -22,20 +22,6 @@ from typing import Any, Literal, get_args
 from edgekit_profiles.errors import CannotEstimateError
 from edgekit_profiles.schema import parse_toml
 
-__all__ = [
-    "MEASURE",
-    "OP_KINDS",
-    "CoreModel",
-    "Op",
-    "OpKind",
-    "Precision",
-    "Workload",
-    "constants",
-    "mobilenet_v1",
-    "op_terms",
-    "predict",
-]
-
 OpKind = Literal["pw", "c3", "cx", "dw", "fc", "ew"]
 OP_KINDS: tuple[OpKind, ...] = get_args(OpKind)
 Precision = Literal["float32", "int8", "dynamic"]

@@ -28,17 +28,6 @@ from edgekit_runtime.errors import BundleError, EdgekitError
 from edgekit_runtime.strict_json import strict_json
 from edgekit_runtime.whole_file import read_regular
 
-__all__ = [
-    "BenchComparison",
-    "ConditionsDifferError",
-    "Ratio",
-    "RecordDifference",
-    "RecordError",
-    "compare",
-    "known_before",
-    "read_record",
-]
-
 _MOST = 1 << 24
 _SUBJECTS = ("bundle", "recipe", "engine", "engine_version", "threads")
 _MACHINE = ("cpu", "cores", "machine", "system", "governor", "python", "numpy")

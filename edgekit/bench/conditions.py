@@ -32,17 +32,6 @@ import numpy as np
 if TYPE_CHECKING:
     from edgekit_profiles.facts import BoardFacts
 
-__all__ = [
-    "LEAST_S",
-    "MachineObserver",
-    "MachineReading",
-    "board",
-    "conditions",
-    "facts_of",
-    "figures",
-    "throttle_words",
-]
-
 EVERY_S = 0.5
 LEAST_S = 0.5
 """A shorter run does not measure what other processes took: the system counts in hundredths of a second."""

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
     Sender = Model | Session
 
-__all__ = ["Load", "LoadError", "LoadOutcome", "ask"]
-
 MOST_TIMINGS = 4096
 _END_S = 1.0
 """How long callers may take to end after an interruption; what still waits then is failed when the model is closed."""

@@ -39,8 +39,6 @@ from edgekit_runtime.children import python_code
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.jobs import ask as ask_child
 
-__all__ = ["BenchSetup", "ColdStart", "cold_start", "golden_inputs", "load_words", "measure"]
-
 PARTS, LEAST_PARTS = 10, 4
 
 

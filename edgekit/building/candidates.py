@@ -83,23 +83,6 @@ if TYPE_CHECKING:
     from edgekit.packaging.writer import BundleDraft
     from edgekit_runtime.bundle.secrets import Secret
 
-__all__ = [
-    "Clocks",
-    "allowance_mb",
-    "barriers_there",
-    "candidates",
-    "evidence",
-    "finite",
-    "is_here",
-    "lasting_estimate",
-    "lasting_json",
-    "promise_of",
-    "runtime_of",
-    "timer",
-    "with_memory",
-    "workstation",
-]
-
 
 @dataclass(frozen=True)
 class Clocks:

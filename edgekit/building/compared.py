@@ -36,8 +36,6 @@ from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.errors import BundleError, EdgekitError
 from edgekit_runtime.tensors import Layout, TensorSpec
 
-__all__ = ["ComparedFile", "compared_artifact", "measure_compared", "read_compared"]
-
 _DO = "Convert it again from the model that is built here, or leave it out"
 _OTHER: dict[Layout | None, Layout] = {"NHWC": "NCHW", "NCHW": "NHWC"}
 

@@ -39,8 +39,6 @@ from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.contract.taken import taken
 
-__all__ = ["Opener", "Sets", "cached_reference", "cached_survey", "key", "open_sets", "survey_digest", "unused_labels"]
-
 _RANDOM_CALIBRATION, _RANDOM_EVALUATION = 100, 64
 _OF_EVALUATION = ("unreadable", "not-finite")  # what is said of a set that nothing is calibrated with
 

@@ -26,8 +26,6 @@ from edgekit_runtime.bundle.secrets import Secret, find_secret
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["degraded_artifact", "read_degraded"]
-
 _DO = "Build the smaller model for this board first, then pass its bundle"
 
 

@@ -54,8 +54,6 @@ from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.whole_file import take
 
-__all__ = ["build", "check_cache", "output_folder", "refuse_full_disk"]
-
 
 def build(
     request: BuildRequest, progress: Progress = silent, say: Callable[[str], None] = lambda line: None

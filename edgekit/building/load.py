@@ -17,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-__all__ = ["MachineLoad"]
-
 _LOOP_S = 0.02
 _FAIR_SHARE = 0.9
 """Of a core. A quiet machine gives more than 98 %."""

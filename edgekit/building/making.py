@@ -57,8 +57,6 @@ from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import EdgekitError, print_traceback
 
-__all__ = ["ALIKE", "MOST", "Maker", "RecipeResult", "Task", "Watcher", "Workers", "compare", "convert", "shown"]
-
 MOST = 24
 _THUMBNAIL = 96  # pixels a side, at most
 

@@ -33,8 +33,6 @@ from edgekit_profiles import Profile, caution
 from edgekit_profiles.anchors import AnchorFile
 from edgekit_runtime.bundle.manifest import Target
 
-__all__ = ["BoardChoice", "BoardRecipes", "choose_all", "pack", "too_large_together"]
-
 
 @dataclass(frozen=True)
 class BoardRecipes:

@@ -41,16 +41,6 @@ from edgekit_converters.targets.artifact import recipe as find_recipe
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = [
-    "Search",
-    "failed_repairs",
-    "repair",
-    "search_record",
-    "with_islands_beside",
-    "with_repairs",
-    "with_variants",
-]
-
 
 @dataclass(frozen=True)
 class Search:

@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from edgekit.building.making import RecipeResult
     from edgekit.packaging.assemble import BundleArtifact
 
-__all__ = [
-    "BuildReport",
-    "BundleReport",
-    "OtherFile",
-    "before_repairs",
-    "candidate_json",
-    "estimate_json",
-    "fidelity_json",
-    "finding_line",
-    "summary",
-]
-
 
 @dataclass(frozen=True)
 class OtherFile:

@@ -13,8 +13,6 @@ from edgekit_converters.sources.model import LoadOptions
 from edgekit_profiles import Profile, RuntimeSupport
 from edgekit_runtime.bundle.secrets import Secret
 
-__all__ = ["Board", "BuildRequest"]
-
 Board = tuple[Profile, tuple[RuntimeSupport, ...]]
 """A board's profile, and what each engine's support on it is."""
 

@@ -40,8 +40,6 @@ from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["BuildSubject", "few_boxes", "labels_at_chance", "never_changes", "open_subject", "too_few_for"]
-
 _FEWEST_LABELS = 20
 _FEWEST_BOXES = 50
 _ENOUGH_BOXES = 200

@@ -23,18 +23,6 @@ from edgekit_profiles.schema import parse_toml
 from edgekit_runtime import errors
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = [
-    "CheckFinding",
-    "Entry",
-    "Level",
-    "UnexplainedError",
-    "entries",
-    "entry",
-    "explain",
-    "find_entries",
-    "finding",
-]
-
 Kind = Literal["check", "refusal", "error", "data", "damage", "message"]
 
 

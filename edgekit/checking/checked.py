@@ -31,17 +31,6 @@ from edgekit_runtime.bundle.secrets import SecretArgument
 from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = [
-    "CheckReport",
-    "CheckRequest",
-    "RuntimeChoice",
-    "UnknownRuntimeError",
-    "check",
-    "chosen_runtimes",
-    "runtime_named",
-    "static",
-]
-
 _SHARE_OF_RAM = 0.25
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from edgekit.checking.catalogue import entries
 
-__all__ = ["TITLES", "markdown"]
-
 TITLES = {
     "check": "Found by `edgekit check`; a build refuses for the errors among them",
     "refusal": "Why a build left an artifact out",

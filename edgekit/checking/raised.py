@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-__all__ = ["LEAST_LETTERS", "RaisedMessage", "best_match", "raised_messages"]
-
 PACKAGES = ("edgekit_runtime", "edgekit_profiles", "edgekit_converters", "edgekit")
 LEAST_LETTERS = 10
 _MOST_FORMS = 8

@@ -41,8 +41,6 @@ from edgekit_runtime.strict_modes import first_unsafe
 if TYPE_CHECKING:
     from edgekit_profiles import Profile
 
-__all__ = ["NoEnvironmentError", "ReplayResult", "environment", "loaded", "natively", "under_emulation"]
-
 _PIP_TIMEOUT_S = 300.0
 _READY = "ready"
 _MOST = 400

@@ -31,8 +31,6 @@ from edgekit_runtime.errors import BundleError, EdgekitError, MissingExtraError
 if TYPE_CHECKING:
     from edgekit_runtime.engines.registry import Engine
 
-__all__ = ["CheckSubject", "Checkable", "open_subject"]
-
 _EXAMPLES = 8
 _LARGEST = 4 << 20  # elements of one made-up item
 

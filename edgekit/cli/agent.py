@@ -11,8 +11,6 @@ import click
 from edgekit.cli import completion
 from edgekit.cli.options import PATH, as_json, print_json, secret, trust
 
-__all__ = ["agent"]
-
 
 @click.command()
 @click.option("--root", type=PATH, required=True, metavar="DIR", help="The install root that it keeps up to date.")

@@ -12,8 +12,6 @@ import click
 from edgekit.cli.options import PATH, as_json, print_json
 from edgekit.cli.rollouts import STORE
 
-__all__ = ["COMMANDS"]
-
 
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="Also those that cleared.")

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from edgekit.bench.load import Load
     from edgekit.bench.measure import BenchSetup
 
-__all__ = ["bench", "report"]
-
 LEAST_S = 1.0
 """Shortest run of default length: 200 requests of a small network take a few milliseconds, and the noise is larger."""
 

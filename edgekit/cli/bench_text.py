@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgekit.bench.compare import BenchComparison
 
-__all__ = ["bench_lines", "comparison_lines"]
-
 BUSY = 0.25
 """From this share of the processor on, what other processes take is worth a warning."""
 

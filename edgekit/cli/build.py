@@ -23,8 +23,6 @@ from edgekit.cli.key_roots import passphrase_file, sign, signer, signing_of
 from edgekit.cli.options import PATH, PERCENT, as_json, budget_ms, encrypt, print_json, profile_path, say
 from edgekit.cli.progress import console_progress
 
-__all__ = ["build"]
-
 _GROUPS = {
     "What to build for": ("profile", "profile-path", "anchor", "name", "model-version", "output"),
     "Who signs, and who can read": ("sign", "signer", "passphrase-file", "encrypt"),

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from edgekit.checking.checked import CheckReport
     from edgekit.checking.replay import ReplayResult
 
-__all__ = ["check", "replay_line"]
-
 
 @click.command()
 @click.argument("artifact", type=BUNDLE, metavar="BUNDLE|ROOT|ARTIFACT")

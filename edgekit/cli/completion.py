@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 
 import click
 
-__all__ = ["METRICS", "codes", "engines", "keys", "metrics", "profiles", "recipes"]
-
 METRICS = ("top1", "top5", "f1", "map", "map50", "mae", "miou", "pixel-accuracy")
 _Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 

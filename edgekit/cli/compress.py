@@ -11,8 +11,6 @@ from edgekit.cli import completion
 from edgekit.cli.options import PATH, PERCENT, FiniteRange, as_json, budget_ms, print_json, profile_path, say
 from edgekit.cli.progress import console_progress
 
-__all__ = ["compress"]
-
 
 def _sides(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
     """(height, width) of "160", or of "120x160"."""

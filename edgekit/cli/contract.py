@@ -9,8 +9,6 @@ import click
 
 from edgekit.cli.options import PATH, as_json, print_json
 
-__all__ = ["contract"]
-
 
 @click.command()
 @click.argument("model", type=PATH)

@@ -22,8 +22,6 @@ from edgekit_converters.progress import silent
 from edgekit_runtime.errors import sentences
 from edgekit_runtime.strict_json import load_json
 
-__all__ = ["demo"]
-
 
 @click.command()
 @click.option("--folder", type=PATH, default=Path("demo"), show_default=True, help="Where its files go.")

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from edgekit.shipping.ssh import Address
     from edgekit_profiles import Profile
 
-__all__ = ["CheckFailedError", "approve", "approver", "deploy", "identity", "port"]
-
 port = click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Of sshd there. Default: ssh's own.")
 identity = click.option("--identity", type=PATH, metavar="FILE", help="A private key. Default: ssh's own.")
 _OF_A_PACKAGE = ("deb", "anchors")

@@ -16,8 +16,6 @@ from edgekit_runtime.board import cpu as this_cpu
 from edgekit_runtime.engines.registry import ENGINES, version_of
 from edgekit_runtime.errors import install_command
 
-__all__ = ["doctor", "doctor_lines", "examine"]
-
 # extra -> (the distributions that bring it, what a person can then do). One distribution of each inner tuple is enough.
 EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
     **{kind.extra: (((kind.distribution, *kind.overwritten_by),), kind.use) for kind in ENGINES.values()},

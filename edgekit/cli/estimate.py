@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from edgekit.estimating.subject import EstimateSubject
     from edgekit_profiles import HostTimes
 
-__all__ = ["estimate"]
-
 
 @click.command()
 @click.argument("artifact", type=PATH, metavar="BUNDLE|ROOT|ARTIFACT")

@@ -9,8 +9,6 @@ import click
 
 from edgekit.cli.options import BUNDLE, PATH, allow_unsigned, as_json, print_json, secret, trust
 
-__all__ = ["export"]
-
 
 @click.command()
 @click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")

@@ -11,8 +11,6 @@ import click
 from edgekit.cli import alerts, rollouts
 from edgekit.cli.options import PATH, as_json, print_json
 
-__all__ = ["fleet", "wait_for_ctrl_c"]
-
 
 @click.group()
 def fleet() -> None:

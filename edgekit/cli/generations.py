@@ -13,8 +13,6 @@ from edgekit.cli.options import PATH, ROOT, as_json, print_json, trust
 if TYPE_CHECKING:
     from edgekit_runtime.install import Generation, Status
 
-__all__ = ["print_switch", "rollback", "status"]
-
 
 @click.command()
 @click.argument("place", type=PATH, metavar="[ROOT]", required=False)

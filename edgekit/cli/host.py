@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from edgekit.host.export import Backend, Server
     from edgekit.host.models import Repository
 
-__all__ = ["host"]
-
 
 class _ListenType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
     """`127.0.0.1:8000`, `[::1]:8000` or `box:0` -> (host, port)."""

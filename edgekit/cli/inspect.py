@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle.reader import Bundle
     from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["artifact_lines", "closeness", "inspect", "not_understood", "terms_lines"]
-
 
 @click.command()
 @click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.errors import EdgekitError
     from edgekit_runtime.install import BoardIdentity, InstallResult
 
-__all__ = ["board_of", "install", "remembered_profile", "with_profile_hint"]
-
 
 @click.command()
 @click.argument("bundle", metavar="BUNDLE|URL", required=False)

@@ -30,26 +30,6 @@ if TYPE_CHECKING:
     from edgekit.packaging.signing import Signer
     from edgekit_runtime.trust.store import TrustStore
 
-__all__ = [
-    "PASSPHRASE",
-    "folder",
-    "folder_of",
-    "key_json",
-    "passphrase_file",
-    "print_keys",
-    "print_store",
-    "print_written",
-    "renew",
-    "revoke",
-    "rotate",
-    "sign",
-    "signer",
-    "signing_of",
-    "store_json",
-    "trust",
-    "warn_open",
-]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PASSPHRASE = "EDGEKIT_PASSPHRASE"

@@ -29,8 +29,6 @@ from edgekit.cli.key_roots import (
 )
 from edgekit.cli.options import PATH, as_json, print_json
 
-__all__ = ["keys", "openssf", "secret"]
-
 
 @click.command()
 @click.argument("name")

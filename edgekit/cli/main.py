@@ -31,8 +31,6 @@ import click
 if TYPE_CHECKING:
     from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["main"]
-
 GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "Build": (
         "edgekit build net.keras --profile raspberry-pi-4 --calibration photos/",

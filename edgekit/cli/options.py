@@ -26,34 +26,6 @@ if TYPE_CHECKING:
     from edgekit_profiles import Catalogue, Profile
     from edgekit_runtime.budget import Use
 
-__all__ = [
-    "BOARD_ENGINES",
-    "BUNDLE",
-    "PATH",
-    "PERCENT",
-    "ROOT",
-    "FiniteRange",
-    "allow_unsigned",
-    "as_json",
-    "budget_ms",
-    "budget_of",
-    "catalogue_of",
-    "encrypt",
-    "engine",
-    "load_profile",
-    "options_given",
-    "pin",
-    "print_json",
-    "profile_path",
-    "refuse_unwritable",
-    "say",
-    "secret",
-    "threads",
-    "trust",
-    "use",
-    "write_json",
-]
-
 
 class _NonEmptyPath(click.Path):
     """A path that is not "": an unset variable, which pathlib takes for the current folder."""

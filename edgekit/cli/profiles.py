@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from edgekit_profiles import Core, Profile, RuntimeSupport
     from edgekit_profiles.detect import DetectedBoard
 
-__all__ = ["detect", "measure", "measure_lines", "profiles"]
-
 
 @click.group()
 def profiles() -> None:

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
-__all__ = ["ConsoleProgress", "PlainLines", "console_progress"]
-
-
 class ConsoleProgress(Protocol):
     """A Progress that can also print a line of its own."""
 

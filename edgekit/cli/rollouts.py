@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from edgekit.fleet.rollout_tables import Rollout, RolloutTables
     from edgekit.fleet.rollouts import Word
 
-__all__ = ["COMMANDS", "STORE"]
-
 STORE = click.option(
     "--store", default="sqlite:///fleet.db", show_default=True, metavar="URL", help="The fleet server's store."
 )

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.contract.spec import Contract
     from edgekit_runtime.session.session import Session
 
-__all__ = ["answer_json", "answer_lines", "fill_cache", "run"]
-
 _OF_ANSWERS = ("watch", "budget_ms", "use", "k", "telemetry", "device", "window_s")
 """Options that --fill-cache does not take."""
 

@@ -11,8 +11,6 @@ import click
 
 from edgekit.cli.options import PATH, as_json, print_json, refuse_unwritable, say
 
-__all__ = ["simulate"]
-
 SWEEPS = ("load", "rtt", "concurrency", "bursts", "outage", "slow-host", "devices")
 
 

@@ -27,8 +27,6 @@ from edgekit.cli.options import (
 if TYPE_CHECKING:
     from edgekit.verifying import Verification
 
-__all__ = ["verify"]
-
 
 @click.command()
 @click.argument("bundle", type=BUNDLE, metavar="[BUNDLE|ROOT]", required=False)

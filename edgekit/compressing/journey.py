@@ -61,8 +61,6 @@ from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.store import NO_STORE, DiskStore
 from edgekit_runtime.bundle.codec import to_json
 
-__all__ = ["compress"]
-
 _CALIBRATION = 500
 """Training items, at most, that plain INT8 is calibrated with."""
 _FEW = 32

@@ -40,8 +40,6 @@ from edgekit_converters.workload.counting import read_workload
 from edgekit_profiles import Estimate, installable
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["Gauge"]
-
 _FEW = 32
 
 

@@ -32,8 +32,6 @@ from edgekit_converters.store import NO_STORE
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["moved_contract", "of_size", "subject_of_size"]
-
 
 def moved_contract(file: Path, labels: Sequence[str] | None) -> str:
     """What the contract file says, for another folder. labels: those that it names."""

@@ -22,24 +22,6 @@ from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.targets.artifact import recipe as find_recipe
 from edgekit_profiles import Profile, installable, milliseconds, open_catalogue
 
-__all__ = [
-    "FLOATS",
-    "ORIGINAL",
-    "PLAIN",
-    "RECIPES",
-    "REPAIRED",
-    "STEPS",
-    "CompressReport",
-    "CompressRequest",
-    "Gain",
-    "Limits",
-    "MeasuredArtifact",
-    "check",
-    "line_of",
-    "loss_words",
-    "note_of",
-]
-
 STEPS = ("split", "distill", "prune", "sparse", "qat")
 """Names of the steps, in the order in which they are carried out."""
 RECIPES = ("tflite-int8", "onnx-int8-qdq")

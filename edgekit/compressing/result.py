@@ -22,8 +22,6 @@ from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.errors import BundleError, MissingExtraError
 from edgekit_runtime.strict_json import load_json
 
-__all__ = ["known_rows", "read_beside", "rows_of", "write_report"]
-
 
 def rows_of(stored: Any) -> tuple[MeasuredArtifact, ...]:
     """As they were before they were JSON. Raises BundleError."""

@@ -28,8 +28,6 @@ from edgekit_converters.sources.model import LoadOptions, toml_text
 from edgekit_converters.store import NO_STORE
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["OutputSplit", "can_split", "split_model"]
-
 
 def can_split(subject: BuildSubject) -> bool:
     """Whether one output of the model holds boxes and scores."""

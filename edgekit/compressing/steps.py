@@ -40,8 +40,6 @@ from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["HINTS", "Bench", "Teacher", "carry_out", "check_features", "open_teacher"]
-
 HINTS = "hints.npy"
 """What a layer of the teacher gives to each training item, while it is trained."""
 _LEAST_PROBABILITY = 1e-7

@@ -31,8 +31,6 @@ from edgekit_converters.errors import CompressError
 from edgekit_converters.progress import Progress
 from edgekit_converters.store import StageStore
 
-__all__ = ["ITEMS", "check_labels", "training_data", "training_set"]
-
 ITEMS = "items.npy"
 """The items, while a model is trained on them."""
 _SHOWN = 3

@@ -27,8 +27,6 @@ from edgekit.errors import DemoError
 from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.strict_json import load_json
 
-__all__ = ["ASKED", "MODEL", "PLAIN", "Step", "make_assets", "steps"]
-
 MODEL = "efficientnet_lite0.keras"
 PLAIN = "plain_int8.tflite"
 ASKED = ("chelsea.png", "coffee.png")

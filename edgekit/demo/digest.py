@@ -14,8 +14,6 @@ from edgekit.report.decision import sentences_of
 from edgekit.report.words import DASH, format_score, number, percent, points, size, span
 from edgekit_runtime.errors import sentences
 
-__all__ = ["digest"]
-
 Json = Mapping[str, Any]
 
 

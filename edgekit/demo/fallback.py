@@ -36,8 +36,6 @@ from edgekit.fleet.simulated import SimulatedBoards
 from edgekit_runtime import BudgetExceeded, Model, TelemetryOptions, open_bundle
 from edgekit_runtime.strict_json import load_json
 
-__all__ = ["BUDGET_MS", "PHASES", "Check", "FallbackDemo", "FleetDemo", "Phase", "build_step"]
-
 REAL = "this-machine"
 SIMULATED = ("porch-1", "porch-2", "gate-north", "gate-south", "barn-7", "press-line-3", "greenhouse-2")
 _PATIENCE_S = 60.0

@@ -38,8 +38,6 @@ from edgekit_runtime.telemetry.reporter import Reporter
 from edgekit_runtime.telemetry.spool import Spool
 from edgekit_runtime.telemetry.window import About, Report, encode
 
-__all__ = ["Check", "Story", "eventually"]
-
 RETURNING = ("dock-1", "dock-2", "dock-3")
 KIOSKS = ("kiosk-1", "kiosk-2", "kiosk-3")
 BUDGET_MS = 30.0

@@ -22,8 +22,6 @@ from pathlib import Path
 from edgekit.emulation.errors import NotEmulatedError
 from edgekit_profiles import Profile
 
-__all__ = ["CPUS", "Image", "QemuCpu", "cpu_for", "image_for", "show"]
-
 _V8_0 = "fp asimd evtstrm crc32 cpuid"
 _V8_2 = (
     "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp"  # with dotprod

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["EmulationError", "EmulatorMissingError", "MirrorUpdatingError", "NotEmulatedError", "UserlandError"]
-
 
 class EmulationError(EdgekitError):
     """Something could not be run under QEMU."""

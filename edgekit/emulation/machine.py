@@ -31,8 +31,6 @@ from edgekit.emulation.board import Image, QemuCpu, show
 from edgekit.emulation.errors import EmulationError, EmulatorMissingError, NotEmulatedError
 from edgekit.emulation.userland import Userland
 
-__all__ = ["EmulatedBoard", "ProgramResult", "emulator", "emulator_version"]
-
 INSTALL = "sudo apt-get install qemu-user"
 SITE = "opt/edgekit"
 

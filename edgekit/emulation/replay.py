@@ -36,21 +36,6 @@ from edgekit_runtime.bundle.reader import Bundle, read_bundle
 from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.engines.registry import ENGINES
 
-__all__ = [
-    "EmulatedInstallError",
-    "EmulatedReplay",
-    "EmulatedSystem",
-    "GoldenVerdict",
-    "GuestReport",
-    "Package",
-    "ask",
-    "engine_for",
-    "install_emulated",
-    "judge_replay",
-    "replay",
-    "tasks_for",
-]
-
 _PIP_TIMEOUT_S = 400.0
 
 

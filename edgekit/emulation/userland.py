@@ -37,8 +37,6 @@ from edgekit_runtime.bundle.codec import json_text, read_json
 from edgekit_runtime.strict_modes import first_unsafe
 from edgekit_runtime.whole_file import take
 
-__all__ = ["Deb", "Userland", "cache_root", "fetch", "make_folder", "sources", "userland"]
-
 SOURCES = "EDGEKIT_APT_SOURCES"
 _TIMEOUT_S = 400.0
 _WAITS_S = (5.0, 20.0, 60.0)

@@ -39,8 +39,6 @@ from edgekit_profiles.anchors import ANCHOR_MODEL, FORMAT
 from edgekit_runtime.engines.registry import ENGINES, Engine, available, load_engine, on_gpu
 from edgekit_runtime.errors import EdgekitError, MissingExtraError, install_command
 
-__all__ = ["MeasurePlan", "can_time_here", "measure_anchors", "power_mode", "time_here", "unsteady_reasons"]
-
 WARM_UP, RUNS, LEAST_RUNS, ENOUGH_S = 3, 30, 5, 3.0
 OTHERS = 0.2
 """The share of the cores that other processes may take."""

@@ -44,22 +44,6 @@ from edgekit_profiles.estimate import DOMINATED, estimate
 from edgekit_profiles.facts import BoardFacts
 from edgekit_runtime.engines.registry import ENGINES
 
-__all__ = [
-    "EstimateOptions",
-    "EstimateResult",
-    "LayerTime",
-    "answer",
-    "board_of",
-    "cautions",
-    "is_of",
-    "measured_by",
-    "open_record",
-    "refuse_unused",
-    "refuse_unused_anchors",
-    "unfit",
-    "unused_threads",
-]
-
 _FEW = 5
 _FAILED = 0.1
 _OTHERS = 0.2

@@ -20,8 +20,6 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.workload.counting import precision_of, read_workload
 from edgekit_profiles import CannotEstimateError, HostTimes, Precision, Workload
 
-__all__ = ["EstimateSubject", "open_subjects"]
-
 ESTIMATED = ("float32", "int8", "dynamic")
 
 

@@ -36,8 +36,6 @@ from edgekit.fleet.errors import FleetError
 from edgekit_profiles.schema import Table, parse_toml
 from edgekit_runtime.whole_file import read_regular
 
-__all__ = ["read_rules"]
-
 _MOST_BYTES = 1 << 20
 _MANY = 100_000_000
 _TOPIC = re.compile(r"[^$+#\x00][^+#\x00]{0,199}\Z")

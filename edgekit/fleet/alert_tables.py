@@ -26,8 +26,6 @@ from edgekit.fleet.rollout_tables import Tables
 from edgekit_runtime.errors import shorten
 from edgekit_runtime.strict_json import load_json
 
-__all__ = ["UNKNOWN", "Alert", "AlertTables", "Message"]
-
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS alert (
     id {int} PRIMARY KEY, what {text}, kind {text}, words {text}, facts {text}, opened_ms {int}, seen_ms {int},

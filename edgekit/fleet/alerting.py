@@ -24,8 +24,6 @@ from edgekit.fleet.store import BuildBoards, Event, FleetDevice, Query, Rollup
 from edgekit_runtime.errors import MemoryExceeded
 from edgekit_runtime.threads import begin
 
-__all__ = ["Alerting", "look", "replay"]
-
 _LOG = logging.getLogger("edgekit.fleet")
 _FIVE_MS = 300_000
 _LATELY_MS = 4 * _FIVE_MS

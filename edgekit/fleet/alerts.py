@@ -25,8 +25,6 @@ from edgekit.fleet.shares import chance
 from edgekit.fleet.store import BoardLatency, Rollup, quantiles
 from edgekit_runtime.telemetry.histogram import Histogram
 
-__all__ = ["KINDS", "AlertFinding", "Boards", "Rules", "Snapshot", "Trouble", "evaluate", "is_above", "silent"]
-
 KINDS = (
     "p99", "errors", "refusals", "fallback", "drift", "offline", "lag", "throttling", "failing", "loss", "rollout"
 )  # fmt: skip

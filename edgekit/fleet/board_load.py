@@ -34,8 +34,6 @@ from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["BoardLoad", "BoardLoadPlan", "Outcome"]
-
 _SWEEP_S = 1.0
 _BIRTH_AGAIN_S = 10.0
 _ANSWERS = 24  # a window; more would measure the drawing of numbers

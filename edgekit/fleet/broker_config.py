@@ -27,8 +27,6 @@ from edgekit_runtime.telemetry.reporter import ROOT
 from edgekit_runtime.telemetry.window import DEVICE_ID
 from edgekit_runtime.whole_file import write_durably
 
-__all__ = ["BrokerFiles", "BrokerPlan", "read_boards", "write_broker_config"]
-
 BOARD_WRITES = ("m", "ev", "state", "rep")
 BOARD_READS = ("ack", "cmd")
 ALERTS = "ek/alerts"

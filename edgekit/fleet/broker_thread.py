@@ -22,8 +22,6 @@ from collections import Counter
 from edgekit.fleet.errors import StoreError
 from edgekit_runtime.telemetry.link import Link
 
-__all__ = ["BrokerThread"]
-
 _LOG = logging.getLogger("edgekit.fleet")
 _CLOSE_S = 10.0
 

@@ -26,8 +26,6 @@ from edgekit_runtime.whole_file import write_durably
 if TYPE_CHECKING:
     from starlette.routing import Route
 
-__all__ = ["BundleFiles", "bundle_route", "bundles_beside", "read_bundle_facts"]
-
 _NAME = re.compile(r"([0-9a-f]{64})\.ekb\Z")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["FleetError", "StoreError"]
-
 
 class FleetError(EdgekitError):
     """The fleet server cannot start: a port in use, a store or broker that makes no sense."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["dashboard"]
-
 _PICK = 'model=~"$model",version=~"$version",profile=~"$profile"'
 _BY = "by (model, version, profile)"
 _NAMES = "{{model}} {{version}} {{profile}}"

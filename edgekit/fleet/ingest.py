@@ -39,8 +39,6 @@ from edgekit_runtime.telemetry.messages import parse_event
 from edgekit_runtime.telemetry.reporter import ROOT
 from edgekit_runtime.telemetry.window import DEVICE_ID, Seal, origin, parse_window
 
-__all__ = ["Credits", "Ingest", "Pace", "WindowIntake", "collect_rarely"]
-
 _LOG = logging.getLogger("edgekit.fleet")
 _SHARE = re.compile(r"[A-Za-z0-9-]{1,64}\Z")
 _MOST_AT_ONCE = 500

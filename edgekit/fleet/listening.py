@@ -21,8 +21,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: TID253
 
 from edgekit.peers import peer_of
 
-__all__ = ["MOST_HEAD_BYTES", "bounded"]
-
 MOST_HEAD_BYTES = 16 * 1024
 
 

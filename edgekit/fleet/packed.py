@@ -19,8 +19,6 @@ from itertools import accumulate, chain, compress, repeat
 
 from edgekit_runtime.telemetry.histogram import SCALE, Histogram
 
-__all__ = ["MOST", "Bins", "add", "histograms", "merge", "pack", "quantiles", "unpack"]
-
 MOST = (1 << 53) - 1
 """Counts stop here: what JSON, SQLite and PostgreSQL all keep exactly, and no sum of a few overflows."""
 Bins = dict[str, tuple[int, int, dict[int, int]]]

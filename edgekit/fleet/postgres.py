@@ -24,8 +24,6 @@ from edgekit.fleet.sql import SqlStore, store_errors
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["PostgresStore", "server_of"]
-
 _LOCK = 0x65646765  # "edge"; any number that all ingestors share
 _CONNECT_S = 10
 

@@ -19,8 +19,6 @@ from collections.abc import Mapping
 from edgekit.fleet.schema import Bound
 from edgekit.fleet.sums import FLEET_NAMES, NAMES, ROW_BYTES, Database, grow
 
-__all__ = ["forget", "prune"]
-
 _DAY_MS = 24 * 3600 * 1000
 _AT_ONCE = 20_000
 _SIZES = {

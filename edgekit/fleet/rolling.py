@@ -30,8 +30,6 @@ from edgekit_runtime.telemetry.link import Broker, Handlers, Link
 from edgekit_runtime.telemetry.reporter import ROOT
 from edgekit_runtime.telemetry.window import DEVICE_ID
 
-__all__ = ["Rolling", "RollingPace"]
-
 _LOG = logging.getLogger("edgekit.fleet")
 _BEFORE_MS = 3600 * 1000
 _MOST_REPORTS = 500

@@ -29,8 +29,6 @@ from edgekit.fleet.store import FleetDevice, Store
 from edgekit_runtime.agent.wire import FINAL, Order, OrderReport
 from edgekit_runtime.bundle.codec import read_json
 
-__all__ = ["BoardRow", "DueOrder", "Rollout", "RolloutBundle", "RolloutTables", "SharedStore", "Tables", "fitting"]
-
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS rollout (
     id {int} PRIMARY KEY, rev {int}, undo_rev {int}, name {text}, version {text}, profile {text}, sha256 {text},

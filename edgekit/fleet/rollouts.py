@@ -35,11 +35,6 @@ from edgekit.fleet.shares import chance
 from edgekit.fleet.store import Rollup, quantiles
 from edgekit_runtime.telemetry.histogram import Histogram
 
-__all__ = [
-    "ACTIVE", "LEAST_ANSWERS", "Figures", "RolloutPlan", "RolloutStanding", "State", "Tally", "Verdict", "Word",
-    "compare", "decide", "figures_of", "obey", "parse_share", "waves_of",
-]  # fmt: skip
-
 LEAST_ANSWERS = 100
 RISK = 0.001
 RISK_EARLY = 0.00003

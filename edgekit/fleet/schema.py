@@ -16,8 +16,6 @@ from typing import Any
 
 from edgekit.fleet.store import FleetDevice, Query
 
-__all__ = ["BOUNDS", "DEVICE_COLUMNS", "LISTED", "STATE_SQL", "SUMS", "VERSION", "Bound", "ddl", "quoted", "where_of"]
-
 VERSION = 2
 _DAY_MS = 24 * 3600 * 1000
 _TYPES = {bool: "{int}", int: "{int}", float: "{real}", str: "{text}"}

@@ -31,8 +31,6 @@ from edgekit.fleet.sql import SqlStore
 from edgekit.fleet.sqlite import SqliteStore
 from edgekit_runtime.telemetry.link import Broker
 
-__all__ = ["EmbeddedBroker", "FleetServer", "Settings", "check_broker"]
-
 
 def check_broker() -> None:
     """Raises ModuleNotFoundError where the embedded broker is not installed."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from math import exp, lgamma, log
 
-__all__ = ["chance"]
-
 
 def chance(bad: int, of: int, share: float) -> float:
     """Of `bad` or more of `of` requests, where each is bad with probability `share`.

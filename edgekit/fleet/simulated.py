@@ -23,8 +23,6 @@ from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.reporter import Reporter, TelemetryOptions
 from edgekit_runtime.telemetry.window import About
 
-__all__ = ["Habits", "SimulatedBoards"]
-
 _TICK_S = 0.1
 
 

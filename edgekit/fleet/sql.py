@@ -46,8 +46,6 @@ from edgekit.fleet.writing import RECENT, Batch
 from edgekit_runtime.errors import WindowError
 from edgekit_runtime.telemetry.window import parse_window
 
-__all__ = ["SqlStore", "store_errors"]
-
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 _FIVE_MS = 300_000

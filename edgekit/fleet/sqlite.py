@@ -18,8 +18,6 @@ from edgekit.fleet.sql import SqlStore, store_errors
 if TYPE_CHECKING:
     import sqlite3
 
-__all__ = ["SqliteStore"]
-
 _CACHE_KB = 32_000
 """Pages of boards that report once a minute: read again from the file for each window otherwise."""
 

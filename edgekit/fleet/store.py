@@ -24,33 +24,6 @@ from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.messages import BoardEvent
 from edgekit_runtime.telemetry.window import Window, is_text, read_object
 
-__all__ = [
-    "GROUPS",
-    "QUARTER_MS",
-    "SORTS",
-    "STATES",
-    "Arrival",
-    "Birth",
-    "BoardLatency",
-    "Change",
-    "Event",
-    "FleetDevice",
-    "GroupBy",
-    "GroupCount",
-    "Mark",
-    "Quarter",
-    "Query",
-    "Resolution",
-    "Rollup",
-    "State",
-    "Store",
-    "Totals",
-    "moment_of",
-    "parse_state",
-    "quantiles",
-    "quarter_of",
-]
-
 QUARTER_MS = 15 * 60 * 1000
 Resolution = Literal["5m", "15m", "1h"]
 GroupBy = Literal["model", "build", "profile", "site", "group"]

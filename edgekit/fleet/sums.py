@@ -25,11 +25,6 @@ from edgekit.fleet.store import Rollup
 from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.telemetry.window import Window
 
-__all__ = [
-    "FLEET_NAMES", "NAMES", "READ_ROLLUPS", "ROW_BYTES", "Database", "Key", "Sums", "grow", "rollups_of", "select_in",
-    "write_rollups",
-]  # fmt: skip
-
 _MOST = packed.MOST
 _CHUNK = 250
 

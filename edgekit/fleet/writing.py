@@ -28,8 +28,6 @@ from edgekit.fleet.sums import READ_ROLLUPS, ROW_BYTES, Database, Key, Sums, gro
 from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.telemetry.window import Window
 
-__all__ = ["RECENT", "Batch"]
-
 RECENT = 60
 _MOST = packed.MOST
 _MOST_RANGES = 64

@@ -30,8 +30,6 @@ from edgekit.host.errors import RequestError, ServeError
 from edgekit_runtime.strict_modes import first_unsafe
 from edgekit_runtime.whole_file import read_regular
 
-__all__ = ["Client", "Tokens"]
-
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MOST_BYTES = 2**20
 _MOST_TOKEN = 4096

@@ -27,8 +27,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
-__all__ = ["Admission", "Ticket"]
-
 _WINDOW = 15
 _OUTDATED = 0.5
 _ANSWERS, _SHARE = 64, 0.95

@@ -45,8 +45,6 @@ from edgekit_runtime.remote.oip import (
 )
 from edgekit_runtime.strict_json import MOST_VALUES
 
-__all__ = ["LONG_JSON", "Api", "InferenceRequest", "host_metrics", "refusal"]
-
 LONG_JSON = 32 * 2**10
 """Bytes of JSON that are parsed or written on the event loop. More is done beside it, one body at a time: so the memory
 that parsing takes is that of one body, whatever the number of connections."""

@@ -28,8 +28,6 @@ from edgekit.host.api import LONG_JSON, Api, InferenceRequest, refusal
 from edgekit.host.errors import RequestError
 from edgekit.host.http1 import END_OF_HEAD, Head, HttpLimits, Response, body_length, parse_head, response_head
 
-__all__ = ["Connection", "Keeper", "Patience", "PendingConnection", "State", "overdue"]
-
 State = Literal["idle", "head", "body", "busy", "skipping", "writing", "lingering"]
 _MOST_SKIPPED = 2**20
 """A body with more left to come is not read to its end: a new connection costs the client less."""

@@ -9,8 +9,6 @@ from typing import ClassVar
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["ExportError", "RequestError", "ServeError"]
-
 
 class ServeError(EdgekitError):
     """The server cannot start: the port is taken, two bundles have one name."""

@@ -34,8 +34,6 @@ from edgekit_runtime.remote.datatypes import datatype_of
 from edgekit_runtime.tensors import TensorSpec
 from edgekit_runtime.whole_file import write_durably
 
-__all__ = ["Backend", "Export", "ExportedModel", "Server", "export"]
-
 Server = Literal["triton", "kserve"]
 Backend = Literal["onnxruntime", "python"]
 PREFERRED = (8, 16, 32)

@@ -23,8 +23,6 @@ from edgekit_runtime.bundle.header import MAX_HEADER_BYTES, read_header
 from edgekit_runtime.bundle.manifest import Manifest
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["Folder", "ListedBundle"]
-
 
 @dataclass(frozen=True)
 class ListedBundle:

@@ -22,8 +22,6 @@ from urllib.parse import unquote
 from edgekit.host.errors import RequestError
 from edgekit_runtime.remote.oip import HEADER_LENGTH, MAX_JSON
 
-__all__ = ["END_OF_HEAD", "Head", "HttpLimits", "Response", "body_length", "parse_head", "response_head"]
-
 END_OF_HEAD = b"\r\n\r\n"
 _REQUEST_LINE = re.compile(rb"([A-Za-z]{1,20}) ([\x21-\x7e]+) HTTP/1\.([01])")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")

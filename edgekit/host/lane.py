@@ -28,8 +28,6 @@ from edgekit.host.admission import Admission, Ticket
 from edgekit.host.errors import RequestError
 from edgekit_runtime import Answer, Model
 
-__all__ = ["Lane", "LaneAnswer"]
-
 MAX_WAITING = 1024
 Item = Mapping[str, NDArray[Any]]
 

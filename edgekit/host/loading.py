@@ -24,8 +24,6 @@ from edgekit.host.lane import Lane
 from edgekit.host.models import Repository, ServedModel
 from edgekit_runtime import EdgekitError
 
-__all__ = ["Loader"]
-
 _DRAIN_S = 10.0
 _LOOK_S = 0.01
 Key = tuple[str, str]

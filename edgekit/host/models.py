@@ -36,8 +36,6 @@ from edgekit_runtime.contract.spec import Contract, InputContract
 from edgekit_runtime.options import EngineName
 from edgekit_runtime.remote.datatypes import datatype_of
 
-__all__ = ["MAX_ITEMS", "Repository", "ServedModel"]
-
 MAX_ITEMS = 256
 MAX_ANSWER = 256 * 2**20
 """Bytes of one answer's tensors."""

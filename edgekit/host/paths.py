@@ -16,8 +16,6 @@ from edgekit_runtime.engines.cuda import absent
 from edgekit_runtime.engines.registry import ENGINES, available, on_gpu
 from edgekit_runtime.errors import install_command
 
-__all__ = ["not_taken"]
-
 
 def not_taken(
     described: Mapping[str, Any],

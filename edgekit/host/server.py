@@ -48,8 +48,6 @@ from edgekit.peers import peer_of
 from edgekit_runtime import pem
 from edgekit_runtime.strict_modes import first_unsafe
 
-__all__ = ["Protection", "Server", "bind", "check_exposure", "load_certificate", "protected", "serve", "tls_context"]
-
 DRAIN_S = 10.0
 _SWEEP_S = 1.0
 _PAUSE_S = 0.1

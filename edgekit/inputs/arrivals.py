@@ -26,8 +26,6 @@ from time import monotonic
 
 from edgekit.inputs.files import InputsError, is_input
 
-__all__ = ["SETTLED_S", "Arrivals", "Sign", "settled_names"]
-
 EVERY_S = 0.1
 SETTLED_S = 0.25
 

@@ -30,8 +30,6 @@ from edgekit_runtime.errors import EdgekitError
 if TYPE_CHECKING:
     from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["ARRAYS", "InputsError", "expand", "frames", "is_input", "list_files", "load"]
-
 ARRAYS = (".npy", ".npz")
 
 

@@ -30,8 +30,6 @@ from edgekit_runtime.strict_modes import first_unsafe
 from edgekit_runtime.trust.finding import config_dir, refuse_unsafe
 from edgekit_runtime.trust.signature import keyid_of, load_public_key, raw_key
 
-__all__ = ["KeyEntry", "KeyFolder", "SecretEntry", "create_secret", "default_folder", "open_to_others", "secrets_in"]
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _PRIVATE, _PUBLIC = ".pem", ".pub.pem"
 

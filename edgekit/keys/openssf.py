@@ -37,8 +37,6 @@ from edgekit_runtime.trust.signature import MAX_KEY_FILE_BYTES, pae
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
 
-__all__ = ["EllipticSigner", "model_signature", "open_elliptic"]
-
 _CURVES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
 
 

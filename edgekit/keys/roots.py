@@ -37,24 +37,6 @@ from edgekit_runtime.trust.root import ROOT_PAYLOAD_TYPE, follow, parse_root, re
 from edgekit_runtime.trust.signature import Signature, keyid_of, verify
 from edgekit_runtime.trust.store import TrustStore, TrustTime, judge, tell_time
 
-__all__ = [
-    "Dates",
-    "Member",
-    "RoleName",
-    "RootUpdate",
-    "WrittenRoot",
-    "add_signatures",
-    "first_root",
-    "is_root",
-    "read_signed",
-    "renew",
-    "revoke",
-    "rotate",
-    "take_over",
-    "with_keys",
-    "write_root",
-]
-
 
 @dataclass(frozen=True)
 class WrittenRoot:

@@ -39,19 +39,6 @@ from edgekit_runtime.bundle.manifest import Manifest
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.trust.signature import MAX_KEY_FILE_BYTES, keyid_of, parse_public_key, raw_key
 
-__all__ = [
-    "ExternalSigner",
-    "SignatureForm",
-    "SigningOptions",
-    "SigningResult",
-    "endorse",
-    "is_public",
-    "not_by",
-    "open_signers",
-    "signature_from",
-    "warn_where_open",
-]
-
 _HEX = re.compile(rb"(?:[0-9a-fA-F]{2})+")
 
 

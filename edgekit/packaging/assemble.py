@@ -53,18 +53,6 @@ from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.strict_json import MAX_NUMBER
 from edgekit_runtime.trust.store import moment_of, seconds_of
 
-__all__ = [
-    "BundleArtifact",
-    "BundleContent",
-    "BundleTerms",
-    "assemble",
-    "golden_outputs",
-    "leeway",
-    "refuse_past",
-    "terms_of",
-    "tolerance",
-]
-
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 

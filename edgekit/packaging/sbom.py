@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import ArtifactEntry
     from edgekit_runtime.bundle.reader import Bundle
 
-__all__ = ["sbom"]
-
 _SPDX = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
 _EXPRESSION = re.compile(rf"\(?{_SPDX.pattern}\)?( (AND|OR|WITH) \(?{_SPDX.pattern}\)?)+")
 

@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
-__all__ = [
-    "Signer",
-    "SigningKey",
-    "load_private_key",
-    "load_signing_key",
-    "merge_signatures",
-    "signature_block",
-    "signed_by",
-]
-
 
 class Signer(Protocol):
     """What makes signatures in the name of one key: a file's, or a command's that asks a token."""

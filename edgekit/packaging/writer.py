@@ -33,8 +33,6 @@ from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.errors import BundleError, MissingExtraError
 from edgekit_runtime.whole_file import write_durably
 
-__all__ = ["BundleDraft", "Encryption", "canonical_json", "write_bundle", "write_whole"]
-
 
 def write_whole(path: Path, data: bytes, what: str) -> None:
     """Durably, so that no reader ever sees half a file. what: in the error's words.

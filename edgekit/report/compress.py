@@ -25,8 +25,6 @@ from edgekit.report.figures import LINES, Axes, AxisMarks, Dot, Figure, base_lay
 from edgekit.report.html import figure_json, render
 from edgekit_profiles import milliseconds
 
-__all__ = ["page", "step_figure", "summary"]
-
 Row = Mapping[str, Any]
 Result = Mapping[str, Any]
 

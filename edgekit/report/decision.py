@@ -31,8 +31,6 @@ from edgekit.report import words
 from edgekit_converters.calibration.dataset import FEWEST_APART
 from edgekit_converters.choose import NOISE
 
-__all__ = ["FEWEST", "VOID", "Decision", "Evidence", "decide", "evidence_of", "sentences_of"]
-
 Json = Mapping[str, Any]
 Verdict = Literal["ship", "ship-after", "undecided", "do-not-ship"]
 

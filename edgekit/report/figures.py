@@ -20,18 +20,6 @@ from edgekit import scores
 from edgekit.report import words
 from edgekit.report.view import BoardView, CandidateView, HistogramView, ReportView
 
-__all__ = [
-    "LINES",
-    "Axes",
-    "AxisMarks",
-    "Dot",
-    "base_layout",
-    "decades",
-    "error_by_layer",
-    "histogram",
-    "tradeoff",
-]
-
 _WIDTH, _HEIGHT = 900.0, 300.0  # of the drawing, in pixels, on a screen of ordinary width
 _NARROW = 280.0  # on a phone
 _LETTER, _LINE = 7.0, 16.0

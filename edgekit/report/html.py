@@ -18,8 +18,6 @@ from edgekit.report.figures import error_by_layer, histogram, tradeoff
 from edgekit.report.view import ReportView
 from edgekit_runtime.errors import MissingExtraError, visible
 
-__all__ = ["figure_json", "html", "plotly_script", "render"]
-
 
 def html(report: Mapping[str, Any]) -> str:
     """report: the object of `edgekit build --json`.

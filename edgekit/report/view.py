@@ -19,17 +19,6 @@ from edgekit import scores
 from edgekit.report import words
 from edgekit.report.decision import Decision, sentences_of
 
-__all__ = [
-    "BoardView",
-    "CandidateView",
-    "Damage",
-    "HistogramView",
-    "RefusalRow",
-    "ReportView",
-    "VariantRow",
-    "group_variants",
-]
-
 _SAME = 1e-12
 
 

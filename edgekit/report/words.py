@@ -13,28 +13,6 @@ from edgekit import scores
 from edgekit_profiles import milliseconds
 from edgekit_runtime.errors import shorten
 
-__all__ = [
-    "DASH",
-    "FILTERS",
-    "box_scores",
-    "brief",
-    "cause",
-    "decibels",
-    "distance",
-    "format_score",
-    "layer",
-    "lost",
-    "measure",
-    "metric",
-    "number",
-    "percent",
-    "points",
-    "remark",
-    "share",
-    "size",
-    "span",
-]
-
 DASH = "–"
 
 _NAME, _REASON = 40, 400

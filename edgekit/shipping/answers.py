@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from edgekit.shipping.errors import SshError
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["answered_by", "probe_files", "probe_words"]
-
 _FILE = re.compile(
     r"(?:file|head) /((?:proc/(?:device-tree/(?:model|compatible)|cpuinfo|meminfo)|etc/os-release|bin/sh"
     r"|usr/bin/python3\.[0-9]{1,2}|sys/devices/system/cpu/(?:online|cpufreq/policy[0-9]{1,4}/(?:scaling_max_freq"

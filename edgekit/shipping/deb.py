@@ -31,8 +31,6 @@ from edgekit.shipping.package import PackageRequest, PackageResult, pack
 from edgekit.shipping.plan import user_name
 from edgekit.shipping.resolve import WheelTarget
 
-__all__ = ["pack_deb", "unpack_wheel"]
-
 _EPOCH = "1580601600"
 _LIBRARIES = ("libstdc++6", "libgcc-s1")  # what every manylinux wheel with C++ in it expects of the system: PEP 599
 _START = "#!/opt/edgekit/{name}/env/bin/python3\nimport sys\n\nfrom edgekit.cli import main\n\nsys.exit(main())\n"

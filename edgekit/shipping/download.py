@@ -33,8 +33,6 @@ from edgekit_runtime.install.fetch import source_of
 from edgekit_runtime.install.http import DownloadLimits, get
 from edgekit_runtime.whole_file import take, write_cache
 
-__all__ = ["fetch", "sha256_of"]
-
 _TIMEOUT_S = 60.0
 _CHUNK = 1 << 20
 _MOST_BYTES = 4 << 30

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["BoardRefusedError", "DebError", "NoWheelError", "ShippingError", "SshError", "WheelDownloadError"]
-
 
 class ShippingError(EdgekitError):
     """A package for a board cannot be made, or cannot be put there."""

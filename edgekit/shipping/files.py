@@ -35,8 +35,6 @@ from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.engines.registry import ENGINES, pick
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["ExportedFiles", "export_files"]
-
 _FLOAT_STEP = 1e-4  # a float output's step, as a share of the golden's largest magnitude: see `Tolerance`
 
 

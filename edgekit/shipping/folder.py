@@ -22,8 +22,6 @@ from pathlib import Path
 from edgekit.errors import OutputError
 from edgekit_runtime.whole_file import take
 
-__all__ = ["RECORD", "SUMS", "check_free", "draft", "put"]
-
 RECORD, SUMS = "package.json", "SHA256SUMS"
 _DRAFT = ".edgekit-package-"
 _NAMED = 3

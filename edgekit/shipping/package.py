@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from edgekit_profiles import Profile
     from edgekit_runtime.bundle.reader import Bundle
 
-__all__ = ["LIST", "RECORD", "Licence", "PackageRequest", "PackageResult", "of_wheel", "pack", "packed_files", "write"]
-
 LIST = "LICENCES.txt"
 _TEXT = re.compile(r"(^|/)(licen[cs]es?/|[^/]*(licen[cs]e|copying|notice|authors)[^/]*$)", re.IGNORECASE)
 _HEAD = """\

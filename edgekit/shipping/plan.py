@@ -29,8 +29,6 @@ from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.engines.registry import ENGINES
 
-__all__ = ["DeployPlan", "package_name", "plan_deploy", "unit", "user_name"]
-
 
 @dataclass(frozen=True)
 class DeployPlan:

@@ -35,8 +35,6 @@ from edgekit_runtime.bundle.codec import read_json
 if TYPE_CHECKING:
     from edgekit_profiles import Catalogue, Profile
 
-__all__ = ["PushRequest", "PushResult", "bench_on", "missing_files", "push", "send"]
-
 _SMALL = 1 << 20
 _UNPACKED = 3.5  # an environment's size on the disk against that of its wheels, rounded up
 _WHERE = 'printf "uid %s\\nhome %s\\n" "$(id -u)" "${XDG_DATA_HOME:-$HOME/.local/share}"'

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from edgekit_profiles import Profile
 
-__all__ = ["LockedDistribution", "RemoteWheel", "WheelTarget", "resolve", "uv_binary"]
-
 DEBIAN_ARCH = {"aarch64": "arm64", "armv7l": "armhf", "x86_64": "amd64"}
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}  # by glibc's minor version: PEP 600
 _FIRST_GLIBC = {"x86_64": 5}  # PEP 600: of the other machines manylinux begins with 2.17

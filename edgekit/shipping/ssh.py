@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from edgekit_profiles.detect import DetectedBoard
     from edgekit_profiles.facts import BoardFacts
 
-__all__ = ["Address", "CommandResult", "RemoteBoard", "SshConnection", "probe", "profile_for", "script"]
-
 _CONNECT_S = 20
 _MOST, _LOOK_S = 16 << 20, 0.2
 _SSH_FAILED = 255

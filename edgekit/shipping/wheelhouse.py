@@ -44,8 +44,6 @@ from edgekit_runtime.engines.registry import ENGINES
 from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.strict_json import load_json
 
-__all__ = ["DISTRIBUTION", "WheelFile", "Wheelhouse", "collect", "image_packages", "metadata_of", "own_wheel"]
-
 
 def image_packages(profile: Profile) -> dict[str, DebianPackage]:
     """Distribution -> Debian's package for it on this image.

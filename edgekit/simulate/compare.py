@@ -19,18 +19,6 @@ from edgekit.report.html import plotly_script
 from edgekit.simulate.policies import POLICIES, bound, play
 from edgekit.simulate.traces import Scenario, Spells, Trace, draw
 
-__all__ = [
-    "RECOVERIES",
-    "SWEEPS",
-    "RecoveryTime",
-    "ScenarioRow",
-    "compare",
-    "figure",
-    "page",
-    "recovery",
-    "sweep_scenarios",
-]
-
 SWEEPS: dict[str, tuple[str, tuple[float, ...]]] = {
     "load": ("rate", (7.5, 15.0, 25.0, 35.0, 50.0, 75.0)),
     "rtt": ("rtt_ms", (5.0, 12.0, 25.0, 40.0, 80.0)),

@@ -20,8 +20,6 @@ from edgekit.simulate.traces import Trace
 from edgekit.simulate.world import SimulatedDevice, SimulatedHost, SimulatedHosts, World
 from edgekit_runtime.offload import Errand, Offload
 
-__all__ = ["POLICIES", "PolicyResult", "bound", "play"]
-
 Ask = Callable[[int, float, float], None]
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["SCENARIOS", "Scenario", "Spells", "Trace", "draw"]
-
 
 @dataclass(frozen=True)
 class Scenario:

@@ -24,8 +24,6 @@ from edgekit_runtime.budget import DeviceOutlook, HostOutlook, InferenceHistory
 from edgekit_runtime.offload import WATCH_EVERY_S, Errand
 from edgekit_runtime.remote.record import HostRecord, SentRequest, Step
 
-__all__ = ["Busy", "ExchangeLost", "Late", "SimulatedDevice", "SimulatedHost", "SimulatedHosts", "World"]
-
 Done = Callable[[Any, BaseException | None], None]
 
 

@@ -21,8 +21,6 @@ from time import perf_counter
 
 from edgekit_runtime.threads import begin
 
-__all__ = ["Alarms"]
-
 
 class Alarms:
     """Thread-safe. clock: monotonic seconds."""

@@ -17,8 +17,6 @@ from edgekit_runtime.contract.spec import Contract
 if TYPE_CHECKING:
     from edgekit_runtime.contract.detect import Box
 
-__all__ = ["Answer", "Source"]
-
 Source = Literal["cache", "similar", "device", "host", "stale", "degraded"]
 
 

@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.errors import InputError
 
-__all__ = ["ArrayHeader", "in_bytes", "read_arrays", "read_headers", "refuse_irregular"]
-
 _MOST_HEADER_BYTES = 12 + 4 * 10_000  # NumPy parses 10,000 characters of it, which are four bytes each at most
 _MOST_MEMBERS = 4096
 _AGAIN = "Pass an image, a .npy or a .npz"

@@ -19,20 +19,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = [
-    "Cpu",
-    "cores",
-    "cpu",
-    "cpu_model",
-    "fingerprint",
-    "homeless",
-    "peak_mb",
-    "private_mb",
-    "resident_mb",
-    "state_dir",
-]
-
-
 _X86_64 = ("x86_64", "amd64")
 _VNNI = frozenset({"avx512_vnni", "avx_vnni"})
 

@@ -25,8 +25,6 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-__all__ = ["Breaker", "BreakerState"]
-
 BreakerState = Literal["closed", "open", "half-open"]
 
 

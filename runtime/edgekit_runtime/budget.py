@@ -27,21 +27,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = [
-    "JUDGED_FOR_S",
-    "OUTDATED",
-    "PRESETS_MS",
-    "SHARED",
-    "SURE",
-    "DeviceOutlook",
-    "HedgeTokens",
-    "HostOutlook",
-    "InferenceHistory",
-    "OffloadDecision",
-    "Use",
-    "decide",
-]
-
 Destination = Literal["device", "host", "both", "degraded", "neither"]
 Use = Literal["voice", "video", "mobile", "search", "recommendation", "vehicle"]
 

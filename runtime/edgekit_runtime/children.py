@@ -32,28 +32,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = [
-    "CPU_S",
-    "MEMORY_BYTES",
-    "PER_MODEL_BYTE",
-    "allowed_bytes",
-    "crash_signal",
-    "die_with_parent",
-    "environment",
-    "interrupt_signal",
-    "leave_no_core",
-    "limit_files",
-    "limit_memory",
-    "limit_processor_time",
-    "limit_this_process",
-    "machine_bytes",
-    "may_start",
-    "python_code",
-    "python_module",
-    "run",
-    "withhold",
-]
-
 _OWN_FAULTS = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSYS", "SIGTRAP", "SIGXCPU")
 _LOOKS = 4
 """How often it is looked within a timeout whether the child said something."""

@@ -18,8 +18,6 @@ from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.request import Items, Outputs
 from edgekit_runtime.selftest.replaying import differs
 
-__all__ = ["COMPARE_EVERY", "Comparison"]
-
 COMPARE_EVERY, COMPARE_CLOSEST = 200, 5
 
 

@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["Deadline", "TimedSocket", "TooManyBytesError"]
-
 
 class TooManyBytesError(OSError):
     """The other side sent more than the exchange may take."""

@@ -36,8 +36,6 @@ from edgekit_runtime.request import Items, Outputs, Request, Tensors
 from edgekit_runtime.tensors import TensorSpec
 from edgekit_runtime.watchdog import WatchedEngine, limit_s, watch
 
-__all__ = ["Device"]
-
 INLINE_BELOW_S = 0.01
 """An inference that takes less runs in its caller's own thread where the queue is empty. One that takes longer never
 does: what two hand-offs cost is nothing beside it, and a caller can then be freed from an engine that hangs."""

@@ -19,45 +19,6 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
-__all__ = [
-    "BudgetExceeded",
-    "BundleError",
-    "CacheFileError",
-    "ClosedError",
-    "ContractError",
-    "DownloadError",
-    "EdgekitError",
-    "EngineError",
-    "EngineHung",
-    "ForkedError",
-    "HostError",
-    "InputError",
-    "InstallError",
-    "IntegrityError",
-    "MemoryExceeded",
-    "MetricsError",
-    "MissingExtraError",
-    "ModelFileError",
-    "OptionError",
-    "QueueFull",
-    "SecretError",
-    "SelfTestError",
-    "SessionError",
-    "SignatureError",
-    "StorageError",
-    "TelemetryError",
-    "TrustError",
-    "WindowError",
-    "WireError",
-    "errno_of",
-    "from_json",
-    "install_command",
-    "print_traceback",
-    "sentences",
-    "shorten",
-    "visible",
-]
-
 MOST_TEXT = 2000
 """Characters of each of an error's three parts that `str` shows."""
 _JOINERS = "\u200c\u200d"

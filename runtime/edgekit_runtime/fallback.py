@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.remote.hosts import Hosts
     from edgekit_runtime.request import Items, Outputs, Request
 
-__all__ = ["Away", "Fallback", "Outcome"]
-
 Outcome = tuple[str, Any, BaseException | None]
 """(device, host, degraded or neither; what it answered; why there is none). See `offload.Errand`."""
 Done = Callable[[Any, BaseException | None], None]

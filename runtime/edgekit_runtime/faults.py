@@ -22,8 +22,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["Faults"]
-
 Made = TypeVar("Made")
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.journey import Journey
     from edgekit_runtime.metrics.page import ModelMetrics
 
-__all__ = ["describe_model", "model_metrics"]
-
 
 def describe_model(journey: Journey) -> dict[str, Any]:
     """What is in use: bundle, artifact, engine, the way inputs travel, what the self-test found."""

@@ -28,8 +28,6 @@ from edgekit_runtime.tensors import TensorSpec
 if TYPE_CHECKING:
     from edgekit_runtime.contract.geometry import Geometry
 
-__all__ = ["IdentifiedInput", "Intake", "own"]
-
 IdentifiedInput = Mapping[str, Any]
 """Contract name -> what was passed for it, or what that stands for."""
 

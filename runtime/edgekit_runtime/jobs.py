@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from edgekit_runtime.bundle.reader import Bundle
 
-__all__ = ["ChildOutcome", "Run", "Say", "ask", "bundle_job", "bundle_of", "serve"]
-
 Say = Callable[[dict[str, Any]], None]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 """Starts a child as `subprocess.run` does."""

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.fallback import Away, Fallback, Outcome
     from edgekit_runtime.options import ModelLimits
 
-__all__ = ["Journey"]
-
 
 @dataclass(frozen=True, slots=True)
 class _SharedResult:

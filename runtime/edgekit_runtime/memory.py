@@ -32,20 +32,6 @@ from typing import Any
 
 from edgekit_runtime.errors import EngineError, MemoryExceeded
 
-__all__ = [
-    "Claim",
-    "Grant",
-    "MemoryBudget",
-    "Need",
-    "Room",
-    "degrade",
-    "fair_shares",
-    "lacks_memory",
-    "megabytes",
-    "room_here",
-    "scarce",
-]
-
 LEAST_CACHE_MB = 1.0
 """A cache below this is none."""
 _MOST_MB = 1e12

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.metrics.page import ModelMetrics
     from edgekit_runtime.telemetry.reporter import Reporter, TelemetryOptions, TelemetryStats
 
-__all__ = ["MOST_PRIORITY", "Model", "Stats"]
-
 MOST_PRIORITY = 1000
 
 

@@ -28,8 +28,6 @@ from typing import Any, Protocol
 
 from edgekit_runtime.budget import SURE, DeviceOutlook, HedgeTokens, HostOutlook, OffloadDecision, decide
 
-__all__ = ["LATE_S", "WATCH_EVERY_S", "DeviceRequest", "DeviceTarget", "Errand", "HostTarget", "Offload"]
-
 LATE_S = 2.0
 MOST_S = 3600.0
 """The longest exchange with a host, whatever a request's budget is."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.install.watching import WatchedGeneration
     from edgekit_runtime.remote.hosts import Hosts
 
-__all__ = ["OpenedBundle"]
-
 
 @dataclass(frozen=True)
 class OpenedBundle:

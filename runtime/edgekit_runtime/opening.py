@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.trust.finding import Trust
     from edgekit_runtime.tuning.candidates import Pin
 
-__all__ = ["open_bundle"]
-
 
 def open_bundle(
     path: str | os.PathLike[str],

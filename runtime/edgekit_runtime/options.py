@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.trust.finding import Trust
     from edgekit_runtime.tuning.candidates import Pin
 
-__all__ = [
-    "MAX_THREADS",
-    "CacheOptions",
-    "EngineName",
-    "Host",
-    "ModelLimits",
-    "Options",
-    "check_number",
-    "check_path",
-]
-
 EngineName = Literal[
     "litert",
     "tflite-runtime",

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import ssl
     from typing import NoReturn
 
-__all__ = ["PemError", "load_certificate", "pem_errors"]
-
 PemPath = str | os.PathLike[str]
 
 

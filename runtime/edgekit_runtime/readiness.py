@@ -36,8 +36,6 @@ from edgekit_runtime.tuning.candidates import TuningCandidate, TuningOptions, Tu
 from edgekit_runtime.tuning.tune import Tuner, offered_candidates, tune
 from edgekit_runtime.warming import Load, batches_offered, shares_one_engine, warm_up
 
-__all__ = ["Preparation", "PreparedEngine", "Ready", "check_fits", "prepare"]
-
 PROCESS_MB = 40.0
 """The least that a process of its own takes before it loads a model: Python, NumPy and an engine's library. Settled
 afterwards.

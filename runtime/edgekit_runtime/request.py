@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.cache.tiered import Look
     from edgekit_runtime.contract.geometry import Geometry
 
-__all__ = ["Items", "Outputs", "Request", "Tensors", "checked_budget"]
-
 Items = Mapping[str, NDArray[Any]]
 """Contract name -> canonical item, no batch axis."""
 Tensors = list[NDArray[Any]]

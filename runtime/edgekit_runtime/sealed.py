@@ -20,8 +20,6 @@ import xxhash
 from edgekit_runtime.strict_modes import read_own
 from edgekit_runtime.whole_file import write_cache
 
-__all__ = ["SEAL_BYTES", "Buffer", "is_sealed", "read_sealed", "seal", "write_sealed"]
-
 SEAL_BYTES = 16
 Buffer = bytes | bytearray | memoryview
 

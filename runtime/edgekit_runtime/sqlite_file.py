@@ -19,8 +19,6 @@ from typing import Literal
 
 from edgekit_runtime.strict_modes import Unsafe, first_unsafe
 
-__all__ = ["MOST_SET_ASIDE", "delete", "first_unsafe_of", "owner", "set_aside"]
-
 MOST_SET_ASIDE = 4
 _MAGIC = b"SQLite format 3\0"
 _HEADER = 100

@@ -22,8 +22,6 @@ from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines.registry import Engine
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Stepper"]
-
 
 class Stepper:
     """engine: its state, where it keeps one, is taken to be fresh."""

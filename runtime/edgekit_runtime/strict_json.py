@@ -30,19 +30,6 @@ from typing import Any, NoReturn
 
 from edgekit_runtime.errors import BundleError
 
-__all__ = [
-    "MAX_DEPTH",
-    "MAX_NUMBER",
-    "MOST_VALUES",
-    "JsonSizeError",
-    "canonical_bytes",
-    "is_format",
-    "load_json",
-    "number_text",
-    "parse_canonical",
-    "strict_json",
-]
-
 MOST_VALUES = 2 << 20
 """Lists, objects and values, where a named value counts as four: at most 200 MB when parsed."""
 MAX_NUMBER = 2**53 - 1

@@ -25,8 +25,6 @@ from pathlib import Path
 
 from edgekit_runtime.whole_file import read_regular
 
-__all__ = ["Unsafe", "first_unsafe", "read_own"]
-
 _ROOT = 0
 
 

@@ -27,8 +27,6 @@ from edgekit_runtime.threads import begin
 if TYPE_CHECKING:
     from edgekit_runtime.watchdog import Health
 
-__all__ = ["Supervisor", "notify_open"]
-
 
 class _SupervisedModel(Protocol):
     def health(self) -> Health: ...

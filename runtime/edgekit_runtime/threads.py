@@ -29,8 +29,6 @@ from typing import Any, TypeVar
 
 from edgekit_runtime.errors import ForkedError, MemoryExceeded
 
-__all__ = ["ForkGuard", "FutureRelay", "begin", "fork_safe_future", "is_exiting", "orphan"]
-
 
 def is_exiting() -> bool:
     """Whether the interpreter ends: from the handlers of `atexit` on."""

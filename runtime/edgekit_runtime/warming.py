@@ -35,8 +35,6 @@ from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.selftest.opening import passed_before, remember
 from edgekit_runtime.selftest.replaying import SelfTest, replay, replay_batch
 
-__all__ = ["BATCHES", "Load", "Warm", "batches_offered", "shares_one_engine", "warm_up"]
-
 BATCHES = (2, 4, 8, 16, 32)
 """Batch sizes that are tried where a file leaves its batch axis free."""
 LEAST_GAIN = 0.05

@@ -25,8 +25,6 @@ from typing import Literal
 from edgekit_runtime.errors import EngineHung
 from edgekit_runtime.threads import begin, is_exiting
 
-__all__ = ["MOST_LIMIT_S", "Health", "WatchedEngine", "limit_s", "watch"]
-
 LEAST_LIMIT_S = 10.0
 FACTOR = 20.0
 MOST_LIMIT_S = 86_400.0

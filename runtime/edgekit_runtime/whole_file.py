@@ -30,19 +30,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
 
-__all__ = [
-    "NOFOLLOW",
-    "Draft",
-    "draft_in",
-    "in_turn",
-    "open_regular",
-    "read_regular",
-    "replace_in",
-    "take",
-    "write_cache",
-    "write_durably",
-]
-
 _PLAIN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | _PLAIN
 _AT_ONCE = 1 << 20  # a file of the kernel has no size

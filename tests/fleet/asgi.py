@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlencode
 
-__all__ = ["Answer", "Client"]
-
 
 @dataclass(frozen=True)
 class Answer:

@@ -29,8 +29,6 @@ from edgekit.fleet.simulated import SimulatedBoards
 from edgekit.fleet.sqlite import SqliteStore
 from edgekit_runtime.telemetry.window import Seal, sealed_payload
 
-__all__ = ["Found", "Matrix", "run"]
-
 HERE = Path(__file__).parent
 HOSTILE = "hostile-1"
 

@@ -22,8 +22,6 @@ from edgekit.fleet.store import Arrival, Change, Mark
 from edgekit_runtime.telemetry.link import Broker
 from edgekit_runtime.telemetry.spool import Spool
 
-__all__ = ["Ledger", "MaxSeqStore", "Outcome", "Plan", "prove", "read_ledger"]
-
 
 class MaxSeqStore(SqliteStore):
     """The control: acknowledges the largest seq it has, as if nothing could be missing below it."""

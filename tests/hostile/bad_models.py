@@ -11,8 +11,6 @@ from hostile import forge
 from hostile import onnx_by_hand as onnx
 from hostile.tflite_by_hand import Tflite
 
-__all__ = ["MODELS", "BadModel"]
-
 
 @dataclass(frozen=True)
 class BadModel:

@@ -18,8 +18,6 @@ from typing import Any
 
 from hostile import bad_models, forge
 
-__all__ = ["CASES", "GOOD", "ROOTS", "Case"]
-
 
 @dataclass(frozen=True)
 class Case:

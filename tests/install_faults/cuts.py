@@ -26,8 +26,6 @@ from install_faults.scenes import SCENES, Kit, Scene
 from install_faults.traces import Call, calls_of
 from install_faults.unflushed import Disk, Image, digest, image_of, put
 
-__all__ = ["CUT_SCENES", "SEEDS", "CountedWindow", "Tried", "cuts", "cuts_after_a_kill", "kill_points", "try_cut"]
-
 SEEDS = (1, 2, 3)
 _ALSO = (
     "truncate", "writev", "pwritev", "pwritev2", "sendfile", "copy_file_range", "fallocate", "fsetxattr", "setxattr",

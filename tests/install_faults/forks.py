@@ -20,8 +20,6 @@ from typing import Any
 
 from parts import missing
 
-__all__ = ["CHANGING", "READING", "Ended", "Forks", "need_strace"]
-
 CHANGING = (
     "openat", "write", "pwrite64", "fsync", "fdatasync", "ftruncate", "rename", "renameat", "renameat2", "unlink",
     "unlinkat", "rmdir", "mkdir", "mkdirat", "symlink", "symlinkat", "link", "linkat", "chmod", "fchmod", "fchmodat",

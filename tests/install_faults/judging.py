@@ -16,8 +16,6 @@ from typing import Any
 
 from install_faults.scenes import Kit, Scene, tree
 
-__all__ = ["Judged", "judge", "refused_well", "what_remains"]
-
 _LEFT = re.compile(r"\.new$|\.part$|^incoming/")
 
 

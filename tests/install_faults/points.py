@@ -19,8 +19,6 @@ from install_faults.judging import judge, refused_well
 from install_faults.scenes import Kit, Scene
 from install_faults.traces import Call, calls_of
 
-__all__ = ["KILL", "Outcome", "Point", "errors", "kills", "points", "try_point", "unread"]
-
 KILL = "signal=KILL"
 _SHUT = ("EIO", "EMFILE")
 _FULL = ("EIO", "ENOSPC")

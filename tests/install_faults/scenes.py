@@ -24,8 +24,6 @@ from tiny import bundle
 from edgekit.packaging.assemble import BundleTerms
 from edgekit.packaging.signing import SigningKey
 
-__all__ = ["SCENES", "Kit", "Scene", "make_kit", "tree"]
-
 Step = list[Any]
 VERSIONS = {"1": "tflite-int8", "2": "tflite-f32", "3": "tflite-int8"}
 

@@ -12,8 +12,6 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-__all__ = ["Served"]
-
 
 class Served:
     def __init__(self, path: Path) -> None:

@@ -13,8 +13,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Call", "calls_of"]
-
 _LINE = re.compile(r"^(\w+)\((.*?)(?:\)\s+= (.*))?$")
 _BY_DESCRIPTOR = frozenset(
     {"fsync", "fdatasync", "ftruncate", "fchmod", "fstat", "read", "pread64", "flock", "getdents64"}

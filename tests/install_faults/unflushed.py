@@ -25,8 +25,6 @@ from pathlib import Path, PurePosixPath
 
 from install_faults.traces import Call
 
-__all__ = ["Disk", "Image", "digest", "image_of", "put"]
-
 Image = dict[str, tuple[str, bytes, int]]
 """Path -> what stands there (folder, file, link, or the same file as another path), its bytes or where it leads, its
 mode.

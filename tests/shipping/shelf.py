@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["Shelf"]
-
 EDGEKIT = (
     "click>=8.1",
     "numpy>=1.24",

@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-__all__ = ["COLUMNS", "PEERS", "Peer"]
-
 
 @dataclass(frozen=True)
 class Peer:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from peers.feeding import samples
 
-__all__ = ["dynamic", "static"]
-
 
 def static(folder: Path, out: Path) -> None:
     from ai_edge_litert.interpreter import Interpreter

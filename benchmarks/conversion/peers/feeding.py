@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["samples", "turned"]
-
 
 def samples(folder: Path, shape: Sequence[int]) -> Iterator[NDArray[Any]]:
     """calibrate.npy one by one with a batch of 1, channels moved where the model has them at the other end."""

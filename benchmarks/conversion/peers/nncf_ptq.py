@@ -6,8 +6,6 @@ from pathlib import Path
 
 from peers.feeding import samples
 
-__all__ = ["static"]
-
 
 def static(folder: Path, out: Path) -> None:
     import nncf

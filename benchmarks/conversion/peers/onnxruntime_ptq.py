@@ -12,17 +12,6 @@ from typing import Any
 
 from peers.feeding import samples
 
-__all__ = [
-    "defaults",
-    "dynamic",
-    "entropy_all",
-    "entropy_products",
-    "minmax_all",
-    "minmax_products",
-    "percentile_all",
-    "percentile_products",
-]
-
 _PRODUCTS = ["Conv", "MatMul", "Gemm"]
 
 

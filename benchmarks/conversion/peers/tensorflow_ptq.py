@@ -7,8 +7,6 @@ from typing import Any
 
 from peers.feeding import samples
 
-__all__ = ["dynamic", "full_int8"]
-
 
 def full_int8(folder: Path, out: Path) -> None:
     import tensorflow as tf

@@ -30,19 +30,6 @@ from edgekit_runtime.array_file import in_bytes, read_headers
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = [
-    "Arrays",
-    "check_item",
-    "map_npy",
-    "map_npz",
-    "memory_bytes",
-    "npy_members",
-    "npz_members",
-    "npz_names",
-    "open_npy",
-    "open_npz",
-]
-
 _CONTAINERS = tuple(map(Path, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")))
 _UNKNOWN = 8 << 30  # where no system call says
 _LOCAL_HEADER_BYTES = 30

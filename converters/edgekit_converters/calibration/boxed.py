@@ -37,8 +37,6 @@ from edgekit_runtime.errors import InputError
 from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.whole_file import read_regular
 
-__all__ = ["BOXED", "BoxedPictures", "open_boxed"]
-
 BOXED = (".yaml", ".yml", ".json")
 """Endings of the files that `open_boxed` reads."""
 _MOST_YAML, _MOST_JSON, _MOST_VALUES, _MOST_LABELS = 1 << 20, 1 << 29, 1 << 26, 1 << 24

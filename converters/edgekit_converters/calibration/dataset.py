@@ -29,22 +29,6 @@ from edgekit_converters.calibration.decode import sets_of
 from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = [
-    "FEWEST_APART",
-    "HELD_OUT",
-    "Dataset",
-    "Example",
-    "Label",
-    "RandomDataset",
-    "Subset",
-    "digest",
-    "fingerprint",
-    "folds",
-    "halves",
-    "split",
-    "without",
-]
-
 Label = int | float | NDArray[Any]
 """A class index, a number to be predicted, or an array: of such numbers, or boxes [M, 5] (x1, y1, x2, y2, class)."""
 

@@ -21,8 +21,6 @@ from edgekit_runtime.contract.kinds import ImageKind, TensorKind, kind_of, pictu
 from edgekit_runtime.contract.spec import Contract, InputContract
 from edgekit_runtime.errors import InputError
 
-__all__ = ["Canonical", "TensorSets", "check_kind", "sets_of"]
-
 
 class Canonical:
     """Callable: raw values by input name in, canonical arrays by input name out."""

@@ -31,9 +31,6 @@ from edgekit_converters.sources.model import toml_text
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["EXTENSIONS", "Classes", "ImageFolder", "files_in", "labels_of", "open_folder", "refuse_unreadable"]
-
-
 _SHOWN = 20  # labels in an error
 
 

@@ -26,8 +26,6 @@ from edgekit_converters.errors import CalibrationError
 from edgekit_converters.progress import Progress, silent
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["Finding", "Survey", "findings", "lint", "survey"]
-
 _FEW, _BETTER = 8, 100
 _SHOWN = 3
 _BEARABLE = 0.1

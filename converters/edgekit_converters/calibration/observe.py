@@ -36,8 +36,6 @@ from edgekit_converters.sources.model import SourceModel
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["CHECKPOINT", "ObserveOptions", "SourceSamples", "observe", "visiting_order"]
-
 CHECKPOINT = 32
 """Samples between two looks at the ranges."""
 

@@ -32,8 +32,6 @@ from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import EdgekitError
 
-__all__ = ["MAX_ITEMS", "GeneratedDataset", "find_function", "open_dataset", "open_function"]
-
 MAX_ITEMS = 200_000
 """A function that yields more is taken to be endless."""
 

@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from edgekit_converters.targets.artifact import RangeMethod
 
-__all__ = ["BINS", "METHODS", "PERCENTILE", "ActivationHistogram", "Bins", "chosen_range", "usable"]
-
 _PER_OCTAVE = 128
 _OCTAVES = 16
 BINS = _PER_OCTAVE * _OCTAVES

@@ -35,16 +35,6 @@ from edgekit_converters.errors import CalibrationError
 from edgekit_runtime.contract.kinds import takes_rows
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = [
-    "Recordings",
-    "Streams",
-    "loudest",
-    "open_recordings",
-    "open_streams",
-    "pieces",
-    "read_wav",
-]
-
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _AGAIN = "Save it again as 16-bit PCM, or remove it"
 

@@ -40,8 +40,6 @@ from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines.registry import Engine, EngineInfo
 from edgekit_runtime.stepping import Stepper
 
-__all__ = ["Sequences", "open_sequences", "random_sequences", "source_stepper", "split_sequences"]
-
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _RANDOM_FRAMES = 32
 _KINDS = "Give .wav recordings, a .npy or .npz of [sequences, frames, ...], or module:function that yields sequences"

@@ -30,8 +30,6 @@ from edgekit_runtime.whole_file import write_cache
 if TYPE_CHECKING:
     from edgekit_converters.targets.artifact import RangeMethod
 
-__all__ = ["ChannelStatistics", "Statistics", "TensorStatistics"]
-
 _ROWS = 128  # rows that are summed in float32 before float64 takes over
 _LARGE = 1e15  # larger values are summed in float64, so that their squares stay finite
 

@@ -42,8 +42,6 @@ from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract, ImageSpec
 
-__all__ = ["suspicions"]
-
 _ITEMS, _FEWEST, _BATCH = 32, 12, 8
 _MOST_ITEMS = 200
 _CHANCE, _SURELY = 2.5, 3.5  # standard errors: of counts, and of the odds of the right classes

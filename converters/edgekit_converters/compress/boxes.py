@@ -24,8 +24,6 @@ from edgekit_converters.errors import CompressError
 from edgekit_runtime.contract.detect import rows_of
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["BoxLayout", "box_layout"]
-
 _LEAST = 1 / 512
 """Of a probability: half a step of 8 bits."""
 _BOX_WEIGHT = 10.0

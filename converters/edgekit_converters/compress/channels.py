@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 from edgekit_converters.compress.network import Network, Node, model_of
 from edgekit_converters.compress.simulation import Simulation
 
-__all__ = ["STEP", "Block", "Channels", "Labels", "batch_norms", "trace", "without"]
-
 STEP = 8
 """Channels that kernels of XNNPACK and ONNX Runtime work on at once; a count between two multiples costs the next."""
 

@@ -21,8 +21,6 @@ from edgekit_converters.compress.network import PRODUCTS, Network
 from edgekit_converters.compress.simulation import Simulation
 from edgekit_converters.refine.equalise import BOUND, STRENGTH
 
-__all__ = ["equalised"]
-
 _ROUNDS = 3
 """Each goes half of the way, and what is read then has other ranges."""
 _PASSING = frozenset({"MaxPooling2D", "AveragePooling2D", "ZeroPadding2D", "UpSampling2D", "Cropping2D"})

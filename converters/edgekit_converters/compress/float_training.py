@@ -27,8 +27,6 @@ from edgekit_converters.errors import CompressError
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.sources.quiet import quiet
 
-__all__ = ["FloatRun", "check_batch", "train_float"]
-
 
 @dataclass(frozen=True)
 class FloatRun:

@@ -32,8 +32,6 @@ from edgekit_converters.compress.twin import keras_twin
 from edgekit_converters.errors import CompressError
 from edgekit_converters.sources.load import load
 
-__all__ = ["Hints", "check_layer", "open_teacher", "parse_layers", "standardize"]
-
 _BATCH = 64
 _NAME = "edgekit_adapter"
 """Not Keras' own, which a loaded model may have."""

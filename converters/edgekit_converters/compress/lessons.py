@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from edgekit_converters.compress.boxes import BoxLayout
 
-__all__ = ["Teaching", "Trainee", "TrainingData", "TrainingOptions", "loss_of"]
-
 
 @dataclass(frozen=True)
 class TrainingData:

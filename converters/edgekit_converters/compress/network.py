@@ -28,20 +28,6 @@ from numpy.typing import NDArray
 
 from edgekit_converters.errors import CompressError
 
-__all__ = [
-    "IDENTITIES",
-    "PRODUCTS",
-    "Call",
-    "Network",
-    "Node",
-    "Operation",
-    "Weights",
-    "free_name",
-    "model_of",
-    "read_network",
-    "to_keras",
-]
-
 Op = Literal[
     "input", "conv", "depthwise", "dense", "add", "multiply", "concat", "mean", "move", "relu", "sigmoid", "tanh",
     "softmax", "scale", "offset", "exp", "minimum", "maximum",

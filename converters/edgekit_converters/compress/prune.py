@@ -34,8 +34,6 @@ from edgekit_converters.errors import CompressError
 from edgekit_converters.workload.reading import convolution_kind, dense_kind
 from edgekit_profiles.workload import Op, OpKind, Workload
 
-__all__ = ["Count", "choose_by_time", "choose_by_width", "importance"]
-
 _BATCHES = 24
 _LEAST = 0.25
 """Of a block's channels, what stays while the others can give some up."""

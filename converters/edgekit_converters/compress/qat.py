@@ -25,8 +25,6 @@ from edgekit_converters.sources.quiet import import_keras, quiet
 from edgekit_converters.store import NO_STORE, StageStore
 from edgekit_converters.targets.workspace import Workspace
 
-__all__ = ["TrainedFile", "TrainingData", "TrainingOptions", "open_network", "train_for_8_bits"]
-
 _PROBES = 4
 
 

@@ -28,8 +28,6 @@ from edgekit_converters.targets.artifact import QuantizationPlan
 from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.strict_json import load_json
 
-__all__ = ["MEMBER", "JoinedOutput", "Record", "learnt_plan", "read_record", "with_record"]
-
 MEMBER = "edgekit.json"
 """Name of the record in the archive."""
 _MOST_BYTES = 16 << 20

@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 from edgekit_converters.calibration.statistics import TensorStatistics
 from edgekit_converters.compress.network import PRODUCTS, Network, Node, Weights
 
-__all__ = ["Grids", "Simulation", "calibrated", "joined"]
-
 _FIXED = {"sigmoid": (1 / 256, 0), "tanh": (1 / 128, 128), "softmax": (1 / 256, 0)}
 _LEAST = 1e-8
 _STEPS = 255

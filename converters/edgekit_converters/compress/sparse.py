@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from edgekit_converters.compress.network import Network
 
-__all__ = ["EVERY", "Sparsity", "held_zeros", "kernels_of", "smallest"]
-
 EVERY = 20
 """Training steps between two choices of weights: rounds are a multiple of it, so a resumed run chooses the same."""
 _RAMP = 0.6

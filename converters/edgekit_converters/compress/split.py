@@ -24,8 +24,6 @@ from edgekit_converters.compress.network import Network, free_name
 from edgekit_converters.compress.record import JoinedOutput
 from edgekit_runtime.contract.spec import Contract, DetectionSpec
 
-__all__ = ["can_split", "detection_keys", "joining", "split", "split_answer"]
-
 _BY_ELEMENT = frozenset({"Activation", "ReLU", "Exp", "Sigmoid", "Tanh", "Relu", "Relu6", "Silu"})
 _NOT_LAST = frozenset({"softmax"})
 _PRODUCTS = frozenset({"Conv2D", "Dense"})

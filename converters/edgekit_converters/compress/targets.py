@@ -24,8 +24,6 @@ from edgekit_converters.graph.graph import open_graph
 from edgekit_converters.targets.artifact import Artifact
 from edgekit_converters.targets.workspace import Workspace
 
-__all__ = ["steps_apart", "tensor_names"]
-
 _PROBES = 4
 _ALIKE = 1e-4
 """Of a tensor's largest magnitude: converters sum in another order."""

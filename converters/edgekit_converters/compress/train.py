@@ -47,8 +47,6 @@ from edgekit_runtime.sealed import SEAL_BYTES, is_sealed, seal
 from edgekit_runtime.strict_modes import read_own
 from edgekit_runtime.whole_file import write_cache
 
-__all__ = ["QatResult", "TrainingResult", "answers_of", "array_on_disk", "fit", "train"]
-
 Values = list[NDArray[Any]]
 
 _HELD_OUT, _MOST_HELD_OUT = 0.1, 1000

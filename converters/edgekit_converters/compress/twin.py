@@ -27,8 +27,6 @@ from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.sources.onnx_graph import random_inputs
 from edgekit_converters.sources.quiet import import_keras, quiet
 
-__all__ = ["keras_twin"]
-
 _ALIKE = 1e-4
 """Of the largest magnitude of an answer."""
 _TRIALS = 4

@@ -51,17 +51,6 @@ from edgekit_runtime.contract.spec import (
 )
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = [
-    "IMAGE_KEYS",
-    "default_file",
-    "describe",
-    "detect_scores",
-    "find_contract_file",
-    "image_spec",
-    "settle",
-    "stated_keys",
-]
-
 IMAGE_KEYS = ("color", "resize", "crop", "interpolation", "mean", "std")
 
 # Pixels are 0 to 255, so these leave room for any scaling that a network was trained with, and none for a slip of the

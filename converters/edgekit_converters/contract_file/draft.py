@@ -31,8 +31,6 @@ from edgekit_converters.sources.onnx_metadata import detection_head
 from edgekit_profiles.schema import parse_toml
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Family", "draft", "families", "left_to_say"]
-
 Family = Literal["yolo", "ssd", "torchvision", "keras-app"]
 
 _IMAGE = """

@@ -42,20 +42,6 @@ from edgekit_runtime.contract.spec import (
 )
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = [
-    "DETECTION_KEYS",
-    "EMBEDDING_KEYS",
-    "StateKeys",
-    "carried_by_names",
-    "check_tasks",
-    "detection_spec",
-    "embedding_spec",
-    "read_document",
-    "read_state",
-    "read_stated",
-    "read_text",
-]
-
 DETECTION_KEYS = (
     "boxes",
     "row",

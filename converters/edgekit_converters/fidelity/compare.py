@@ -39,19 +39,6 @@ from edgekit_runtime.engines.registry import Engine, load_engine
 from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.telemetry.drift import BINS, count_score
 
-__all__ = [
-    "SPANS",
-    "Evaluation",
-    "OverTime",
-    "compare",
-    "compare_crossed",
-    "compare_parts",
-    "growth",
-    "measure_ms",
-    "size_breakdown",
-    "time_runs",
-]
-
 SPANS = 8
 
 Outputs = Mapping[str, NDArray[Any]]

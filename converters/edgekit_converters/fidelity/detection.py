@@ -32,8 +32,6 @@ from edgekit_converters.fidelity.statistics import resampled_interval, share_int
 from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = ["COCO", "Boxes", "DecisionCount", "MeanAveragePrecision", "decision_noise", "iou", "mean_average_precision"]
-
 COCO = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """The thresholds of IoU that COCO's AP is a mean over."""
 

@@ -27,26 +27,6 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.contract.spec import Contract
 
-__all__ = [
-    "APART",
-    "FEW",
-    "MANY_LEVELS",
-    "MOST_CLASSES",
-    "NOTHING",
-    "OFFSET",
-    "SUM_TO_ONE",
-    "Group",
-    "Kind",
-    "OutputKind",
-    "apart",
-    "channel_axis",
-    "confidence",
-    "is_curve",
-    "kinds",
-    "part_of",
-    "spread_of",
-]
-
 OutputKind = Literal["classes", "numbers", "probabilities", "vector"]
 """classes: one score a class, of classes that exclude each other. numbers: one to seven, each of which means something
 by itself. probabilities: one to seven that all lie in 0..1. vector: anything with more values; what counts is its

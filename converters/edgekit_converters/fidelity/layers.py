@@ -30,8 +30,6 @@ from edgekit_converters.formats.grid import Grid
 from edgekit_converters.graph.graph import Graph, Layer, WatchedGraph
 from edgekit_converters.progress import Progress, silent
 
-__all__ = ["Feed", "LayerError", "LayerHistogram", "Pair", "layer_errors", "layer_histograms", "worst"]
-
 Feed = Sequence[NDArray[Any]]
 """One sample as the float file takes it: arrays in its order, batch of 1."""
 

@@ -28,8 +28,6 @@ from edgekit_converters.fidelity.result import Score
 from edgekit_converters.fidelity.statistics import resampled_interval
 from edgekit_converters.user_code import working_folder_on_path
 
-__all__ = ["FunctionMetric", "open_metric_function"]
-
 Outputs = Mapping[str, NDArray[Any]]
 
 _RESAMPLES = 100

@@ -31,24 +31,6 @@ from edgekit_converters.fidelity.result import Score
 from edgekit_converters.fidelity.statistics import Accuracy, best_class, best_classes, mean_interval, resampled_interval
 from edgekit_runtime.contract.spec import Contract, OutputContract
 
-__all__ = [
-    "VOID",
-    "MacroF1",
-    "MeanAbsoluteError",
-    "MeanIoU",
-    "Metric",
-    "Outputs",
-    "PixelAccuracy",
-    "TopK",
-    "channel_axis",
-    "is_map",
-    "macro_f1",
-    "named_metric",
-    "pixel_metric",
-    "rehearse",
-    "task_metrics",
-]
-
 VOID = 255
 """The label of a pixel that belongs to no class, as Pascal VOC and Cityscapes write it."""
 

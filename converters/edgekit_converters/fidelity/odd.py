@@ -34,8 +34,6 @@ from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.jobs import ChildOutcome, Run, Say, ask, serve
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["ODD_SAMPLES", "OddInput", "odd_inputs", "odd_samples"]
-
 TIMEOUT_S = 120.0
 
 ODD_SAMPLES = {

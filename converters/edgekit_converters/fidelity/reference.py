@@ -36,19 +36,6 @@ from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import EdgekitError, EngineError, shorten
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = [
-    "AT_ONCE",
-    "GOLDEN_FRAMES",
-    "ExampleIntake",
-    "Reference",
-    "ask",
-    "check_answerable",
-    "golden_sequences",
-    "pick_golden",
-    "reason",
-    "reference",
-]
-
 
 class ExampleIntake:
     """Adapts examples to one destination's tensors, in its order, and groups them.

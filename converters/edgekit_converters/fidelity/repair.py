@@ -35,20 +35,6 @@ from edgekit_converters.progress import Progress, TimeIsOverError, silent, tick,
 from edgekit_converters.targets.artifact import QuantizationPlan, RangeMethod, Step
 from edgekit_runtime.errors import EngineError
 
-__all__ = [
-    "MOST",
-    "WANTED",
-    "HeldOutCheck",
-    "Repair",
-    "RepairAttempt",
-    "RepairBench",
-    "RepairStart",
-    "RepairTarget",
-    "percent",
-    "processor_seconds",
-    "repair",
-]
-
 WANTED = 0.10
 MOST = 0.50
 METHODS: tuple[RangeMethod, ...] = ("minmax", "mse", "percentile", "entropy")

@@ -44,8 +44,6 @@ from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import EngineError
 
-__all__ = ["SAMPLES", "CheckedBench", "WorkspaceBench", "first_plan", "output_noise"]
-
 SAMPLES = 32
 ALONE = 8
 """Samples for one layer alone: there are many layers, and only their order counts."""

@@ -16,19 +16,6 @@ from typing import Literal
 from edgekit_converters.fidelity.kinds import OutputKind
 from edgekit_converters.targets.artifact import LEAST_INT8
 
-__all__ = [
-    "ROUNDING_DB",
-    "Decisions",
-    "FewLevels",
-    "Fidelity",
-    "Measure",
-    "OutputDrift",
-    "Score",
-    "Share",
-    "SizeBreakdown",
-]
-
-
 Measure = Literal["agreement", "cosine", "channel", "levels", "offset", "spread", "variance"]
 """What decided over an output, see `OutputDrift.loss`."""
 

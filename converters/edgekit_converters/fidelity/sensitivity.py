@@ -19,8 +19,6 @@ from itertools import pairwise
 
 from edgekit_converters.graph.graph import Layer
 
-__all__ = ["EDGE", "WEIGHT", "Unit", "by_benefit", "float_share", "island_units", "merge_units", "stretches"]
-
 EDGE = 0.002
 """What an island costs beside its multiply-accumulates and weights, as a share of the model's."""
 WEIGHT = 0.25

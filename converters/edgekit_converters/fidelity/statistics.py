@@ -23,23 +23,6 @@ from edgekit_converters.fidelity.kinds import SUM_TO_ONE, Kind, channel_axis, pa
 from edgekit_converters.fidelity.result import FewLevels, OutputDrift, Share
 from edgekit_converters.graph.graph import FEW_LEVELS
 
-__all__ = [
-    "FLOOR_DB",
-    "SURE",
-    "Z95",
-    "Accuracy",
-    "DriftMeter",
-    "best_class",
-    "best_classes",
-    "cosine",
-    "decibels",
-    "mean_interval",
-    "paired_interval",
-    "ratio_interval_db",
-    "resampled_interval",
-    "share_interval",
-]
-
 Z95 = 1.959963984540054
 """The 97.5 % point of the standard normal distribution."""
 

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["AffineGrid", "Grid", "come_from_float16", "fits_float16"]
-
 
 @dataclass(frozen=True)
 class Grid:

@@ -26,33 +26,6 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats.grid import AffineGrid
 
-__all__ = [
-    "FLOATS",
-    "Constant",
-    "FoldedView",
-    "GraphView",
-    "Value",
-    "array",
-    "attribute",
-    "constants",
-    "copy_model",
-    "float_name",
-    "free_name",
-    "name_nodes",
-    "new_constant",
-    "new_node",
-    "nodes",
-    "opset_of",
-    "parse",
-    "reads",
-    "rename",
-    "replace",
-    "subgraphs",
-    "tensors",
-    "value_names",
-    "values",
-]
-
 FLOATS = frozenset({1, 10, 11, 16})
 """float, float16, double and bfloat16 in TensorProto.DataType."""
 

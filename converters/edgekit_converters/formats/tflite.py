@@ -26,23 +26,6 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats.grid import AffineGrid
 
-__all__ = [
-    "DTYPES",
-    "FLOATS",
-    "QUANTIZED",
-    "Operator",
-    "Signature",
-    "Subgraph",
-    "Tensor",
-    "TfliteFile",
-    "names",
-    "overwrite",
-    "raw_bytes",
-    "read",
-    "schema",
-    "stored_values",
-]
-
 FLOATS = frozenset({"FLOAT32", "FLOAT16", "BFLOAT16", "FLOAT64"})
 QUANTIZED = frozenset({"INT8", "UINT8", "INT16"})
 DTYPES: dict[str, Any] = {

@@ -21,24 +21,6 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats.tflite import DTYPES, names, schema
 
-__all__ = [
-    "add_constant",
-    "code",
-    "compact",
-    "constant",
-    "is_constant",
-    "layer_of",
-    "name_of",
-    "op_of",
-    "read",
-    "schema",
-    "set_input",
-    "split_buffers",
-    "swap",
-    "type_of",
-    "write",
-]
-
 
 def read(data: bytes) -> Any:
     """A `ModelT`. Raises ConversionError when the bytes are no .tflite file."""

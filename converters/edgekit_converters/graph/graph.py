@@ -23,24 +23,6 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats.grid import Grid
 from edgekit_converters.workload.counting import read_workload
 
-__all__ = [
-    "FEW_LEVELS",
-    "GRAPHS",
-    "UNLIKE",
-    "Graph",
-    "Grid",
-    "Join",
-    "KernelWindow",
-    "Kind",
-    "Layer",
-    "WatchedGraph",
-    "head",
-    "joins",
-    "kinds",
-    "macs_by_tensor",
-    "open_graph",
-]
-
 Kind = Literal[
     "conv", "depthwise", "dense", "recurrent", "activation", "elementwise", "pool", "concat", "move", "other"
 ]

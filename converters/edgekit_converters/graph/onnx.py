@@ -38,8 +38,6 @@ from edgekit_converters.formats.onnx import (
 )
 from edgekit_converters.graph.graph import KernelWindow, Layer, WatchedGraph, kinds, macs_by_tensor
 
-__all__ = ["OnnxGraph", "session", "unsigned_products"]
-
 KINDS = kinds(
     {
         "conv": "Conv ConvTranspose ConvInteger QLinearConv",

@@ -28,8 +28,6 @@ from edgekit_converters.formats.tflite import DTYPES, QUANTIZED, Operator, Tenso
 from edgekit_converters.formats.tflite_edit import split_buffers
 from edgekit_converters.graph.graph import KernelWindow, Layer, WatchedGraph, kinds, macs_by_tensor
 
-__all__ = ["TfliteGraph"]
-
 KINDS = kinds(
     {
         "conv": "CONV_2D TRANSPOSE_CONV CONV_3D CONV_3D_TRANSPOSE",

@@ -15,8 +15,6 @@ from typing import Any
 from edgekit_converters.formats.onnx import nodes, parse, values
 from edgekit_converters.needs.rules import Needs, OnnxNode, Use
 
-__all__ = ["read"]
-
 _NAMES = {11: "double"}
 """Where ONNX Runtime's word for an element type is not that of the file format in small letters."""
 _KNOWN = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"})

@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 
 from edgekit_converters.errors import ConversionError
-from edgekit_converters.needs.rules import Barrier, BarrierCode, Needs, Runtime, Use, barriers
+from edgekit_converters.needs.rules import Needs
 from edgekit_runtime.errors import MissingExtraError
-
-__all__ = ["Barrier", "BarrierCode", "Needs", "Runtime", "Use", "barriers", "read_needs"]
 
 READERS = {
     "tflite": "edgekit_converters.needs.rules:read",

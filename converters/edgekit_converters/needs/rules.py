@@ -29,27 +29,6 @@ from edgekit_profiles.schema import parse_toml
 from edgekit_runtime.modelfile.check import DELEGATED
 from edgekit_runtime.strict_json import load_json
 
-__all__ = [
-    "Barrier",
-    "BarrierCode",
-    "Needs",
-    "OnnxLimits",
-    "OnnxNode",
-    "Remedy",
-    "Runtime",
-    "Use",
-    "barriers",
-    "kernel_versions",
-    "known_custom",
-    "known_versions",
-    "limits",
-    "missing",
-    "onnx_limits",
-    "parts",
-    "read",
-]
-
-
 _OPEN = 2**31 - 1
 
 

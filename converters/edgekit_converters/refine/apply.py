@@ -36,22 +36,6 @@ from edgekit_converters.progress import Progress, silent
 from edgekit_converters.refine.matrix import Matrix, as_matrix
 from edgekit_converters.targets.artifact import Step
 
-__all__ = [
-    "COLUMNS",
-    "LEVELS",
-    "SAMPLES",
-    "Feeds",
-    "Moments",
-    "apply",
-    "compensate_rounding",
-    "correct_bias",
-    "nearest",
-    "observe",
-    "output_error",
-    "restore_layers",
-    "steps_of",
-]
-
 
 def correct_bias(
     bias: NDArray[Any], weights: NDArray[np.float64], rounded: NDArray[np.float64], mean: NDArray[np.float64]

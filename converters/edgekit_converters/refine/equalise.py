@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 from edgekit_converters.graph.graph import Graph, Layer
 from edgekit_converters.refine.matrix import as_matrix
 
-__all__ = ["equalise_channels"]
-
 BOUND = 16.0
 """s lies within 1 / BOUND .. 1."""
 STRENGTH = 0.5

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from edgekit_converters.graph.graph import Graph, KernelWindow, Layer
 
-__all__ = ["Matrix", "as_matrix"]
-
 # Where a kernel of four axes keeps (output channels, height, width, input channels of a group).
 _OHWI, _HWO, _OIHW = (0, 1, 2, 3), (3, 1, 2, 0), (0, 2, 3, 1)
 

@@ -36,8 +36,6 @@ from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import graph_names
 from edgekit_runtime.errors import EngineError
 
-__all__ = ["adopt", "expand", "export_error", "prove_export", "to_onnx", "unknown"]
-
 
 def adopt(model: Any, source: SourceModel, names: Mapping[str, str], batch: int) -> None:
     """In place. names: the file's -> the contract's. batch: 1, or -1 for a free one."""

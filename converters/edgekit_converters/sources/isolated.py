@@ -53,8 +53,6 @@ from edgekit_runtime.children import CPU_S, allowed_bytes, crash_signal, environ
 from edgekit_runtime.errors import BundleError, EdgekitError
 from edgekit_runtime.strict_json import load_json
 
-__all__ = ["IsolatedSource", "is_on", "open_isolated", "read_frame", "write_frame"]
-
 _MODULE = "edgekit_converters.isolated_child"
 _LARGEST, _LARGEST_HEAD = 1 << 32, 1 << 24
 _MEMORY_BYTES = 8 << 30

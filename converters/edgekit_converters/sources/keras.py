@@ -35,8 +35,6 @@ from edgekit_converters.sources.traced import Origin, TracedNetwork, TracedSourc
 from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["code", "is_weights", "load", "load_h5", "make_layers_scopes", "scope"]
-
 _MODULE = re.compile(
     r"builtins|keras|tf_keras"
     r"|(keras|tf_keras|tensorflow\.keras|tensorflow\.python\.keras)(\.src)?\.(layers|models|engine"

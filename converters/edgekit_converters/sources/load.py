@@ -41,19 +41,6 @@ from edgekit_converters.sources.model import (
 )
 from edgekit_converters.store import StageStore, get_json, key, put_json
 
-__all__ = [
-    "FORMATS",
-    "LARGEST",
-    "LOADERS",
-    "DeferredSource",
-    "actual",
-    "check_archive",
-    "check_hdf5",
-    "check_unpacked",
-    "load",
-    "open_source",
-]
-
 FORMATS: dict[str, str] = {
     ".keras": "keras",
     ".h5": "keras-h5",

@@ -35,29 +35,6 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import SourceError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = [
-    "Description",
-    "LoadOptions",
-    "Note",
-    "SourceModel",
-    "State",
-    "changed_error",
-    "content_sha256",
-    "described_json",
-    "description_of",
-    "file_sha256",
-    "folder_sha256",
-    "is_label",
-    "model_sha256",
-    "parse_constant",
-    "parse_shape",
-    "saved_model_sha256",
-    "toml_key",
-    "toml_text",
-    "varying_size",
-    "with_options",
-]
-
 _T = TypeVar("_T")
 _LARGEST = 2**31 - 1
 _NOTHING: Mapping[str, int | float] = MappingProxyType({})

@@ -30,8 +30,6 @@ from edgekit_runtime.engines.registry import Engine, load_engine
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["OnnxSource", "load"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OnnxSource(Description):

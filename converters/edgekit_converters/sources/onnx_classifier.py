@@ -39,8 +39,6 @@ from edgekit_converters.sources.model import is_label, toml_text
 from edgekit_converters.sources.onnx_graph import OPSET
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["LabelCheck", "Scores", "merge_opsets", "scores_alone", "standardise", "stated_classes"]
-
 _LABELS = ("label", "output_label")
 _LABEL_TYPES = frozenset({6, 7, 8})  # int32, int64 and string in TensorProto.DataType
 _NAMES = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")

@@ -34,19 +34,6 @@ from edgekit_converters.sources.quiet import quiet
 from edgekit_converters.sources.shapes import check_finite, check_named, pin
 from edgekit_runtime.errors import MissingExtraError
 
-__all__ = [
-    "EXPORT_AGAIN",
-    "OnnxFile",
-    "check_graph",
-    "differs",
-    "fixed_batches",
-    "forget_shapes",
-    "make_constants",
-    "pin_shapes",
-    "read",
-    "widen",
-]
-
 EXPORT_AGAIN = "Export the model to ONNX again"
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 _QUANTIZED = frozenset(

@@ -40,29 +40,6 @@ from edgekit_converters.sources.quiet import quiet
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = [
-    "MAX_IR",
-    "MAX_OPSET",
-    "NCHW_KEY",
-    "OPSET",
-    "PROOFS",
-    "agreement",
-    "answers",
-    "check_suppression",
-    "disagreement",
-    "finish_onnx",
-    "nchw_inputs",
-    "order",
-    "proof_inputs",
-    "random_inputs",
-    "renumber",
-    "set_batch",
-    "slim",
-    "tie_down",
-    "unused_inputs",
-    "without_suppression",
-]
-
 OPSET, MAX_OPSET, MAX_IR = 17, 21, 10
 NCHW_KEY = "edgekit.nchw"
 """Metadata key: the inputs (comma separated) that are NCHW in this file though the source's are NHWC."""

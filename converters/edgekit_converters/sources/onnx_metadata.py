@@ -26,8 +26,6 @@ import numpy as np
 from edgekit_converters.sources.model import is_label, toml_text
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["Metadata", "detection_head", "read_metadata", "stated_contract"]
-
 _LONGEST = 1 << 18
 _MOST_NAMES = 20_000
 _LARGEST_SIDE = 16_384

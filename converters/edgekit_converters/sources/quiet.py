@@ -28,8 +28,6 @@ from typing import IO, Any
 from edgekit_converters.errors import SourceError
 from edgekit_runtime.errors import MissingExtraError
 
-__all__ = ["CapturedOutput", "import_keras", "import_tensorflow", "quiet"]
-
 _LOGGERS = ("tensorflow", "absl", "tf2onnx", "onnxslim", "torch", "torch.onnx", "root")
 _TAIL_BYTES = 64_000
 

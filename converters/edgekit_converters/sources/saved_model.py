@@ -32,8 +32,6 @@ from edgekit_converters.sources.shapes import check_finite, check_inputs, check_
 from edgekit_converters.sources.traced import Origin, TracedNetwork, TracedSource, describe_traced, state_error
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["load"]
-
 _PREFERRED, _INIT = "serving_default", "__saved_model_init_op"
 _VARIABLES = ("VarHandleOp", "Variable", "VariableV2")
 _RESTORES = {"RestoreV2", "RestoreSlice", "Restore", "AssignVariableOp", "Assign"}

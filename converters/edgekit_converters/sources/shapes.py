@@ -31,23 +31,6 @@ from edgekit_converters.formats.onnx import free_name, name_nodes, new_constant,
 from edgekit_converters.sources.model import varying_size
 from edgekit_runtime.tensors import Layout, TensorSpec
 
-__all__ = [
-    "CHANNELS",
-    "check_finite",
-    "check_inputs",
-    "check_named",
-    "check_shape",
-    "give_states_batch",
-    "graph_names",
-    "image_layout",
-    "measured_outputs",
-    "pin",
-    "shape_text",
-    "state_pairs",
-    "states_without_batch",
-    "unique_names",
-]
-
 CHANNELS = (1, 3, 4)
 Run = Callable[[list[NDArray[Any]]], Sequence[NDArray[Any]]]
 

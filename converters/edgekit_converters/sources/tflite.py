@@ -46,8 +46,6 @@ from edgekit_runtime.errors import EngineError, MissingExtraError
 from edgekit_runtime.modelfile.check import DELEGATED, delegated_operators
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["FinishedTflite", "FloatTflite", "TfliteModel", "load", "load_finished", "read", "with_shapes"]
-
 _AS_IS = "or pack the file as it is, with nothing measured: --recipe tflite-as-is"
 _MADE_FROM = f"Pass the float model that it was made from: the Keras, SavedModel, ONNX or float .tflite file; {_AS_IS}"
 _STATEFUL = frozenset(["VAR_HANDLE", "ASSIGN_VARIABLE", "READ_VARIABLE", "CALL_ONCE"])

@@ -49,17 +49,6 @@ from edgekit_converters.user_code import working_folder_on_path
 from edgekit_runtime.errors import EdgekitError, MissingExtraError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = [
-    "NetworkCall",
-    "TorchSource",
-    "call_network",
-    "flatten_outputs",
-    "import_torch",
-    "load",
-    "load_function",
-    "open_program",
-]
-
 _SAVE_AGAIN = "Save it again: torch.export.save(torch.export.export(model.eval(), example_inputs), path)"
 
 

@@ -29,8 +29,6 @@ from edgekit_converters.sources.load import check_archive
 from edgekit_converters.sources.quiet import quiet
 from edgekit_runtime.errors import shorten
 
-__all__ = ["checked_copy", "code", "is_arithmetic"]
-
 _TARGET = re.compile(
     r"torch\.ops\.(aten|prims|prim)\.\w+\.\w+"
     r"|torch\.ops\.higher_order\.(wrap_with_set_grad_enabled|wrap_with_autocast|cond|while_loop|scan|associative_scan)"

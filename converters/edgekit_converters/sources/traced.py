@@ -30,19 +30,6 @@ from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import measured_outputs
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = [
-    "ARITHMETIC",
-    "Origin",
-    "TracedNetwork",
-    "TracedSource",
-    "beyond_arithmetic",
-    "describe_traced",
-    "prune",
-    "reachable_nodes",
-    "state_error",
-    "writes_state",
-]
-
 ARITHMETIC = frozenset(
     """
     Abs Acos Acosh Add AddN AddV2 AdjustContrastv2 AdjustHue AdjustSaturation All Any ArgMax ArgMin Asin Asinh Atan

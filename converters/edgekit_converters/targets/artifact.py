@@ -26,33 +26,6 @@ from edgekit_runtime.bundle.codec import from_json, to_json
 from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = [
-    "LEAST_INT8",
-    "RECIPES",
-    "STATIC",
-    "Artifact",
-    "FloatModel",
-    "Precision",
-    "QuantizationPlan",
-    "RangeMethod",
-    "Recipe",
-    "Samples",
-    "Step",
-    "TensorFlowNetwork",
-    "artifact_from",
-    "checked_samples",
-    "default_recipes",
-    "feeds",
-    "float_model_from",
-    "per_tensor",
-    "recipe",
-    "stored_bytes",
-    "tool_versions",
-    "transposed_pixels",
-    "transposed_shape",
-    "with_islands",
-]
-
 RangeMethod = Literal["minmax", "percentile", "entropy", "mse"]
 """How a tensor's range follows from what calibration saw; see `calibration.statistics`."""
 

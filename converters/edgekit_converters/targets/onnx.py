@@ -31,8 +31,6 @@ from edgekit_converters.sources.model import SourceModel
 from edgekit_converters.targets.artifact import FloatModel, tool_versions, transposed_pixels
 from edgekit_runtime.errors import EngineError
 
-__all__ = ["apply_edits", "float_model"]
-
 _TOOLS = ("onnx", "onnxruntime", "onnxslim", "tf2onnx", "tensorflow-cpu", "tensorflow", "keras")
 
 

@@ -53,8 +53,6 @@ from edgekit_converters.formats.onnx import (
     value_names,
 )
 
-__all__ = ["ELEMENTWISE", "MOVES", "PRODUCTS", "Int8Layers", "QdqScale", "int8_layers", "quantize_layers", "step"]
-
 _FEEDS_FLOAT = frozenset({"Gemm", "MatMul"})
 _TINY = 1e-12
 _MOST_INT32 = 2.0**30

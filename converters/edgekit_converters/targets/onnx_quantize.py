@@ -48,8 +48,6 @@ from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, Re
 from edgekit_converters.targets.onnx_qdq import PRODUCTS, int8_layers
 from edgekit_runtime.errors import EngineError
 
-__all__ = ["check_possible", "convert_float16", "dynamic", "lookups", "make"]
-
 
 def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None) -> bytes:
     """statistics: of `model`, needed by the int8 recipes.

@@ -36,8 +36,6 @@ from edgekit_converters.targets.onnx_to_tf_worker import GRAPH, KEPT, RESULT, in
 from edgekit_runtime.errors import install_command
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["available", "network"]
-
 _NEEDS = ("onnx2tf", "onnx_graphsurgeon", "sng4onnx", "sne4onnx", "tf_keras", "psutil")
 _TOOLS = ("onnx", "onnx2tf", "onnxslim", "tf-keras")
 # Channels last -> the source's axes, by rank: onnx2tf turns outputs of 3 to 5 axes when it likes them better that way.

@@ -14,8 +14,6 @@ import numpy as np
 
 from edgekit_converters.formats.onnx import parse
 
-__all__ = ["GRAPH", "KEPT", "RESULT", "input_name", "main", "output_name"]
-
 GRAPH, KEPT, RESULT = "graph.onnx", "kept.txt", "network"
 """The float graph (inputs and outputs named as below); inputs that keep their axes, one a line; the SavedModel."""
 

@@ -30,8 +30,6 @@ from edgekit_converters.sources.traced import TracedSource
 from edgekit_converters.targets.artifact import FloatModel, TensorFlowNetwork, tool_versions, transposed_shape
 from edgekit_runtime.errors import EdgekitError, install_command
 
-__all__ = ["float_model"]
-
 _TOOLS = ("tensorflow-cpu", "tensorflow")
 _INSTEAD = "Replace these operators in the model, or choose an ONNX recipe: onnx-int8-qdq, onnx-f32"
 # Transpositions from channels last to channels first, or back.

@@ -21,10 +21,9 @@ from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite
 from edgekit_converters.formats import tflite_edit as tfl
 from edgekit_converters.formats.grid import come_from_float16, fits_float16
+from edgekit_converters.formats.tflite import schema as tflite_schema
 from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, Recipe
 from edgekit_converters.workload.counting import read_workload, uncounted_operations
-
-__all__ = ["check_possible", "dynamic", "float16", "make", "per_tensor_dense"]
 
 
 def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None = None) -> bytes:
@@ -129,7 +128,7 @@ class _KernelWriter:
             # looks up in 8 bits, then dequantizes what was found into the tensor that was there before
             if not self._heavy(self.graph.tensors[operator.inputs[0]]):
                 return
-            schema = tfl.schema()
+            schema = tflite_schema()
             tfl.set_input(operator, 0, self._eight_bits(int(operator.inputs[0]), None))
             operator.opcodeIndex = tfl.code(self.model, "GATHER", 2)
             table, found = self.graph.tensors[operator.inputs[0]], int(operator.outputs[0])
@@ -165,7 +164,7 @@ class _KernelWriter:
 
     def _eight_bits(self, index: int, axis: int | None) -> int:
         if (index, axis) not in self.done:
-            schema, tensor = tfl.schema(), self.graph.tensors[index]
+            schema, tensor = tflite_schema(), self.graph.tensors[index]
             values, scales = symmetric(tfl.constant(self.model, tensor), axis)
             # The float tensor is dropped unless something else reads it, so its name is free.
             small = _copy(schema, tensor)
@@ -229,7 +228,7 @@ def halves(data: bytes) -> bytes:
 def float16(data: bytes, float_layers: frozenset[str] = frozenset(), *, exact: bool = False) -> bytes:
     """float_layers: names of layers (of their first output) whose constants stay in 32 bits.
     exact: so do those that 16 bits do not hold exactly."""
-    model, schema = tfl.read(data), tfl.schema()
+    model, schema = tfl.read(data), tflite_schema()
     graph = model.subgraphs[0]
     found: dict[int, None] = {}  # float constants in the order in which ordinary operators read them first
     left = {int(index) for index in graph.outputs}
@@ -337,7 +336,7 @@ def _again(model: Any, graph: Any, index: int, values: Any, scale: Any, made: di
     The old one is left to `compact`. Once for those that several operators share, at the same scale."""
     place = (index, np.asarray(scale, np.float32).tobytes().hex())
     if place not in made:
-        schema, old = tfl.schema(), graph.tensors[index]
+        schema, old = tflite_schema(), graph.tensors[index]
         new = _copy(schema, old)
         new.buffer = tfl.add_constant(model, values)
         new.quantization = schema.QuantizationParametersT()

@@ -35,11 +35,10 @@ import numpy as np
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite_edit as tfl
+from edgekit_converters.formats.tflite import schema as tflite_schema
 from edgekit_converters.graph.graph import FEW_LEVELS, joins, open_graph
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.targets.artifact import QuantizationPlan, Recipe
-
-__all__ = ["UNSAFE", "finish_int16", "integer_ends", "static"]
 
 Ranges = Mapping[str, tuple[float, float]]
 
@@ -153,7 +152,7 @@ def _write_ranges(model: Any, ranges: Ranges, kept: frozenset[str], *, wide: boo
             if tfl.type_of(tensor) != "FLOAT32" or tfl.is_constant(model, tensor) or name not in ranges:
                 continue
             low, high = _usable(name, *ranges[name], wide=wide)
-            tensor.quantization = tfl.schema().QuantizationParametersT()
+            tensor.quantization = tflite_schema().QuantizationParametersT()
             tensor.quantization.min, tensor.quantization.max = [low], [high]
         for operator in graph.operators if wide else ():
             tensor = graph.tensors[operator.outputs[0]]
@@ -363,7 +362,7 @@ _VERSION = {"CONV_2D": 4, "DEPTHWISE_CONV_2D": 5, "FULLY_CONNECTED": 7}
 
 def finish_int16(model: Any) -> None:
     """Change the file in place."""
-    int64 = tfl.schema().TensorType.INT64
+    int64 = tflite_schema().TensorType.INT64
     for graph in model.subgraphs:
         for tensor in graph.tensors:
             zero = tensor.quantization.zeroPoint if tensor.quantization is not None else None

@@ -29,8 +29,6 @@ from edgekit_converters.sources.torch import TorchSource, flatten_outputs
 from edgekit_converters.targets.artifact import transposed_pixels
 from edgekit_runtime.engines.registry import load_engine
 
-__all__ = ["TOOLS", "LitertNetwork", "available", "network"]
-
 TOOLS = ("litert-torch", "torch")
 _INSTEAD = "Choose onnx-int8-qdq or onnx-f32, or replace the operator that it names"
 

@@ -57,17 +57,6 @@ from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import Layout, TensorSpec
 
-__all__ = [
-    "FLOAT_MODELS",
-    "MAKERS",
-    "QuantizerInput",
-    "Workspace",
-    "convert",
-    "convert_float_model",
-    "describe_artifact",
-    "pack_artifact",
-]
-
 FLOAT_MODELS: dict[str, str] = {
     "tflite": "edgekit_converters.targets.tflite:float_model",
     "onnx": "edgekit_converters.targets.onnx:float_model",

@@ -7,10 +7,8 @@ from collections import Counter
 
 from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats.onnx import parse
-from edgekit_converters.workload.reading import WorkloadReading, memory_bytes
+from edgekit_converters.workload.reading import WorkloadReading
 from edgekit_profiles.workload import Precision, Workload
-
-__all__ = ["memory_bytes", "precision_of", "quantized_fraction", "read_workload", "uncounted_operations"]
 
 READERS = {
     "tflite": "edgekit_converters.workload.tflite:read",

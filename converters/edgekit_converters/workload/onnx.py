@@ -29,8 +29,6 @@ from edgekit_converters.workload.reading import (
 )
 from edgekit_profiles.workload import Op, OpKind
 
-__all__ = ["read"]
-
 # What moves nothing; and what dynamic quantization adds in front of a product, which is in its factor against float.
 FREE = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "DynamicQuantizeLinear"})
 # What ONNX Runtime fuses into a product before it: always, and where no quantization stands between.

@@ -20,18 +20,6 @@ from edgekit_converters.formats import tflite
 from edgekit_converters.formats.onnx import GraphView, parse
 from edgekit_profiles.workload import Op, OpKind
 
-__all__ = [
-    "CountedOperation",
-    "WorkloadReading",
-    "arena_bytes",
-    "convolution_kind",
-    "dense_kind",
-    "memory_bytes",
-    "multiplies",
-    "peak",
-    "recurrent",
-]
-
 _MULTIPLY = ("LSTM", "GRU", "RNN", "SVDF", "MATMUL", "EINSUM", "CONV", "GEMM", "ATTENTION", "FULLY_CONNECTED")
 _HOLD_GRAPHS = ("WHILE", "IF", "LOOP", "SCAN", "CALL", "CALL_ONCE", "STABLEHLO_WHILE")
 

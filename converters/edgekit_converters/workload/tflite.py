@@ -25,8 +25,6 @@ from edgekit_converters.workload.reading import (
 )
 from edgekit_profiles.workload import Op, OpKind
 
-__all__ = ["read"]
-
 FREE = frozenset({"RESHAPE", "SQUEEZE", "EXPAND_DIMS"})
 _ELEMENTWISE = """ABS ADD ADD_N ARG_MAX ARG_MIN ATAN2 AVERAGE_POOL_2D BATCH_TO_SPACE_ND BROADCAST_TO CAST CEIL
     CONCATENATION COS DEPTH_TO_SPACE DEQUANTIZE DIV ELU EQUAL EXP FILL FLOOR FLOOR_DIV FLOOR_MOD GATHER GATHER_ND GELU

@@ -34,8 +34,6 @@ from numpy.typing import NDArray
 from edgekit_converters.errors import SourceError
 from edgekit_runtime.errors import MissingExtraError
 
-__all__ = ["DISTRIBUTION", "MAX_BYTES", "checkpoint_path", "read_state_dict", "save_efficientnet_lite0"]
-
 MAX_BYTES = 1 << 30
 """Larger checkpoints are refused: they are read into memory."""
 

@@ -28,17 +28,6 @@ from edgekit_converters.formats.onnx import new_constant, new_node
 from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.whole_file import write_cache
 
-__all__ = [
-    "ANCHOR_SIDE",
-    "MobilenetLayer",
-    "anchor_files",
-    "anchor_model",
-    "anchor_name",
-    "layers",
-    "write_onnx",
-    "write_tflite",
-]
-
 ANCHOR_SIDE = 224
 _SEED = 1704_04861
 """The paper's number on arXiv."""

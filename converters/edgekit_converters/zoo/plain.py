@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from edgekit_converters.sources.quiet import import_tensorflow, quiet
 
-__all__ = ["plain_int8"]
-
 
 def plain_int8(model: Path, samples: Iterable[NDArray[np.float32]]) -> bytes:
     """model: a .keras file with one float32 input.

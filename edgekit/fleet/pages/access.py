@@ -36,8 +36,6 @@ from edgekit.fleet.errors import FleetError
 from edgekit.peers import peer_of
 from edgekit_runtime.bundle.secrets import from_file, from_variable, parse_source
 
-__all__ = ["SESSION_S", "Access", "Asking", "TooManyError", "Viewer", "read_form", "read_password"]
-
 LEAST_CHARACTERS = 10
 SESSION_S = 12 * 3600.0
 _MOST_PASSWORD = 1024

@@ -22,8 +22,6 @@ from edgekit.fleet.errors import FleetError, StoreError
 from edgekit.fleet.pages.access import Access, read_form
 from edgekit.fleet.pages.numbers import ROW
 
-__all__ = ["AlertPages"]
-
 _HOURS = {"1": "an hour", "8": "8 hours", "24": "a day", "168": "a week"}
 _NOBODY = "an operator"
 _SHOWN = 200

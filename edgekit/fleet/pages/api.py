@@ -33,8 +33,6 @@ from edgekit.fleet.rollout_tables import RolloutTables
 from edgekit.fleet.store import GROUPS, STATES, FleetDevice, GroupBy, Resolution, Rollup, Store
 from edgekit_runtime.telemetry.window import DEVICE_ID
 
-__all__ = ["FleetApi"]
-
 MOST = 10_000
 _USUAL = 1000
 _RESOLUTIONS: Mapping[str, Resolution] = {"1h": "5m", "6h": "5m", "1d": "15m", "7d": "1h", "14d": "1h"}

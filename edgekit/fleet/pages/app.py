@@ -55,8 +55,6 @@ from edgekit_runtime.errors import MissingExtraError
 from edgekit_runtime.metrics.page import CONTENT_TYPE
 from edgekit_runtime.telemetry.window import DEVICE_ID
 
-__all__ = ["Facts", "make_app"]
-
 _HERE = Path(__file__).parent
 _SIGN_IN = "sign in"
 _NOBODY = Viewer("", "")

@@ -16,8 +16,6 @@ from typing import Any
 from edgekit.fleet.store import Event, FleetDevice, Rollup, quantiles
 from edgekit_runtime.telemetry.histogram import Histogram
 
-__all__ = ["VersionSummary", "compare", "device_series", "mean_ms", "model_series"]
-
 _NAMES = ("t", "p50", "p95", "p99", "rate", "temp")
 _MARKED = ("install", "rollback", "trial")
 

@@ -27,8 +27,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send  # noqa: TID2
 
 from edgekit.fleet.pages.access import Access, Asking, TooManyError
 
-__all__ = ["COOKIE", "Guard", "Names", "asking"]
-
 COOKIE = "edgekit-fleet"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BUNDLE = re.compile(r"/bundles/[0-9a-f]{64}\.ekb\Z")

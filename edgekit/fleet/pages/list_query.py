@@ -17,8 +17,6 @@ from urllib.parse import urlencode
 from edgekit.fleet.pages.numbers import whole_number
 from edgekit.fleet.store import GROUPS, SORTS, STATES, GroupBy, Query
 
-__all__ = ["PAGE", "RANGES", "ListQuery", "range_of"]
-
 PAGE = 100
 _MOST_TEXT = 100
 _HOUR_MS = 3600 * 1000

@@ -28,8 +28,6 @@ from starlette.concurrency import run_in_threadpool  # noqa: TID253
 from edgekit.fleet.errors import StoreError
 from edgekit.fleet.store import FleetDevice, Query, Store, Totals
 
-__all__ = ["Live", "PageParts", "Part", "in_every_state"]
-
 _LOG = logging.getLogger("edgekit.fleet")
 _MOST_WAITING = 60
 _BREATH_S = 15.0

@@ -24,8 +24,6 @@ from edgekit.fleet.pages.show import lag_s
 from edgekit.fleet.store import STATES, Rollup, Store
 from edgekit_runtime.metrics.page import family_text, histogram_text
 
-__all__ = ["COUNTERS", "FleetMetrics"]
-
 _BACK_MS = 2 * 3600 * 1000
 _OCTAVES = tuple(range(-3, 14))
 """Bounds of the buckets: 2^-3 = 0.125 ms to 2^13 = 8.2 s, exact in every scale."""

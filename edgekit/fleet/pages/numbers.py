@@ -10,8 +10,6 @@ import re
 
 from starlette.convertors import IntegerConvertor, register_url_convertor  # noqa: TID253
 
-__all__ = ["ROW", "whole_number"]
-
 ROW = "{number:row}"
 _DIGITS = "[0-9]{1,15}"
 

@@ -24,8 +24,6 @@ from edgekit.fleet.pages.numbers import ROW
 from edgekit.fleet.rollout_tables import RolloutTables
 from edgekit.fleet.rollouts import State, Word
 
-__all__ = ["OFFERED", "RolloutPages"]
-
 OFFERED: Mapping[State, tuple[Word, ...]] = {
     "running": ("pause", "abort", "undo"),
     "paused": ("resume", "abort", "undo"),

@@ -16,12 +16,6 @@ from typing import Any
 from edgekit.fleet.store import FleetDevice
 from edgekit_runtime.errors import visible
 
-__all__ = [
-    "FILTERS", "TABLES", "WORDS", "Line", "celsius", "clock", "conditions", "count", "degree", "lag_s", "late", "ms",
-    "part", "percent",
-    "psi", "rate", "share", "shown", "shown_in", "size", "span", "sparkline",
-]  # fmt: skip
-
 NOTHING = "–"
 _BLANK = re.compile(
     "(?<![^\x00-\x7f\u200c\u200d])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f\u200c\u200d])"

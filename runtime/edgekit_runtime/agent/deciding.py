@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.install.journal import Journal
     from edgekit_runtime.install.layout import Root
 
-__all__ = ["MOST_ORDERS", "MOST_TRIES", "ORDER_S", "AgentNote", "OrderRate", "RootState", "Step", "decide", "next_note"]
-__all__ += ["outcome", "pause_s", "standing_of"]
-
 MOST_TRIES = 20
 MOST_ORDERS, ORDER_S = 8, 300.0
 _AHEAD_MS = 3_600_000

@@ -50,8 +50,6 @@ from edgekit_runtime.telemetry.window import device_id
 from edgekit_runtime.threads import begin
 from edgekit_runtime.trust.store import TrustStore
 
-__all__ = ["Agent", "AgentOptions"]
-
 _LOG = logging.getLogger("edgekit_runtime.agent")
 _LOOK_S = 1.0
 _THEN_S = 120.0

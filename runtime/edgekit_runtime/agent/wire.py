@@ -22,8 +22,6 @@ from urllib.parse import urlsplit
 from edgekit_runtime.errors import WindowError
 from edgekit_runtime.telemetry.window import is_text, read_object
 
-__all__ = ["FINAL", "MOST_ERROR", "Former", "Order", "OrderReport", "Phase", "parse_order", "parse_report"]
-
 Phase = Literal["fetching", "trial", "committed", "rolled-back", "refused", "failed"]
 """refused: not accepted, nothing of it ran. rolled-back: its self-test or trial failed. failed: it could not be
 fetched or stored.

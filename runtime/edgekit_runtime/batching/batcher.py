@@ -44,9 +44,6 @@ from edgekit_runtime.batching.worker import Gate, Runs, Worker
 from edgekit_runtime.errors import ClosedError, EdgekitError, ForkedError
 from edgekit_runtime.threads import is_exiting
 
-__all__ = ["BatchStats", "Batcher"]
-
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Run = Callable[[Sequence[Item]], Sequence[Result]]

@@ -30,8 +30,6 @@ from typing import Literal
 from edgekit_runtime.errors import MemoryExceeded
 from edgekit_runtime.threads import begin
 
-__all__ = ["Costs", "Mode", "Returns", "best_of", "hand_off_s", "learn"]
-
 Mode = Literal["barge", "turns", "batch"]
 
 LEAST_GAIN = 1.2

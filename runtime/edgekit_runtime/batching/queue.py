@@ -37,8 +37,6 @@ from edgekit_runtime.batching.request import (
 )
 from edgekit_runtime.errors import BudgetExceeded, EdgekitError, QueueFull
 
-__all__ = ["Lanes", "Queue", "expiry_error", "hold", "would_hold"]
-
 
 class Lanes:
     """Who is next: a lane a priority, first come first served within it, and waiting counts.

@@ -21,17 +21,6 @@ from typing import Any, NamedTuple
 from edgekit_runtime.errors import EngineError, ForkedError
 from edgekit_runtime.threads import orphan
 
-__all__ = [
-    "BatchResult",
-    "FutureRequest",
-    "Outcome",
-    "QueuedRequest",
-    "RequestState",
-    "WaitingCaller",
-    "for_member",
-    "wake_all",
-]
-
 
 class BatchResult(NamedTuple):
     """A result with its times in seconds: queued, in its batch; and the size of the batch."""

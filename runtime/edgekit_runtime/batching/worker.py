@@ -27,8 +27,6 @@ from edgekit_runtime.batching.request import BatchResult, Outcome, QueuedRequest
 from edgekit_runtime.errors import EdgekitError, EngineError
 from edgekit_runtime.threads import begin
 
-__all__ = ["Gate", "Runs", "Worker"]
-
 LOOK_S = 0.1
 LOST_LOOKS = 20
 """So many looks in a row must show the gate taken but idle before it counts as lost."""

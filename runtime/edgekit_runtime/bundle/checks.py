@@ -36,8 +36,6 @@ from edgekit_runtime.strict_json import canonical_bytes, parse_canonical
 from edgekit_runtime.tensors import TensorSpec
 from edgekit_runtime.trust.store import seconds_of
 
-__all__ = ["DTYPE_BYTES", "check_answers", "check_manifest", "parse_manifest"]
-
 DTYPE_BYTES = {
     "bool": 1,
     "float16": 2,

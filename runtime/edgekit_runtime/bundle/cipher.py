@@ -26,20 +26,6 @@ import hmac
 import io
 from typing import Literal
 
-__all__ = [
-    "KEY_BYTES",
-    "SALT_BYTES",
-    "SCHEME",
-    "TAG_BYTES",
-    "Kind",
-    "Readable",
-    "bound_to",
-    "decrypt",
-    "encrypt",
-    "key_id",
-    "plain_size",
-]
-
 SCHEME: Literal["AES-256-GCM"] = "AES-256-GCM"
 KEY_BYTES = 32
 SALT_BYTES = 32

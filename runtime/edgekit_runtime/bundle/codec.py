@@ -26,8 +26,6 @@ from typing import Any, TypeVar
 from edgekit_runtime.errors import BundleError, shorten
 from edgekit_runtime.strict_json import is_format, strict_json
 
-__all__ = ["from_json", "json_text", "read_json", "to_json"]
-
 T = TypeVar("T")
 
 

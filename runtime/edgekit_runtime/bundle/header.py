@@ -26,18 +26,6 @@ from dataclasses import dataclass
 from edgekit_runtime.errors import BundleError, IntegrityError
 from edgekit_runtime.trust.signature import Signature, parse_signatures
 
-__all__ = [
-    "ALIGNMENT",
-    "MAGIC",
-    "MAX_HEADER_BYTES",
-    "MAX_MANIFEST_BYTES",
-    "MAX_SIGNATURES_BYTES",
-    "Header",
-    "align_up",
-    "header_needs",
-    "read_header",
-]
-
 MAGIC = b"\x89EKB\r\n\x1a\n"
 ALIGNMENT = 64
 MAX_MANIFEST_BYTES = 1 << 20

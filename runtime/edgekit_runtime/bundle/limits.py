@@ -9,31 +9,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = [
-    "KEY_ID",
-    "MAX_ARTIFACTS",
-    "MAX_BLOBS",
-    "MAX_BOARDS",
-    "MAX_BUNDLE_BYTES",
-    "MAX_GOLDEN",
-    "MAX_GOLDEN_FRAMES",
-    "MAX_LABELS",
-    "MAX_NAME_TEXT",
-    "MAX_OPS",
-    "MAX_RANK",
-    "MAX_SEQUENCE_STEPS",
-    "MAX_STEPS",
-    "MAX_TENSORS",
-    "MAX_TENSOR_ELEMENTS",
-    "MAX_TEXT",
-    "MAX_THREADS",
-    "MAX_TOOLS",
-    "MIN_COSINE",
-    "NAME",
-    "SHA256",
-    "VERSION",
-]
-
 MAX_TEXT = 1_000
 """Characters of a licence or a label."""
 

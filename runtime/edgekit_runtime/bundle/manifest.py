@@ -27,28 +27,6 @@ from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.errors import BundleError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = [
-    "ENCRYPTED",
-    "FEATURES",
-    "FIRST_RELEASE",
-    "FORMAT_VERSION",
-    "RUNTIME_VERSION",
-    "ArtifactEntry",
-    "BlobEntry",
-    "Cipher",
-    "GoldenExample",
-    "GoldenOutputs",
-    "Manifest",
-    "Promise",
-    "Role",
-    "Target",
-    "Tolerance",
-    "check_reader",
-    "check_words",
-    "contract_digest",
-    "release",
-]
-
 RUNTIME_VERSION = "0.1.0"
 """Of this reader: what `min_runtime` is compared with."""
 ENCRYPTED = "encrypted-blobs"

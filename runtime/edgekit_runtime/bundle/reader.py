@@ -26,9 +26,6 @@ from numpy.typing import NDArray
 from edgekit_runtime.bundle.checks import check_answers, parse_manifest
 from edgekit_runtime.bundle.cipher import Kind, bound_to, decrypt
 from edgekit_runtime.bundle.header import (
-    ALIGNMENT,
-    MAGIC,
-    MAX_MANIFEST_BYTES,
     Header,
     align_up,
     check_zeros,
@@ -42,24 +39,6 @@ from edgekit_runtime.trust.policy import UNCHECKED, TrustDecision, TrustPolicy
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.secrets import Secret, SecretArgument
-
-__all__ = [
-    "ALIGNMENT",
-    "MAGIC",
-    "MAX_BUNDLE_BYTES",
-    "MAX_MANIFEST_BYTES",
-    "NO_KEY",
-    "Bundle",
-    "BundleCheck",
-    "Opening",
-    "Step",
-    "align_up",
-    "checks_of",
-    "read_bundle",
-    "read_file",
-    "read_open",
-    "read_verified",
-]
 
 NO_KEY = ("secret-format", "secret-unreadable")
 """Codes that say nothing against a bundle: the key that was named cannot be had."""

@@ -39,27 +39,6 @@ from edgekit_runtime.trust.finding import config_dir
 if TYPE_CHECKING:
     from typing import NoReturn
 
-__all__ = [
-    "COMMAND_LIMIT_S",
-    "MAKE_ONE",
-    "VARIABLE",
-    "Secret",
-    "SecretArgument",
-    "SecretSource",
-    "check_argument",
-    "check_key",
-    "find_secret",
-    "from_command",
-    "from_file",
-    "from_variable",
-    "keys_in",
-    "load_secret",
-    "missing",
-    "opened_with",
-    "parse_source",
-    "words",
-]
-
 MOST_KEYS = 16
 _LEAST_DIFFERENT = 8
 """Different bytes in a key: 32 random ones have fewer less often than once in 10^28 keys."""

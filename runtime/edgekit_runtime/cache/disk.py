@@ -39,8 +39,6 @@ from edgekit_runtime.cache.memory import MISS, Miss, Moment, age_s, entry_bytes,
 from edgekit_runtime.errors import MemoryExceeded
 from edgekit_runtime.threads import begin
 
-__all__ = ["CachedAnswer", "DiskCache", "DiskStats"]
-
 _LOG = logging.getLogger("edgekit_runtime.cache")
 _MOST_WAITING_BYTES = 8 << 20
 _BATCH = 256

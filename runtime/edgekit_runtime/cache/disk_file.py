@@ -41,8 +41,6 @@ from edgekit_runtime.sqlite_file import delete, first_unsafe_of, owner
 if TYPE_CHECKING:
     import sqlite3
 
-__all__ = ["LEAST_BYTES", "MARK", "AnswerFile", "DiskWrite", "Medium", "Row", "file_bytes", "foreign", "trouble_of"]
-
 _LOG = logging.getLogger("edgekit_runtime.cache")
 MARK = 0x656B6163  # "ekac", the application id in the file's header
 _FORMAT = 2

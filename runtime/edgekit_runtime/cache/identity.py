@@ -26,8 +26,6 @@ import xxhash
 from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.contract.picture import EncodedImage, loaded
 
-__all__ = ["Flights", "Identity", "identify", "namespace", "of_artifact"]
-
 Identity = bytes
 _MOST_KINDS = 1024
 _digest = xxhash.xxh3_128_digest

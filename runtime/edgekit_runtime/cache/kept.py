@@ -28,8 +28,6 @@ from edgekit_runtime.contract.spec import OutputContract
 from edgekit_runtime.contract.taken import taken
 from edgekit_runtime.sealed import SEAL_BYTES, Buffer, is_sealed, seal
 
-__all__ = ["KeptAnswer", "KeptForm", "PackError"]
-
 _HEAD = struct.Struct("<ddQH")
 _ALIGNED = 16
 _DTYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")

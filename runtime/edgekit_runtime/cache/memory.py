@@ -38,20 +38,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "MISS",
-    "PLAUSIBLE_S",
-    "MemoryCache",
-    "MemoryStats",
-    "Miss",
-    "Moment",
-    "age_s",
-    "elapsed_s",
-    "entry_bytes",
-    "freeze",
-    "moment",
-]
-
 PLAUSIBLE_S = 1_704_067_200.0
 """2024-01-01: a wall clock before it has not been set since power came on."""
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)

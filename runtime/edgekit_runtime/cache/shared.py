@@ -37,8 +37,6 @@ from edgekit_runtime.errors import MissingExtraError
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["SharedCache", "SharedStats"]
-
 WAIT_S = 0.002
 READERS = 4
 """Threads that look up, with a connection each; the one that writes has another."""

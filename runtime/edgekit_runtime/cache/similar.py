@@ -34,8 +34,6 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.cache.memory import elapsed_s, freeze
 
-__all__ = ["Embedder", "PictureMark", "Semantic", "Similar", "SimilarHit"]
-
 _MOST_CHANNELS = 4
 Embedder = Callable[[Any], NDArray[Any]]
 """Takes the decoded input (a dict by name where there are several) and gives a vector; shape and scale are free."""

@@ -39,8 +39,6 @@ from edgekit_runtime.cache.similar import Semantic, Similar, SimilarHit
 if TYPE_CHECKING:
     from edgekit_runtime.cache.shared import SharedCache, SharedStats
 
-__all__ = ["Cache", "CacheStats", "Hit", "Look", "SimilarStats", "Worth", "WorthStats"]
-
 CHEAP = 0.01
 """Below this share of what a hit saves, a lookup is always made."""
 _LEAST_LOOKS = 32

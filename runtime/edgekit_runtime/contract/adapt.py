@@ -48,23 +48,6 @@ from edgekit_runtime.contract.spec import Contract, InputContract
 from edgekit_runtime.errors import ContractError, InputError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = [
-    "CLIP_EVERY",
-    "CLIP_SAMPLE",
-    "Adapter",
-    "Carry",
-    "Finisher",
-    "Prediction",
-    "State",
-    "adapters",
-    "dequantize",
-    "quantize",
-    "softmax",
-    "top",
-    "top_score",
-    "vector",
-]
-
 CLIP_EVERY = 16
 """One request in so many has its tensors looked at for clipped values."""
 CLIP_SAMPLE = 2048

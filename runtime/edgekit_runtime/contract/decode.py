@@ -41,8 +41,6 @@ from edgekit_runtime.contract.picture import EncodedImage, check_bytes
 from edgekit_runtime.contract.spec import InputContract
 from edgekit_runtime.errors import InputError
 
-__all__ = ["Decoder", "check_values", "copy_in", "unwrap"]
-
 
 class Decoder:
     """Callable: one raw input in, the canonical item out.

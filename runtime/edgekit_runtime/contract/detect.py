@@ -30,19 +30,6 @@ from edgekit_runtime.contract.kinds import network_size, pictures
 from edgekit_runtime.contract.spec import Contract, DetectionSpec, OutputContract
 from edgekit_runtime.errors import ContractError
 
-__all__ = [
-    "Box",
-    "Candidates",
-    "Nonsense",
-    "boxes",
-    "candidates",
-    "class_count",
-    "nonsense",
-    "overlaps",
-    "rows_of",
-    "suppress",
-]
-
 _BLOCK = 128
 Outputs = Mapping[str, NDArray[Any]]
 _LAYOUTS = "Scores are [N, classes], laid out as the boxes are, or [N] beside an output of classes"

@@ -52,8 +52,6 @@ from edgekit_runtime.contract.picture import (
 from edgekit_runtime.contract.spec import ImageSpec
 from edgekit_runtime.errors import InputError
 
-__all__ = ["Frame", "FrameFormat", "Matrix", "render_frame", "to_rgb"]
-
 FrameFormat = Literal["bgr", "rgb", "bgra", "rgba", "gray", "nv12", "nv21", "i420", "yv12", "yuyv", "uyvy"]
 Matrix = Literal["bt601", "bt709"]
 Pixels = NDArray[np.uint8]

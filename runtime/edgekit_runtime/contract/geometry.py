@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.contract.spec import ImageSpec
 
-__all__ = ["Box4", "Geometry", "Placement", "place", "stored_box"]
-
 Box4 = tuple[float, float, float, float]
 """left, top, right, bottom."""
 

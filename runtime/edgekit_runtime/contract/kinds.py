@@ -42,8 +42,6 @@ from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract
 from edgekit_runtime.errors import InputError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["ImageKind", "TensorKind", "as_array", "kind_of", "network_size", "pictures", "refusal", "takes_rows"]
-
 Placed = tuple[NDArray[Any], "Geometry | None"]
 
 

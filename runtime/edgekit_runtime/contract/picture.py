@@ -38,24 +38,6 @@ from edgekit_runtime.errors import InputError, MissingExtraError
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = [
-    "FORMATS",
-    "MAX_BYTES",
-    "MAX_CONVERTED_PIXELS",
-    "MAX_JPEG_PIXELS",
-    "MAX_PIXELS",
-    "MAX_SIDE",
-    "PADDING",
-    "EncodedImage",
-    "check_bytes",
-    "loaded",
-    "open_encoded",
-    "pillow",
-    "refuse_large",
-    "render",
-    "upright_size",
-]
-
 FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "PPM", "WEBP", "TIFF")
 """Pillow's names of what is decoded, those first whose readers it has at hand; PPM stands for PGM and PBM too."""
 MAX_PIXELS = 2**25

@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 from edgekit_runtime.contract.spec import ImageSpec
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
-__all__ = ["Step", "pixel_step", "quantize"]
-
 Step = Callable[[NDArray[Any]], NDArray[Any]]
 
 _BLOCK = 16_384

@@ -21,25 +21,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-__all__ = [
-    "Activation",
-    "Background",
-    "BoxFormat",
-    "Candidates",
-    "CarriedState",
-    "Color",
-    "Contract",
-    "DetectionSpec",
-    "EmbeddingSpec",
-    "ImageSpec",
-    "InputContract",
-    "Interpolation",
-    "OutputContract",
-    "Resize",
-    "Row",
-    "Task",
-]
-
 BoxFormat = Literal["xyxy", "yxyx", "xywh", "cxcywh"]
 Row = Literal["box", "box scores", "box objectness scores", "box score class"]
 Candidates = Literal["first", "last"]

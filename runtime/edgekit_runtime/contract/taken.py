@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.contract.spec import OutputContract
 
-__all__ = ["converts", "taken"]
-
 
 def taken(output: OutputContract, value: Any, name: str = "", axes: tuple[int, ...] = ()) -> NDArray[Any]:
     """One item's output as the contract has it, read-only.

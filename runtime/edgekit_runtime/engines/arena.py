@@ -22,8 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arena", "Layout", "frame", "layout_of", "read_frame"]
-
 _ALIGNMENT = 64
 _HEAD = struct.Struct("<Ic")
 _CHUNK = 1 << 16

@@ -24,8 +24,6 @@ from pathlib import Path
 from edgekit_runtime.sealed import read_sealed, write_sealed
 from edgekit_runtime.whole_file import in_turn
 
-__all__ = ["MOST", "key_of", "load_cached", "load_or_build", "store"]
-
 FORMAT = 2
 MOST = 32
 _MOST_BYTES = 1 << 34

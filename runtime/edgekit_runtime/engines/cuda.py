@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.errors import EngineError
 
-__all__ = ["Buffer", "CudaLane", "Gpu", "absent", "gpu", "identity"]
-
 _DRIVER = "libcuda.so.1"
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _SIGNATURES: dict[str, tuple[Any, ...]] = {

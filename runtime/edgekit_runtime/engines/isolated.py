@@ -39,8 +39,6 @@ from edgekit_runtime.errors import EdgekitError, EngineError, EngineHung
 from edgekit_runtime.tensors import Quantization, TensorSpec
 from edgekit_runtime.watchdog import limit_s as longest
 
-__all__ = ["IsolatedEngine", "IsolatedHost"]
-
 LOAD_LIMIT_S = 120.0
 MOST_DEATHS = 5
 """Deaths in a row, without an answer between them."""

@@ -18,8 +18,6 @@ from edgekit_runtime.engines.arena import Arena, Layout, frame, layout_of, read_
 from edgekit_runtime.engines.registry import Engine, EngineSetup, load_with
 from edgekit_runtime.errors import EdgekitError, EngineError
 
-__all__ = ["main"]
-
 
 class _ServedEngine:
     """An engine with what its tensors looked like in the last run."""

@@ -23,8 +23,6 @@ from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, Ke
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["OnnxEngine", "load_onnxruntime", "load_onnxruntime_cuda", "session_options"]
-
 _DTYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",

@@ -31,8 +31,6 @@ from edgekit_runtime.errors import EngineError
 from edgekit_runtime.modelfile.flatbuffer import VectorSpan, read
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
-__all__ = ["OpenVinoEngine", "load_openvino"]
-
 # Of a .tflite file the slots that lead to the scales of its inputs and outputs.
 _SCHEMA = {
     "Model": "Version OperatorCodes Subgraphs:[SubGraph]",

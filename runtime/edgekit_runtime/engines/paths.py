@@ -21,8 +21,6 @@ from edgekit_runtime.engines.isolated import IsolatedHost
 from edgekit_runtime.engines.registry import ENGINES, EngineSetup, on_gpu, version_of_engine
 from edgekit_runtime.errors import EdgekitError, EngineError, install_command
 
-__all__ = ["GpuPath", "gpu_paths", "try_engine"]
-
 # ONNX: y = Relu(x), both FLOAT [N, 4].
 _RELU = base64.b64decode(
     "CAg6PQoMCgF4EgF5IgRSZWx1EgFnWhQKAXgSDwoNCAESCQoDEgFOCgIIBGIUCgF5Eg8KDQgBEgkKAxIBTgoCCARCBAoAEBE="

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.engines.registry import Engine
 
-__all__ = ["RecordingEngine"]
-
 
 class RecordingEngine(Engine):
     """Stands in front of another engine.

@@ -27,28 +27,6 @@ if TYPE_CHECKING:
 
     from edgekit_runtime.tensors import TensorSpec
 
-__all__ = [
-    "ANY_GPU",
-    "ENGINES",
-    "Engine",
-    "EngineInfo",
-    "EngineKind",
-    "EngineSetup",
-    "Kernels",
-    "available",
-    "check_inputs",
-    "delegate_for",
-    "expected_info",
-    "import_engine",
-    "load_engine",
-    "load_with",
-    "on_gpu",
-    "one_line",
-    "pick",
-    "version_of",
-    "version_of_engine",
-]
-
 Kernels = Literal["default", "plain", "reference", "fast"]
 """default: what the engine prefers, XNNPACK for TFLite. plain: TFLite's own optimized kernels, without XNNPACK.
 reference: TFLite's reference kernels, slow and with the same bits on every processor. fast: 16-bit sums of products on

@@ -40,8 +40,6 @@ from edgekit_runtime.errors import EngineError
 from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["SHAPES", "TensorRtEngine", "build", "load_tensorrt", "load_tensorrt_rtx"]
-
 SHAPES = ((1, 1, 1), (2, 8, 32))
 """Smallest, best and largest batch of each set of shapes."""
 _DTYPES = {

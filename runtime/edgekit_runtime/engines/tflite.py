@@ -25,8 +25,6 @@ from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, ve
 from edgekit_runtime.errors import EngineError
 from edgekit_runtime.tensors import Quantization, TensorSpec
 
-__all__ = ["TFLiteEngine", "load_delegate", "load_litert", "load_tflite_runtime", "split"]
-
 _IDENTIFIER = b"TFL3"
 _RESOLVERS = {"default": "AUTO", "plain": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "reference": "BUILTIN_REF"}
 _SYMBOLS = ("tflite_plugin_create_delegate", "tflite_plugin_destroy_delegate")

@@ -32,8 +32,6 @@ from edgekit_runtime.engines.registry import (
 from edgekit_runtime.errors import EngineError, MissingExtraError
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = ["BATCHES", "TorchEngine", "load_torch_cuda"]
-
 BATCHES = (1, 2, 4, 8, 16)
 _WARM_UP = 3
 """Runs before a capture: libraries choose their algorithms and allocate in them."""

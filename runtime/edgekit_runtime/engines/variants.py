@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.engines.registry import Engine
 
-__all__ = ["BatchEngine", "Tensors", "least_time"]
-
 Tensors = list[NDArray[Any]]
 
 

@@ -30,35 +30,6 @@ from pathlib import Path
 from edgekit_runtime.errors import InstallError, StorageError
 from edgekit_runtime.whole_file import NOFOLLOW, Draft, draft_in, replace_in
 
-__all__ = [
-    "clear_link",
-    "create_draft",
-    "create_empty",
-    "drop_folder",
-    "drop_twin",
-    "foreign_file_error",
-    "free_bytes",
-    "make_folder",
-    "make_folders",
-    "make_link",
-    "move",
-    "move_aside",
-    "move_between",
-    "names_in",
-    "open_folder",
-    "open_regular",
-    "point",
-    "put_link",
-    "read_link",
-    "read_text",
-    "reading",
-    "remove",
-    "storage_errors",
-    "sync_folder",
-    "unreadable",
-    "write_file",
-]
-
 _KEPT = {
     "journal.json": "the active bundle stays active; where a rollback leads is forgotten",
     "slot.json": "say again what you said before: edgekit install --trust and --profile",

@@ -36,18 +36,6 @@ from edgekit_runtime.errors import BundleError, DownloadError, EdgekitError, Ins
 from edgekit_runtime.install.disk import open_regular, read_text, remove, storage_errors, sync_folder, write_file
 from edgekit_runtime.install.http import DownloadLimits, FinalError, WrongPartError, display_url, get
 
-__all__ = [
-    "BundleSource",
-    "FetchOptions",
-    "FetchedFile",
-    "Judge",
-    "Stream",
-    "drop_part",
-    "fetch",
-    "head_of",
-    "source_of",
-]
-
 _COPY = 1 << 20
 _FLUSH_S = 10.0
 _WAITS_S = (0.5, 2.0, 5.0)

@@ -35,8 +35,6 @@ from edgekit_runtime.remote.endpoint import Endpoint
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
-__all__ = ["DownloadLimits", "HttpStream", "Proxy", "basic", "display_url", "get", "proxy_for"]
-
 _MOST_HEAD = 16 << 10
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})([^\r\n]{0,80})")
 _CHUNK = 256 << 10

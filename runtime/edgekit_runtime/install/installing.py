@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle.reader import Bundle
     from edgekit_runtime.bundle.secrets import SecretArgument
 
-__all__ = ["InstallOptions", "InstallResult", "install", "updated_slot"]
-
 
 @dataclass(frozen=True)
 class InstallOptions:

@@ -51,31 +51,6 @@ from edgekit_runtime.install.disk import move_aside
 if TYPE_CHECKING:
     from edgekit_runtime.trust.store import TrustStore
 
-__all__ = [
-    "FORMAT",
-    "MOST_TRIES",
-    "AcceptedSequence",
-    "Attempt",
-    "AttemptAbandoned",
-    "AttemptAccepted",
-    "AttemptBegun",
-    "AttemptFailed",
-    "AttemptInterrupted",
-    "AttemptRestarted",
-    "Event",
-    "Failure",
-    "GenerationActivated",
-    "Journal",
-    "State",
-    "StepPassed",
-    "Tidy",
-    "Transition",
-    "TrialBy",
-    "Work",
-    "parse_journal",
-    "react",
-]
-
 FORMAT = 1
 MAX_BURNED = 64
 """Kept beside the last one: one for each group of keys that ever signed for this root, the last ones first."""

@@ -63,8 +63,6 @@ from edgekit_runtime.install.journal import AcceptedSequence, Journal, parse_jou
 from edgekit_runtime.install.lock import Lease, hold
 from edgekit_runtime.strict_modes import first_unsafe
 
-__all__ = ["MOST_BYTES", "Events", "Generation", "Root", "Slot", "is_root", "parse_record", "timestamp"]
-
 MOST_BYTES = 256 << 10
 _MOST_VALUE = 500
 _OWN = frozenset(

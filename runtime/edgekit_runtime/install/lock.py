@@ -24,8 +24,6 @@ from edgekit_runtime.errors import InstallError
 from edgekit_runtime.install.disk import open_regular, storage_errors
 from edgekit_runtime.whole_file import take
 
-__all__ = ["Lease", "alone", "hold", "in_use"]
-
 _LOOK_S = 0.1
 
 

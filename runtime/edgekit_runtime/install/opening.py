@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
     _How = tuple[Trust, SecretArgument, Callable[[Bundle], OpenedBundle]]
 
-__all__ = ["open_root"]
-
 _WAIT_S = 10.0
 _ITS_OWN = (BundleError, EngineError, SelfTestError, MemoryExceeded, MissingExtraError, InstallError)
 """What says that a generation is not to be used here; anything else is the application's affair."""

@@ -27,8 +27,6 @@ from edgekit_runtime.jobs import Run, ask, bundle_job
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.reader import Bundle
 
-__all__ = ["Proof", "TrialOptions", "prove"]
-
 What = Literal["selftest", "trial"]
 
 

@@ -23,8 +23,6 @@ from edgekit_runtime.jobs import Say, bundle_of, serve
 if TYPE_CHECKING:
     from edgekit_runtime.model import Model
 
-__all__ = ["run_trial"]
-
 _TELL_EVERY_S = 1.0
 
 

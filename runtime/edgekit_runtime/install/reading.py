@@ -40,8 +40,6 @@ from edgekit_runtime.trust.store import TrustStore
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.secrets import SecretArgument
 
-__all__ = ["TrustFiles", "in_words", "keep", "load_slot_trust", "read_locked", "store_of", "trust_files"]
-
 _COPY = re.compile(r"trust/[0-9a-f]{16}-[^/\0]{1,100}")
 
 

@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.install.journal import AcceptedSequence
     from edgekit_runtime.trust.store import TrustTime
 
-__all__ = [
-    "BoardIdentity",
-    "BundleHead",
-    "InstallRules",
-    "admit",
-    "check_board",
-    "check_dates",
-    "check_sequence",
-    "name_of",
-]
-
 _SAME = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "armv8l": "armv7l", "armv6l": "armv7l"}
 
 

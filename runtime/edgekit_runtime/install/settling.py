@@ -73,21 +73,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle.reader import Bundle
     from edgekit_runtime.install.journal import Attempt
 
-__all__ = [
-    "CollectionResult",
-    "adopt",
-    "apply",
-    "collect",
-    "collect_and_report",
-    "generation_of",
-    "is_whole",
-    "make_room",
-    "settle",
-    "stage",
-    "still_here",
-    "sweep",
-]
-
 _SPARE_BYTES = 1 << 20
 """Left free beside a bundle: for the journal, the record, a folder or two."""
 _DRAFT = re.compile(r"[1-9][0-9]{0,8}\.new")

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-__all__ = ["Status", "activate", "rollback", "status", "way_back", "with_way_out"]
-
 _TRUST = (
     "If it should still be trusted here, say so: edgekit keys update ROOT.json, or install it again with edgekit "
     "install --trust; else install a bundle that is signed as this board asks"

@@ -43,21 +43,6 @@ from edgekit_runtime.install.lock import Lease, hold, in_use
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import Manifest
 
-__all__ = [
-    "LATE_SHARE",
-    "TrialCounts",
-    "TrialStart",
-    "TrialTerms",
-    "TrialVerdict",
-    "begin",
-    "failed_starts",
-    "judge",
-    "memory_promised",
-    "read_counts",
-    "terms_of",
-    "write_counts",
-]
-
 LATE_SHARE = 0.01
 """Of a p99: as many answers may be later."""
 FAILED_SHARE = 0.01

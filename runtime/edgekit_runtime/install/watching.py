@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.trust.policy import TrustDecision
     from edgekit_runtime.watchdog import Health
 
-__all__ = ["TrialWatch", "WatchedGeneration", "give_up"]
-
 _LOOK_S = 1.0
 _WAIT_S = 10.0
 _ENGINES_OWN = ("engine", "engine-hung", "memory")

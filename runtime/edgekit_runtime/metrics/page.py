@@ -34,17 +34,6 @@ from edgekit_runtime.threads import begin
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
 
-__all__ = [
-    "CONTENT_TYPE",
-    "CacheFigures",
-    "MetricsServer",
-    "ModelMetrics",
-    "family_text",
-    "histogram_text",
-    "metrics_text",
-    "serve_metrics",
-]
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _OCTAVES = range(-7, 15)

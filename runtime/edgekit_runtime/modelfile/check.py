@@ -16,17 +16,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import ArtifactEntry
     from edgekit_runtime.bundle.reader import Bundle
 
-__all__ = [
-    "DELEGATED",
-    "MAX_TENSOR_BYTES",
-    "ModelFacts",
-    "bytes_of",
-    "check_artifact",
-    "check_model",
-    "delegated_operators",
-    "refusal",
-]
-
 MAX_TENSOR_BYTES = 512 << 20
 """The most that a file may declare for one computed tensor. Constants stand in the file and are as large as they are.
 """

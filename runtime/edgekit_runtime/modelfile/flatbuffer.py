@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 
 from edgekit_runtime.modelfile.check import refusal
 
-__all__ = ["MAX_VISITS", "Table", "VectorSpan", "read"]
-
 MAX_VISITS = 200_000
 """Tables, vectors and strings that one file may have; MobileNetV2 has 1,500."""
 

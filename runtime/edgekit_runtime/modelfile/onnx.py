@@ -25,8 +25,6 @@ from typing import NamedTuple
 from edgekit_runtime.modelfile.check import ModelFacts, bytes_of, refusal
 from edgekit_runtime.modelfile.protobuf import BYTES, EIGHT, FOUR, VARINT, Field, count_varints, fields, signed, varints
 
-__all__ = ["DOMAINS", "check"]
-
 DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"})
 """com.microsoft: what ONNX Runtime's quantizer and optimizer write (QLinearAdd, DynamicQuantizeMatMul, FusedConv)."""
 MAX_OPSET, MAX_IR = 1000, 100

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from edgekit_runtime.modelfile.check import refusal
 
-__all__ = ["BYTES", "EIGHT", "FOUR", "VARINT", "Field", "count_varints", "fields", "signed", "varints"]
-
 VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5
 Field = tuple[int, int, int, int]
 

@@ -32,8 +32,6 @@ from edgekit_runtime.modelfile.tflite_rules import (
     slots,
 )
 
-__all__ = ["KNOWN_CUSTOM", "check"]
-
 KNOWN_CUSTOM = frozenset({"AudioSpectrogram", "Mfcc", "NumericVerify", "TFLite_Detection_PostProcess"})
 """Custom operators that every runtime registers; benchmarks/registered.py asked them."""
 _NEVER = frozenset({"DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES", "-"})

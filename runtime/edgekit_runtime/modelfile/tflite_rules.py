@@ -23,19 +23,6 @@ from edgekit_runtime.modelfile import tflite_schema as schema
 from edgekit_runtime.modelfile.check import bytes_of, refusal
 from edgekit_runtime.modelfile.flatbuffer import Table, VectorSpan
 
-__all__ = [
-    "BITS",
-    "CheckedTensor",
-    "OperatorNode",
-    "check_node",
-    "check_quantization",
-    "check_sparsity",
-    "check_strings",
-    "integers",
-    "slot",
-    "slots",
-]
-
 BITS = {
     "FLOAT32": 32,
     "FLOAT16": 16,

@@ -47,8 +47,6 @@ from edgekit_runtime.strict_json import load_json
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["HostAnswer", "HostClient", "HostMetadata", "ModelIdentity", "TensorInfo", "server_timing"]
-
 _NOT_BINARY = (400, 415, 422, 500)
 """What servers without the binary extension were seen to say to it, beside hanging up."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")

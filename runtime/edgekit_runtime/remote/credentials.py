@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from edgekit_runtime.options import Host
 
-__all__ = ["tls_context", "token_reader"]
-
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 

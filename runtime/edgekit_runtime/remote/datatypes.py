@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.errors import WireError, shorten
 
-__all__ = ["DATATYPES", "MAX_DIMS", "datatype_of", "dtype_of", "from_bytes", "from_json", "to_bytes", "to_json"]
-
 DATATYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype("u1"),

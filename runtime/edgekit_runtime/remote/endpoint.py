@@ -24,8 +24,6 @@ from edgekit_runtime.threads import begin
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["Endpoint"]
-
 Address = tuple[int, Any]  # family, what socket.connect takes
 
 

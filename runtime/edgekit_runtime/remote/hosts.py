@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.remote.model import RemoteModel
     from edgekit_runtime.selftest.replaying import ReplayExample
 
-__all__ = ["CONNECTIONS", "Hosts"]
-
 T = TypeVar("T")
 Items = Mapping[str, NDArray[Any]]
 CONNECTIONS = 64

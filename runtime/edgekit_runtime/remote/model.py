@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import Manifest
     from edgekit_runtime.contract.spec import InputContract, OutputContract
 
-__all__ = ["RemoteModel"]
-
 Items = Mapping[str, NDArray[Any]]
 _VALUE_BYTES = 32
 _BESIDE_BYTES = 64 << 10

@@ -30,21 +30,6 @@ from edgekit_runtime.errors import WireError
 from edgekit_runtime.remote.datatypes import MAX_DIMS, datatype_of, dtype_of, from_bytes, from_json, to_bytes, to_json
 from edgekit_runtime.strict_json import JsonSizeError, load_json
 
-__all__ = [
-    "BINARY_EXTENSION",
-    "HEADER_LENGTH",
-    "MAX_JSON",
-    "InferRequest",
-    "InferResponse",
-    "Wire",
-    "decode_request",
-    "decode_response",
-    "encode_request",
-    "encode_response",
-    "parse_json",
-    "peek_request",
-]
-
 HEADER_LENGTH = "Inference-Header-Content-Length"
 BINARY_EXTENSION = "binary_tensor_data"
 MAX_JSON = 32 * 2**20

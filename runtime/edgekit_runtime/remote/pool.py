@@ -25,8 +25,6 @@ from edgekit_runtime.deadline import Deadline, TimedSocket, TooManyBytesError
 from edgekit_runtime.errors import HostError
 from edgekit_runtime.remote.endpoint import Endpoint
 
-__all__ = ["HttpCall", "Pool", "Reply"]
-
 MAX_BODY = 256 * 2**20
 _MOST_FRAMING = 2**20
 """Bytes of an answer beside its body: headers, sizes of chunks, trailers."""

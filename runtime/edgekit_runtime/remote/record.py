@@ -37,8 +37,6 @@ from typing import Literal
 from edgekit_runtime.breaker import Breaker
 from edgekit_runtime.budget import OUTDATED, HostOutlook
 
-__all__ = ["PROBE_S", "PROVE_EVERY", "STALE_S", "HostRecord", "SentRequest", "Step"]
-
 Step = Literal["ping", "example"]
 
 WINDOW = 30

@@ -20,8 +20,6 @@ from edgekit_runtime.jobs import Say, bundle_of, serve
 from edgekit_runtime.modelfile.check import check_artifact
 from edgekit_runtime.selftest.replaying import replay
 
-__all__ = ["work"]
-
 
 class _ProgressEngine(RecordingEngine):
     """Says after every run that there was one: a slow engine is not a hung one."""

@@ -32,8 +32,6 @@ from edgekit_runtime.jobs import Run, ask, bundle_job
 from edgekit_runtime.sealed import read_sealed, write_sealed
 from edgekit_runtime.selftest.replaying import SelfTest
 
-__all__ = ["CHILD_TIMEOUT_S", "first_open", "keep", "last_verdict", "passed_before", "remember", "verdict_file"]
-
 _MOST_BYTES = 1 << 20
 CHILD_TIMEOUT_S = 120.0
 """How long loading, or one run, may take in the child."""

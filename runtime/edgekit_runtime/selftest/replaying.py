@@ -26,18 +26,6 @@ from edgekit_runtime.errors import SelfTestError
 from edgekit_runtime.stepping import Stepper
 from edgekit_runtime.tensors import TensorSpec
 
-__all__ = [
-    "OutputComparison",
-    "ReplayExample",
-    "SelfTest",
-    "check_same_bits",
-    "clearest_example",
-    "compare_goldens",
-    "differs",
-    "replay",
-    "replay_batch",
-]
-
 _FLOAT_STEP = 1e-4
 ELSEWHERE_COSINE = 0.95
 """Of the answers of two precisions of one model, on two machines."""

@@ -36,18 +36,6 @@ from edgekit_runtime.request import checked_budget
 from edgekit_runtime.tensors import TensorSpec
 from edgekit_runtime.threads import ForkGuard, fork_safe_future
 
-__all__ = [
-    "MOST_SESSIONS",
-    "Session",
-    "SessionParts",
-    "Sessions",
-    "Tensors",
-    "TimedRun",
-    "Turns",
-    "closed_error",
-    "needs_session",
-]
-
 MOST_SESSIONS = 16
 """Sessions that may be open at once where each has an engine of its own, unless the model says otherwise."""
 Tensors = list[NDArray[Any]]

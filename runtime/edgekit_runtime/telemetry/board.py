@@ -17,8 +17,6 @@ from pathlib import Path
 
 from edgekit_runtime.telemetry.window import System
 
-__all__ = ["Board", "clock_is_set", "hardware"]
-
 _NOT_BEFORE_S = 1_735_689_600  # 2025-01-01: no board that runs this can be older
 _THROTTLED = "/sys/devices/platform/soc/soc:firmware/get_throttled"
 

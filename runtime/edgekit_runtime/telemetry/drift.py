@@ -17,8 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["BINS", "LEAST", "REFERENCE", "Drift", "count_score", "psi"]
-
 BINS = 10
 LEAST = 300
 REFERENCE = 1000

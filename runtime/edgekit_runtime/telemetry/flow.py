@@ -23,8 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["Flow"]
-
 
 class Flow:
     """silent: nothing was confirmed for a while; probes go out."""

@@ -30,8 +30,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SCALE", "STAGES", "STAGE_OF", "Histogram", "Recorded", "Table", "record_table", "tables"]
-
 SCALE = 5
 _SMALLEST = 1e-6
 _LARGEST = 2.0**64  # what from_wire takes

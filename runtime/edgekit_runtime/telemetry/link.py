@@ -52,8 +52,6 @@ ADVICE = {
 }
 """Word of a trouble -> what to do."""
 
-__all__ = ["ADVICE", "Broker", "Handlers", "Link", "Will", "new_client"]
-
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 10.0
 FIRST_ANSWER_TIMEOUT_S = 3.0

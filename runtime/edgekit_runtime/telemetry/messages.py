@@ -28,17 +28,6 @@ from edgekit_runtime.telemetry.window import (
     read_seal,
 )
 
-__all__ = [
-    "EVENT_KINDS",
-    "MOST_EVENT_TEXT",
-    "Ack",
-    "BoardEvent",
-    "encode_event",
-    "encode_state",
-    "parse_ack",
-    "parse_event",
-]
-
 EVENT_VERSION = 1
 EVENT_KINDS = ("install", "rollback", "trial", "throttling", "spool")
 MOST_EVENT_TEXT = 160

@@ -32,8 +32,6 @@ from edgekit_runtime.telemetry.drift import BINS, count_score
 from edgekit_runtime.telemetry.histogram import Histogram, Recorded, record_table, tables
 from edgekit_runtime.telemetry.slow import SlowWatch
 
-__all__ = ["FOLD_EVERY", "MOST_WAITING", "CountedWindow", "Counts", "LatencyStats", "Meter", "MeterStats"]
-
 FOLD_EVERY = 512
 MOST_WAITING = 8 * FOLD_EVERY
 _KEPT = 4

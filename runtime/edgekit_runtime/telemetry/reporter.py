@@ -43,13 +43,6 @@ from edgekit_runtime.telemetry.spool import Spool, is_event
 from edgekit_runtime.telemetry.window import MOST_LABEL, About, Report, Seal, device_id, encode, is_text, sealed_payload
 from edgekit_runtime.threads import begin
 
-__all__ = [
-    "ROOT",
-    "Reporter",
-    "TelemetryOptions",
-    "TelemetryStats",
-]
-
 ROOT = "ek/v1"
 _LOG = logging.getLogger("edgekit_runtime.telemetry")
 _TO_LOG = ("forbidden", "password", "unconfirmed", "taken-over", "too-large")  # what the board's owner has to mend

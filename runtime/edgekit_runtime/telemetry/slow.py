@@ -25,8 +25,6 @@ from typing import Protocol
 
 from edgekit_runtime.telemetry.histogram import STAGES, Histogram
 
-__all__ = ["SLOW_TIMES", "Slow", "SlowWatch", "is_over", "judge", "p99s", "sentence"]
-
 SLOW_TIMES = 2.0
 """How many budgets a p99 may take before it is worth a line."""
 

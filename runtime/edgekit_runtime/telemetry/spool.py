@@ -37,8 +37,6 @@ from edgekit_runtime.sqlite_file import first_unsafe_of, owner, set_aside
 if TYPE_CHECKING:
     import sqlite3
 
-__all__ = ["Spool", "is_event", "refuse_foreign"]
-
 MOST_BYTES = 16 * 2**20
 MOST_BYTES_IN_MEMORY = 1 * 2**20
 _PAGE = 4096

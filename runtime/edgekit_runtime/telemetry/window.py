@@ -28,28 +28,6 @@ from edgekit_runtime.errors import WindowError
 from edgekit_runtime.strict_json import load_json
 from edgekit_runtime.telemetry.histogram import Histogram
 
-__all__ = [
-    "DEVICE_ID",
-    "MOST_BYTES",
-    "MOST_RECEIVED_BYTES",
-    "NO_TEXT",
-    "VERSION",
-    "About",
-    "Report",
-    "Seal",
-    "System",
-    "Window",
-    "device_id",
-    "encode",
-    "is_text",
-    "origin",
-    "parse_window",
-    "read_integer",
-    "read_object",
-    "read_seal",
-    "sealed_payload",
-]
-
 VERSION = 2
 _READ = (1, 2)
 DEVICE_ID = re.compile(r"[a-z0-9][a-z0-9-]{2,62}\Z")

@@ -25,18 +25,6 @@ from edgekit_runtime.trust.root import is_document, parse_root, read_root
 from edgekit_runtime.trust.signature import keyid_of, parse_public_key, raw_key
 from edgekit_runtime.trust.store import Role, TrustedKey, TrustStore
 
-__all__ = [
-    "config_dir",
-    "find_trust",
-    "load_in_force",
-    "load_trust",
-    "no_trust",
-    "read_trusted",
-    "refuse_unsafe",
-    "store_in",
-    "trust_paths",
-]
-
 SYSTEM_ROOT = Path("/etc/edgekit/trust/root.json")
 
 Trust = str | os.PathLike[str] | TrustStore | Sequence[str | os.PathLike[str]]

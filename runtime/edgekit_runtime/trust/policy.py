@@ -20,8 +20,6 @@ from edgekit_runtime.trust.finding import no_trust
 from edgekit_runtime.trust.signature import Signature
 from edgekit_runtime.trust.store import TrustStore, TrustTime
 
-__all__ = ["BY_THE_ROOT", "UNCHECKED", "TrustDecision", "TrustPolicy"]
-
 BY_THE_ROOT = "trusted by the install root (slot.json), not by this machine"
 """A person who can write to the root can write that, too: a report says which keys it was checked against."""
 

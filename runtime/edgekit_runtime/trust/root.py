@@ -35,17 +35,6 @@ from edgekit_runtime.trust.signature import Signature, keyid_of, parse_entries, 
 from edgekit_runtime.trust.store import RevokedKey, Role, TrustedKey, TrustStore, parse_time
 from edgekit_runtime.whole_file import read_regular
 
-__all__ = [
-    "MAX_ROOT_BYTES",
-    "ROOT_PAYLOAD_TYPE",
-    "follow",
-    "is_document",
-    "load_root",
-    "parse_root",
-    "read_root",
-    "signed_part",
-]
-
 ROOT_PAYLOAD_TYPE = "application/vnd.edgekit.root.v1+json"
 MAX_ROOT_BYTES = 256 << 10
 MAX_KEYS = 256

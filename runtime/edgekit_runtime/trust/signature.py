@@ -29,22 +29,6 @@ from edgekit_runtime.whole_file import read_regular
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-__all__ = [
-    "MAX_SIGNATURES",
-    "PAYLOAD_TYPE",
-    "Signature",
-    "keyid",
-    "keyid_of",
-    "load_public_key",
-    "pae",
-    "parse_entries",
-    "parse_public_key",
-    "parse_signatures",
-    "raw_key",
-    "verify",
-    "weakness",
-]
-
 PAYLOAD_TYPE = "application/vnd.edgekit.manifest.v1+json"
 MAX_SIGNATURES = 64
 MAX_KEY_FILE_BYTES = 64 << 10

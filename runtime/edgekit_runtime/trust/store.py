@@ -31,21 +31,6 @@ from dataclasses import dataclass, field
 from edgekit_runtime.errors import SignatureError, TrustError
 from edgekit_runtime.trust.signature import PAYLOAD_TYPE, Signature, verify
 
-__all__ = [
-    "EARLIEST_S",
-    "RevokedKey",
-    "Role",
-    "TrustStore",
-    "TrustTime",
-    "TrustedKey",
-    "judge",
-    "moment_of",
-    "parse_time",
-    "seconds_of",
-    "seen_after",
-    "tell_time",
-]
-
 EARLIEST_S = calendar.timegm((2026, 11, 1, 0, 0, 0))
 """No board ran this code before."""
 _LATEST_S = calendar.timegm((2070, 1, 1, 0, 0, 0))

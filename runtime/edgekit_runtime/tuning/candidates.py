@@ -39,20 +39,6 @@ from edgekit_runtime.modelfile.check import delegated_operators
 from edgekit_runtime.strict_modes import read_own
 from edgekit_runtime.whole_file import write_cache
 
-__all__ = [
-    "CandidateTrial",
-    "Pin",
-    "TuningCandidate",
-    "TuningOptions",
-    "TuningVerdict",
-    "candidates",
-    "choose_verdict",
-    "key_of",
-    "read",
-    "store",
-    "untried_candidates",
-]
-
 Pin = Literal["primary"]
 MOST = 24
 """Candidates that are looked at, at most."""

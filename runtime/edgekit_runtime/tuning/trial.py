@@ -51,8 +51,6 @@ from edgekit_runtime.modelfile.check import check_artifact
 from edgekit_runtime.selftest.replaying import check_same_bits, replay
 from edgekit_runtime.tuning.candidates import TuningCandidate
 
-__all__ = ["Duel", "Enter", "Leave", "Race", "Step", "Trial"]
-
 ROUNDS = 7
 LEAST_GAIN = 0.05
 """A challenger must be faster by this share."""

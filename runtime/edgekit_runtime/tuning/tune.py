@@ -65,8 +65,6 @@ from edgekit_runtime.tuning.candidates import (
 )
 from edgekit_runtime.whole_file import in_turn
 
-__all__ = ["BOUND_S", "Tuner", "offered_candidates", "tune"]
-
 BOUND_S = 5.0
 """How long measuring may take unless EDGEKIT_TUNE says otherwise."""
 GRACE_S = 60.0

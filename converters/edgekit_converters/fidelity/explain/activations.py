@@ -11,18 +11,6 @@ from edgekit_converters.fidelity.explain.case import DAMAGE_DB, HALF_DB, Case, C
 from edgekit_converters.fidelity.layers import LayerError
 from edgekit_converters.graph.graph import UNLIKE, Layer
 
-__all__ = [
-    "cancellation",
-    "clipped_range",
-    "concat_of_unlike_ranges",
-    "gate",
-    "large_integers",
-    "outlier",
-    "outside_calibration",
-    "softmax_head",
-    "steep_function",
-]
-
 _STEEP = ("DIV", "EXP", "POW", "RECIPROCAL", "RSQRT", "SQRT", "LOG", "SQUARE", "MUL")
 _STRETCH = 3.0
 _NEAR_DB = 6.0

@@ -9,8 +9,6 @@ from functools import cached_property
 from edgekit_converters.fidelity.layers import LayerError
 from edgekit_converters.graph.graph import Graph, Layer
 
-__all__ = ["ACCUMULATED_DB", "DAMAGE_DB", "FALL_DB", "HALF_DB", "Case", "Cause", "Figure", "IsolatedLayer"]
-
 DAMAGE_DB = 30.0
 """A tensor with a better signal to noise ratio is not damaged: a full range of 8 bits gives 40 to 50 dB."""
 

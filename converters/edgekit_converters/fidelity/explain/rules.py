@@ -41,17 +41,6 @@ from edgekit_converters.graph.graph import Graph
 from edgekit_converters.progress import Progress, silent
 from edgekit_converters.workload.counting import quantized_fraction
 
-__all__ = [
-    "RULES",
-    "accumulated_noise",
-    "examine",
-    "explain",
-    "fast_path",
-    "input_scaling",
-    "nothing_quantized",
-    "splits_graph",
-]
-
 _DELEGATE = "DELEGATE"
 
 

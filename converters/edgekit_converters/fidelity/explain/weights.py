@@ -16,8 +16,6 @@ from edgekit_converters.fidelity.explain.case import HALF_DB, Case, Cause
 from edgekit_converters.fidelity.statistics import decibels
 from edgekit_converters.graph.graph import Graph, Layer
 
-__all__ = ["amplification", "channel_spread", "rounded_weights", "weight_resolution", "with_its_kernel"]
-
 _SPREAD = 16.0
 _APART = 64.0  # a quarter of the 256 steps
 _POOR_DB = 20.0
