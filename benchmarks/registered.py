@@ -3,7 +3,7 @@
     python benchmarks/registered.py                     # asks the versions in the file, prints what changed
     python benchmarks/registered.py litert==2.4.0       # and this one
     python benchmarks/registered.py --prove             # holds the kernels' table against ONNX's own examples
-    python benchmarks/registered.py --write             # writes converters/edgekit_converters/needs/registered.toml
+    python benchmarks/registered.py --write             # writes converters/edgekit_converters/formats/registered.toml
 
 Each version is installed beside this environment, as `edgekit check` does it. A .tflite file that names one operator in
 one version, and has none in its graph, is opened: the runtime takes it, or says "Didn't find op for builtin opcode".
@@ -23,9 +23,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from edgekit.checking.replay import environment
+from edgekit.boards.replay import environment
 from edgekit_converters.formats import tflite_edit as tfl
-from edgekit_converters.needs.rules import kernel_versions, known_custom, known_versions, parts
+from edgekit_converters.formats.needs import kernel_versions, known_custom, known_versions, parts
 
 FILE = Path(__file__).parents[1] / "converters" / "edgekit_converters" / "needs" / "registered.toml"
 KERNELS = FILE.with_name("onnx_kernels.json")
@@ -172,8 +172,7 @@ def prove(versions: tuple[str, ...]) -> None:
     """
     from onnx.backend.test.case.node import collect_testcases
 
-    from edgekit_converters.needs.reading import read_needs
-    from edgekit_converters.needs.rules import Runtime, barriers
+    from edgekit_converters.formats.needs import Runtime, barriers, read_needs
 
     files = [case.model.SerializeToString() for case in collect_testcases(None) if case.model is not None]
     needs = [read_needs("onnx", file) for file in files]

@@ -25,11 +25,10 @@ from side_by_side import compare, report
 from edgekit.bench.conditions import conditions
 from edgekit.packaging.assemble import BundleContent, assemble
 from edgekit.packaging.writer import write_bundle
-from edgekit_converters.targets.artifact import Artifact, Recipe
+from edgekit_converters.recipe.artifact import Artifact, Recipe
 from edgekit_runtime.bundle.manifest import Target
-from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, TensorSpec
 from edgekit_runtime.remote.client import HostClient
-from edgekit_runtime.tensors import TensorSpec
 
 SHAPE = (224, 224, 3)
 SERVE = [

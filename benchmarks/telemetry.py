@@ -26,8 +26,8 @@ from side_by_side import compare, report
 from edgekit.bench.conditions import conditions
 from edgekit.bench.measure import golden_inputs
 from edgekit.fleet.ingest import Ingest
-from edgekit.fleet.sqlite import SqliteStore
-from edgekit.fleet.store import quantiles
+from edgekit.fleet.store.databases import SqliteStore
+from edgekit.fleet.store.store import quantiles
 from edgekit_runtime import TelemetryOptions, open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.telemetry.histogram import Histogram

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgekit_converters.progress import Progress, silent
+from edgekit_converters.recipe.progress import Progress, silent
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from edgekit.building.report import BuildReport
-    from edgekit.compressing.request import CompressReport
-    from edgekit.keys.signers import SigningOptions
+    from edgekit.building.build_report import BuildReport
+    from edgekit.compressing.compress_request import CompressReport
+    from edgekit.packaging.signers import SigningOptions
 
     Data = str | Path | ArrayLike | tuple[ArrayLike, ArrayLike] | Mapping[str, ArrayLike]
     """A folder, a file or `module:function`; or arrays: items, (items, labels), or input name -> items."""
@@ -79,13 +79,13 @@ def build(
 
     Raises EdgekitError for what no board can get past. A board without a bundle is no error: `result.complete`.
     """
-    from edgekit.building.journey import build as journey
-    from edgekit.building.request import BuildRequest
-    from edgekit.keys.signers import SigningOptions
+    from edgekit.building.build_journey import build as journey
+    from edgekit.building.build_request import BuildRequest
     from edgekit.packaging.assemble import refuse_past, terms_of
+    from edgekit.packaging.signers import SigningOptions
     from edgekit_converters.choose import MAX_DROP
-    from edgekit_converters.sources.model import LoadOptions
-    from edgekit_converters.store import default_folder
+    from edgekit_converters.recipe.store import default_folder
+    from edgekit_converters.sources.source_model import LoadOptions
     from edgekit_runtime.bundle.secrets import load_secret
 
     terms = terms_of(
@@ -174,10 +174,10 @@ def compress(
     train, evaluation: as for `build`, with labels unless the model is a detector. Raises EdgekitError; limits that are
     not kept are no error: `result.kept`.
     """
-    from edgekit.compressing.journey import compress as journey
-    from edgekit.compressing.request import CompressRequest
-    from edgekit_converters.sources.model import LoadOptions
-    from edgekit_converters.store import default_folder
+    from edgekit.compressing.compress_journey import compress as journey
+    from edgekit.compressing.compress_request import CompressRequest
+    from edgekit_converters.recipe.store import default_folder
+    from edgekit_converters.sources.source_model import LoadOptions
 
     folder = (default_folder() if cache else None) if isinstance(cache, bool) else Path(cache)
     with contextlib.ExitStack() as stack:

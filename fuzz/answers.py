@@ -13,10 +13,10 @@ from random import Random
 import numpy as np
 
 from edgekit_runtime.cache.kept import KeptForm, PackError
-from edgekit_runtime.cache.memory import Moment
+from edgekit_runtime.cache.memory_tier import Moment
 from edgekit_runtime.contract.spec import OutputContract
-from edgekit_runtime.errors import InputError
-from edgekit_runtime.sealed import SEAL_BYTES, seal
+from edgekit_runtime.system.errors import InputError
+from edgekit_runtime.system.sealed import SEAL_BYTES, seal
 from fuzz.octets import altered
 from fuzz.target import Target
 

@@ -15,8 +15,8 @@ from random import Random
 
 import numpy as np
 
-from edgekit_runtime.array_file import read_arrays
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.contract.array_file import read_arrays
+from edgekit_runtime.system.errors import InputError
 from fuzz.octets import altered, scratch
 from fuzz.target import Target
 

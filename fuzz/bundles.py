@@ -21,12 +21,11 @@ from typing import Any
 from hostile import forge
 
 from edgekit_runtime.bundle.checks import parse_manifest
-from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.bundle.header import read_header
 from edgekit_runtime.bundle.manifest import Manifest
 from edgekit_runtime.bundle.reader import Bundle, read_bundle
-from edgekit_runtime.errors import BundleError, SignatureError
-from edgekit_runtime.strict_json import canonical_bytes
+from edgekit_runtime.system.errors import BundleError, SignatureError
+from edgekit_runtime.system.strict_json import canonical_bytes, to_json
 from fuzz.octets import altered, scratch
 from fuzz.target import Target
 from fuzz.trees import changed, spelt

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
-from edgekit_runtime.errors import InstallError
 from edgekit_runtime.install.journal import AcceptedSequence, Attempt, Failure, Journal, parse_journal
+from edgekit_runtime.system.errors import InstallError
 from fuzz.octets import altered
 from fuzz.target import Target
 from fuzz.trees import changed, spelt

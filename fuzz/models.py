@@ -16,8 +16,8 @@ from random import Random
 import numpy as np
 from hostile import onnx_by_hand as by_hand
 
-from edgekit_runtime.errors import EdgekitError, EngineError, ModelFileError
 from edgekit_runtime.modelfile.check import ModelFacts, check_model
+from edgekit_runtime.system.errors import EdgekitError, EngineError, ModelFileError
 from fuzz.octets import altered
 from fuzz.target import Target
 

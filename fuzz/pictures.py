@@ -19,7 +19,7 @@ import numpy as np
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.contract.spec import ImageSpec, InputContract
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.system.errors import InputError
 from fuzz.octets import altered
 from fuzz.target import Target
 

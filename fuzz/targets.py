@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fuzz.target import Target
 
 _BUNDLE = (
-    "edgekit_runtime.bundle", "edgekit_runtime.contract.detect", "edgekit_runtime.trust", "edgekit_runtime.strict_json",
+    "edgekit_runtime.bundle", "edgekit_runtime.contract.detect", "edgekit_runtime.system.strict_json",
 )  # fmt: skip
 _TABLE: dict[str, tuple[str, tuple[str, ...]]] = {
     "bundle": ("fuzz.bundles:bundle", _BUNDLE),
@@ -21,18 +21,18 @@ _TABLE: dict[str, tuple[str, tuple[str, ...]]] = {
     "manifest": ("fuzz.bundles:manifest", _BUNDLE),
     "root": (
         "fuzz.trust:root",
-        ("edgekit_runtime.trust", "edgekit_runtime.strict_json", "edgekit_runtime.trust.signature"),
+        ("edgekit_runtime.bundle", "edgekit_runtime.system.strict_json", "edgekit_runtime.bundle.signature"),
     ),
-    "journal": ("fuzz.journal:journal", ("edgekit_runtime.install.journal", "edgekit_runtime.strict_json")),
+    "journal": ("fuzz.journal:journal", ("edgekit_runtime.install.journal", "edgekit_runtime.system.strict_json")),
     "tflite": ("fuzz.models:tflite", ("edgekit_runtime.modelfile",)),
     "onnx": ("fuzz.models:onnx", ("edgekit_runtime.modelfile",)),
     "picture": ("fuzz.pictures:picture", ("edgekit_runtime.contract",)),
     "frame": ("fuzz.pictures:frame", ("edgekit_runtime.contract",)),
     "answer": ("fuzz.answers:answer", ("edgekit_runtime.cache.kept", "edgekit_runtime.contract.taken")),
-    "array": ("fuzz.arrays:array", ("edgekit_runtime.array_file",)),
+    "array": ("fuzz.arrays:array", ("edgekit_runtime.contract.array_file",)),
     "window": ("fuzz.telemetry:window", ("edgekit_runtime.telemetry",)),
     "event": ("fuzz.telemetry:event", ("edgekit_runtime.telemetry",)),
-    "state": ("fuzz.telemetry:state", ("edgekit.fleet.store",)),
+    "state": ("fuzz.telemetry:state", ("edgekit.fleet.store.store",)),
     "request": ("fuzz.wire:request", ("edgekit_runtime.remote",)),
     "response": ("fuzz.wire:response", ("edgekit_runtime.remote",)),
     "http": ("fuzz.wire:http", ("edgekit.host.http1",)),

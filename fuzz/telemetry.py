@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
-from edgekit.fleet.store import parse_state
-from edgekit_runtime.errors import WindowError
+from edgekit.fleet.store.store import parse_state
+from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.messages import EVENT_KINDS, MOST_EVENT_TEXT, encode_event, parse_event
 from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, origin, parse_window, sealed_payload

@@ -15,9 +15,9 @@ from random import Random
 
 from hostile import forge
 
-from edgekit_runtime.errors import SignatureError
-from edgekit_runtime.trust.root import follow, parse_root
-from edgekit_runtime.trust.store import TrustStore
+from edgekit_runtime.bundle.trust_root import follow, parse_root
+from edgekit_runtime.bundle.trust_store import TrustStore
+from edgekit_runtime.system.errors import SignatureError
 from fuzz.octets import altered
 from fuzz.target import Target
 from fuzz.trees import changed, spelt

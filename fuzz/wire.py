@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.host.errors import RequestError
-from edgekit.host.http1 import HttpLimits, body_length, parse_head
-from edgekit_runtime.errors import WireError
+from edgekit.host.http1 import HttpLimits, RequestError, body_length, parse_head
 from edgekit_runtime.remote.oip import (
     InferResponse,
     Wire,
@@ -25,6 +23,7 @@ from edgekit_runtime.remote.oip import (
     encode_request,
     encode_response,
 )
+from edgekit_runtime.system.errors import WireError
 from fuzz.octets import altered
 from fuzz.target import Target
 from fuzz.trees import changed, spelt

@@ -1,7 +1,7 @@
 """docs/bundle-manifest.schema.json, made from the manifest's dataclasses. `python tests/bundle_schema.py` writes it
 anew.
 
-The types say what a field may hold; patterns and bounds are those of `edgekit_runtime.bundle.limits`. What refers to
+The types say what a field may hold; patterns and bounds are those of `edgekit_runtime.bundle.manifest`. What refers to
 another field (a blob that is listed, a size that fits) no schema can say: docs/bundle-format.md does.
 """
 
@@ -14,10 +14,10 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from edgekit_runtime.bundle import limits
+from edgekit_runtime.bundle import manifest as limits
 from edgekit_runtime.bundle.checks import DTYPE_BYTES
 from edgekit_runtime.bundle.manifest import FORMAT_VERSION, Manifest
-from edgekit_runtime.strict_json import MAX_NUMBER
+from edgekit_runtime.system.strict_json import MAX_NUMBER
 
 FILE = Path(__file__).parents[1] / "docs" / "bundle-manifest.schema.json"
 NAME = {"pattern": f"^{limits.NAME.pattern}$"}

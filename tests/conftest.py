@@ -373,8 +373,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def open_store(store_url: str):
     """Opens the fleet's store, the same one again and again."""
-    from edgekit.fleet.postgres import PostgresStore
-    from edgekit.fleet.sqlite import SqliteStore
+    from edgekit.fleet.store.databases import PostgresStore, SqliteStore
 
     stores = []
 

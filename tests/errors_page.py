@@ -14,7 +14,7 @@ FILE = Path(__file__).parents[1] / "docs" / "errors.md"
 HEAD = """<!-- Generated whole from the error classes: python tests/errors_page.py -->
 # Errors of the runtime
 
-Import them from `edgekit_runtime.errors`; an `except` of a class catches those indented below it.
+Import them from `edgekit_runtime.system.errors`; an `except` of a class catches those indented below it.
 Behind a class are the codes that its `error.code` may be. They are stable, and [codes.md](codes.md) explains each.
 
 """

@@ -8,8 +8,7 @@ from pathlib import Path
 import tiny
 
 from edgekit.packaging.assemble import BundleTerms, assemble
-from edgekit.packaging.signing import SigningKey
-from edgekit.packaging.writer import write_bundle
+from edgekit.packaging.writer import SigningKey, write_bundle
 from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.install import BoardIdentity, InstallOptions, TrialOptions
 

@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgekit.emulation.board import QemuCpu
-from edgekit.emulation.errors import EmulationError, EmulatorMissingError
-from edgekit.emulation.machine import INSTALL, EmulatedBoard, emulator
-from edgekit.emulation.replay import ask
-from edgekit.emulation.userland import Userland, cache_root, make_folder
+from edgekit.boards.emulated_board import EmulationError, EmulatorMissingError, QemuCpu
+from edgekit.boards.emulated_replay import ask
+from edgekit.boards.qemu import INSTALL, EmulatedBoard, emulator
+from edgekit.boards.userland import Userland, cache_root, make_folder
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edgekit_converters.targets.artifact import Artifact, Recipe
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_converters.recipe.artifact import Artifact, Recipe
+from edgekit_runtime.contract.spec import TensorSpec
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Do the tests notice a wrong line? Thirteen modules are changed in one place at a time; the tests of each must fail.
 
     python tests/mutation.py                                      # `make mutate`: all, hours on one processor
-    python tests/mutation.py --most 40 runtime/edgekit_runtime/journey.py
+    python tests/mutation.py --most 40 runtime/edgekit_runtime/serving/journey.py
     python tests/mutation.py --write benchmarks/results/mutation.json
 
 A module has a floor: the share of its mutants, in per cent, that its tests must kill. Exit 1 where one is below it.
@@ -50,27 +50,27 @@ class Subject:
 RUNTIME = "runtime/edgekit_runtime"
 CONVERTERS = "converters/edgekit_converters"
 SUBJECTS = {
-    f"{RUNTIME}/journey.py": Subject(
+    f"{RUNTIME}/serving/journey.py": Subject(
         70,
         "tests/runtime/test_journey.py", "tests/runtime/test_faults.py", "tests/runtime/test_model.py",
         "tests/runtime/test_model_hosts.py", "tests/runtime/test_degraded.py", "tests/runtime/test_detector.py",
         "tests/runtime/test_intake.py", "tests/runtime/session/test_model_sessions.py",
     ),
-    f"{RUNTIME}/budget.py": Subject(90, "tests/runtime/test_budget.py"),
-    f"{RUNTIME}/offload.py": Subject(70, "tests/runtime/test_offload.py"),
+    f"{RUNTIME}/policy/budget.py": Subject(90, "tests/runtime/test_budget.py"),
+    f"{RUNTIME}/serving/offload.py": Subject(70, "tests/runtime/test_offload.py"),
     f"{RUNTIME}/install/journal.py": Subject(90, "tests/runtime/install/test_states.py"),
     f"{RUNTIME}/cache/disk.py": Subject(
         50, "tests/runtime/cache/test_disk.py", "tests/runtime/cache/test_packed.py", "tests/contracts/test_caches.py"
     ),
     f"{RUNTIME}/batching/queue.py": Subject(70, "tests/runtime/batching"),
     f"{RUNTIME}/remote/client.py": Subject(70, "tests/runtime/remote/test_client.py"),
-    f"{RUNTIME}/telemetry/flow.py": Subject(85, "tests/runtime/telemetry/test_flow.py"),
-    f"{RUNTIME}/trust/root.py": Subject(80, "tests/runtime/trust/test_root.py", "tests/runtime/trust/test_store.py"),
+    f"{RUNTIME}/telemetry/messages.py": Subject(85, "tests/runtime/telemetry/test_flow.py"),
+    f"{RUNTIME}/bundle/trust_root.py": Subject(80, "tests/runtime/trust/test_root.py", "tests/runtime/trust/test_store.py"),
     f"{CONVERTERS}/fidelity/repair.py": Subject(55, "tests/converters/fidelity/test_repair.py"),
     f"{CONVERTERS}/fidelity/metrics.py": Subject(
         75, "tests/converters/fidelity/test_metrics.py", "tests/converters/fidelity/test_segmentation.py"
     ),
-    f"{CONVERTERS}/calibration/lint.py": Subject(
+    f"{CONVERTERS}/data/lint.py": Subject(
         90, "tests/converters/calibration/test_lint.py", "tests/converters/calibration/test_unreadable.py"
     ),
     "device_profiles/edgekit_profiles/estimate.py": Subject(85, "tests/profiles/test_estimate.py"),

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from parts import missing
 
-from edgekit_runtime.errors import HostError
 from edgekit_runtime.remote.client import HostClient
+from edgekit_runtime.system.errors import HostError
 
 STARTS_IN_S = 90.0
 SYSTEM_PYTHON = Path("/usr/bin/python3")

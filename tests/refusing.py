@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.system.errors import EdgekitError
 
 
 def has_code(*codes: str) -> Callable[[EdgekitError], bool]:

@@ -9,10 +9,10 @@ import avx2_only
 import numpy as np
 import tiny
 
-from edgekit_converters.targets.artifact import Artifact, Recipe
-from edgekit_runtime.board import Cpu
-from edgekit_runtime.children import environment, python_code
+from edgekit_converters.recipe.artifact import Artifact, Recipe
 from edgekit_runtime.engines.registry import load_engine
+from edgekit_runtime.system.board import Cpu
+from edgekit_runtime.system.children import environment, python_code
 
 AVX2_ONLY = Cpu("x86_64", frozenset({"avx", "avx2", "fma"}))
 WITH_VNNI = Cpu("x86_64", frozenset({"avx2", "avx512f", "avx512_vnni"}))

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgekit.packaging.assemble import BundleContent, assemble
 from edgekit.packaging.writer import write_bundle
-from edgekit_converters.targets.artifact import Artifact, Recipe
+from edgekit_converters.recipe.artifact import Artifact, Recipe
 from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.contract.spec import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.engines.registry import load_engine

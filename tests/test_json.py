@@ -1,4 +1,4 @@
-"""JSON has one reader, `edgekit_runtime.strict_json`. Modules that call `json` are named here, with the reason."""
+"""JSON has one reader, `edgekit_runtime.system.strict_json`. Modules that call `json` are named here, with why."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCES = ("edgekit", "runtime/edgekit_runtime", "converters/edgekit_converters", "device_profiles/edgekit_profiles")
 DIRECT = {
-    "runtime/edgekit_runtime/strict_json.py": "the reader",
-    "runtime/edgekit_runtime/errors.py": "pip's file, read below the reader, which imports the errors",
-    "runtime/edgekit_runtime/jobs.py": "a pipe between two processes of ours; a fact may be an infinite number",
+    "runtime/edgekit_runtime/system/strict_json.py": "the reader",
+    "runtime/edgekit_runtime/system/errors.py": "pip's file, read below the reader, which imports the errors",
+    "runtime/edgekit_runtime/bundle/jobs.py": "a pipe between two processes of ours; a fact may be an infinite number",
     "runtime/edgekit_runtime/engines/isolated.py": "a pipe, read at each request",
     "runtime/edgekit_runtime/engines/isolated_child.py": "a pipe, read at each request",
     "runtime/edgekit_runtime/cache/kept.py": "an entry with a checksum, read at each hit",
-    "converters/edgekit_converters/store.py": "a cache of stages; a number may be infinite",
+    "converters/edgekit_converters/recipe/store.py": "a cache of stages; a number may be infinite",
     "converters/edgekit_converters/compress/train.py": "the state of a run; a score may be infinite",
     "edgekit/building/data.py": "a cache of answers; a label may be infinite",
     "edgekit/packaging/writer.py": "a value that was written a line before",
-    "converters/edgekit_converters/sources/keras.py": "Keras's format",
+    "converters/edgekit_converters/sources/keras_source.py": "Keras's format",
     "converters/edgekit_converters/sources/torch_archive.py": "PyTorch's format",
-    "edgekit/emulation/guest.py": "says what keeps a runtime from being imported, so it imports none before",
-    "edgekit/emulation/replay.py": "what the guest wrote; a difference may be infinite",
+    "edgekit/boards/guest.py": "says what keeps a runtime from being imported, so it imports none before",
+    "edgekit/boards/emulated_replay.py": "what the guest wrote; a difference may be infinite",
 }
 """file: why it does not call the reader."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgekit_runtime.errors import EdgekitError, sentences, shorten
+from edgekit_runtime.system.errors import EdgekitError, sentences, shorten
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("edgekit", "converters", "device_profiles", "runtime")
@@ -86,9 +86,9 @@ def test_what_is_long_is_cut_by_the_one_function_that_cuts_at_words():
                 ]
     names = (
         "edgekit/host/models.py",
-        "runtime/edgekit_runtime/whole_file.py",
+        "runtime/edgekit_runtime/system/files.py",
     )  # what a client called a model, and a file's name
-    assert [place for place in cut if not place.startswith(names)] == ["runtime/edgekit_runtime/errors.py"]
+    assert [place for place in cut if not place.startswith(names)] == ["runtime/edgekit_runtime/system/errors.py"]
 
 
 def test_the_catalogues_sentences_have_no_full_stop_of_their_own_where_one_is_added():

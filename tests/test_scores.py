@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit import scores
+from edgekit.report import words as scores
 
 
 @pytest.mark.parametrize(

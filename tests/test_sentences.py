@@ -16,17 +16,16 @@ MESSAGES = {"what", "do", "told", "why", "reason", "message"}
 CUTS = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "find", "index", "count"}
 SEARCHES = {"search", "match", "fullmatch", "findall"}
 OF_OTHERS = {
-    "converters/edgekit_converters/calibration/arrays.py": "NumPy's: it has one error for all that is wrong with a "
-    "file",
+    "converters/edgekit_converters/data/arrays.py": "NumPy's: it has one error for all that is wrong with a file",
     "converters/edgekit_converters/fidelity/reference.py": "the frameworks', of an index that is out of range",
-    "converters/edgekit_converters/sources/torch.py": "Python's, of a class that cannot be found",
-    "converters/edgekit_converters/sources/keras.py": "Keras's, around the words of what it called",
+    "converters/edgekit_converters/sources/torch_source.py": "Python's, of a class that cannot be found",
+    "converters/edgekit_converters/sources/keras_source.py": "Keras's, around the words of what it called",
     "edgekit/cli/main.py": "NumPy's, of what it could not allocate",
     "edgekit/shipping/push.py": "of an installer on a board, which may be of another release",
-    "runtime/edgekit_runtime/batching/request.py": "of an engine's error, compared with its copy",
-    "runtime/edgekit_runtime/engines/tflite.py": "LiteRT's, of a library that does not load",
-    "runtime/edgekit_runtime/install/opening.py": "the dynamic loader's, which passes on no errno",
-    "runtime/edgekit_runtime/memory.py": "the engines', of memory that they did not get",
+    "runtime/edgekit_runtime/batching/queued_request.py": "of an engine's error, compared with its copy",
+    "runtime/edgekit_runtime/engines/litert.py": "LiteRT's, of a library that does not load",
+    "runtime/edgekit_runtime/install/active.py": "the dynamic loader's, which passes on no errno",
+    "runtime/edgekit_runtime/system/memory.py": "the engines', of memory that they did not get",
 }
 """file: whose words are read there."""
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from edgekit.packaging.assemble import BundleContent, assemble
-from edgekit.packaging.signing import SigningKey
-from edgekit.packaging.writer import write_bundle
-from edgekit_converters.targets.artifact import Artifact, Recipe
+from edgekit.packaging.writer import SigningKey, write_bundle
+from edgekit_converters.recipe.artifact import Artifact, Recipe
 from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.engines.registry import ENGINES, load_engine

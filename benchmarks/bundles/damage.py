@@ -62,8 +62,8 @@ def attempted(kind: str, data: bytes) -> str:
 def _load_and_run(kind: str, data: bytes) -> None:
     import numpy as np
 
-    from edgekit_runtime.children import limit_this_process
     from edgekit_runtime.engines.registry import load_engine
+    from edgekit_runtime.system.children import limit_this_process
 
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
@@ -78,8 +78,8 @@ def _load_and_run(kind: str, data: bytes) -> None:
 
 
 def measured(name: str, cases: int, seed: int) -> dict[str, object]:
-    from edgekit_runtime.errors import ModelFileError
     from edgekit_runtime.modelfile.check import check_model
+    from edgekit_runtime.system.errors import ModelFileError
 
     data, kind = (ROOT / "tests" / "models" / name).read_bytes(), name.rpartition(".")[2]
     dice = random.Random(f"{seed} {name}")
@@ -112,7 +112,7 @@ def main() -> int:
     asked = parser.parse_args()
     import importlib
 
-    for module in ("ai_edge_litert.interpreter", "onnxruntime", "edgekit_runtime.engines.tflite"):
+    for module in ("ai_edge_litert.interpreter", "onnxruntime", "edgekit_runtime.engines.litert"):
         importlib.import_module(module)  # once, not in every child
     rows = [measured(name, asked.cases, asked.seed) for name in MODELS]
     for row in rows:

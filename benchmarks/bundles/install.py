@@ -133,10 +133,9 @@ def large_bundle(path: Path) -> Path:
 
     from edgekit.packaging.assemble import BundleContent, assemble
     from edgekit.packaging.writer import write_bundle
-    from edgekit_converters.targets.artifact import Artifact, Recipe
+    from edgekit_converters.recipe.artifact import Artifact, Recipe
     from edgekit_runtime.bundle.manifest import Target
-    from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
-    from edgekit_runtime.tensors import TensorSpec
+    from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, TensorSpec
 
     weights = np.random.default_rng(0).normal(size=(_SIDE, _SIDE)).astype(np.float32) / _SIDE
     graph = helper.make_graph(

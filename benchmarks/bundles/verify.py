@@ -56,7 +56,7 @@ found["structure"] = lap()
 from edgekit_runtime.engines.registry import load_engine
 engine = load_engine(entry.format, bundle.blob(entry.blob))
 found["load"] = lap()
-from edgekit_runtime.selftest.replaying import replay
+from edgekit_runtime.loading.replay import replay
 replay(bundle, entry, engine)
 found["selftest"] = lap()
 print(json.dumps(found))
@@ -69,9 +69,8 @@ def packed(model: Path, folder: Path) -> tuple[Path, Path]:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from edgekit.packaging.assemble import BundleContent, assemble
-    from edgekit.packaging.signing import SigningKey
-    from edgekit.packaging.writer import write_bundle
-    from edgekit_converters.targets.artifact import Artifact, Recipe
+    from edgekit.packaging.writer import SigningKey, write_bundle
+    from edgekit_converters.recipe.artifact import Artifact, Recipe
     from edgekit_runtime.bundle.manifest import Target
     from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
     from edgekit_runtime.engines.registry import load_engine
@@ -101,10 +100,10 @@ def stages(path: Path, key: Path) -> dict[str, Callable[[], object]]:
     """Each does one thing, on its own."""
     from edgekit_runtime.bundle.header import read_header
     from edgekit_runtime.bundle.reader import read_bundle
+    from edgekit_runtime.bundle.trust_finding import load_trust
     from edgekit_runtime.engines.registry import load_engine
+    from edgekit_runtime.loading.replay import replay
     from edgekit_runtime.modelfile.check import check_model
-    from edgekit_runtime.selftest.replaying import replay
-    from edgekit_runtime.trust.finding import load_trust
 
     store = load_trust(key)
     assert store is not None
@@ -176,7 +175,7 @@ def child(path: Path, key: Path, rounds: int) -> dict[str, float]:
     """Starting a process, reading and walking the file there, loading and replaying: the first open ever."""
     from edgekit_runtime.bundle.reader import read_bundle
     from edgekit_runtime.engines.registry import EngineSetup, expected_info, pick
-    from edgekit_runtime.selftest.opening import first_open
+    from edgekit_runtime.loading.selftest import first_open
 
     bundle = read_bundle(path, trust=key)
     entry = bundle.artifact()

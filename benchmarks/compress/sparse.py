@@ -56,7 +56,7 @@ def pointwise(share: float) -> tuple[bytes, bytes]:
     import tensorflow as tf
     from keras import layers
 
-    from edgekit_converters.compress.sparse import smallest
+    from edgekit_converters.compress.pruning import smallest
 
     keras.utils.set_random_seed(0)
     image = keras.Input((96, 96, 3), batch_size=1)

@@ -22,7 +22,7 @@ sys.path[:0] = [str(_ROOT / "benchmarks"), str(_ROOT / "runtime")]  # the peers'
 from peers.feeding import turned
 from side_by_side import compare
 
-from edgekit_runtime.board import cpu
+from edgekit_runtime.system.board import cpu
 
 _Array = NDArray[Any]
 _BLOCK_US = 60_000

@@ -140,8 +140,8 @@ def summary(value: dict[str, Any]) -> str:
 
 
 def _left_in_float(artifact: Path) -> dict[str, Any]:
-    from edgekit_converters.errors import ConversionError
-    from edgekit_converters.workload.counting import quantized_fraction
+    from edgekit_converters.formats.workload import quantized_fraction
+    from edgekit_converters.recipe.conversion_errors import ConversionError
 
     try:
         macs, weights = quantized_fraction(artifact.suffix[1:], artifact.read_bytes())

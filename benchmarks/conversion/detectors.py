@@ -207,9 +207,9 @@ def loss(target: Any, answer: Any) -> Any:
 
 
 def measured(name: str, cache: Path) -> dict[str, Any]:
-    from edgekit.building.journey import build
-    from edgekit.building.request import BuildRequest
-    from edgekit_converters.sources.model import LoadOptions
+    from edgekit.building.build_journey import build
+    from edgekit.building.build_request import BuildRequest
+    from edgekit_converters.sources.source_model import LoadOptions
 
     case, folder = CASES[name], cache.resolve() / "detectors" / name
     folder.mkdir(parents=True, exist_ok=True)

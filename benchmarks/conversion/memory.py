@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from wanted import put_between
 
 from edgekit.bench.conditions import conditions
-from edgekit_converters.targets.artifact import RangeMethod
+from edgekit_converters.recipe.artifact import RangeMethod
 
 FORMATS = ("tflite", "onnx")
 METHODS: tuple[RangeMethod, ...] = ("minmax", "percentile", "entropy", "mse")
@@ -115,8 +115,8 @@ def _write(form: str, path: Path) -> None:
 
 
 def _calibrate(form: str, path: Path, count: int) -> None:
-    from edgekit_converters.calibration.observe import observe
-    from edgekit_converters.graph.graph import open_graph
+    from edgekit_converters.data.statistics import observe
+    from edgekit_converters.formats.graph import open_graph
 
     shape = (1, 3, 224, 224) if form == "onnx" else (1, 224, 224, 3)
     statistics = observe(open_graph(form, path.read_bytes()), _images(shape, count), count)

@@ -28,7 +28,7 @@ REPAIR_S = 120.0
 
 
 def main(form: str, folder: Path, plain: Path, repaired: Path) -> None:
-    from edgekit_runtime.errors import EdgekitError
+    from edgekit_runtime.system.errors import EdgekitError
 
     start = time.monotonic()
     try:
@@ -41,7 +41,7 @@ def main(form: str, folder: Path, plain: Path, repaired: Path) -> None:
 
 
 def _both(form: str, folder: Path, plain: Path, repaired: Path) -> dict[str, Any]:
-    from edgekit.building.request import BuildRequest
+    from edgekit.building.build_request import BuildRequest
 
     model = folder / (folder / "model.txt").read_text()
     calibrate = np.load(folder / "calibrate.npy")
@@ -62,7 +62,7 @@ def _both(form: str, folder: Path, plain: Path, repaired: Path) -> dict[str, Any
 
 def _options(model: Path, calibrate: NDArray[Any]) -> Any:
     """Axes that the file leaves free, as `--shape` would fix them."""
-    from edgekit_converters.sources.model import LoadOptions
+    from edgekit_converters.sources.source_model import LoadOptions
 
     if model.suffix != ".onnx":
         return LoadOptions()
@@ -77,13 +77,13 @@ def _built(request: Any, name: str, plain: Path, repaired: Path) -> dict[str, An
     """The build's own steps up to the choice: every board would get the same bytes, and what misses the limit is shown
     too.
     """
+    from edgekit.building.build_subject import open_subject
     from edgekit.building.candidates import evidence
     from edgekit.building.making import Maker, Workers
     from edgekit.building.repairing import Search, with_islands_beside, with_repairs
-    from edgekit.building.subject import open_subject
     from edgekit_converters.choose import ChoiceLimits
-    from edgekit_converters.store import DiskStore
-    from edgekit_converters.targets.artifact import recipe
+    from edgekit_converters.recipe.artifact import recipe
+    from edgekit_converters.recipe.store import DiskStore
 
     start = time.monotonic()
     with Workers(1, lambda stage, done, total: None) as workers:

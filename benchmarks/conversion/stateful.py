@@ -59,11 +59,11 @@ def _dynamic(cache: Path, model: Path) -> dict[str, Any]:
 
 
 def _ours(model: Path, name: str) -> dict[str, Any]:
+    from edgekit_converters.recipe.artifact import recipe
     from edgekit_converters.sources.load import load
-    from edgekit_converters.sources.model import LoadOptions
-    from edgekit_converters.targets.artifact import recipe
+    from edgekit_converters.sources.source_model import LoadOptions
     from edgekit_converters.targets.workspace import Workspace
-    from edgekit_runtime.errors import EdgekitError
+    from edgekit_runtime.system.errors import EdgekitError
 
     options = LoadOptions(as_is=name.endswith("as-is"))
     if model.suffix == ".onnx":
@@ -77,7 +77,7 @@ def _ours(model: Path, name: str) -> dict[str, Any]:
 
 
 def _weighed(model: Path, data: bytes) -> dict[str, Any]:
-    from edgekit_converters.workload.counting import quantized_fraction
+    from edgekit_converters.formats.workload import quantized_fraction
 
     macs, weights = quantized_fraction(model.suffix[1:], data)
     size = round(len(data) / model.stat().st_size, 3)

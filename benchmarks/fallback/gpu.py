@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT / "runtime"), str(ROOT)]
 
 from edgekit_runtime.engines import cuda
 from edgekit_runtime.engines.registry import ENGINES, EngineSetup, load_with, on_gpu, version_of_engine
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.system.errors import EdgekitError
 
 BATCHES = (1, 8)
 RUNS, WARM_UP = 500, 30

@@ -8,10 +8,9 @@ import numpy as np
 
 from edgekit.packaging.assemble import BundleContent, assemble
 from edgekit.packaging.writer import write_bundle
-from edgekit_converters.targets.artifact import Artifact, Recipe
+from edgekit_converters.recipe.artifact import Artifact, Recipe
 from edgekit_runtime.bundle.manifest import Target
-from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, TensorSpec
 
 SHAPE = (3, 96, 96)
 CLASSES = 100

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from mosquitto import Mosquitto
 
 from edgekit.bench.conditions import conditions
-from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.store.databases import SqliteStore
 
 TICK = os.sysconf("SC_CLK_TCK")
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from mosquitto import Mosquitto
 
 from edgekit.bench.conditions import conditions
-from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.store.databases import SqliteStore
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, sealed_payload
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from fleet.proof import MaxSeqStore, Outcome, Plan, prove
 
 from edgekit.bench.conditions import conditions
-from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.store.databases import SqliteStore
 
 
 def main() -> None:

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.fleet.pages.live import Live
-from edgekit.fleet.rollout_tables import RolloutBundle, RolloutTables
-from edgekit.fleet.rollouts import RolloutPlan
+from edgekit.fleet.rollouts.rollout_tables import RolloutBundle, RolloutTables
+from edgekit.fleet.rollouts.rollouts import RolloutPlan
 from edgekit.fleet.serve import FleetServer, Settings
-from edgekit.fleet.sqlite import SqliteStore
-from edgekit.fleet.store import Arrival, Change, parse_state
-from edgekit_runtime.agent.wire import OrderReport
+from edgekit.fleet.store.databases import SqliteStore
+from edgekit.fleet.store.store import Arrival, Change, parse_state
+from edgekit_runtime.install.orders import OrderReport
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from edgekit.bench.conditions import conditions
 from edgekit.fleet.simulated import Habits
-from edgekit.fleet.sqlite import SqliteStore
-from edgekit.fleet.store import Arrival, Query
+from edgekit.fleet.store.databases import SqliteStore
+from edgekit.fleet.store.store import Arrival, Query
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
 

@@ -38,7 +38,7 @@ from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.cache.disk import DiskCache
 from edgekit_runtime.cache.identity import identify
 from edgekit_runtime.cache.kept import KeptForm
-from edgekit_runtime.cache.memory import MISS, MemoryCache
+from edgekit_runtime.cache.memory_tier import MISS, MemoryCache
 from edgekit_runtime.cache.similar import Semantic, Similar
 from edgekit_runtime.cache.tiered import Cache
 

@@ -39,8 +39,15 @@ from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.detect import boxes, suppress
 from edgekit_runtime.contract.frame import Frame, to_rgb
 from edgekit_runtime.contract.geometry import Geometry
-from edgekit_runtime.contract.spec import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
-from edgekit_runtime.tensors import Quantization, TensorSpec
+from edgekit_runtime.contract.spec import (
+    Contract,
+    DetectionSpec,
+    ImageSpec,
+    InputContract,
+    OutputContract,
+    Quantization,
+    TensorSpec,
+)
 
 SIDE = 224
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -366,7 +373,7 @@ import json, sys
 from pathlib import Path
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.spec import ImageSpec, InputContract
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.system.errors import InputError
 side = 224
 decode = Decoder(InputContract("x", (side, side, 3), "float32", ImageSpec(side, side, (0.0,) * 3, (1.0,) * 3)))
 decode(sys.argv[2])

@@ -131,7 +131,7 @@ def memory_of(cache: Path, sizes: str) -> float:
 
 
 def resident_of(cache: Path, sizes: Sequence[int]) -> float:
-    from edgekit_runtime.board import resident_mb
+    from edgekit_runtime.system.board import resident_mb
 
     load_with(ENGINE, "tflite", tflite("tiny", cache).read_bytes(), EngineSetup()).close()  # the import is not counted
     data = tflite("dense", cache).read_bytes()

@@ -25,7 +25,7 @@ WAYS = {
     "import edgekit_runtime": "import edgekit_runtime",
     "from edgekit_runtime import open_bundle": "from edgekit_runtime import open_bundle",
     "what the first open_bundle(...) imports, besides an "
-    "engine": "import edgekit_runtime.model, edgekit_runtime.readiness",
+    "engine": "import edgekit_runtime.serving.model, edgekit_runtime.loading.readiness",
     "from edgekit_runtime import * (every public name)": "from edgekit_runtime import *",
 }
 LIMIT_MS, LIMIT_MB = 20.0, 3.0

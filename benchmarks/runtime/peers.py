@@ -31,7 +31,7 @@ import numpy as np
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.warming import batches_offered
+from edgekit_runtime.loading.warming import batches_offered
 
 LIMIT = 32
 WINDOW_S = 0.020

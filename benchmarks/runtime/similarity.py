@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.inputs.files import InputsError, list_files, load
+from edgekit.bench.inputs import InputsError, list_files, load
 from edgekit_runtime import Answer, EdgekitError, Model, open_bundle
 from edgekit_runtime.cache.similar import PictureMark, Similar, SimilarHit
 from edgekit_runtime.contract.decode import Decoder

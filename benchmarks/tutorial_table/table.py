@@ -184,7 +184,7 @@ def _plain(bundle: Path, row: Row) -> Path:
 
 
 def _macs(bundle: Path) -> int:
-    from edgekit_converters.workload.counting import read_workload
+    from edgekit_converters.formats.workload import read_workload
 
     read = read_bundle(bundle)
     return sum(op.macs for op in read_workload("onnx", read.blob(read.artifact().blob), "float32").ops)

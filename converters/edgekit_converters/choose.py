@@ -33,9 +33,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from edgekit_converters.calibration.dataset import FEWEST_APART
+from edgekit_converters.data.dataset import FEWEST_APART
 from edgekit_converters.fidelity.result import Decisions, Fidelity, OutputDrift
-from edgekit_converters.needs.rules import Barrier, BarrierCode
+from edgekit_converters.formats.needs import Barrier, BarrierCode
 from edgekit_profiles.estimate import Estimate, milliseconds
 from edgekit_profiles.wheels import RuntimeSupport
 

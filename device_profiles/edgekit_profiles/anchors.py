@@ -36,8 +36,8 @@ from typing import Any
 from edgekit_profiles.errors import AnchorError
 from edgekit_profiles.profile import Anchor, Profile
 from edgekit_profiles.workload import constants
-from edgekit_runtime.bundle.codec import read_json
-from edgekit_runtime.whole_file import read_regular
+from edgekit_runtime.system.files import read_regular
+from edgekit_runtime.system.strict_json import read_json
 
 ANCHOR_MODEL = "mobilenet_v1_1.0_224"
 _ORDER = {"measured": 0, "published": 1, "derived": 2}

@@ -35,7 +35,7 @@ from edgekit_profiles.profile import Profile, in_mode, known_types
 from edgekit_profiles.reading import mistakes_of, read
 from edgekit_profiles.wheels import installable
 from edgekit_profiles.workload import Precision, mobilenet_v1
-from edgekit_runtime.whole_file import read_regular
+from edgekit_runtime.system.files import read_regular
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.system.errors import EdgekitError
 
 
 class ProfileError(EdgekitError):

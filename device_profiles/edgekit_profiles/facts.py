@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgekit_profiles.profile import CoreType, features_of, identify
-from edgekit_runtime.whole_file import open_regular
+from edgekit_runtime.system.files import open_regular
 
 _ELF = {(1, 40): "armv7l", (2, 183): "aarch64", (2, 62): "x86_64", (2, 243): "riscv64", (1, 3): "i686"}
 _MOST, _MOST_CORES, _MOST_TEXT = 4 << 20, 4096, 1000

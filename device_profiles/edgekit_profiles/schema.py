@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from edgekit_profiles.errors import ProfileError
-from edgekit_runtime.errors import EdgekitError, sentences
+from edgekit_runtime.system.errors import EdgekitError, sentences
 
 if sys.version_info >= (3, 11):
     import tomllib

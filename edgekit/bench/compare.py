@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgekit.bench.conditions import LEAST_S
-from edgekit_runtime.bundle.codec import from_json
-from edgekit_runtime.errors import BundleError, EdgekitError
-from edgekit_runtime.strict_json import strict_json
-from edgekit_runtime.whole_file import read_regular
+from edgekit_runtime.system.errors import BundleError, EdgekitError
+from edgekit_runtime.system.files import read_regular
+from edgekit_runtime.system.strict_json import from_json, strict_json
 
 _MOST = 1 << 24
 _SUBJECTS = ("bundle", "recipe", "engine", "engine_version", "threads")

@@ -34,12 +34,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.progress import Progress, silent
-from edgekit_runtime.errors import BudgetExceeded, EdgekitError
+from edgekit_converters.recipe.progress import Progress, silent
+from edgekit_runtime.system.errors import BudgetExceeded, EdgekitError
 
 if TYPE_CHECKING:
     from edgekit_runtime import Answer, Model
-    from edgekit_runtime.session.session import Session
+    from edgekit_runtime.serving.session import Session
 
     Sender = Model | Session
 

@@ -29,15 +29,15 @@ from numpy.typing import NDArray
 
 from edgekit.bench.conditions import MachineObserver, conditions
 from edgekit.bench.load import Load, LoadOutcome, ask
-from edgekit.model_file import bundle_file
-from edgekit_converters.progress import Progress, silent
+from edgekit.packaging.model_file import bundle_file
+from edgekit_converters.recipe.progress import Progress, silent
 from edgekit_runtime import ModelLimits, open_bundle
-from edgekit_runtime.board import peak_mb, resident_mb, state_dir
+from edgekit_runtime.bundle.jobs import ask as ask_child
 from edgekit_runtime.bundle.reader import Bundle, read_bundle
 from edgekit_runtime.bundle.secrets import Secret, find_secret
-from edgekit_runtime.children import python_code
-from edgekit_runtime.errors import BundleError
-from edgekit_runtime.jobs import ask as ask_child
+from edgekit_runtime.system.board import peak_mb, resident_mb, state_dir
+from edgekit_runtime.system.children import python_code
+from edgekit_runtime.system.errors import BundleError
 
 PARTS, LEAST_PARTS = 10, 4
 
@@ -194,7 +194,7 @@ LONGEST_S = 120.0
 
 _CHILD = """
 import sys
-from edgekit_runtime.jobs import serve
+from edgekit_runtime.bundle.jobs import serve
 def work(job, say):
     from time import perf_counter
     from edgekit_runtime import ModelLimits, open_bundle

@@ -32,27 +32,25 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from edgekit.boards.anchoring import can_time_here, time_here
+from edgekit.building.build_report import estimate_json
+from edgekit.building.build_subject import BuildSubject
 from edgekit.building.data import key
 from edgekit.building.load import MachineLoad
 from edgekit.building.making import RecipeResult, shown
-from edgekit.building.report import estimate_json
-from edgekit.building.subject import BuildSubject
-from edgekit.estimating.anchoring import can_time_here, time_here
 from edgekit.packaging.writer import write_bundle
-from edgekit_converters.calibration.dataset import Subset
-from edgekit_converters.calibration.observe import SourceSamples
 from edgekit_converters.choose import Candidate
+from edgekit_converters.data.dataset import Subset
+from edgekit_converters.data.statistics import SourceSamples
 from edgekit_converters.fidelity.compare import EngineTimes, measure_ms
-from edgekit_converters.fidelity.explain.rules import examine, explain
+from edgekit_converters.fidelity.explain import examine, explain
 from edgekit_converters.fidelity.layers import LayerError, LayerHistogram, layer_histograms, worst
-from edgekit_converters.graph.graph import open_graph
-from edgekit_converters.needs.reading import read_needs
-from edgekit_converters.needs.rules import Barrier, Runtime, barriers
-from edgekit_converters.progress import Progress
-from edgekit_converters.store import StageStore, cached_json, get_json, put_json
+from edgekit_converters.formats.graph import open_graph
+from edgekit_converters.formats.needs import Barrier, Runtime, barriers, read_needs
+from edgekit_converters.formats.workload import memory_bytes, precision_of, read_workload
+from edgekit_converters.recipe.progress import Progress
+from edgekit_converters.recipe.store import StageStore, cached_json, get_json, put_json
 from edgekit_converters.targets.workspace import Workspace
-from edgekit_converters.workload.counting import precision_of, read_workload
-from edgekit_converters.workload.reading import memory_bytes
 from edgekit_profiles import (
     CannotEstimateError,
     Estimate,
@@ -67,15 +65,15 @@ from edgekit_profiles import (
 from edgekit_profiles.anchors import AnchorFile, anchors_for
 from edgekit_profiles.estimate import estimate
 from edgekit_profiles.wheels import wheels
-from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.bundle.manifest import ArtifactEntry, Manifest, Promise
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.children import may_start
-from edgekit_runtime.children import run as run_child
 from edgekit_runtime.engines.registry import ENGINES, available, pick
-from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install import TrialOptions
 from edgekit_runtime.install.prove import prove
+from edgekit_runtime.system.children import may_start
+from edgekit_runtime.system.children import run as run_child
+from edgekit_runtime.system.errors import EdgekitError
+from edgekit_runtime.system.strict_json import to_json
 
 if TYPE_CHECKING:
     import subprocess

@@ -24,17 +24,17 @@ from typing import Literal, NoReturn, cast
 
 import numpy as np
 
+from edgekit.building.build_subject import BuildSubject
 from edgekit.building.making import Maker, RecipeResult
-from edgekit.building.subject import BuildSubject
-from edgekit.errors import ComparedFileError
-from edgekit.model_file import form_of, read_model
-from edgekit_converters.formats import tflite
+from edgekit.packaging.model_file import form_of, read_model
+from edgekit.packaging.output_errors import ComparedFileError
+from edgekit_converters.formats import tflite_file as tflite
+from edgekit_converters.formats.workload import precision_of, quantized_fraction
+from edgekit_converters.recipe.artifact import Artifact, Precision, Recipe, transposed_shape
 from edgekit_converters.sources.shapes import graph_names, shape_text
-from edgekit_converters.targets.artifact import Artifact, Precision, Recipe, transposed_shape
-from edgekit_converters.workload.counting import precision_of, quantized_fraction
+from edgekit_runtime.contract.spec import Layout, TensorSpec
 from edgekit_runtime.engines.registry import load_engine
-from edgekit_runtime.errors import BundleError, EdgekitError
-from edgekit_runtime.tensors import Layout, TensorSpec
+from edgekit_runtime.system.errors import BundleError, EdgekitError
 
 _DO = "Convert it again from the model that is built here, or leave it out"
 _OTHER: dict[Layout | None, Layout] = {"NHWC": "NCHW", "NCHW": "NHWC"}

@@ -21,23 +21,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.building.request import BuildRequest
-from edgekit_converters import store as stored_by
-from edgekit_converters.calibration.dataset import Dataset, RandomDataset, Subset, fingerprint, without
-from edgekit_converters.calibration.dataset import RandomDataset as RandomItems
-from edgekit_converters.calibration.dataset import split as split_dataset
-from edgekit_converters.calibration.lint import Finding, Survey, survey
-from edgekit_converters.calibration.lint import findings as lint_findings
-from edgekit_converters.calibration.open import open_dataset
-from edgekit_converters.calibration.sequences import Sequences, open_sequences, random_sequences, split_sequences
-from edgekit_converters.errors import CalibrationError, UnlabelledError
+from edgekit.building.build_request import BuildRequest
+from edgekit_converters.data.dataset import Dataset, RandomDataset, Subset, fingerprint, without
+from edgekit_converters.data.dataset import RandomDataset as RandomItems
+from edgekit_converters.data.dataset import split as split_dataset
+from edgekit_converters.data.lint import Finding, Survey, survey
+from edgekit_converters.data.lint import findings as lint_findings
+from edgekit_converters.data.open import open_dataset
+from edgekit_converters.data.sequences import Sequences, open_sequences, random_sequences, split_sequences
 from edgekit_converters.fidelity.reference import Reference
-from edgekit_converters.progress import Progress
-from edgekit_converters.sources.model import SourceModel
-from edgekit_converters.store import StageStore, cached_json, kept
-from edgekit_runtime.bundle.codec import to_json
+from edgekit_converters.recipe import store as stored_by
+from edgekit_converters.recipe.conversion_errors import CalibrationError, UnlabelledError
+from edgekit_converters.recipe.progress import Progress
+from edgekit_converters.recipe.store import StageStore, cached_json, kept
+from edgekit_converters.sources.source_model import SourceModel
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.contract.taken import taken
+from edgekit_runtime.system.strict_json import to_json
 
 _RANDOM_CALIBRATION, _RANDOM_EVALUATION = 100, 64
 _OF_EVALUATION = ("unreadable", "not-finite")  # what is said of a set that nothing is calibrated with
@@ -216,7 +216,7 @@ def _refuse_errors(findings: Sequence[Finding]) -> None:
 
 
 def key(*parts: Any) -> str:
-    """`edgekit_converters.store.key`, with a digest of this package's code.
+    """`edgekit_converters.recipe.store.key`, with a digest of this package's code.
     That code decides what a stage's JSON looks like."""
     return stored_by.key(_own_code(), *parts)
 

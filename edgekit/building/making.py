@@ -35,27 +35,33 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit.building.build_request import Board
+from edgekit.building.build_subject import BuildSubject
 from edgekit.building.data import key
-from edgekit.building.request import Board
-from edgekit.building.subject import BuildSubject
-from edgekit_converters.calibration.dataset import Dataset
-from edgekit_converters.errors import CalibrationError, ConversionError, MissingToolsError, SourceError, one_line
+from edgekit_converters.data.dataset import Dataset
 from edgekit_converters.fidelity.compare import compare as compare_outputs
 from edgekit_converters.fidelity.compare import compare_crossed, compare_parts
 from edgekit_converters.fidelity.odd import ODD_SAMPLES, odd_inputs
 from edgekit_converters.fidelity.reference import Reference
 from edgekit_converters.fidelity.repair_bench import CheckedBench, WorkspaceBench, first_plan
 from edgekit_converters.fidelity.result import Fidelity
-from edgekit_converters.progress import Progress
-from edgekit_converters.store import cached_json, get_json, put_json
-from edgekit_converters.targets.artifact import STATIC, Artifact, QuantizationPlan, Recipe
-from edgekit_converters.targets.artifact import recipe as find_recipe
+from edgekit_converters.recipe.artifact import STATIC, Artifact, QuantizationPlan, Recipe
+from edgekit_converters.recipe.artifact import recipe as find_recipe
+from edgekit_converters.recipe.conversion_errors import (
+    CalibrationError,
+    ConversionError,
+    MissingToolsError,
+    SourceError,
+    one_line,
+)
+from edgekit_converters.recipe.progress import Progress
+from edgekit_converters.recipe.store import cached_json, get_json, put_json
 from edgekit_converters.targets.workspace import Workspace
-from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract.adapt import top
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.errors import EdgekitError, print_traceback
+from edgekit_runtime.system.errors import EdgekitError, print_traceback
+from edgekit_runtime.system.strict_json import to_json
 
 MOST = 24
 _THUMBNAIL = 96  # pixels a side, at most

@@ -24,22 +24,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from edgekit.building.build_report import before_repairs
+from edgekit.building.build_request import Board
+from edgekit.building.build_subject import BuildSubject
 from edgekit.building.candidates import barriers_there
 from edgekit.building.data import key
 from edgekit.building.making import Maker, RecipeResult
-from edgekit.building.report import before_repairs
-from edgekit.building.request import Board
-from edgekit.building.subject import BuildSubject
 from edgekit_converters.choose import ChoiceLimits
 from edgekit_converters.fidelity.compare import growth
 from edgekit_converters.fidelity.repair import Repair, RepairStart, RepairTarget, percent, processor_seconds
 from edgekit_converters.fidelity.repair import repair as search_repair
 from edgekit_converters.fidelity.result import Fidelity
-from edgekit_converters.store import get_json, put_json
-from edgekit_converters.targets.artifact import QuantizationPlan, Recipe, per_tensor, with_islands
-from edgekit_converters.targets.artifact import recipe as find_recipe
-from edgekit_runtime.bundle.codec import from_json, to_json
-from edgekit_runtime.errors import EdgekitError
+from edgekit_converters.recipe.artifact import QuantizationPlan, Recipe, per_tensor, with_islands
+from edgekit_converters.recipe.artifact import recipe as find_recipe
+from edgekit_converters.recipe.store import get_json, put_json
+from edgekit_runtime.system.errors import EdgekitError
+from edgekit_runtime.system.strict_json import from_json, to_json
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def alerts(everything: bool, store: str, as_json: bool) -> int:
     \b
     edgekit fleet alerts
     """
-    from edgekit.fleet.alert_tables import AlertTables
+    from edgekit.fleet.alerts.alert_tables import AlertTables
     from edgekit.fleet.serve import open_store
 
     opened = open_store(store, make=False)
@@ -55,7 +55,7 @@ def acknowledge(number: int, by: str | None, store: str, as_json: bool) -> int:
     \b
     edgekit fleet acknowledge 12
     """
-    from edgekit.fleet.alert_tables import AlertTables
+    from edgekit.fleet.alerts.alert_tables import AlertTables
     from edgekit.fleet.serve import open_store
 
     opened = open_store(store, make=False)
@@ -84,7 +84,7 @@ def silence(what: str, hours: float, store: str, as_json: bool) -> int:
     edgekit fleet silence offline --hours 8
     edgekit fleet silence p99:net:7:raspberry-pi-4
     """
-    from edgekit.fleet.alert_tables import AlertTables
+    from edgekit.fleet.alerts.alert_tables import AlertTables
     from edgekit.fleet.serve import open_store
 
     until_ms = _now_ms() + int(hours * 3_600_000)
@@ -113,9 +113,8 @@ def check(rules: Path | None, hours: float, store: str, as_json: bool) -> int:
     \b
     edgekit fleet check alerts.toml --hours 24
     """
-    from edgekit.fleet.alert_rules import read_rules
     from edgekit.fleet.alerting import replay
-    from edgekit.fleet.alerts import Rules
+    from edgekit.fleet.alerts.alerts import Rules, read_rules
     from edgekit.fleet.serve import open_store
 
     read = read_rules(rules) if rules is not None else Rules()

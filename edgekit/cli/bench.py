@@ -215,7 +215,7 @@ def report(found: dict[str, Any], lines: list[str], output: Path | None, as_json
         for line in lines:
             say(line)
     if output is not None:
-        from edgekit.errors import OutputError, error_line
+        from edgekit.packaging.output_errors import OutputError, error_line
 
         try:
             write_json(output, found)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import click
 
-from edgekit.cli import completion
+from edgekit.cli import options as completion
 from edgekit.cli.key_roots import passphrase_file, sign, signer, signing_of
 from edgekit.cli.options import PATH, PERCENT, as_json, budget_ms, encrypt, print_json, profile_path, say
 from edgekit.cli.progress import console_progress
@@ -255,7 +255,7 @@ def build(as_json: bool, **options: Any) -> int:
     bundle (.ekb), and a report shows what was measured, what was refused and why.
     """
     from edgekit.api import build as build_with
-    from edgekit.building.report import summary
+    from edgekit.building.build_report import summary
 
     signing = signing_of(options.pop("sign"), options.pop("signer"), options.pop("passphrase_file"))
     folder, without = options.pop("cache"), options.pop("no_cache")

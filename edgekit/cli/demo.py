@@ -18,9 +18,9 @@ import click
 
 from edgekit.cli.options import PATH, as_json, print_json, say
 from edgekit.cli.progress import console_progress
-from edgekit_converters.progress import silent
-from edgekit_runtime.errors import sentences
-from edgekit_runtime.strict_json import load_json
+from edgekit_converters.recipe.progress import silent
+from edgekit_runtime.system.errors import sentences
+from edgekit_runtime.system.strict_json import load_json
 
 
 @click.command()
@@ -42,8 +42,7 @@ def demo(folder: Path, as_json: bool, fleet: bool, fallback: bool) -> int:
     edgekit demo
     edgekit demo --fleet
     """
-    from edgekit.demo.assets import make_assets, steps
-    from edgekit.demo.digest import digest
+    from edgekit.demo.assets import digest, make_assets, steps
 
     if fleet or fallback:
         from edgekit.fleet.serve import check_broker

@@ -1,6 +1,8 @@
 """edgekit deploy: a bundle and all that a board needs, over ssh, in a folder or a .deb.
 
 Rule: what is about to be shipped passes `edgekit check` before anything is copied.
+
+`edgekit export`: what a bundle holds, as plain files.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli import completion
+from edgekit.cli import options as completion
 from edgekit.cli.bench_text import bench_lines
 from edgekit.cli.options import (
     BOARD_ENGINES,
@@ -29,9 +31,10 @@ from edgekit.cli.options import (
     refuse_unwritable,
     say,
     secret,
+    trust,
     write_json,
 )
-from edgekit_runtime.errors import EdgekitError, SecretError
+from edgekit_runtime.system.errors import EdgekitError, SecretError
 
 if TYPE_CHECKING:
     from edgekit.shipping.package import Approve
@@ -136,7 +139,7 @@ def deploy(bundle: Path, address: str | None, output: Path | None, as_json: bool
         raise click.UsageError(f"{', '.join(idle)} is for a package: name -o DIR instead of USER@HOST.")
     for_board = {name: asked.pop(name) for name in _OF_A_BOARD}
     for_package = {name: asked.pop(name) for name in _OF_A_PACKAGE}
-    from edgekit.model_file import bundle_file
+    from edgekit.packaging.model_file import bundle_file
 
     bundle = click.get_current_context().with_resource(bundle_file(bundle))
     if address is not None:
@@ -277,7 +280,7 @@ def approve(bundle: Path, profile: Profile, engine: str, version: str, secret: s
 
     Raises CheckFailedError with the first finding that is an error, and its code.
     """
-    from edgekit.checking.checked import CheckRequest, check
+    from edgekit.boards.checked import CheckRequest, check
     from edgekit_runtime.bundle.reader import read_bundle
     from edgekit_runtime.engines.registry import ENGINES
 
@@ -292,3 +295,56 @@ def approve(bundle: Path, profile: Profile, engine: str, version: str, secret: s
             where=f"{bundle} on {profile.name}",
             do=f"Run: edgekit doctor {errors[0].code}; or ship it all the same with --no-check",
         )
+
+
+@click.command()
+@click.argument("bundle", type=BUNDLE, metavar="BUNDLE|ROOT")
+@click.option(
+    "--for",
+    "kind",
+    type=click.Choice(("files",)),
+    default="files",
+    show_default=True,
+    help="Plain files. The repositories of other servers: edgekit host export.",
+)
+@click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="A new folder.")
+@click.option("--recipe", metavar="NAME", help="Of the artifact. Default: the primary one.")
+@trust
+@allow_unsigned
+@secret
+@as_json
+def export(bundle: Path, kind: str, output: Path, recipe: str | None, as_json: bool, **options: Any) -> int:
+    """Write a bundle as plain files, which run without edgekit.
+
+    The argument is a BUNDLE, or an install ROOT for its active one.
+
+    DIR gets the model file, labels.txt, contract.json, golden.npz and run.py, which prepares an input and gives the
+    golden answers. An encrypted bundle's artifact is written in clear.
+
+    \b
+    edgekit export net.ekb --for files -o net
+    python net/run.py
+    """
+    from edgekit.packaging.model_file import bundle_file
+    from edgekit.shipping.files import export_files
+    from edgekit_runtime.bundle.reader import read_verified
+    from edgekit_runtime.bundle.secrets import find_secret
+
+    bundle = click.get_current_context().with_resource(bundle_file(bundle))
+    read = read_verified(
+        bundle, options["trust"], secret=options["secret"] or find_secret, allow_unsigned=options["allow_unsigned"]
+    )
+    made = export_files(read, output, recipe)
+    if as_json:
+        files = [str(path.relative_to(output)) for path in made.files]
+        print_json({"recipe": made.recipe, "files": files, "packages": list(made.packages)})
+        return 0
+    for path in made.files:
+        click.echo(str(path))
+    if read.secret is not None:
+        click.echo("note: the artifact lies there in clear", err=True)
+    if made.packages:
+        click.echo(f"it needs no edgekit: pip install {' '.join(made.packages)}; python {output / 'run.py'}")
+    else:
+        click.echo("note: no run.py, because the model keeps a state from frame to frame", err=True)
+    return 0

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from edgekit.cli import completion
+from edgekit.cli import options as completion
 from edgekit.cli.options import as_json, print_json
-from edgekit_converters.wall import FILES, NETWORK, missing_parts
-from edgekit_runtime.board import Cpu
-from edgekit_runtime.board import cpu as this_cpu
+from edgekit_converters.sources.wall import FILES, NETWORK, missing_parts
 from edgekit_runtime.engines.registry import ENGINES, version_of
-from edgekit_runtime.errors import install_command
+from edgekit_runtime.system.board import Cpu
+from edgekit_runtime.system.board import cpu as this_cpu
+from edgekit_runtime.system.errors import install_command
 
 # extra -> (the distributions that bring it, what a person can then do). One distribution of each inner tuple is enough.
 EXTRAS: dict[str, tuple[tuple[tuple[str, ...], ...], str]] = {
@@ -74,8 +74,7 @@ def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
     """
     text = " ".join(what).strip()
     if text or codes:
-        from edgekit.checking.catalogue import entries, explain
-        from edgekit.checking.page import TITLES
+        from edgekit.boards.catalogue import TITLES, entries, explain
 
         explained = [explain(text)] if text else list(entries().values())
         if as_json:
@@ -94,7 +93,7 @@ def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
                 click.echo(f"  source  {source}")
         return 0
     from edgekit_runtime.engines.cuda import absent, identity
-    from edgekit_runtime.engines.paths import gpu_paths
+    from edgekit_runtime.engines.gpu import gpu_paths
 
     paths = [path.as_json() for path in gpu_paths()]
     gpu = {"name": identity() or None, "why_none": absent(), "paths": paths}

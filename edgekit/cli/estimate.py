@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli import completion
+from edgekit.cli import options as completion
 from edgekit.cli.options import (
     BOARD_ENGINES,
     PATH,
@@ -27,8 +27,8 @@ from edgekit.cli.options import (
 from edgekit_runtime.engines.registry import ENGINES
 
 if TYPE_CHECKING:
-    from edgekit.estimating.answer import EstimateResult
-    from edgekit.estimating.subject import EstimateSubject
+    from edgekit.boards.estimates import EstimateResult
+    from edgekit.boards.subject import EstimateSubject
     from edgekit_profiles import HostTimes
 
 
@@ -89,10 +89,10 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
     `anchored` goes from the time of MobileNetV1 on that board, `estimated` from a fit to published times of many
     boards, `measured` was taken there. Exits 1 where a board's time cannot be answered.
     """
-    from edgekit.estimating.anchoring import can_time_here
-    from edgekit.estimating.answer import EstimateOptions, answer, open_record, refuse_unused, refuse_unused_anchors
-    from edgekit.estimating.subject import open_subjects
-    from edgekit.model_file import bundle_file
+    from edgekit.boards.anchoring import can_time_here
+    from edgekit.boards.estimates import EstimateOptions, answer, open_record, refuse_unused, refuse_unused_anchors
+    from edgekit.boards.subject import open_subjects
+    from edgekit.packaging.model_file import bundle_file
     from edgekit_profiles.anchors import read_anchor_file, refuse_other_boards
 
     held = bundle_file(artifact, asked["trust"], asked["allow_unsigned"])
@@ -151,8 +151,8 @@ def _runnable(subjects: list[EstimateSubject], runtime: str | None) -> list[Esti
 
 def _host(subject: EstimateSubject) -> HostTimes | None:
     """None, with the reason on stderr, where this machine cannot measure it."""
-    from edgekit.estimating.anchoring import can_time_here, time_here
-    from edgekit_runtime.errors import EdgekitError
+    from edgekit.boards.anchoring import can_time_here, time_here
+    from edgekit_runtime.system.errors import EdgekitError
 
     why = can_time_here(subject.format, subject.precision)
     if not why:

@@ -72,8 +72,7 @@ def serve(
         access = Access.by_password(read_password(password), time.monotonic)
     elif proxy_user_header is not None:
         access = Access.by_proxy(proxy_user_header, proxies)
-    from edgekit.fleet.alert_rules import read_rules
-    from edgekit.fleet.alerts import Rules
+    from edgekit.fleet.alerts.alerts import Rules, read_rules
 
     read = Rules() if rules is None else read_rules(rules)
     settings = Settings(
@@ -193,7 +192,7 @@ def simulate(
     \b
     edgekit fleet simulate --devices 1000 --minutes 5 --broker mqtt://127.0.0.1:1883
     """
-    from edgekit.fleet.board_load import BoardLoad, BoardLoadPlan, Outcome
+    from edgekit.fleet.simulated import BoardLoad, BoardLoadPlan, Outcome
     from edgekit_runtime.telemetry.link import Broker
 
     plan = BoardLoadPlan(
@@ -230,8 +229,8 @@ def forget(boards: tuple[str, ...], store: str, as_json: bool) -> int:
     \b
     edgekit fleet forget porch-1 porch-2
     """
-    from edgekit.fleet.errors import FleetError
     from edgekit.fleet.serve import open_store
+    from edgekit.fleet.store.fleet_errors import FleetError
 
     opened = open_store(store, make=False)
     try:

@@ -139,9 +139,9 @@ def serve(
     from edgekit.host.models import Repository
     from edgekit.host.server import Protection, bind, check_exposure
     from edgekit.host.server import serve as serve_until_told
-    from edgekit.model_file import bundle_file
+    from edgekit.packaging.model_file import bundle_file
     from edgekit_runtime import CacheOptions
-    from edgekit_runtime.board import cores
+    from edgekit_runtime.system.board import cores
 
     protected = Protection(**protection)
     if options["instances"] > 1 and options["threads"] is None:
@@ -245,7 +245,7 @@ def export(
     """
     from edgekit.host.export import Export
     from edgekit.host.export import export as write
-    from edgekit.model_file import bundle_file
+    from edgekit.packaging.model_file import bundle_file
     from edgekit_runtime.bundle.reader import read_verified
     from edgekit_runtime.bundle.secrets import find_secret
 
@@ -271,7 +271,7 @@ def export(
 def _announce(repository: Repository, sock: socket.socket, scheme: str, as_json: bool) -> None:
     name, port = sock.getsockname()[:2]
     url = f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"
-    from edgekit.host.paths import not_taken
+    from edgekit.host.models import not_taken
 
     served = [(one.manifest, one.model.describe(), len(one.models)) for one in repository.all()]
     if as_json:

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit import scores
 from edgekit.cli.options import BUNDLE, allow_unsigned, as_json, print_json, say, secret, trust
-from edgekit.model_file import found_bundle
-from edgekit.report_beside import estimates_beside
+from edgekit.packaging.model_file import found_bundle
+from edgekit.report import words as scores
+from edgekit.report.html import estimates_beside
 from edgekit_runtime.contract.kinds import kind_of
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import ArtifactEntry, Manifest
     from edgekit_runtime.bundle.reader import Bundle
-    from edgekit_runtime.tensors import TensorSpec
+    from edgekit_runtime.contract.spec import TensorSpec
 
 
 @click.command()
@@ -51,8 +51,8 @@ def inspect(
     edgekit inspect /var/lib/edgekit/camera --sbom
     """
     from edgekit_runtime.bundle.reader import Opening, read_bundle, read_file, read_verified
+    from edgekit_runtime.bundle.trust_finding import TrustPolicy
     from edgekit_runtime.install.reading import store_of
-    from edgekit_runtime.trust.policy import TrustPolicy
 
     with found_bundle(bundle) as (path, root, generation):
         if trust and allow_unsigned:
@@ -200,7 +200,7 @@ def closeness(found: dict[str, Any]) -> str:
 
 
 def _signed(bundle: Bundle) -> str:
-    from edgekit_runtime.trust.policy import BY_THE_ROOT
+    from edgekit_runtime.bundle.trust_finding import BY_THE_ROOT
 
     names = "by " + ", ".join(name[:16] for name in bundle.signed_by) if bundle.signed_by else "no"
     if bundle.trusted:

@@ -1,20 +1,138 @@
-"""edgekit install: put a bundle where an application opens it, checked and tried out."""
+"""edgekit install: put a bundle where an application opens it, checked and tried out.
+
+edgekit status and rollback: what is installed in a root, and which generation is active.
+
+edgekit agent: a board that follows its fleet's roll-outs.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli import completion
-from edgekit.cli.generations import print_switch
-from edgekit.cli.options import PATH, as_json, options_given, print_json, secret, trust
+from edgekit.cli import options as completion
+from edgekit.cli.options import PATH, ROOT, as_json, options_given, print_json, secret, trust
 
 if TYPE_CHECKING:
-    from edgekit_runtime.errors import EdgekitError
-    from edgekit_runtime.install import BoardIdentity, InstallResult
+    from edgekit_runtime.install import BoardIdentity, Generation, InstallResult, Status
+    from edgekit_runtime.system.errors import EdgekitError
+
+
+@click.command()
+@click.argument("place", type=PATH, metavar="[ROOT]", required=False)
+@click.option("--root", type=PATH, metavar="DIR", help="The same as ROOT.")
+@as_json
+def status(place: Path | None, root: Path | None, as_json: bool) -> None:
+    """Show the active version of an install ROOT, where a rollback leads, and the last install.
+
+    Puts in order what a power cut left, and removes what nothing needs any more, as an install and a rollback do: the
+    active and the previous version stay, the one on trial, what an application has open, and the download of an
+    interrupted install. Exits 0 wherever the root can be read.
+
+    \b
+    edgekit status /var/lib/edgekit/camera
+    """
+    from edgekit_runtime.install import status as found_in
+
+    named = place or root
+    if named is None or (place and root):
+        raise click.UsageError("Name one install root: ROOT, or --root DIR.")
+    found = found_in(named)
+    if as_json:
+        print_json(found.as_json())
+        return
+    for line in _status_lines(found):
+        click.echo(line)
+
+
+def _status_lines(found: Status) -> Iterator[str]:
+    from edgekit_runtime.install.reading import in_words
+    from edgekit_runtime.install.trial import TrialTerms
+
+    yield str(found.root)
+    if found.current is None and found.refusal is None:
+        yield "  nothing answers here yet"
+    elif found.current is None:
+        yield "  nothing answers here"
+    else:
+        yield f"  answers    {_label(found.current)}, {found.state}"
+        yield f"  trust      {found.current.signature_text}"
+    if found.refusal is not None:
+        yield f"  BUT        {'it does not open: ' if found.current is not None else ''}{found.refusal}"
+    if found.seen is not None:
+        failed = f", {found.failed_starts} failed start{'s' * (found.failed_starts > 1)}" if found.failed_starts else ""
+        asked, seen = TrialTerms(), found.seen
+        counted = f"{seen.answers} of {asked.answers} answers, {seen.seconds:.0f} of {asked.seconds:.0f} s"
+        yield f"  trial      {counted}{failed}"
+    if found.previous is not None:
+        yield f"  rollback   to {_label(found.previous)}{', UNSIGNED' if found.previous.unsigned else ''}"
+        if found.previous_refusal is not None:
+            yield f"  BUT        it does not open: {found.previous_refusal}"
+    if found.rollout_seq is not None:
+        yield f"  accepts    rollout_seq {found.rollout_seq + 1} and higher"
+    for file in found.trust:
+        yield f"  trusts     {in_words(file)}"
+    if found.profile is not None:
+        yield f"  board      {found.profile}, as `edgekit install --profile` said"
+    if found.unfinished is not None:
+        doing = "works now" if found.busy else "is not finished: the same install continues it, another one removes it"
+        yield f"  install    of {found.unfinished.source}: {found.unfinished.state}; it {doing}"
+    if found.in_use:
+        yield f"  in use     {', '.join(found.in_use)}: removed once the application that has it open closes it"
+    if found.freed is not None:
+        yield f"  freed      {found.freed['removed']} removed, {found.freed['bytes']:,} bytes, at {found.freed['at']}"
+    if found.failure is not None:
+        yield f"  refused    {found.failure.at}: {found.failure.what} ({found.failure.code})"
+
+
+def _label(made: Generation) -> str:
+    return f"generation {made.number}: {made.name} version {made.version} ({made.recipe}, {made.bundle[:12]})"
+
+
+@click.command()
+@ROOT
+@click.option(
+    "--to",
+    "number",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Go to generation N, older or newer, as `edgekit status` numbers them. Default: the one before.",
+)
+@trust
+@as_json
+def rollback(root: Path, number: int | None, trust: tuple[Path, ...], as_json: bool) -> None:
+    """Go back to the previous generation, or give up the one on trial.
+
+    With --to, go to another generation that is still here.
+
+    \b
+    edgekit rollback --root /var/lib/edgekit/camera
+    edgekit rollback --root /var/lib/edgekit/camera --to 4
+    """
+    from edgekit_runtime.install import activate
+    from edgekit_runtime.install import rollback as switch_back
+
+    if number is not None:
+        print_switch(as_json, "activated", activate(root, number, trust=trust), "answers")
+    else:
+        print_switch(as_json, "rolled-back", switch_back(root, trust=trust), "answers again")
+
+
+def print_switch(as_json: bool, event: str, made: Generation | None, does: str) -> None:
+    """Print which generation is active from now on; None where there was none before."""
+    if as_json:
+        print_json({"event": event, "generation": made.as_json() if made else None})
+        return
+    if made is None:
+        click.echo("nothing answers: there was no generation before")
+        return
+    click.echo(f"generation {made.number} {does}: {made.name} version {made.version}")
+    click.echo(made.signature_text)
 
 
 @click.command()
@@ -69,9 +187,9 @@ def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, 
         if value == "":
             raise click.UsageError(f"{name} is an empty name.")
     from edgekit.cli.progress import console_progress
-    from edgekit_runtime.errors import InstallError
     from edgekit_runtime.install import FetchOptions, InstallOptions
     from edgekit_runtime.install import install as put
+    from edgekit_runtime.system.errors import InstallError
 
     before = remembered_profile(root)
     with console_progress() as progress:
@@ -165,8 +283,8 @@ def with_profile_hint(error: EdgekitError, profile: str | None) -> EdgekitError:
 
 def remembered_profile(root: Path) -> str | None:
     """The profile that a root remembers for its board."""
-    from edgekit_runtime.errors import EdgekitError
     from edgekit_runtime.install import Root, is_root
+    from edgekit_runtime.system.errors import EdgekitError
 
     try:
         return Root.open(root).slot().profile if is_root(root) else None
@@ -204,7 +322,7 @@ def _json(done: InstallResult) -> dict[str, Any]:
 def _key_lines(done: InstallResult, given: str | None) -> list[str]:
     """Where the application looks for the key, if it would not find the one that was given here."""
     from edgekit_runtime.bundle.secrets import find_secret
-    from edgekit_runtime.errors import EdgekitError
+    from edgekit_runtime.system.errors import EdgekitError
 
     if given is None or done.encrypted_with is None:
         return []
@@ -219,9 +337,9 @@ def _key_lines(done: InstallResult, given: str | None) -> list[str]:
 def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> list[str]:
     """before: the profile that the root remembered until now.
     trust: of --trust, which the root remembers."""
-    from edgekit_runtime.errors import EdgekitError
     from edgekit_runtime.install import Root
     from edgekit_runtime.install.reading import in_words
+    from edgekit_runtime.system.errors import EdgekitError
 
     made = done.generation
     recipe = (done.trial or done.selftest or made).recipe  # what answers, where it was tried
@@ -251,3 +369,75 @@ def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> 
         again = " again; its file was damaged or lost, and was put back" if done.repaired else ""
         lines.append(f"generation {made.number} answers{again}: {named}")
     return lines
+
+
+@click.command()
+@click.option("--root", type=PATH, required=True, metavar="DIR", help="The install root that it keeps up to date.")
+@click.option("--broker", required=True, metavar="URL", help="mqtt://host:1883 or mqtts://user:password@host:8883.")
+@click.option("--device", required=True, metavar="ID", help="This board's id, the same as in its telemetry.")
+@trust
+@secret
+@click.option(
+    "--profile", shell_complete=completion.profiles, metavar="NAME", help="What this board is, as for `install`."
+)
+@click.option(
+    "--trial",
+    type=click.Choice(["here", "app"]),
+    default="here",
+    show_default=True,
+    help="Who tries a bundle out: the agent, before the application opens it, or the application, in use.",
+)
+@click.option("--then", metavar="COMMAND", help="Run after each switch: 'systemctl restart camera'. No shell reads it.")
+@click.option(
+    "--spread", type=click.FloatRange(0, 86400), default=60.0, show_default=True, metavar="SECONDS",
+    help="Wait a random part of it before a download, so that a fleet does not fetch at once.",
+)  # fmt: skip
+@as_json
+def agent(
+    root: Path, broker: str, device: str, profile: str | None, then: str | None, as_json: bool, **options: Any
+) -> int:
+    """Install what the fleet server orders, and report how it went, until Ctrl-C.
+
+    Every bundle must be signed as this root or machine asks: an order alone installs nothing.
+
+    \b
+    edgekit agent --root /var/lib/edgekit/camera --broker mqtts://porch-1:secret@broker:8883 --device porch-1
+    """
+    import logging
+    import signal
+    import threading
+
+    from edgekit_runtime.install import InstallOptions
+    from edgekit_runtime.install.agent import Agent, AgentOptions
+    from edgekit_runtime.system.errors import TelemetryError, WindowError
+
+    asked = InstallOptions(
+        trust=tuple(options["trust"]),
+        profile=profile,
+        board=board_of(profile or remembered_profile(root)),
+        trial=options["trial"],
+        secret=options["secret"],
+    )
+    given = AgentOptions(broker, device, root, asked, tuple(shlex.split(then or "")), options["spread"])
+    try:
+        running = Agent(given)
+    except WindowError as error:
+        raise TelemetryError(error.what, do="Pass something like --device porch-1") from error
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    stop = threading.Event()
+
+    def end(*_: object) -> None:
+        stop.set()
+        running.link.wake()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        if as_json:
+            print_json({"device": device, "root": str(root), "broker": str(running.link.broker)})
+        else:
+            click.echo(f"agent of {device}: {root} follows {running.link.broker}   (Ctrl-C ends it)")
+        running.run(stop)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from edgekit.cli import completion
+from edgekit.cli import options as completion
 from edgekit.cli.options import PATH, as_json, print_json
 
 if TYPE_CHECKING:
-    from edgekit.keys.folder import KeyEntry, KeyFolder
-    from edgekit.keys.roots import Dates, Member, WrittenRoot
-    from edgekit.keys.signers import SigningOptions
-    from edgekit.packaging.signing import Signer
-    from edgekit_runtime.trust.store import TrustStore
+    from edgekit.packaging.key_folder import KeyEntry, KeyFolder
+    from edgekit.packaging.roots import Dates, Member, WrittenRoot
+    from edgekit.packaging.signers import SigningOptions
+    from edgekit.packaging.writer import Signer
+    from edgekit_runtime.bundle.trust_store import TrustStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -126,7 +126,7 @@ def trust(
     edgekit keys trust ci alice --root-threshold 2 --sign alice --sign bob    two of you change it, either signs bundles
     edgekit keys trust bob.pub.pem --threshold 2                         from now on two keys sign every bundle
     """
-    from edgekit.keys.roots import Member, first_root, with_keys
+    from edgekit.packaging.roots import Member, first_root, with_keys
 
     if name is not None and len(names) != 1:
         raise click.UsageError("--name goes with one KEY.")
@@ -162,7 +162,7 @@ def rotate(old: str, new: str, grace_days: int, as_json: bool, **options: Any) -
     \b
     edgekit keys rotate alice alice-2027 --sign alice
     """
-    from edgekit.keys.roots import Member, rotate
+    from edgekit.packaging.roots import Member, rotate
 
     own = folder_of(options["folder"])
     editor, entry = _RootEditor(own, options), own.public(new)
@@ -194,7 +194,7 @@ def revoke(key: str, why: str, threshold: int | None, as_json: bool, **options: 
     \b
     edgekit keys revoke alice --why "laptop stolen" --sign bob
     """
-    from edgekit.keys.roots import revoke
+    from edgekit.packaging.roots import revoke
 
     editor = _RootEditor(folder_of(options["folder"]), options)
     return editor.write(revoke(editor.existing(), editor.keyid_of(key), why, editor.dates, threshold), as_json)
@@ -208,7 +208,7 @@ def renew(as_json: bool, **options: Any) -> int:
     \b
     edgekit keys renew --sign alice
     """
-    from edgekit.keys.roots import renew
+    from edgekit.packaging.roots import renew
 
     editor = _RootEditor(folder_of(options["folder"]), options)
     return editor.write(renew(editor.existing(), editor.dates), as_json)
@@ -219,9 +219,9 @@ class _RootEditor:
     signed: the version in force, or None before the first."""
 
     def __init__(self, own: KeyFolder, options: dict[str, Any]) -> None:
-        from edgekit.errors import KeysError
-        from edgekit.keys.roots import Dates, read_signed
-        from edgekit_runtime.trust.finding import config_dir
+        from edgekit.packaging.output_errors import KeysError
+        from edgekit.packaging.roots import Dates, read_signed
+        from edgekit_runtime.bundle.trust_finding import config_dir
 
         self.own, base = own, config_dir()
         if options["root"] is None and base is None:
@@ -233,7 +233,7 @@ class _RootEditor:
         self._asked = signing_of(options["sign"], options["signer"], options["passphrase_file"])
 
     def existing(self) -> dict[str, Any]:
-        from edgekit.errors import KeysError
+        from edgekit.packaging.output_errors import KeysError
 
         if self.signed is None:
             raise KeysError("there is no root.json yet", where=str(self.root), do="Make it: edgekit keys trust KEY")
@@ -241,8 +241,8 @@ class _RootEditor:
 
     def signers(self, keyids: Sequence[str]) -> list[Signer]:
         """Those of --sign; without it, those of `keyids` whose private keys are in the folder."""
-        from edgekit.errors import KeysError
-        from edgekit.keys.signers import open_signers
+        from edgekit.packaging.output_errors import KeysError
+        from edgekit.packaging.signers import open_signers
 
         if self._asked.keys:
             return open_signers(self._asked, self.own)
@@ -268,7 +268,7 @@ class _RootEditor:
         return self.signers([entry.keyid for entry in entries])
 
     def name_of(self, one: Signer, members: Sequence[Member]) -> str:
-        from edgekit_runtime.trust.signature import keyid_of
+        from edgekit_runtime.bundle.signature import keyid_of
 
         keyid = keyid_of(one.public)
         named = next((member.name for member in members if member.keyid == keyid), None)
@@ -286,7 +286,7 @@ class _RootEditor:
 
     def write(self, signed: dict[str, Any], as_json: bool, signers: Sequence[Signer] | None = None) -> int:
         """signers: None for all who may sign versions now or from this one on."""
-        from edgekit.keys.roots import write_root
+        from edgekit.packaging.roots import write_root
 
         if signers is None:
             may = [*self.existing()["roles"]["root"]["keyids"], *signed["roles"]["root"]["keyids"]]
@@ -332,8 +332,8 @@ def print_keys(own: KeyFolder, entries: Sequence[KeyEntry]) -> None:
 
 
 def print_store(store: TrustStore | None) -> None:
-    from edgekit_runtime.trust.finding import trust_paths
-    from edgekit_runtime.trust.store import judge, tell_time
+    from edgekit_runtime.bundle.trust_finding import trust_paths
+    from edgekit_runtime.bundle.trust_store import judge, tell_time
 
     if store is None:
         click.echo(f"trust: none on this machine (looked for {', '.join(map(str, trust_paths()))})")
@@ -354,7 +354,7 @@ def print_store(store: TrustStore | None) -> None:
 
 def _print_roles(store: TrustStore) -> None:
     """Which keys have each role, and how many of them must sign."""
-    from edgekit_runtime.trust.store import tell_time
+    from edgekit_runtime.bundle.trust_store import tell_time
 
     for title, role in (("bundles", store.bundle), ("root", store.root)):
         if role is not None:
@@ -377,7 +377,7 @@ def key_json(entry: KeyEntry) -> dict[str, Any]:
 
 
 def store_json(store: TrustStore | None) -> dict[str, Any] | None:
-    from edgekit_runtime.trust.store import tell_time
+    from edgekit_runtime.bundle.trust_store import tell_time
 
     if store is None:
         return None
@@ -392,7 +392,7 @@ def store_json(store: TrustStore | None) -> dict[str, Any] | None:
 
 
 def _roles_json(store: TrustStore) -> dict[str, Any]:
-    from edgekit_runtime.trust.store import tell_time
+    from edgekit_runtime.bundle.trust_store import tell_time
 
     found = {}
     for name, role in (("bundle", store.bundle), ("root", store.root)):
@@ -407,14 +407,14 @@ def _roles_json(store: TrustStore) -> dict[str, Any]:
 
 
 def folder_of(path: Path | None) -> KeyFolder:
-    from edgekit.keys.folder import KeyFolder, default_folder
+    from edgekit.packaging.key_folder import KeyFolder, default_folder
 
     return KeyFolder(path or default_folder())
 
 
 def signing_of(keys: tuple[str, ...], signer: str | None, passphrase_file: Path | None) -> SigningOptions:
     """What --sign, --signer and --passphrase-file say together."""
-    from edgekit.keys.signers import SigningOptions
+    from edgekit.packaging.signers import SigningOptions
 
     if signer is not None and not keys:
         raise click.UsageError("--signer signs for a public key: name that with --sign.")
@@ -430,7 +430,7 @@ def passphrase(file: Path | None, prompt: str, *, twice: bool = False) -> bytes 
     """From the file, the environment or a person, in this order.
     None where there is none of them. Raises KeysError."""
     if file is not None:
-        from edgekit.errors import KeysError
+        from edgekit.packaging.output_errors import KeysError
 
         try:
             with file.open("rb") as stream:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edgekit.cli import completion
+from edgekit.cli import options as completion
 from edgekit.cli.key_roots import (
     folder,
     folder_of,
@@ -44,7 +44,7 @@ def secret(name: str, folder: Path | None, as_json: bool) -> None:
     \b
     edgekit keys secret camera
     """
-    from edgekit.keys.folder import create_secret
+    from edgekit.packaging.key_folder import create_secret
 
     made = create_secret(folder_of(folder), name)
     if as_json:
@@ -85,7 +85,7 @@ def openssf(
 
     A board asks for the signatures in the bundle itself (`edgekit keys sign`); this one is for registries and archives.
     """
-    from edgekit.keys.openssf import model_signature, open_elliptic
+    from edgekit.packaging.openssf import model_signature, open_elliptic
     from edgekit.packaging.writer import write_whole
     from edgekit_runtime.bundle.reader import read_bundle
 
@@ -166,10 +166,10 @@ def list_(folder: Path | None, root: Path | None, as_json: bool) -> None:
     \b
     edgekit keys list
     """
-    from edgekit.keys.folder import secrets_in
-    from edgekit_runtime.errors import SignatureError
-    from edgekit_runtime.trust.finding import find_trust, read_trusted
-    from edgekit_runtime.trust.root import parse_root
+    from edgekit.packaging.key_folder import secrets_in
+    from edgekit_runtime.bundle.trust_finding import find_trust, read_trusted
+    from edgekit_runtime.bundle.trust_root import parse_root
+    from edgekit_runtime.system.errors import SignatureError
 
     own = folder_of(folder)
     entries, secrets = own.entries(), secrets_in(own)
@@ -226,8 +226,8 @@ def sign_(
     edgekit keys sign net-raspberry-pi-4.ekb --sign bob
     edgekit keys sign root-4.json --sign bob
     """
-    from edgekit.keys.roots import add_signatures, is_root
-    from edgekit.keys.signers import endorse, open_signers
+    from edgekit.packaging.roots import add_signatures, is_root
+    from edgekit.packaging.signers import endorse, open_signers
 
     if not sign:
         raise click.UsageError("Name who signs: --sign KEY.")
@@ -281,8 +281,8 @@ def update(files: tuple[Path, ...], to: Path | None, expect: str | None, as_json
     \b
     edgekit keys update root.json
     """
-    from edgekit.keys.roots import take_over
-    from edgekit_runtime.trust.finding import trust_paths
+    from edgekit.packaging.roots import take_over
+    from edgekit_runtime.bundle.trust_finding import trust_paths
 
     paths = trust_paths()
     there = (path for path in paths if os.path.exists(path))  # noqa: PTH110 - False, too, where it may not be looked at

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from edgekit_runtime.errors import EdgekitError
+    from edgekit_runtime.system.errors import EdgekitError
 
 GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "Build": (
@@ -37,11 +37,11 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "build": ("edgekit.cli.build:build", "Convert, compare and pack a model for each board."),
             "compress": ("edgekit.cli.compress:compress", "Train a model a little more, so that INT8 costs it less."),
-            "contract": ("edgekit.cli.contract:contract", "Draft the file that says what a model's numbers mean."),
+            "contract": ("edgekit.cli.compress:contract", "Draft the file that says what a model's numbers mean."),
             "inspect": ("edgekit.cli.inspect:inspect", "Show what is in a bundle."),
-            "check": ("edgekit.cli.check:check", "Predict whether a bundle loads on a board, and agrees there."),
+            "check": ("edgekit.cli.verify:check", "Predict whether a bundle loads on a board, and agrees there."),
             "estimate": ("edgekit.cli.estimate:estimate", "Predict the latency on a board."),
-            "export": ("edgekit.cli.export:export", "Plain files out of a bundle, which run without edgekit."),
+            "export": ("edgekit.cli.deploy:export", "Plain files out of a bundle, which run without edgekit."),
             "profiles": ("edgekit.cli.profiles:profiles", "The known boards, and your own."),
             "demo": ("edgekit.cli.demo:demo", "The main job on real input, each command printed before it runs."),
         },
@@ -59,9 +59,9 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "deploy": ("edgekit.cli.deploy:deploy", "Bring a bundle to a board: over SSH, as a folder or a .deb."),
             "install": ("edgekit.cli.install:install", "Verify a bundle, test it, activate it; --commit ends a trial."),
-            "status": ("edgekit.cli.generations:status", "Show the active version and the last install."),
-            "rollback": ("edgekit.cli.generations:rollback", "Go back to the previous version, or to another one."),
-            "agent": ("edgekit.cli.agent:agent", "Follow the fleet's roll-outs: install what is ordered, report it."),
+            "status": ("edgekit.cli.install:status", "Show the active version and the last install."),
+            "rollback": ("edgekit.cli.install:rollback", "Go back to the previous version, or to another one."),
+            "agent": ("edgekit.cli.install:agent", "Follow the fleet's roll-outs: install what is ordered, report it."),
         },
     ),
     "Trust and fleet": (
@@ -162,7 +162,7 @@ class _Commands(click.Group):
 def check_python(command: str, python: tuple[int, int]) -> None:
     """Raises PythonVersionError where the command needs a newer Python than this one."""
     if command in WORKSTATION and python < WORKSTATION_PYTHON:
-        from edgekit.errors import PythonVersionError
+        from edgekit.packaging.output_errors import PythonVersionError
 
         needed, here = (".".join(map(str, version)) for version in (WORKSTATION_PYTHON, python))
         raise PythonVersionError(
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0 if error.errno == errno.EPIPE else 1  # EPIPE: the reader, `head` for one, has seen enough
         if code:
-            from edgekit.errors import OutputError, error_line
+            from edgekit.packaging.output_errors import OutputError, error_line
 
             why = f"the result cannot be printed: {error.strerror or error}"
             with contextlib.suppress(OSError):
@@ -224,8 +224,8 @@ def _execute(arguments: list[str]) -> int:
     except _UnprintableError as error:
         raise error.cause from None
     except Exception as error:  # noqa: BLE001 - the last resort: printed with its traceback
-        from edgekit.errors import error_line, missing_extra
-        from edgekit_runtime.errors import EdgekitError, print_traceback
+        from edgekit.packaging.output_errors import error_line, missing_extra
+        from edgekit_runtime.system.errors import EdgekitError, print_traceback
 
         shown = _memory_error(error, arguments) or missing_extra(error, next(iter(arguments), "")) or error
         if isinstance(shown, EdgekitError):
@@ -255,7 +255,7 @@ def _run(arguments: list[str]) -> object:
 def _memory_error(error: BaseException | None, arguments: Sequence[str]) -> EdgekitError | None:
     """What to print for a MemoryError, or for an error that was raised from one.
     None for any other."""
-    from edgekit_runtime.errors import MemoryExceeded
+    from edgekit_runtime.system.errors import MemoryExceeded
 
     while error is not None and not isinstance(error, MemoryError):
         error = error.__cause__

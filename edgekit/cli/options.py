@@ -5,6 +5,12 @@ Rules:
   writing round, is printed escaped;
 - whether a file can be written is checked before the work whose result goes there;
 - --secret and --encrypt name the place of a key, never the key itself, which is refused as an argument.
+
+What a shell completes: profiles, recipes, metrics, engines, codes and keys.
+
+    @click.option("--profile", shell_complete=completion.profiles)
+
+Rule: a completion imports only what it lists, and lists nothing where that cannot be read.
 """
 
 from __future__ import annotations
@@ -12,19 +18,73 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli import completion
-from edgekit_runtime.budget import PRESETS_MS
 from edgekit_runtime.engines.registry import ENGINES
+from edgekit_runtime.policy.budget import PRESETS_MS
 
 if TYPE_CHECKING:
     from edgekit_profiles import Catalogue, Profile
-    from edgekit_runtime.budget import Use
+    from edgekit_runtime.policy.budget import Use
+
+METRICS = ("top1", "top5", "f1", "map", "map50", "mae", "miou", "pixel-accuracy")
+_Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def _completing(names: Callable[[click.Context], Iterable[str]]) -> _Complete:
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        from edgekit_runtime.system.errors import EdgekitError
+
+        try:
+            return [name for name in names(context) if name.startswith(incomplete)]
+        except (EdgekitError, OSError, ImportError):
+            return []
+
+    return complete
+
+
+@_completing
+def profiles(context: click.Context) -> Iterable[str]:
+    from edgekit_profiles import open_catalogue
+
+    return open_catalogue(context.params.get("profile_paths") or ()).names()
+
+
+@_completing
+def recipes(_context: click.Context) -> Iterable[str]:
+    from edgekit_converters.recipe.artifact import RECIPES
+
+    return RECIPES
+
+
+@_completing
+def metrics(_context: click.Context) -> Iterable[str]:
+    return METRICS
+
+
+@_completing
+def engines(_context: click.Context) -> Iterable[str]:
+    from edgekit_runtime.engines.registry import ENGINES
+
+    return ENGINES
+
+
+@_completing
+def codes(_context: click.Context) -> Iterable[str]:
+    from edgekit.boards.catalogue import entries
+
+    return entries()
+
+
+@_completing
+def keys(context: click.Context) -> Iterable[str]:
+    from edgekit.packaging.key_folder import KeyFolder, default_folder
+
+    return [entry.name for entry in KeyFolder(context.params.get("folder") or default_folder()).entries()]
 
 
 class _NonEmptyPath(click.Path):
@@ -126,7 +186,7 @@ BOARD_ENGINES = tuple(name for name, kind in ENGINES.items() if kind.on_boards)
 
 engine = click.option(
     "--engine",
-    shell_complete=completion.engines,
+    shell_complete=engines,
     metavar="NAME",
     help=f"{', '.join(ENGINES)}. Default: what is installed.",
 )
@@ -187,14 +247,14 @@ def _without_nan(value: Any) -> Any:
 
 def say(line: str, *, err: bool = False) -> None:
     """A line as a person may be shown it."""
-    from edgekit_runtime.errors import visible
+    from edgekit_runtime.system.errors import visible
 
     click.echo(visible(line), err=err)
 
 
 def refuse_unwritable(output: Path, option: str = "-o") -> None:
     """Before minutes of work, not after them. Raises OutputError."""
-    from edgekit.errors import OutputError
+    from edgekit.packaging.output_errors import OutputError
 
     folder = output.parent
     if output.is_dir():
@@ -211,7 +271,7 @@ def refuse_unwritable(output: Path, option: str = "-o") -> None:
 def write_json(output: Path, value: dict[str, Any], *, indent: int | None = 2) -> None:
     """Write a record: a file whole or not at all, a pipe or a device as it is.
     Raises OutputError."""
-    from edgekit.errors import OutputError
+    from edgekit.packaging.output_errors import OutputError
     from edgekit.packaging.writer import write_whole
 
     text = json.dumps(value, indent=indent) + "\n"

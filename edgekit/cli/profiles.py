@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.cli import completion
+from edgekit.cli import options as completion
 from edgekit.cli.options import (
     PATH,
     as_json,
@@ -21,7 +21,7 @@ from edgekit.cli.options import (
     say,
     write_json,
 )
-from edgekit_runtime.errors import sentences
+from edgekit_runtime.system.errors import sentences
 
 if TYPE_CHECKING:
     from edgekit_profiles import Core, Profile, RuntimeSupport
@@ -291,7 +291,7 @@ def measure(
 
     Exits 1 when the board slowed down or was busy meanwhile: such times say little of it.
     """
-    from edgekit.estimating.anchoring import MeasurePlan, default_threads, measure_anchors
+    from edgekit.boards.anchoring import MeasurePlan, default_threads, measure_anchors
     from edgekit_profiles.detect import detect
     from edgekit_profiles.facts import read_facts
 

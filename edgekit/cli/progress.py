@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
 
-from edgekit_runtime.errors import visible
+from edgekit_runtime.system.errors import visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

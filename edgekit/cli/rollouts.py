@@ -13,8 +13,8 @@ import click
 from edgekit.cli.options import BUNDLE, PATH, as_json, print_json
 
 if TYPE_CHECKING:
-    from edgekit.fleet.rollout_tables import Rollout, RolloutTables
-    from edgekit.fleet.rollouts import Word
+    from edgekit.fleet.rollouts.rollout_tables import Rollout, RolloutTables
+    from edgekit.fleet.rollouts.rollouts import Word
 
 STORE = click.option(
     "--store", default="sqlite:///fleet.db", show_default=True, metavar="URL", help="The fleet server's store."
@@ -54,9 +54,9 @@ def rollout(bundle: Path, url: str | None, server: str | None, as_json: bool, st
     """
     if (url is None) == (server is None):
         raise click.UsageError("Pass either --url or --server.")
-    from edgekit.fleet.bundle_files import BundleFiles, bundles_beside, read_bundle_facts
-    from edgekit.fleet.rollout_tables import fitting
-    from edgekit.fleet.rollouts import RolloutPlan, parse_share
+    from edgekit.fleet.rollouts.rollout_tables import fitting
+    from edgekit.fleet.rollouts.rollouts import RolloutPlan, parse_share
+    from edgekit.fleet.web import BundleFiles, bundles_beside, read_bundle_facts
 
     waves = tuple(parse_share(one.strip()) for one in given["waves"].split(","))
     plan = RolloutPlan(
@@ -127,7 +127,7 @@ COMMANDS: tuple[click.Command, ...] = (
 @contextmanager
 def _opened(url: str) -> Iterator[tuple[Any, RolloutTables]]:
     """The store and its roll-outs."""
-    from edgekit.fleet.rollout_tables import RolloutTables
+    from edgekit.fleet.rollouts.rollout_tables import RolloutTables
     from edgekit.fleet.serve import open_store
 
     store = open_store(url, make=False)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from edgekit import scores
 from edgekit.cli.options import (
     BUNDLE,
     PATH,
@@ -34,14 +33,15 @@ from edgekit.cli.options import (
     use,
 )
 from edgekit.cli.progress import console_progress
+from edgekit.report import words as scores
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edgekit.inputs.files import InputsError
+    from edgekit.bench.inputs import InputsError
     from edgekit_runtime import Answer, EdgekitError, Model
     from edgekit_runtime.contract.spec import Contract
-    from edgekit_runtime.session.session import Session
+    from edgekit_runtime.serving.session import Session
 
 _OF_ANSWERS = ("watch", "budget_ms", "use", "k", "telemetry", "device", "window_s")
 """Options that --fill-cache does not take."""
@@ -134,8 +134,7 @@ def run(bundle: Path, inputs: tuple[str, ...], watch: Path | None, as_json: bool
 @contextlib.contextmanager
 def _files_to_run(inputs: tuple[str, ...], watch: Path | None) -> Iterator[Iterator[str | InputsError]]:
     """The inputs, then the files that come into the watched folder until SIGINT or SIGTERM."""
-    from edgekit.inputs.arrivals import Arrivals
-    from edgekit.inputs.files import list_files
+    from edgekit.bench.inputs import Arrivals, list_files
 
     if watch is None:
         yield list_files(inputs)
@@ -192,7 +191,7 @@ class _AnswerPrinter:
 
     def ask(self, model: Model, given: Iterator[str | InputsError]) -> None:
         """One input after another, whatever becomes of each."""
-        from edgekit.inputs.files import frames, load
+        from edgekit.bench.inputs import frames, load
         from edgekit_runtime import EdgekitError
 
         asked: Model | Session = model if model.contract.state == "none" else model.session()
@@ -330,7 +329,7 @@ def fill_cache(
 ) -> int:
     """Fill the cache and report it.
     Returns the exit code: 1 if a file could not be read or an answer is not on disk."""
-    from edgekit.filling import fill
+    from edgekit.bench.filling import fill
 
     refuse_unwritable(file, "--fill-cache")
     try:

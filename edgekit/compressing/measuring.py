@@ -23,22 +23,30 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit.building.build_subject import BuildSubject
 from edgekit.building.candidates import Clocks, candidates, is_here, lasting_estimate, timer
 from edgekit.building.data import key
 from edgekit.building.making import Maker, RecipeResult, Workers
 from edgekit.building.repairing import Search, with_repairs
-from edgekit.building.subject import BuildSubject
-from edgekit.compressing.request import FLOATS, ORIGINAL, RECIPES, REPAIRED, CompressRequest, Gain, MeasuredArtifact
-from edgekit_converters.calibration.dataset import Subset
+from edgekit.compressing.compress_request import (
+    FLOATS,
+    ORIGINAL,
+    RECIPES,
+    REPAIRED,
+    CompressRequest,
+    Gain,
+    MeasuredArtifact,
+)
 from edgekit_converters.choose import MAX_DROP, ChoiceLimits
+from edgekit_converters.data.dataset import Subset
 from edgekit_converters.fidelity.compare import compare
 from edgekit_converters.fidelity.metrics import task_metrics
+from edgekit_converters.formats.workload import read_workload
+from edgekit_converters.recipe.artifact import recipe as find_recipe
+from edgekit_converters.recipe.store import NO_STORE, StageStore
 from edgekit_converters.sources.load import open_source
-from edgekit_converters.store import NO_STORE, StageStore
-from edgekit_converters.targets.artifact import recipe as find_recipe
-from edgekit_converters.workload.counting import read_workload
 from edgekit_profiles import Estimate, installable
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.system.errors import EdgekitError
 
 _FEW = 32
 

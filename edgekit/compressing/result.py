@@ -14,13 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgekit.compressing.request import CompressReport, CompressRequest, MeasuredArtifact
-from edgekit.errors import OutputError
+from edgekit.compressing.compress_request import CompressReport, CompressRequest, MeasuredArtifact
+from edgekit.packaging.output_errors import OutputError
 from edgekit.packaging.writer import write_whole
-from edgekit_converters.errors import CompressError
-from edgekit_runtime.bundle.codec import from_json
-from edgekit_runtime.errors import BundleError, MissingExtraError
-from edgekit_runtime.strict_json import load_json
+from edgekit_converters.recipe.conversion_errors import CompressError
+from edgekit_runtime.system.errors import BundleError, MissingExtraError
+from edgekit_runtime.system.strict_json import from_json, load_json
 
 
 def rows_of(stored: Any) -> tuple[MeasuredArtifact, ...]:
@@ -76,7 +75,7 @@ def write_report(report: CompressReport, request: CompressRequest, key: str) -> 
 
     Raises OutputError where the JSON cannot be written.
     """
-    from edgekit.report.compress import page
+    from edgekit.report.compress_page import page
 
     file = report_file(request.output, request.model)
     with_page = replace(report, page=file.with_suffix(".html"))

@@ -20,25 +20,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit.building.build_subject import BuildSubject
 from edgekit.building.data import Opener, cached_reference, key, survey_digest
-from edgekit.building.subject import BuildSubject
-from edgekit.compressing.request import CompressRequest, Limits, MeasuredArtifact
-from edgekit.compressing.splitting import OutputSplit
-from edgekit_converters.calibration.dataset import Dataset, Example, Subset
-from edgekit_converters.calibration.observe import SourceSamples
-from edgekit_converters.contract_file.describe import describe, find_contract_file
-from edgekit_converters.errors import CompressError
+from edgekit.compressing.compress_request import CompressRequest, Limits, MeasuredArtifact
+from edgekit.compressing.training_data import OutputSplit
+from edgekit_converters.data.dataset import Dataset, Example, Subset
+from edgekit_converters.data.describe_contract import describe, find_contract_file
+from edgekit_converters.data.statistics import SourceSamples
 from edgekit_converters.fidelity.reference import Reference, reference
-from edgekit_converters.progress import Progress
+from edgekit_converters.recipe.conversion_errors import CompressError
+from edgekit_converters.recipe.progress import Progress
+from edgekit_converters.recipe.store import StageStore, cached_json
 from edgekit_converters.sources.load import open_source
-from edgekit_converters.sources.model import LoadOptions, SourceModel
-from edgekit_converters.store import StageStore, cached_json
+from edgekit_converters.sources.source_model import LoadOptions, SourceModel
 from edgekit_profiles import Profile, installable
 from edgekit_profiles.estimate import estimate
 from edgekit_profiles.workload import Workload
-from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.system.strict_json import to_json
 
 HINTS = "hints.npy"
 """What a layer of the teacher gives to each training item, while it is trained."""
@@ -210,7 +210,7 @@ def _qat(path: Path, bench: Bench) -> Any:
 def _sparse(path: Path, bench: Bench) -> Any:
     from edgekit_converters.compress.channels import trace, without
     from edgekit_converters.compress.float_training import FloatRun, train_float
-    from edgekit_converters.compress.lessons import Teaching
+    from edgekit_converters.compress.losses import Teaching
     from edgekit_converters.compress.qat import open_network
     from edgekit_converters.compress.simulation import Simulation
     from edgekit_converters.compress.train import answers_of
@@ -227,8 +227,8 @@ def _sparse(path: Path, bench: Bench) -> Any:
 def _distill(path: Path, bench: Bench) -> Any:
     from edgekit_converters.compress.channels import trace, without
     from edgekit_converters.compress.float_training import FloatRun, train_float
-    from edgekit_converters.compress.lessons import Teaching
-    from edgekit_converters.compress.prune import choose_by_width, importance
+    from edgekit_converters.compress.losses import Teaching
+    from edgekit_converters.compress.pruning import choose_by_width, importance
     from edgekit_converters.compress.qat import open_network
 
     request, teacher = bench.request, bench.teacher
@@ -313,8 +313,8 @@ def _are_some(channels: Any, stored: list[int]) -> bool:
 def _prune(path: Path, bench: Bench) -> Any:
     from edgekit_converters.compress.channels import trace, without
     from edgekit_converters.compress.float_training import FloatRun, train_float
-    from edgekit_converters.compress.lessons import Teaching
-    from edgekit_converters.compress.prune import Count
+    from edgekit_converters.compress.losses import Teaching
+    from edgekit_converters.compress.pruning import Count
     from edgekit_converters.compress.qat import open_network
     from edgekit_converters.compress.simulation import Simulation
     from edgekit_converters.compress.train import answers_of
@@ -348,7 +348,7 @@ def _prune(path: Path, bench: Bench) -> Any:
 def _leaving(network: Any, channels: Any, bench: Bench) -> list[int]:
     """Labels that leave, so that the artifact of what is left keeps the budget by its estimate."""
     from edgekit_converters.compress.channels import STEP, without
-    from edgekit_converters.compress.prune import Count, choose_by_time, importance
+    from edgekit_converters.compress.pruning import Count, choose_by_time, importance
 
     request, count = bench.request, Count(network, channels)
     profile, budget = request.load_profile(), request.budget_ms
@@ -404,7 +404,7 @@ def _scaled(clock: Callable[[Workload], float], scale: float, work: Workload) ->
 
 def _clock(profile: Profile, recipe: str) -> Callable[[Workload], float]:
     """Milliseconds, the high end of the estimate on the board, in the runtime that it would use."""
-    from edgekit_converters.targets.artifact import recipe as find_recipe
+    from edgekit_converters.recipe.artifact import recipe as find_recipe
 
     form = find_recipe(recipe).format
     engine = next(one.engine for one in installable(profile) if one.ok and one.format == form)

@@ -28,13 +28,13 @@ from types import TracebackType
 
 from edgekit.demo.assets import ASKED, MODEL, Step
 from edgekit.demo.story import Check, Story, eventually
-from edgekit.errors import DemoError
-from edgekit.fleet.errors import FleetError
 from edgekit.fleet.rolling import RollingPace
 from edgekit.fleet.serve import FleetServer, Settings
 from edgekit.fleet.simulated import SimulatedBoards
+from edgekit.fleet.store.fleet_errors import FleetError
+from edgekit.packaging.output_errors import DemoError
 from edgekit_runtime import BudgetExceeded, Model, TelemetryOptions, open_bundle
-from edgekit_runtime.strict_json import load_json
+from edgekit_runtime.system.strict_json import load_json
 
 REAL = "this-machine"
 SIMULATED = ("porch-1", "porch-2", "gate-north", "gate-south", "barn-7", "press-line-3", "greenhouse-2")

@@ -22,16 +22,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgekit.fleet.bundle_files import BundleFiles, bundles_beside, read_bundle_facts
-from edgekit.fleet.rollout_tables import Rollout, fitting
-from edgekit.fleet.rollouts import RolloutPlan
+from edgekit.fleet.rollouts.rollout_tables import Rollout, fitting
+from edgekit.fleet.rollouts.rollouts import RolloutPlan
 from edgekit.fleet.serve import FleetServer
-from edgekit.packaging.signing import SigningKey
-from edgekit.packaging.writer import BundleDraft, write_bundle
+from edgekit.fleet.web import BundleFiles, bundles_beside, read_bundle_facts
+from edgekit.packaging.writer import BundleDraft, SigningKey, write_bundle
 from edgekit_runtime import EdgekitError, TelemetryOptions, open_bundle
-from edgekit_runtime.agent.loop import Agent, AgentOptions
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.install import InstallOptions, TrialOptions, install, status
+from edgekit_runtime.install.agent import Agent, AgentOptions
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.reporter import Reporter

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from edgekit.fleet.alert_tables import UNKNOWN, AlertTables, Message
-from edgekit.fleet.alerts import AlertFinding, Build, Rules, Snapshot, Trouble, evaluate, is_above, silent
+from edgekit.fleet.alerts.alert_tables import UNKNOWN, AlertTables, Message
+from edgekit.fleet.alerts.alerts import AlertFinding, Build, Rules, Snapshot, Trouble, evaluate, is_above, silent
 from edgekit.fleet.pages.show import span
-from edgekit.fleet.rollout_tables import RolloutTables, SharedStore
-from edgekit.fleet.store import BuildBoards, Event, FleetDevice, Query, Rollup
-from edgekit_runtime.errors import MemoryExceeded
-from edgekit_runtime.threads import begin
+from edgekit.fleet.rollouts.rollout_tables import RolloutTables, SharedStore
+from edgekit.fleet.store.store import BuildBoards, Event, FleetDevice, Query, Rollup
+from edgekit_runtime.system.errors import MemoryExceeded
+from edgekit_runtime.system.threads import begin
 
 _LOG = logging.getLogger("edgekit.fleet")
 _FIVE_MS = 300_000

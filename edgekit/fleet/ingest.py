@@ -14,6 +14,19 @@ Rules:
 
     ingest = Ingest(Broker.parse("mqtt://127.0.0.1"), SqliteStore.open(path))
     ingest.start()
+
+A thread of the fleet server that owns a broker connection and retries after failures.
+
+    class Ingest(BrokerThread):
+        def __init__(self, broker):
+            super().__init__("ingest", 0.5)
+            self.link = Link(broker, ...)
+
+        def step_link(self): ...
+
+Rules:
+- a store that fails, or a fault, is logged and counted; `pause_s` later the thread resumes;
+- `close` wakes the thread, lets it finish what it has in hand, and waits for it.
 """
 
 from __future__ import annotations
@@ -25,19 +38,78 @@ import re
 import secrets
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgekit.fleet.broker_thread import BrokerThread
-from edgekit.fleet.errors import FleetError
-from edgekit.fleet.store import Arrival, Change, Event, Mark, Store, moment_of, parse_state
-from edgekit_runtime.errors import WindowError
+from edgekit.fleet.store.fleet_errors import FleetError, StoreError
+from edgekit.fleet.store.store import Arrival, Change, Event, Mark, Store, moment_of, parse_state
+from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.link import ADVICE, Broker, Handlers, Link
 from edgekit_runtime.telemetry.messages import parse_event
 from edgekit_runtime.telemetry.reporter import ROOT
 from edgekit_runtime.telemetry.window import DEVICE_ID, Seal, origin, parse_window
+
+_BROKER_LOG = logging.getLogger("edgekit.fleet")
+_CLOSE_S = 10.0
+
+
+class BrokerThread(ABC):
+    """`counts`: what went wrong, by word (`store`, `fault`), and what a subclass counts.
+    Read from any thread."""
+
+    link: Link
+
+    def __init__(self, name: str, pause_s: float) -> None:
+        self._name, self._pause_s = name, pause_s
+        self.counts: Counter[str] = Counter()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=f"edgekit-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping.set()
+        self.link.wake()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_S)
+
+    @abstractmethod
+    def step_link(self) -> None:
+        """Step the link once, and do what is due then. May raise anything."""
+
+    def finish(self) -> None:  # noqa: B027 - most have nothing
+        """What is in hand when the thread ends. May raise StoreError."""
+
+    def after_failure(self) -> None:  # noqa: B027 - most have nothing
+        """What is in hand is not to be tried again."""
+
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.step_link()
+            except StoreError as error:
+                self._failed("store", error)
+            except Exception as error:  # noqa: BLE001 - one message must not end the fleet
+                self._failed("fault", error)
+        try:
+            self.finish()
+        except StoreError as error:
+            self._failed("store", error)
+        except Exception as error:  # noqa: BLE001 - the link is closed all the same
+            self._failed("fault", error)
+        finally:
+            self.link.close()
+
+    def _failed(self, word: str, error: Exception) -> None:
+        self.after_failure()
+        self.counts[word] += 1
+        _BROKER_LOG.error("%s: %s", self._name, error, exc_info=word == "fault")
+        self._stopping.wait(self._pause_s)
+
 
 _LOG = logging.getLogger("edgekit.fleet")
 _SHARE = re.compile(r"[A-Za-z0-9-]{1,64}\Z")

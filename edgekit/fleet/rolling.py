@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from edgekit.fleet.alerting import Alerting
-from edgekit.fleet.alerts import Rules
-from edgekit.fleet.broker_thread import BrokerThread
-from edgekit.fleet.errors import StoreError
-from edgekit.fleet.rollout_tables import Rollout, RolloutTables, SharedStore
-from edgekit.fleet.rollouts import Tally, Verdict, compare, decide, figures_of
-from edgekit_runtime.agent.wire import OrderReport, parse_report
-from edgekit_runtime.errors import WindowError
+from edgekit.fleet.alerts.alerts import Rules
+from edgekit.fleet.ingest import BrokerThread
+from edgekit.fleet.rollouts.rollout_tables import Rollout, RolloutTables, SharedStore
+from edgekit.fleet.rollouts.rollouts import Tally, Verdict, compare, decide, figures_of
+from edgekit.fleet.store.fleet_errors import StoreError
+from edgekit_runtime.install.orders import OrderReport, parse_report
+from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.link import Broker, Handlers, Link
 from edgekit_runtime.telemetry.reporter import ROOT
 from edgekit_runtime.telemetry.window import DEVICE_ID

@@ -19,16 +19,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from edgekit.fleet.alert_tables import AlertTables
-from edgekit.fleet.alerts import Rules
-from edgekit.fleet.errors import FleetError
+from edgekit.fleet.alerts.alert_tables import AlertTables
+from edgekit.fleet.alerts.alerts import Rules
 from edgekit.fleet.ingest import Ingest, Pace
 from edgekit.fleet.pages.access import Access
-from edgekit.fleet.postgres import PostgresStore
 from edgekit.fleet.rolling import Rolling, RollingPace
-from edgekit.fleet.rollout_tables import RolloutTables
-from edgekit.fleet.sql import SqlStore
-from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.rollouts.rollout_tables import RolloutTables
+from edgekit.fleet.store.databases import PostgresStore, SqliteStore
+from edgekit.fleet.store.fleet_errors import FleetError
+from edgekit.fleet.store.sql import SqlStore
 from edgekit_runtime.telemetry.link import Broker
 
 
@@ -227,10 +226,9 @@ class _PagesServer:
     def __init__(self, store: SqlStore, server: FleetServer, bound: socket.socket, settings: Settings) -> None:
         import uvicorn
 
-        from edgekit.fleet.bundle_files import BundleFiles, bundle_route, bundles_beside
-        from edgekit.fleet.listening import MOST_HEAD_BYTES, bounded
         from edgekit.fleet.pages.app import Facts, make_app
         from edgekit.fleet.pages.guard import Names
+        from edgekit.fleet.web import MOST_HEAD_BYTES, BundleFiles, bounded, bundle_route, bundles_beside
 
         facts = Facts(lambda: server.ingest.refused, server.health, server.broker_url, settings.every_s)
         names = Names.of(settings.listen.rpartition(":")[0].strip("[]"), settings.names)

@@ -7,21 +7,45 @@ Everything from the meter to MQTT is the real thing, spool on disk included; onl
     with SimulatedBoards("mqtt://127.0.0.1:1883", folder, ["porch-1", "gate-1"], window_s=2.0) as boards:
         ...
     boards.answered             # {"porch-1": 1203, "gate-1": 988}: what their meters counted
+
+Thousands of boards on one event loop.
+
+Windows, flow and seal are those of a real board; inferences are invented.
+
+    found = BoardLoad(Broker.parse("mqtt://127.0.0.1"), BoardLoadPlan(devices=10_000, seconds=300)).run()
+    found.live_s, found.drained_s, found.sends_a_window
+
+Rules:
+- each board has a connection of its own (paho's, its socket on this loop) and its own epoch;
+- the spool is memory: what ten thousand files on one disk cost is not what ten thousand boards cost;
+- with `backlog` the boards come back from an outage: so many windows wait on each when it connects.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
+import secrets
 import threading
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
+from edgekit.fleet.store.fleet_errors import FleetError
+from edgekit_runtime.telemetry.histogram import Histogram
+from edgekit_runtime.telemetry.link import KEEPALIVE_S, Broker, Will, new_client
+from edgekit_runtime.telemetry.messages import Flow, encode_state, parse_ack
 from edgekit_runtime.telemetry.meter import Meter
-from edgekit_runtime.telemetry.reporter import Reporter, TelemetryOptions
-from edgekit_runtime.telemetry.window import About
+from edgekit_runtime.telemetry.reporter import ROOT, Reporter, TelemetryOptions
+from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, sealed_payload
+
+if TYPE_CHECKING:
+    import asyncio
 
 _TICK_S = 0.1
 
@@ -117,3 +141,307 @@ class SimulatedBoards:
                     latency = draw.lognormvariate(0.0, habits.spread) * habits.median_ms * slow
                     source = "host" if kind < habits.cached + habits.hosted else "device"
                     meter.record(source, latency, latency <= habits.budget_ms)
+
+
+_SWEEP_S = 1.0
+_BIRTH_AGAIN_S = 10.0
+_ANSWERS = 24  # a window; more would measure the drawing of numbers
+
+
+@dataclass(frozen=True)
+class BoardLoadPlan:
+    """seconds: of the run, at most; with `backlog` it ends when all is drained.
+    connect_s: over which boards come.
+
+    backlog: windows that wait on each board at the start.
+    """
+
+    devices: int = 1000
+    seconds: float = 60.0
+    window_s: float = 60.0
+    connect_s: float = 10.0
+    backlog: int = 0
+    model: tuple[str, str, str] = ("efficientnet_lite0", "1", "0" * 12)
+    prefix: str = "board"
+    sites: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """windows: cut by all boards.
+    sent: publications; different: how many windows those were.
+    confirmed: windows up to the boards' marks.
+
+    live_s: when the last board had heard from the fleet, from the first connection on; drained_s: when nothing waited
+    any more. None: it did not come to that. losses: connections that ended.
+    """
+
+    devices: int
+    windows: int
+    sent: int
+    different: int
+    confirmed: int
+    live: int
+    live_s: float | None
+    drained_s: float | None
+    losses: int
+    seconds: float
+
+    @property
+    def sends_a_window(self) -> float:
+        return self.sent / max(1, self.different)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"sends_a_window": round(self.sends_a_window, 3)}
+
+
+class BoardLoad:
+    def __init__(self, broker: Broker, plan: BoardLoadPlan) -> None:
+        self.broker, self.plan = broker, plan
+        self.counts: Counter[str] = Counter()
+        self.live_s: float | None = None
+        self.drained_s: float | None = None
+        self.draw = random.Random(plan.seed)
+        self.began = 0.0
+        self.loop: asyncio.AbstractEventLoop
+        self._fault: BaseException | None = None
+        self._boards = [_Board(self, n) for n in range(plan.devices)]
+
+    def run(self, progress: Callable[[Outcome], None] = lambda _: None) -> Outcome:
+        """Until the plan is over. Raises the first error of a board.
+        progress: called every few seconds."""
+        import asyncio
+
+        asyncio.run(self._run(progress))
+        return self.outcome()
+
+    def outcome(self) -> Outcome:
+        counts = self.counts
+        return Outcome(
+            self.plan.devices, counts["windows"], counts["sent"], counts["different"],
+            sum(board.mark for board in self._boards), counts["live"], self.live_s, self.drained_s, counts["lost"],
+            round(time.monotonic() - self.began, 1),
+        )  # fmt: skip
+
+    async def _run(self, progress: Callable[[Outcome], None]) -> None:
+        import asyncio
+
+        self.loop = asyncio.get_running_loop()
+        self.loop.set_exception_handler(self._failed)
+        _allow_files(self.plan.devices + 256)
+        self.began = time.monotonic()
+        for place, board in enumerate(self._boards):
+            self.loop.call_later(self.plan.connect_s * place / len(self._boards), board.connect)
+            self.loop.call_later(self.plan.window_s * board.share, board.cut)
+        reported_s = self.began
+        while (now := time.monotonic()) - self.began < self.plan.seconds:
+            await asyncio.sleep(_SWEEP_S)
+            if self._fault is not None:
+                raise self._fault
+            for place, board in enumerate(self._boards):
+                board.look_after(now)
+                if place % 500 == 499:
+                    await asyncio.sleep(0)
+            if now - reported_s >= 5.0:
+                reported_s = now
+                progress(self.outcome())
+            if self.plan.backlog and self.is_drained():
+                break
+        for board in self._boards:
+            board.close()
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        fault = context.get("exception") or FleetError(str(context["message"]))
+        self._fault = self._fault or fault
+
+    def heard(self, board: _Board) -> None:
+        """One more board has an answer from the fleet."""
+        self.counts["live"] += 1
+        if self.counts["live"] == len(self._boards):
+            self.live_s = round(time.monotonic() - self.began, 1)
+
+    def is_drained(self) -> bool:
+        if self.drained_s is None and self.live_s is not None and all(not board.lags for board in self._boards):
+            self.drained_s = round(time.monotonic() - self.began, 1)
+        return self.drained_s is not None
+
+
+def _allow_files(wanted: int) -> None:
+    """A socket is a file; the system's usual bound is 1,024."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < wanted:
+        raise FleetError(
+            f"this process may open {hard:,} files, and {wanted:,} are needed", do=f"Raise it: ulimit -Hn {wanted}"
+        )
+
+
+class _Board:
+    """The reporter's journey without its thread and its disk."""
+
+    def __init__(self, load: BoardLoad, number: int) -> None:
+        plan = load.plan
+        self._load, self._name = load, f"{plan.prefix}-{number:05}"
+        self._habits = Habits.drawn(random.Random(plan.seed * 100_003 + number))
+        site = f"site-{number % plan.sites}" if plan.sites else ""
+        self._about = About(
+            self._name, *plan.model, self._habits.profile, self._habits.budget_ms, site=site, group=self._habits.profile
+        )
+        self._epoch, self._flow, self._bodies = secrets.token_hex(8), Flow(), dict[int, bytes]()
+        self._tried: set[int] = set()
+        self._last = self.mark = 0
+        self._client: Any = None
+        self._fd = -1
+        self._attempts = 0
+        self._born_at = 0.0
+        self._live = self._connected = self._writing = False
+        self.share = int.from_bytes(hashlib.sha256(self._name.encode()).digest()[:4], "big") / 2.0**32
+        now_ms = int(time.time() * 1e3)
+        for ago in range(plan.backlog, 0, -1):
+            self._append(now_ms - int(1e3 * plan.window_s * (ago + 1)))
+
+    @property
+    def lags(self) -> bool:
+        """Whether more than the windows of the last moment wait."""
+        return self._last - self.mark > 1
+
+    def connect(self) -> None:
+        topic = f"{ROOT}/{self._name}/state"
+        delay = min(30, int(self._load.plan.window_s / 2))
+        will = Will(topic, encode_state(self._epoch, 1, None, 0.0), delay)
+        client = new_client(self._load.broker, self._name, will=will)
+        client.on_connect = lambda _c, _u, _f, reason, _p: None if reason.is_failure else self._up()
+        client.on_message = lambda _c, _u, message: self._message(message.payload)
+        try:
+            client.connect(self._load.broker.host, self._load.broker.port, KEEPALIVE_S, clean_start=True)
+        except OSError:
+            self._later()
+            return
+        self._client, self._fd = client, client.socket().fileno()
+        self._load.loop.add_reader(self._fd, self._read)
+        self._flush()
+
+    def cut(self) -> None:
+        plan = self._load.plan
+        self._load.loop.call_later(plan.window_s, self.cut)
+        self._append(int((time.time() - plan.window_s) * 1e3))
+        self._send()
+        self._flush()
+
+    def look_after(self, now: float) -> None:
+        if self._client is None:
+            return
+        if self._client.loop_misc() != 0:
+            self._lost()
+        elif self._connected and self._flow.due_s(now) == 0.0:
+            self._send()
+            self._flush()
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.disconnect()
+            self._client.loop_write()
+            self._drop()
+
+    def _append(self, t0_ms: int) -> None:
+        habits, draw = self._habits, self._load.draw
+        device, late = Histogram(), 0
+        for _ in range(_ANSWERS):
+            latency = habits.median_ms * draw.lognormvariate(0.0, habits.spread)
+            device.record(latency)
+            late += latency > habits.budget_ms
+        window_ms = int(1e3 * self._load.plan.window_s)
+        report = Report(
+            self._about, 1, t0_ms, window_ms, True, 0, late, {"device": device}, System(cpu=30.0, mem=40.0, temp=55.0),
+            stages={"infer": device},
+        )  # fmt: skip
+        self._last += 1
+        self._bodies[self._last] = encode(report)
+        self._load.counts["windows"] += 1
+
+    def _send(self) -> None:
+        if not self._connected:
+            return
+        floor, now = self.mark + 1, time.monotonic()
+        for seq in self._flow.take(now, floor, self._last):
+            seal = Seal(self._epoch, seq, floor, 0, self._last - self.mark, 400 * (self._last - self.mark))
+            self._client.publish(f"{ROOT}/{self._name}/m", sealed_payload(self._bodies[seq], seal), 1)
+            self._load.counts["sent"] += 1
+            if seq not in self._tried:
+                self._tried.add(seq)
+                self._load.counts["different"] += 1
+
+    def _up(self) -> None:
+        self._connected, self._attempts = True, 0
+        self._client.subscribe(f"{ROOT}/{self._name}/ack", 1)
+        self._flow.begin()
+        self._born()
+        self._send()
+
+    def _born(self) -> None:
+        born = encode_state(self._epoch, 1, self._about, self._load.plan.window_s)
+        self._born_at = time.monotonic()
+        self._client.publish(f"{ROOT}/{self._name}/state", born, 1, True)
+        self._load.counts["births"] += 1
+
+    def _message(self, payload: bytes) -> None:
+        ack = parse_ack(payload)
+        if ack is None or ack.epoch != self._epoch:
+            return
+        for seq in range(self.mark + 1, min(ack.hwm, self._last) + 1):
+            del self._bodies[seq]
+        self.mark = max(self.mark, min(ack.hwm, self._last))
+        self._flow.confirmed(ack.hwm, ack.credit, time.monotonic())
+        if not self._live:
+            self._live = True
+            self._load.heard(self)
+        if not ack.known and time.monotonic() - self._born_at > _BIRTH_AGAIN_S:
+            self._born()
+        self._send()
+
+    # The socket.
+
+    def _read(self) -> None:
+        if self._client.loop_read() != 0 or self._client.socket() is None:
+            self._lost()
+        else:
+            self._flush()
+
+    def _flush(self) -> None:
+        client = self._client
+        if client is not None and client.want_write():
+            client.loop_write()
+        if client is not None and client.socket() is None:
+            self._lost()
+            return
+        wanted = client is not None and client.socket() is not None and client.want_write()
+        if wanted != self._writing:
+            self._writing = wanted
+            if wanted:
+                self._load.loop.add_writer(self._fd, self._flush)
+            else:
+                self._load.loop.remove_writer(self._fd)
+
+    def _lost(self) -> None:
+        self._load.counts["lost"] += 1
+        self._drop()
+        self._later()
+
+    def _drop(self) -> None:
+        client, self._client, self._connected, self._writing = self._client, None, False, False
+        # Also where paho has closed it: the loop would take the next socket of that number for one that it watches.
+        self._load.loop.remove_reader(self._fd)
+        self._load.loop.remove_writer(self._fd)
+        found = client.socket()
+        if found is not None:
+            found.close()
+
+    def _later(self) -> None:
+        wait_s = min(120.0, 2.0 ** min(self._attempts, 10))
+        self._attempts += 1
+        self._load.loop.call_later(random.uniform(0.0, wait_s), self.connect)

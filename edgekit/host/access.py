@@ -26,9 +26,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from edgekit.host.errors import RequestError, ServeError
-from edgekit_runtime.strict_modes import first_unsafe
-from edgekit_runtime.whole_file import read_regular
+from edgekit.host.http1 import RequestError, ServeError
+from edgekit_runtime.system.files import first_unsafe, read_regular
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MOST_BYTES = 2**20

@@ -22,16 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgekit.host.access import Client, Tokens
-from edgekit.host.admission import Admission
-from edgekit.host.errors import RequestError
-from edgekit.host.http1 import Head, Response
-from edgekit.host.lane import Lane
+from edgekit.host.http1 import Head, RequestError, Response
+from edgekit.host.lane import Admission, Lane
 from edgekit.host.loading import Loader
 from edgekit.host.models import Repository, ServedModel
-from edgekit.version import __version__
 from edgekit_runtime import EdgekitError
-from edgekit_runtime.errors import ClosedError, InputError, WireError
-from edgekit_runtime.metrics.page import CONTENT_TYPE, family_text, metrics_text
+from edgekit_runtime.bundle.manifest import RUNTIME_VERSION
 from edgekit_runtime.remote.oip import (
     BINARY_EXTENSION,
     HEADER_LENGTH,
@@ -43,7 +39,9 @@ from edgekit_runtime.remote.oip import (
     parse_json,
     peek_request,
 )
-from edgekit_runtime.strict_json import MOST_VALUES
+from edgekit_runtime.system.errors import ClosedError, InputError, WireError
+from edgekit_runtime.system.strict_json import MOST_VALUES
+from edgekit_runtime.telemetry.metrics import CONTENT_TYPE, family_text, metrics_text
 
 LONG_JSON = 32 * 2**10
 """Bytes of JSON that are parsed or written on the event loop. More is done beside it, one body at a time: so the memory
@@ -132,7 +130,7 @@ class Api:
         match segments:
             case ("v2",):
                 own = [BINARY_EXTENSION] + ["model_repository"] * (self._repository.folder is not None)
-                return _get(method, {"name": "edgekit", "version": __version__, "extensions": own})
+                return _get(method, {"name": "edgekit", "version": RUNTIME_VERSION, "extensions": own})
             case ("v2", "health", "live"):
                 return _get(method, {"live": True})
             case ("v2", "health", "ready"):

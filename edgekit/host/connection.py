@@ -25,8 +25,16 @@ from typing import Literal, Protocol, cast
 
 from edgekit.host.access import Client
 from edgekit.host.api import LONG_JSON, Api, InferenceRequest, refusal
-from edgekit.host.errors import RequestError
-from edgekit.host.http1 import END_OF_HEAD, Head, HttpLimits, Response, body_length, parse_head, response_head
+from edgekit.host.http1 import (
+    END_OF_HEAD,
+    Head,
+    HttpLimits,
+    RequestError,
+    Response,
+    body_length,
+    parse_head,
+    response_head,
+)
 
 State = Literal["idle", "head", "body", "busy", "skipping", "writing", "lingering"]
 _MOST_SKIPPED = 2**20

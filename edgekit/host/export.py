@@ -24,15 +24,15 @@ from typing import Literal
 
 import numpy as np
 
-from edgekit.host.errors import ExportError
+from edgekit.host.http1 import ExportError
 from edgekit_profiles import load
 from edgekit_runtime.bundle.manifest import ArtifactEntry
 from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.contract.adapt import Adapter
-from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.remote.datatypes import datatype_of
-from edgekit_runtime.tensors import TensorSpec
-from edgekit_runtime.whole_file import write_durably
+from edgekit_runtime.contract.spec import TensorSpec
+from edgekit_runtime.remote.oip import datatype_of
+from edgekit_runtime.system.errors import EdgekitError
+from edgekit_runtime.system.files import write_durably
 
 Server = Literal["triton", "kserve"]
 Backend = Literal["onnxruntime", "python"]

@@ -9,6 +9,9 @@ Rules:
 - a body that is too large is refused by its length, before a byte of it is read; JSON, without binary tensors, must be
   smaller than a body with them, because parsing takes several times its size;
 - what is refused before the body was read ends the connection.
+
+What the server refuses.
+A request, with the status of its response, or the way it was started.
 """
 
 from __future__ import annotations
@@ -17,10 +20,48 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import ClassVar
 from urllib.parse import unquote
 
-from edgekit.host.errors import RequestError
 from edgekit_runtime.remote.oip import HEADER_LENGTH, MAX_JSON
+from edgekit_runtime.system.errors import EdgekitError
+
+
+class ServeError(EdgekitError):
+    """The server cannot start: the port is taken, two bundles have one name."""
+
+    code = "serve"
+    reasons: ClassVar[dict[str, str]] = {
+        "serve-certificate": "a certificate, its key or the clients' authority cannot be used for TLS",
+        "serve-tokens": "the file of tokens cannot be read or does not add up",
+        "serve-unencrypted": "the address is beyond loopback, and there is no TLS",
+    }
+
+
+class ExportError(EdgekitError):
+    """A bundle that cannot be exported: no fitting artifact, a state, or an existing folder."""
+
+    code = "export"
+
+
+class RequestError(EdgekitError):
+    """One request that gets no answer.
+    status: of HTTP.
+    close: nothing more can be read from this connection.
+
+    headers: of the response.
+    """
+
+    code = "request"
+
+    def __init__(
+        self, status: int, what: str, *, close: bool = False, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(what)
+        self.status = status
+        self.close = close
+        self.headers = dict(headers or {})
+
 
 END_OF_HEAD = b"\r\n\r\n"
 _REQUEST_LINE = re.compile(rb"([A-Za-z]{1,20}) ([\x21-\x7e]+) HTTP/1\.([01])")

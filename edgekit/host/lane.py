@@ -10,23 +10,154 @@ Rules:
 - dropped when its turn comes (503): an item whose time is over, or does not hold another inference while others run;
   one whose caller has gone is dropped silently;
 - an item that the engine has is never taken back, and keeps its place until the engine is done with it.
+
+Admission control: queue and inference time against the time that a request has left.
+
+    admission = Admission(max_batch=1)
+    needed_ms = admission.needed_ms(items=1)                # None with nothing ahead: let in
+    ticket = admission.enter(deadline)
+    ...the engine runs it..., admission.ran(4.1)
+    admission.leave(ticket)
+
+Rules:
+- a request that cannot be in time is refused at once, so that the device can use the time that is left;
+- a request with nothing ahead of it, or with an idle engine, is let in, whatever was learnt: a server that refuses all
+  of them learns nothing;
+- the expected time is the median of the last inferences: one stall moves nothing, and one inference that takes less
+  than half of the median makes the server forget all slower ones;
+- a run that lasts longer than expected is expected to last as long again as it is late by;
+- the margin is what 95 % of the last answers were late by at most, against what was expected when they were let in;
+  of those that waited at the same time one counts, so that a stall counts once;
+- a tenth of a request's time is kept for its way back, which the server does not see.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from numpy.typing import NDArray
 
-from edgekit.host.admission import Admission, Ticket
-from edgekit.host.errors import RequestError
+from edgekit.host.http1 import RequestError
 from edgekit_runtime import Answer, Model
+
+_WINDOW = 15
+_OUTDATED = 0.5
+_ANSWERS, _SHARE = 64, 0.95
+"""The margin is this quantile of so many answers."""
+_WAY_BACK = 0.1
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One item that was let in. deadline: on the clock of its admission, None for no limit.
+
+    expected: when it should be answered; None before the first inference.
+    """
+
+    came: float
+    deadline: float | None
+    expected: float | None
+
+
+class Admission:
+    """One model's.
+    max_batch: items that share an inference at most.
+    clock: monotonic seconds. Not thread-safe.
+
+    engines: that run side by side. ahead: items that were let in and have not left.
+    """
+
+    def __init__(self, max_batch: int, clock: Callable[[], float] = time.monotonic, engines: int = 1) -> None:
+        self._max_batch, self._engines = max_batch, engines
+        self._clock = clock
+        self._last: deque[float] = deque(maxlen=_WINDOW)
+        self._typical_ms: float | None = None
+        self._late_ms: deque[float] = deque([0.0], maxlen=_ANSWERS)
+        self._margin_ms = 0.0
+        self._busy_since = self._learnt = -math.inf
+        self.ahead = 0
+
+    @property
+    def typical_ms(self) -> float | None:
+        """What an inference takes lately; None before the first."""
+        return self._typical_ms
+
+    @property
+    def margin_ms(self) -> float:
+        """What 95 % of the last answers were late by at most, against what was expected of them."""
+        return self._margin_ms
+
+    def needed_ms(self, items: int = 1) -> float | None:
+        """Milliseconds that `items` that come now must have left, margin and way back included.
+
+        None, for nothing to refuse by, where an engine is idle or nothing was learnt.
+        """
+        if self.ahead < self._engines or self._typical_ms is None:
+            return None
+        return (self.expected_ms(self.ahead, items) + self.margin_ms) / (1 - _WAY_BACK)
+
+    def expected_ms(self, ahead: int, items: int) -> float:
+        """Expected ms until `items` are answered behind so many others, several to an engine run."""
+        if self._typical_ms is None:
+            return 0.0
+        together = self._max_batch * self._engines
+        before = math.ceil(max(0, ahead - self._engines + 1) / together)
+        runs = before + math.ceil(items / together)
+        if before == 0:
+            return runs * self._typical_ms
+        elapsed_ms = (self._clock() - self._busy_since) * 1e3
+        return (runs - 1) * self._typical_ms + abs(self._typical_ms - elapsed_ms)
+
+    def can_start(self, ticket: Ticket, running: int) -> bool:
+        """Whether an item whose turn has come can be in time, behind so many that its engine has.
+
+        One that finds an idle engine can, whatever was learnt, as long as its time is not over.
+        """
+        if ticket.deadline is None:
+            return True
+        if self.ahead <= self._engines:
+            return self._clock() <= ticket.deadline
+        way_back = _WAY_BACK * (ticket.deadline - ticket.came)
+        return self._clock() + self.expected_ms(running * self._engines, 1) / 1e3 <= ticket.deadline - way_back
+
+    def enter(self, deadline: float | None) -> Ticket:
+        """Let one item in."""
+        now = self._clock()
+        if self.ahead == 0:
+            self._busy_since = now
+        expected = None if self._typical_ms is None else now + self.expected_ms(self.ahead, 1) / 1e3
+        self.ahead += 1
+        return Ticket(now, deadline, expected)
+
+    def ran(self, took_ms: float) -> None:
+        """An inference took this long."""
+        if self._typical_ms is not None and took_ms < _OUTDATED * self._typical_ms:
+            kept = [ms for ms in self._last if ms <= took_ms / _OUTDATED]
+            self._last.clear()
+            self._last.extend(kept)
+        self._last.append(took_ms)
+        self._typical_ms = median(self._last)
+
+    def leave(self, ticket: Ticket, *, answered: bool = True) -> None:
+        """The item is gone. answered: False where it got none, which teaches nothing."""
+        self.ahead -= 1
+        if not answered:
+            return
+        now = self._busy_since = self._clock()
+        if ticket.expected is not None and ticket.came >= self._learnt:
+            self._learnt = now
+            self._late_ms.append(max(0.0, now - ticket.expected) * 1e3)
+            self._margin_ms = sorted(self._late_ms)[int(_SHARE * (len(self._late_ms) - 1))]
+
 
 MAX_WAITING = 1024
 Item = Mapping[str, NDArray[Any]]

@@ -18,10 +18,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from edgekit.host.errors import RequestError
-from edgekit.host.folder import ListedBundle
+from edgekit.host.http1 import RequestError
 from edgekit.host.lane import Lane
-from edgekit.host.models import Repository, ServedModel
+from edgekit.host.models import ListedBundle, Repository, ServedModel
 from edgekit_runtime import EdgekitError
 
 _DRAIN_S = 10.0

@@ -9,12 +9,32 @@ Rules:
 - an image input takes the canonical tensor (UINT8, height by width by channels) or what the original model took
   (floats), and nothing that was made ready for one artifact;
 - a request of N items is N items: each is answered as if it had come alone.
+
+The folder of bundles from which a running server loads, by the names of their manifests.
+
+    folder = Folder(Path("/srv/models"))
+    folder.find("digits")                       # the files of every version of that model
+    folder.bundles()                            # all of them, and what is wrong with a file that is none
+
+Rules:
+- a name from a client is compared with manifests, and never becomes part of a path;
+- only plain files NAME.ekb directly in the folder count, and no links;
+- a head is read to list, and believed for nothing else: loading verifies the whole bundle.
+
+Which engine answers for a served model, and why those of a GPU do not.
+
+    for engine, why in not_taken(model.describe()): ...          # ("tensorrt", "not installed: pip install ...")
+
+Rules:
+- what was measured says it (`describe()["tuning"]`); nothing is loaded or tried here;
+- a machine that has neither a GPU nor an engine of one has nothing to say.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,15 +46,75 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.host.errors import RequestError, ServeError
-from edgekit.host.folder import Folder
+from edgekit.host.http1 import RequestError, ServeError
 from edgekit_runtime import Answer, CacheOptions, Model, open_bundle
+from edgekit_runtime.bundle.checks import parse_manifest
+from edgekit_runtime.bundle.header import MAX_HEADER_BYTES, read_header
 from edgekit_runtime.bundle.manifest import ArtifactEntry, Manifest
 from edgekit_runtime.bundle.secrets import SecretArgument
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.contract.spec import Contract, InputContract
-from edgekit_runtime.options import EngineName
-from edgekit_runtime.remote.datatypes import datatype_of
+from edgekit_runtime.engines.cuda import absent
+from edgekit_runtime.engines.registry import ENGINES, available, on_gpu
+from edgekit_runtime.policy.options import EngineName
+from edgekit_runtime.remote.oip import datatype_of
+from edgekit_runtime.system.errors import EdgekitError, install_command
+
+
+@dataclass(frozen=True)
+class ListedBundle:
+    """One file. manifest: None where it has none to read, `reason` says why."""
+
+    path: Path
+    manifest: Manifest | None
+    reason: str = ""
+
+
+class Folder:
+    """Raises ServeError where the folder is none."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_dir():
+            raise ServeError("it is no folder", where=str(path), do="Give the folder that holds the bundles")
+        self.path = path
+        self._seen: dict[Path, tuple[tuple[int, int, int], ListedBundle]] = {}
+
+    def find(self, name: str) -> list[ListedBundle]:
+        """The files of one model, in the order of their names."""
+        return [one for one in self.bundles() if one.manifest is not None and one.manifest.name == name]
+
+    def bundles(self) -> list[ListedBundle]:
+        """Every NAME.ekb there is now. A file that is as it was is not read again."""
+        try:
+            paths = sorted(self.path.glob("*.ekb"))
+        except OSError:
+            return []
+        seen = {}
+        for path in paths:
+            try:
+                found = path.lstat()
+            except OSError:  # gone meanwhile
+                continue
+            if not stat.S_ISREG(found.st_mode):
+                continue
+            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+            before = self._seen.get(path)
+            seen[path] = before if before is not None and before[0] == stamp else (stamp, _listed(path))
+        self._seen = seen
+        return [listed for _, listed in seen.values()]
+
+
+def _listed(path: Path) -> ListedBundle:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            head = read_header(file.read(MAX_HEADER_BYTES), path.name)
+        return ListedBundle(path, parse_manifest(head.manifest_bytes, path.name))
+    except EdgekitError as error:
+        return ListedBundle(path, None, error.what)
+    except OSError as error:
+        return ListedBundle(path, None, f"it cannot be read: {error.strerror}")
+
 
 MAX_ITEMS = 256
 MAX_ANSWER = 256 * 2**20
@@ -280,3 +360,30 @@ class Repository:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def not_taken(
+    described: Mapping[str, Any],
+    installed: Callable[[], Mapping[str, str]] = available,
+    no_gpu: Callable[[], str] = absent,
+) -> tuple[tuple[str, str], ...]:
+    """(engine, reason), in the order in which engines are tried.
+    described: what `Model.describe` says."""
+    here = [name for name in installed() if on_gpu(name)]
+    if not here and no_gpu():
+        return ()
+    runs, found = described["engine"]["name"], []
+    for name in filter(on_gpu, ENGINES):
+        if name == runs:
+            continue
+        tried = [one for one in described["tuning"]["candidates"] if one["engine"] == name]
+        refused = [one["refused"] for one in tried if one["refused"]]
+        times = [one["p50_ms"] for one in tried if one["p50_ms"] is not None]
+        if name not in here:
+            why = f"not installed: {install_command(ENGINES[name].extra)}"
+        elif times:
+            why = f"slower: {min(times):.3g} ms"
+        else:
+            why = refused[0] if refused else "not measured"
+        found.append((name, why))
+    return tuple(found)

@@ -41,12 +41,11 @@ from pathlib import Path
 from edgekit.host.access import Tokens
 from edgekit.host.api import Api
 from edgekit.host.connection import Connection, Patience, PendingConnection
-from edgekit.host.errors import RequestError, ServeError
-from edgekit.host.http1 import HttpLimits
+from edgekit.host.http1 import HttpLimits, RequestError, ServeError
 from edgekit.host.models import Repository
 from edgekit.peers import peer_of
-from edgekit_runtime import pem
-from edgekit_runtime.strict_modes import first_unsafe
+from edgekit_runtime.system import files as pem
+from edgekit_runtime.system.files import first_unsafe
 
 DRAIN_S = 10.0
 _SWEEP_S = 1.0

@@ -26,14 +26,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.errors import PackagingError
+from edgekit.packaging.output_errors import PackagingError
 from edgekit.packaging.writer import BundleDraft, Encryption, canonical_json
-from edgekit_converters.targets.artifact import Artifact
-from edgekit_runtime.bundle.codec import to_json
-from edgekit_runtime.bundle.limits import MAX_TEXT
+from edgekit_converters.recipe.artifact import Artifact
 from edgekit_runtime.bundle.manifest import (
     ENCRYPTED,
     FORMAT_VERSION,
+    MAX_TEXT,
     ArtifactEntry,
     GoldenExample,
     GoldenOutputs,
@@ -44,14 +43,14 @@ from edgekit_runtime.bundle.manifest import (
     Tolerance,
 )
 from edgekit_runtime.bundle.secrets import Secret
+from edgekit_runtime.bundle.trust_store import moment_of, seconds_of
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines.registry import ENGINES, Engine, Kernels, load_engine
-from edgekit_runtime.errors import ModelFileError
+from edgekit_runtime.loading.replay import Stepper
 from edgekit_runtime.modelfile.check import check_model
-from edgekit_runtime.stepping import Stepper
-from edgekit_runtime.strict_json import MAX_NUMBER
-from edgekit_runtime.trust.store import moment_of, seconds_of
+from edgekit_runtime.system.errors import ModelFileError
+from edgekit_runtime.system.strict_json import MAX_NUMBER, to_json
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 

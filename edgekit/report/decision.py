@@ -26,10 +26,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from edgekit import scores
 from edgekit.report import words
-from edgekit_converters.calibration.dataset import FEWEST_APART
+from edgekit.report import words as scores
 from edgekit_converters.choose import NOISE
+from edgekit_converters.data.dataset import FEWEST_APART
 
 Json = Mapping[str, Any]
 Verdict = Literal["ship", "ship-after", "undecided", "do-not-ship"]

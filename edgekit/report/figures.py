@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from edgekit import scores
 from edgekit.report import words
+from edgekit.report import words as scores
 from edgekit.report.view import BoardView, CandidateView, HistogramView, ReportView
 
 _WIDTH, _HEIGHT = 900.0, 300.0  # of the drawing, in pixels, on a screen of ordinary width

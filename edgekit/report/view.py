@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from edgekit import scores
 from edgekit.report import words
+from edgekit.report import words as scores
 from edgekit.report.decision import Decision, sentences_of
 
 _SAME = 1e-12

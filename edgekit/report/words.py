@@ -1,17 +1,93 @@
 """Numbers as a person reads them: units, signs, and a dash where there is none.
 
 percent(0.923), points(-0.0017), size(5_272_056)            # "92.3 %", "-0.2", "5.27 MB"
+
+A metric's values as a person reads them.
+A share in per cent and its changes in points, anything else in its own unit.
+
+value("top1", 0.85), change("top1", 0.05, 0.9)               # "85.0 %", "+5.0"
+value("own:rmse", 92.48), change("own:rmse", 2094, 92.48)    # "92.48", "+2094"
+
+Rules: only the metrics that edgekit knows to be shares are shown as such; what a person's own function gives is in a
+unit that only they know. A change that is nothing beside the value is 0, without a sign.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from edgekit import scores
 from edgekit_profiles import milliseconds
-from edgekit_runtime.errors import shorten
+from edgekit_runtime.system.errors import shorten
+
+SHORT = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "f1": "F1",
+    "map": "mAP",
+    "map50": "mAP50",
+    "miou": "mIoU",
+    "pixel-accuracy": "pixels",
+}
+"""Metric -> a column's heading, of those that are shares."""
+
+_NOTHING = 1e-4
+"""Of the original's value: a change that is smaller is none."""
+
+
+_ROUNDING = 1e-5
+"""By which the float32 sum of a softmax may exceed 1."""
+
+
+def is_share(metric: str | None) -> bool:
+    """None, agreement with the original, is one."""
+    return metric is None or metric in SHORT
+
+
+def value(metric: str | None, found: float) -> str:
+    return f"{100 * found:.1f} %" if is_share(metric) else score_number(found)
+
+
+def confidence(score: float) -> str:
+    """One answer's score: per cent where it can be a probability, else the number as it is."""
+    return f"{100 * score:.1f} %" if 0 <= score <= 1 + _ROUNDING else score_number(score)
+
+
+def change(metric: str | None, drop: float, original: float) -> str:
+    """With a sign: in points where the metric is a share, else in its unit."""
+    if is_share(metric):
+        return f"{round(100 * drop, 1) + 0.0:+.1f}"
+    return signed(0.0 if abs(drop) < _NOTHING * abs(original) else drop)
+
+
+def growth(drop: float, original: float) -> str:
+    """Of an error: the share by which it grows, which limits are held against.
+    Empty where it does not."""
+    return f" ({100 * drop / original:+.1f} %)" if original and abs(drop) >= _NOTHING * abs(original) else ""
+
+
+def score_number(found: float) -> str:
+    """To four digits, in full where that is readable."""
+    return _readable(found, 4)
+
+
+def signed(found: float) -> str:
+    """To three digits."""
+    text = _readable(found, 3)
+    return f"+{text}" if found > 0 else text
+
+
+def _readable(found: float, digits: int) -> str:
+    if not found or not math.isfinite(found):
+        return f"{found:.0f}" if not found else str(found)
+    places = digits - 1 - math.floor(math.log10(abs(found)))
+    if not -4 <= places <= 7:
+        return f"{found:.{digits}g}"
+    text = f"{found:.{max(0, places)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
 
 DASH = "–"
 
@@ -184,7 +260,7 @@ def format_score(value: float | None, metric: str | None) -> str:
     """A metric's value in its own unit."""
     if value is None:
         return DASH
-    return percent(value) if scores.is_share(metric) else scores.number(value)
+    return percent(value) if is_share(metric) else score_number(value)
 
 
 def lost(found: Mapping[str, Any], drop: float | None = None) -> str:
@@ -194,12 +270,12 @@ def lost(found: Mapping[str, Any], drop: float | None = None) -> str:
     if loss is None:
         return DASH
     metric, original = found.get("metric"), found.get("original")
-    if scores.is_share(metric):
+    if is_share(metric):
         return points(loss)
-    text = scores.change(metric, loss, original or 0.0)
+    text = change(metric, loss, original or 0.0)
     own = (score for score in found.get("scores") or (found,) if score.get("metric") == metric)
     is_error = metric == "mae" or any(not score.get("higher_is_better", True) for score in own)
-    return text + scores.growth(loss, original or 0.0) if drop is None and is_error else text
+    return text + growth(loss, original or 0.0) if drop is None and is_error else text
 
 
 def metric(name: str | None) -> str:
@@ -209,7 +285,7 @@ def metric(name: str | None) -> str:
 FILTERS: dict[str, Callable[..., str]] = {
     "brief": brief,
     "cause": cause,
-    "confidence": scores.confidence,
+    "confidence": confidence,
     "layer": layer,
     "lost": lost,
     "number": number,

@@ -16,8 +16,8 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from edgekit.shipping.errors import SshError
-from edgekit_runtime.errors import EdgekitError
+from edgekit.shipping.plan import SshError
+from edgekit_runtime.system.errors import EdgekitError
 
 _FILE = re.compile(
     r"(?:file|head) /((?:proc/(?:device-tree/(?:model|compatible)|cpuinfo|meminfo)|etc/os-release|bin/sh"

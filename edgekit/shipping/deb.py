@@ -23,13 +23,12 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from edgekit.errors import OutputError
+from edgekit.packaging.output_errors import OutputError
 from edgekit.shipping import package
-from edgekit.shipping.errors import DebError
 from edgekit.shipping.folder import draft
 from edgekit.shipping.package import PackageRequest, PackageResult, pack
-from edgekit.shipping.plan import user_name
-from edgekit.shipping.resolve import WheelTarget
+from edgekit.shipping.plan import DebError, user_name
+from edgekit.shipping.wheels import WheelTarget
 
 _EPOCH = "1580601600"
 _LIBRARIES = ("libstdc++6", "libgcc-s1")  # what every manylinux wheel with C++ in it expects of the system: PEP 599

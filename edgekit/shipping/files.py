@@ -23,17 +23,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit.errors import OutputError
+from edgekit.packaging.output_errors import OutputError
 from edgekit.shipping.folder import draft, put
-from edgekit_runtime.bundle.codec import json_text
 from edgekit_runtime.bundle.manifest import ArtifactEntry, GoldenExample, GoldenOutputs
 from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.kinds import kind_of, pictures
 from edgekit_runtime.contract.picture import PADDING
-from edgekit_runtime.contract.spec import ImageSpec, InputContract
+from edgekit_runtime.contract.spec import ImageSpec, InputContract, TensorSpec
 from edgekit_runtime.engines.registry import ENGINES, pick
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.system.strict_json import json_text
 
 _FLOAT_STEP = 1e-4  # a float output's step, as a share of the golden's largest magnitude: see `Tolerance`
 

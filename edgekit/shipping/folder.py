@@ -19,8 +19,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgekit.errors import OutputError
-from edgekit_runtime.whole_file import take
+from edgekit.packaging.output_errors import OutputError
+from edgekit_runtime.system.files import take
 
 RECORD, SUMS = "package.json", "SHA256SUMS"
 _DRAFT = ".edgekit-package-"

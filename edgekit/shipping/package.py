@@ -27,12 +27,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgekit.errors import OutputError
-from edgekit.shipping.download import sha256_of
-from edgekit.shipping.errors import NoWheelError, ShippingError
+from edgekit.packaging.output_errors import OutputError
 from edgekit.shipping.folder import RECORD, SUMS, check_free, draft, put
-from edgekit.shipping.plan import DeployPlan, plan_deploy, unit, user_name
+from edgekit.shipping.plan import DeployPlan, NoWheelError, ShippingError, plan_deploy, unit, user_name
 from edgekit.shipping.wheelhouse import WheelFile, Wheelhouse, collect
+from edgekit.shipping.wheels import sha256_of
 from edgekit_runtime.engines.registry import ENGINES
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ Rules:
 - the unit gives the application a user of its own, its state folder, the network and devices, and nothing else to
   write;
 - it waits for no network; systemd restarts it where the runtime stops saying that its models are healthy.
+
+The error tree of shipping. Each code is a refusal that a script may act upon.
 """
 
 from __future__ import annotations
@@ -22,12 +24,50 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from edgekit.shipping.errors import NoWheelError, ShippingError
 from edgekit_profiles import Profile, installable
 from edgekit_runtime.bundle.manifest import Manifest
 from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.engines.registry import ENGINES
+from edgekit_runtime.system.errors import EdgekitError
+
+
+class ShippingError(EdgekitError):
+    """A package for a board cannot be made, or cannot be put there."""
+
+    code = "shipping"
+
+
+class NoWheelError(ShippingError):
+    """A requirement has neither a wheel for the board nor a Debian package.
+    The board's Python, glibc and machine decide."""
+
+    code = "no-wheel"
+
+
+class WheelDownloadError(ShippingError):
+    """The package index cannot be reached, or gave bytes that are not those it promised."""
+
+    code = "download"
+
+
+class DebError(ShippingError):
+    """A .deb cannot be made here."""
+
+    code = "deb"
+
+
+class SshError(ShippingError):
+    """The board cannot be reached over SSH, or a command there failed."""
+
+    code = "ssh"
+
+
+class BoardRefusedError(ShippingError):
+    """The machine at the other end is not the board that the package is for.
+    Said before anything is copied."""
+
+    code = "board-refused"
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit.shipping.answers import answered_by, probe_words
-from edgekit.shipping.errors import BoardRefusedError, ShippingError
 from edgekit.shipping.package import Approve, PackageRequest, PackageResult, pack, packed_files
-from edgekit.shipping.plan import package_name
+from edgekit.shipping.plan import BoardRefusedError, ShippingError, package_name
 from edgekit.shipping.ssh import Address, CommandResult, RemoteBoard, SshConnection, probe, profile_for, script
 from edgekit_profiles.anchors import parse_anchor_file
-from edgekit_runtime.bundle.codec import read_json
+from edgekit_runtime.system.strict_json import read_json
 
 if TYPE_CHECKING:
     from edgekit_profiles import Catalogue, Profile
@@ -151,7 +150,7 @@ def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix:
 
     Raises SshError, ShippingError.
     """
-    from edgekit.shipping.download import sha256_of
+    from edgekit.shipping.wheels import sha256_of
     from edgekit_runtime.bundle.reader import read_bundle
 
     name = package_name(read_bundle(bundle).manifest.name)

@@ -34,9 +34,9 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 from edgekit.shipping.answers import probe_files, probe_words
-from edgekit.shipping.errors import BoardRefusedError, SshError
+from edgekit.shipping.plan import BoardRefusedError, SshError
 from edgekit_profiles import Catalogue, Profile, runtime_python
-from edgekit_runtime.errors import shorten
+from edgekit_runtime.system.errors import shorten
 
 if TYPE_CHECKING:
     from edgekit_profiles.detect import DetectedBoard

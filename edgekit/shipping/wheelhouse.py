@@ -34,15 +34,14 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from edgekit.shipping.download import fetch, sha256_of
-from edgekit.shipping.errors import NoWheelError, ShippingError
-from edgekit.shipping.resolve import LockedDistribution, WheelTarget, resolve, uv_binary
+from edgekit.shipping.plan import NoWheelError, ShippingError
+from edgekit.shipping.wheels import LockedDistribution, WheelTarget, fetch, resolve, sha256_of, uv_binary
 from edgekit_profiles import Profile
 from edgekit_profiles.wheels import DebianPackage, debian_packages, wheels
-from edgekit_runtime.board import state_dir
 from edgekit_runtime.engines.registry import ENGINES
-from edgekit_runtime.errors import MissingExtraError
-from edgekit_runtime.strict_json import load_json
+from edgekit_runtime.system.board import state_dir
+from edgekit_runtime.system.errors import MissingExtraError
+from edgekit_runtime.system.strict_json import load_json
 
 
 def image_packages(profile: Profile) -> dict[str, DebianPackage]:

@@ -4,7 +4,8 @@ edgekit's own, those that others use, and a bound that knows the future.
     results = play(trace, "edgekit")
     results.met, results.offloaded, results.latest_ms
 
-Rules: `edgekit` is `edgekit_runtime.offload` itself. A request counts as met where its caller had a full answer within
+Rules: `edgekit` is `edgekit_runtime.serving.offload` itself. A request counts as met where its caller had a full answer
+within
 its budget. `bound` is no policy: no rule that has to decide without knowing the future meets more.
 """
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from edgekit.simulate.traces import Trace
 from edgekit.simulate.world import SimulatedDevice, SimulatedHost, SimulatedHosts, World
-from edgekit_runtime.offload import Errand, Offload
+from edgekit_runtime.serving.offload import Errand, Offload
 
 Ask = Callable[[int, float, float], None]
 

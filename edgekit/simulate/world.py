@@ -20,9 +20,9 @@ from typing import Any
 
 from edgekit.simulate.traces import Trace
 from edgekit_runtime.batching.costs import Costs
-from edgekit_runtime.budget import DeviceOutlook, HostOutlook, InferenceHistory
-from edgekit_runtime.offload import WATCH_EVERY_S, Errand
-from edgekit_runtime.remote.record import HostRecord, SentRequest, Step
+from edgekit_runtime.policy.budget import DeviceOutlook, HostOutlook, InferenceHistory
+from edgekit_runtime.remote.host_record import HostRecord, SentRequest, Step
+from edgekit_runtime.serving.offload import WATCH_EVERY_S, Errand
 
 Done = Callable[[Any, BaseException | None], None]
 

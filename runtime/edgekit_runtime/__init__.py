@@ -7,7 +7,7 @@ with open_bundle("efficientnet_lite0-raspberry-pi-4.ekb") as model:     # verifi
     answer = model.predict("cat.jpg", budget_ms=100)
     print(answer.top(3), answer.source, answer.timings["total"])
 
-Every error is in `edgekit_runtime.errors`; the four that a caller meets most are here, too.
+Every error is in `edgekit_runtime.system.errors`; the four that a caller meets most are here, too.
 
 Rule: ONNX Runtime's telemetry is off in this process and in its children, unless the variable says otherwise. From 1.29
 on `import onnxruntime` writes an identity of the device into ~/.cache/Microsoft and reports its use to Microsoft. Only
@@ -19,26 +19,26 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.lazy import lazily
+from edgekit_runtime.system.lazy import lazily
 
 # ONNX Runtime 1.32 reads the first name. The second is the spelling that Microsoft's other tools read.
 for _name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):
     os.environ.setdefault(_name, "1")
 
 if TYPE_CHECKING:
-    from edgekit_runtime.answer import Answer
     from edgekit_runtime.cache.similar import Semantic
     from edgekit_runtime.contract.adapt import Prediction
     from edgekit_runtime.contract.detect import Box
     from edgekit_runtime.contract.frame import Frame
-    from edgekit_runtime.errors import BudgetExceeded, EdgekitError, OptionError, QueueFull
-    from edgekit_runtime.memory import MemoryBudget
-    from edgekit_runtime.model import Model, Stats
     from edgekit_runtime.opening import open_bundle
-    from edgekit_runtime.options import CacheOptions, Host, ModelLimits
-    from edgekit_runtime.session.session import Session
+    from edgekit_runtime.policy.options import CacheOptions, Host, ModelLimits
+    from edgekit_runtime.serving.model import Model, Stats
+    from edgekit_runtime.serving.request import Answer
+    from edgekit_runtime.serving.session import Session
+    from edgekit_runtime.system.errors import BudgetExceeded, EdgekitError, OptionError, QueueFull
+    from edgekit_runtime.system.memory import MemoryBudget
+    from edgekit_runtime.system.watchdog import Health
     from edgekit_runtime.telemetry.reporter import TelemetryOptions
-    from edgekit_runtime.watchdog import Health
 
 __all__ = [
     "Answer",
@@ -65,30 +65,30 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "edgekit_runtime.answer": ("Answer",),
-        "edgekit_runtime.cache": ("Semantic",),
+        "edgekit_runtime.serving.request": ("Answer",),
+        "edgekit_runtime.cache.similar": ("Semantic",),
         "edgekit_runtime.contract.detect": ("Box",),
         "edgekit_runtime.contract.adapt": ("Prediction",),
         "edgekit_runtime.contract.frame": ("Frame",),
-        "edgekit_runtime.errors": (
+        "edgekit_runtime.system.errors": (
             "BudgetExceeded",
             "EdgekitError",
             "OptionError",
             "QueueFull",
         ),
-        "edgekit_runtime.memory": ("MemoryBudget",),
-        "edgekit_runtime.model": (
+        "edgekit_runtime.system.memory": ("MemoryBudget",),
+        "edgekit_runtime.serving.model": (
             "Model",
             "Stats",
         ),
         "edgekit_runtime.opening": ("open_bundle",),
-        "edgekit_runtime.options": (
+        "edgekit_runtime.policy.options": (
             "CacheOptions",
             "Host",
             "ModelLimits",
         ),
-        "edgekit_runtime.session": ("Session",),
-        "edgekit_runtime.telemetry": ("TelemetryOptions",),
-        "edgekit_runtime.watchdog": ("Health",),
+        "edgekit_runtime.serving.session": ("Session",),
+        "edgekit_runtime.telemetry.reporter": ("TelemetryOptions",),
+        "edgekit_runtime.system.watchdog": ("Health",),
     },
 )

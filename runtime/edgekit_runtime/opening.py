@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgekit_runtime.budget import Use
     from edgekit_runtime.bundle.reader import Bundle
     from edgekit_runtime.bundle.secrets import SecretArgument
-    from edgekit_runtime.model import Model
-    from edgekit_runtime.opened import OpenedBundle
-    from edgekit_runtime.options import CacheOptions, EngineName, Host, ModelLimits, Options
-    from edgekit_runtime.readiness import Preparation, PreparedEngine
+    from edgekit_runtime.bundle.trust_finding import Trust
+    from edgekit_runtime.loading.candidates import Pin
+    from edgekit_runtime.loading.readiness import Preparation, PreparedEngine
+    from edgekit_runtime.policy.budget import Use
+    from edgekit_runtime.policy.options import CacheOptions, EngineName, Host, ModelLimits, Options
     from edgekit_runtime.remote.hosts import Hosts
+    from edgekit_runtime.serving.model import Model
+    from edgekit_runtime.serving.opened import OpenedBundle
     from edgekit_runtime.telemetry.reporter import TelemetryOptions
-    from edgekit_runtime.trust.finding import Trust
-    from edgekit_runtime.tuning.candidates import Pin
 
 
 def open_bundle(
@@ -70,12 +70,12 @@ def open_bundle(
     MemoryExceeded; TelemetryError (telemetry-spool), CacheFileError, HostError (host-address, host-secret);
     OptionError, a ValueError, which names the option that makes no sense.
     """
-    from edgekit_runtime.memory import scarce
+    from edgekit_runtime.system.memory import scarce
 
     with scarce(path):
         from edgekit_runtime.bundle.secrets import check_argument
-        from edgekit_runtime.model import Model
-        from edgekit_runtime.options import CacheOptions, ModelLimits, Options, check_path
+        from edgekit_runtime.policy.options import CacheOptions, ModelLimits, Options, check_path
+        from edgekit_runtime.serving.model import Model
 
     if isinstance(cache, bool):
         cache = CacheOptions() if cache else CacheOptions(memory_mb=0)
@@ -99,7 +99,7 @@ def open_bundle(
             if telemetry is not None:
                 model.report(telemetry)
         if os.environ.get("EDGEKIT_NOTIFY") and os.environ.get("NOTIFY_SOCKET"):
-            from edgekit_runtime.systemd import notify_open
+            from edgekit_runtime.system.systemd import notify_open
 
             notify_open(model)
         return model
@@ -110,7 +110,7 @@ def open_bundle(
 
 def _check_spool(telemetry: TelemetryOptions, disk_cache: str | os.PathLike[str] | None) -> None:
     """Raises TelemetryError (telemetry-spool) for a foreign file, before anything loads."""
-    from edgekit_runtime.errors import OptionError
+    from edgekit_runtime.system.errors import OptionError
     from edgekit_runtime.telemetry.reporter import TelemetryOptions
     from edgekit_runtime.telemetry.spool import refuse_foreign
 
@@ -134,7 +134,7 @@ def _open(path: str | os.PathLike[str], options: Options) -> OpenedBundle:
 
     secret = find_secret if options.secret is None else options.secret
     if _is_root(path):
-        from edgekit_runtime.install.opening import open_root
+        from edgekit_runtime.install.active import open_root
 
         return open_root(path, options.trust, secret, lambda bundle: _ready(bundle, options))
     bundle = read_verified(path, options.trust, secret=secret, allow_unsigned=options.allow_unsigned)
@@ -154,9 +154,9 @@ def _is_root(path: str | os.PathLike[str]) -> bool:
 
 
 def _ready(bundle: Bundle, options: Options) -> OpenedBundle:
-    from edgekit_runtime.opened import OpenedBundle
-    from edgekit_runtime.readiness import Preparation, prepare
-    from edgekit_runtime.tuning.candidates import TuningOptions
+    from edgekit_runtime.loading.candidates import TuningOptions
+    from edgekit_runtime.loading.readiness import Preparation, prepare
+    from edgekit_runtime.serving.opened import OpenedBundle
 
     delegate = os.fspath(options.delegate or os.environ.get("EDGEKIT_DELEGATE") or "") or None
     how = Preparation(
@@ -185,8 +185,8 @@ def _ready(bundle: Bundle, options: Options) -> OpenedBundle:
 
 def _degraded(bundle: Bundle, how: Preparation) -> PreparedEngine:
     """The bundle's degraded artifact, ready to answer. Raises BundleError where there is none."""
-    from edgekit_runtime.errors import BundleError
-    from edgekit_runtime.readiness import prepare
+    from edgekit_runtime.loading.readiness import prepare
+    from edgekit_runtime.system.errors import BundleError
 
     recipe = next((entry.recipe for entry in bundle.manifest.artifacts if entry.role == "degraded"), None)
     if recipe is None or bundle.manifest.contract.state != "none":
@@ -203,9 +203,9 @@ def _degraded(bundle: Bundle, how: Preparation) -> PreparedEngine:
 
 
 def _hosts(bundle: Bundle, hosts: Sequence[str | Host]) -> Hosts:
-    from edgekit_runtime.errors import BundleError
+    from edgekit_runtime.loading.replay import clearest_example
     from edgekit_runtime.remote.hosts import Hosts
-    from edgekit_runtime.selftest.replaying import clearest_example
+    from edgekit_runtime.system.errors import BundleError
 
     manifest = bundle.manifest
     if manifest.contract.state != "none" or not manifest.golden:

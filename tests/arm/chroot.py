@@ -20,8 +20,8 @@ from typing import Self
 
 from parts import missing
 
-from edgekit.emulation.board import QemuCpu, show
-from edgekit.emulation.userland import Userland
+from edgekit.boards.emulated_board import QemuCpu, show
+from edgekit.boards.userland import Userland
 
 TOOLS = ("dash", "coreutils", "sed", "grep", "findutils", "dpkg")
 """Debian packages that install.sh needs of a system beside Python; every Debian has them."""

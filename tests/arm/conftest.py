@@ -21,16 +21,15 @@ from arm.chroot import TOOLS
 from once import once
 from parts import missing
 
-from edgekit.emulation.board import image_for
-from edgekit.emulation.errors import EmulatorMissingError, MirrorUpdatingError, UserlandError
-from edgekit.emulation.machine import INSTALL, emulator
-from edgekit.emulation.replay import install_emulated
-from edgekit.emulation.userland import Userland, userland
+from edgekit.boards.emulated_board import EmulatorMissingError, MirrorUpdatingError, UserlandError, image_for
+from edgekit.boards.emulated_replay import install_emulated
+from edgekit.boards.qemu import INSTALL, emulator
+from edgekit.boards.userland import Userland, userland
 from edgekit.packaging.assemble import BundleArtifact, BundleContent, assemble
 from edgekit.packaging.writer import write_bundle
-from edgekit.shipping.errors import WheelDownloadError
+from edgekit.shipping.plan import WheelDownloadError
 from edgekit.shipping.wheelhouse import Wheelhouse, collect
-from edgekit_converters.targets.artifact import Artifact, Recipe
+from edgekit_converters.recipe.artifact import Artifact, Recipe
 from edgekit_profiles import Profile, load
 from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
@@ -142,8 +141,8 @@ TARGET = Target("raspberry-pi-4", "aarch64", threads=1)
 
 @pytest.fixture(scope="session")
 def digits(digits_model, tmp_path_factory) -> Digits:
+    from edgekit_converters.recipe.artifact import recipe as find_recipe
     from edgekit_converters.sources.load import load as load_source
-    from edgekit_converters.targets.artifact import recipe as find_recipe
     from edgekit_converters.targets.workspace import convert
 
     source = load_source(digits_model.model)
@@ -163,7 +162,7 @@ def digits(digits_model, tmp_path_factory) -> Digits:
 
 def _write_old(digits: Digits, content: BundleContent) -> None:
     """What tflite-runtime 2.14 answers with its reference kernels, run on this machine beside this environment."""
-    from edgekit.checking.replay import NoEnvironmentError, environment
+    from edgekit.boards.replay import NoEnvironmentError, environment
 
     try:
         python = environment("tflite-runtime", "2.14.0")
@@ -174,7 +173,7 @@ def _write_old(digits: Digits, content: BundleContent) -> None:
         import sys, numpy as np
         from edgekit_runtime.bundle.reader import read_bundle
         from edgekit_runtime.engines.registry import EngineSetup, load_with
-        from edgekit_runtime.stepping import Stepper
+        from edgekit_runtime.loading.replay import Stepper
         bundle = read_bundle(sys.argv[1])
         entry, contract = bundle.artifact("tflite-int8"), bundle.manifest.contract
         setup = EngineSetup(kernels="reference")

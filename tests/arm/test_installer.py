@@ -18,7 +18,7 @@ from arm.chroot import EMULATORS, System, check_kernel, static_emulators
 from arm.conftest import BOARDS, Bare, Prepared, bare
 from once import once
 
-from edgekit.emulation.board import CPUS
+from edgekit.boards.emulated_board import CPUS
 from edgekit.shipping.package import PackageRequest, pack
 from edgekit_runtime.bundle.manifest import Target
 

@@ -21,10 +21,8 @@ from instructions import Instructions, Model, count, counted, plugin_options
 from instructions import tasks_for as counting
 from planted import dynamic_range
 
-from edgekit.emulation.board import CPUS
-from edgekit.emulation.errors import NotEmulatedError
-from edgekit.emulation.machine import EmulatedBoard
-from edgekit.emulation.replay import (
+from edgekit.boards.emulated_board import CPUS, NotEmulatedError
+from edgekit.boards.emulated_replay import (
     EmulatedInstallError,
     EmulatedReplay,
     ask,
@@ -33,6 +31,7 @@ from edgekit.emulation.replay import (
     replay,
     tasks_for,
 )
+from edgekit.boards.qemu import EmulatedBoard
 from edgekit.packaging.assemble import assemble
 from edgekit.packaging.writer import write_bundle
 from edgekit_profiles import load

@@ -18,9 +18,9 @@ import tiny
 from edgekit.bench.load import MOST_TIMINGS, Load, arrivals, ask
 from edgekit.bench.measure import golden_inputs
 from edgekit_runtime import open_bundle
-from edgekit_runtime.answer import Answer
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.errors import BudgetExceeded, InputError, QueueFull
+from edgekit_runtime.serving.request import Answer
+from edgekit_runtime.system.errors import BudgetExceeded, InputError, QueueFull
 
 ITEMS = [{"image": tiny.RED}, {"image": tiny.BLUE}]
 

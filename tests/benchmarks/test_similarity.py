@@ -10,7 +10,7 @@ import tiny
 from PIL import Image
 
 from benchmarks.runtime.similarity import THRESHOLDS, lines_of, main, measure_similarity
-from edgekit.inputs.files import InputsError
+from edgekit.bench.inputs import InputsError
 
 
 def frames(folder, pictures):

@@ -12,7 +12,7 @@ import pytest
 import edgekit
 from edgekit.cli.build import build as command
 from edgekit_runtime import open_bundle
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.system.errors import EdgekitError
 
 
 class Cells(HTMLParser):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from linear import onnx_bytes
 
-from edgekit.building.journey import build
+from edgekit.building.build_journey import build
+from edgekit.building.build_request import BuildRequest
 from edgekit.building.packing import BoardRecipes
-from edgekit.building.request import BuildRequest
-from edgekit_converters.targets.artifact import default_recipes
-from edgekit_converters.targets.artifact import recipe as find_recipe
+from edgekit_converters.recipe.artifact import default_recipes
+from edgekit_converters.recipe.artifact import recipe as find_recipe
 from edgekit_profiles import load, names
 
 PI, GPU = load("raspberry-pi-4"), load("host-gpu")

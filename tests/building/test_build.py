@@ -13,23 +13,23 @@ import pytest
 from linear import onnx_bytes
 from PIL import Image
 
-from edgekit.building.journey import build
-from edgekit.building.report import summary
-from edgekit.building.request import BuildRequest
-from edgekit.building.subject import labels_at_chance, too_few_for
-from edgekit.errors import OutputError
+from edgekit.building.build_journey import build
+from edgekit.building.build_report import summary
+from edgekit.building.build_request import BuildRequest
+from edgekit.building.build_subject import labels_at_chance, too_few_for
 from edgekit.packaging.assemble import BundleTerms
+from edgekit.packaging.output_errors import OutputError
 from edgekit.packaging.writer import write_whole
 from edgekit_converters.choose import Refusal
-from edgekit_converters.contract_file.describe import default_file
-from edgekit_converters.contract_file.draft import draft
-from edgekit_converters.errors import CalibrationError, MetricError, SourceError
+from edgekit_converters.data.describe_contract import default_file
+from edgekit_converters.data.draft_contract import draft
 from edgekit_converters.fidelity.reference import Reference
+from edgekit_converters.recipe.conversion_errors import CalibrationError, MetricError, SourceError
 from edgekit_converters.sources.load import load
 from edgekit_converters.targets.onnx_to_tf import available
 from edgekit_profiles import ProfileError
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.errors import MissingExtraError
+from edgekit_runtime.system.errors import MissingExtraError
 
 pytestmark = pytest.mark.convert
 RNG = np.random.default_rng(0)

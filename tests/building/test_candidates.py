@@ -9,9 +9,9 @@ import pytest
 from edgekit.building.candidates import Clocks, candidates, is_here, workstation
 from edgekit.building.making import RecipeResult
 from edgekit_converters.choose import ChoiceLimits, choose
-from edgekit_converters.store import NO_STORE
-from edgekit_converters.targets.artifact import Artifact
-from edgekit_converters.targets.artifact import recipe as find_recipe
+from edgekit_converters.recipe.artifact import Artifact
+from edgekit_converters.recipe.artifact import recipe as find_recipe
+from edgekit_converters.recipe.store import NO_STORE
 from edgekit_converters.zoo.mobilenet_v1 import anchor_model
 from edgekit_profiles import HostTimes, installable, load
 from edgekit_profiles.anchors import AnchorFile, EngineTime

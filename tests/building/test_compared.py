@@ -11,11 +11,11 @@ import tiny
 from linear import onnx_bytes
 
 import edgekit
+from edgekit.building.build_report import summary
+from edgekit.building.build_request import BuildRequest
 from edgekit.building.compared import read_compared
-from edgekit.building.report import summary
-from edgekit.building.request import BuildRequest
 from edgekit.cli.main import main
-from edgekit.errors import ComparedFileError
+from edgekit.packaging.output_errors import ComparedFileError
 from edgekit_runtime.bundle.reader import read_bundle
 
 TINY = tiny.MODELS / "tiny_f32.onnx"

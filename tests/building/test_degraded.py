@@ -10,16 +10,15 @@ import pytest
 import tiny
 from click.testing import CliRunner
 
-from edgekit.building.degraded import degraded_artifact, read_degraded
-from edgekit.building.journey import build
-from edgekit.building.packing import too_large_together
-from edgekit.building.report import summary
-from edgekit.building.request import BuildRequest
+from edgekit.building.build_journey import build
+from edgekit.building.build_report import summary
+from edgekit.building.build_request import BuildRequest
+from edgekit.building.packing import degraded_artifact, read_degraded, too_large_together
 from edgekit.cli.main import cli
-from edgekit.errors import PackagingError
 from edgekit.packaging.assemble import assemble
+from edgekit.packaging.output_errors import PackagingError
 from edgekit_converters.choose import Candidate
-from edgekit_converters.workload.reading import PROCESS_BYTES
+from edgekit_converters.formats.workload import PROCESS_BYTES
 from edgekit_profiles import open_catalogue
 from edgekit_runtime import ModelLimits, open_bundle
 from edgekit_runtime.bundle.manifest import Target

@@ -9,12 +9,11 @@ import accelerated
 import numpy as np
 import pytest
 
-from edgekit_converters.needs.reading import read_needs
-from edgekit_converters.needs.rules import Runtime, barriers
+from edgekit_converters.formats.needs import Runtime, barriers, read_needs
 from edgekit_runtime import open_bundle
 from edgekit_runtime.engines.registry import available, load_engine
-from edgekit_runtime.errors import EngineError, ModelFileError
 from edgekit_runtime.modelfile.check import check_model
+from edgekit_runtime.system.errors import EngineError, ModelFileError
 
 pytestmark = pytest.mark.skipif("litert" not in available(), reason="LiteRT is not installed")
 CONTRACT = """\

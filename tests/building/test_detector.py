@@ -10,24 +10,24 @@ import pytest
 import yolo
 from PIL import Image
 
-from edgekit.building.journey import build
+from edgekit.building.build_journey import build
+from edgekit.building.build_report import summary
+from edgekit.building.build_request import BuildRequest
+from edgekit.building.build_subject import few_boxes, open_subject
 from edgekit.building.making import Maker, Workers
 from edgekit.building.repairing import Search, with_repairs
-from edgekit.building.report import summary
-from edgekit.building.request import BuildRequest
-from edgekit.building.subject import few_boxes, open_subject
 from edgekit.report.html import html
 from edgekit_converters.choose import ChoiceLimits
-from edgekit_converters.contract_file.describe import describe
+from edgekit_converters.data.describe_contract import describe
 from edgekit_converters.fidelity.reference import Reference
 from edgekit_converters.fidelity.result import Fidelity
-from edgekit_converters.progress import silent
+from edgekit_converters.recipe.artifact import STATIC
+from edgekit_converters.recipe.artifact import recipe as find_recipe
+from edgekit_converters.recipe.progress import silent
+from edgekit_converters.recipe.store import NO_STORE
 from edgekit_converters.sources.load import load
-from edgekit_converters.store import NO_STORE
-from edgekit_converters.targets.artifact import STATIC
-from edgekit_converters.targets.artifact import recipe as find_recipe
-from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.contract.detect import candidates
+from edgekit_runtime.system.strict_json import from_json
 
 pytestmark = pytest.mark.convert
 
@@ -129,7 +129,7 @@ def test_few_levels_are_a_warning_whatever_the_limit(report):
 
 
 def test_a_set_without_boxes_says_that_decisions_cannot_be_compared(request_for):
-    from edgekit_converters.contract_file.describe import describe as describe_of_describe
+    from edgekit_converters.data.describe_contract import describe as describe_of_describe
     from edgekit_converters.sources.load import load
 
     request = request_for()

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from edgekit.building.making import MOST, Watcher, shown
-from edgekit_converters.calibration.dataset import RandomDataset
+from edgekit_converters.data.dataset import RandomDataset
 from edgekit_converters.fidelity.reference import Reference
 from edgekit_runtime.contract.adapt import top
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from edgekit.building.journey import check_cache, output_folder
-from edgekit.errors import OutputError
+from edgekit.building.build_journey import check_cache, output_folder
+from edgekit.packaging.output_errors import OutputError
 
 
 def test_a_folder_is_made_and_nothing_is_left_in_it(tmp_path):

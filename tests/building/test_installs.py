@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from conftest import run_edgekit
 
-from edgekit.building.journey import build
-from edgekit.building.request import BuildRequest
+from edgekit.building.build_journey import build
+from edgekit.building.build_request import BuildRequest
 
 pytestmark = pytest.mark.convert
 Making = Callable[[Path, pytest.FixtureRequest], BuildRequest]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from edgekit.building.data import cached_reference, cached_survey, key, survey_digest
-from edgekit_converters.calibration.dataset import RandomDataset
+from edgekit_converters.data.dataset import RandomDataset
 from edgekit_converters.fidelity.reference import Reference
 from edgekit_converters.fidelity.result import Fidelity, Score
-from edgekit_converters.store import DiskStore, cached_json
+from edgekit_converters.recipe.store import DiskStore, cached_json
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 
 CONTRACT = Contract("raw", (InputContract("x", (3,), "float32"),), (OutputContract("y", (2,), "float32"),))

@@ -15,29 +15,32 @@ from refusing import has_code
 from edgekit.building.candidates import allowance_mb, lasting_estimate, lasting_json, promise_of, with_memory
 from edgekit.packaging.assemble import BundleArtifact, assemble
 from edgekit.packaging.writer import write_bundle
-from edgekit_converters.store import NO_STORE
+from edgekit_converters.recipe.store import NO_STORE
 from edgekit_profiles import Estimate, HostTimes
 from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import InstallError
 from edgekit_runtime.install import TrialOptions
 from edgekit_runtime.install.prove import prove
+from edgekit_runtime.system.errors import InstallError
 
 MODEL = Path(__file__).parents[1] / "models" / "tiny_f32.onnx"
 _REQUEST = (
     'BuildRequest(Path({model!r}), ("raspberry-pi-4",), Path({folder!r}), recipes=("onnx-int8-qdq",), '
     "allow_random=True)"
 )
-_CHILD = "from pathlib import Path; from edgekit.building.request import BuildRequest; from edgekit.building.journey import build; build({request})"
+_CHILD = (
+    "from pathlib import Path; from edgekit.building.build_request import BuildRequest; "
+    "from edgekit.building.build_journey import build; build({request})"
+)
 
 
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory):
     """Here and in a process with another seed for its hashes, in two folders, with nothing kept in between."""
     pytest.importorskip("onnxruntime")
-    from edgekit.building.journey import build
-    from edgekit.building.request import BuildRequest
+    from edgekit.building.build_journey import build
+    from edgekit.building.build_request import BuildRequest
 
     here, there = (tmp_path_factory.mktemp(name) for name in ("here", "there"))
     build(BuildRequest(MODEL, ("raspberry-pi-4",), here, recipes=("onnx-int8-qdq",), allow_random=True))

@@ -15,10 +15,10 @@ from edgekit.building import candidates
 from edgekit.building.candidates import timer
 from edgekit.building.load import MachineLoad
 from edgekit.building.making import RecipeResult
-from edgekit_converters.calibration.dataset import Example
-from edgekit_converters.contract_file.describe import describe
+from edgekit_converters.data.dataset import Example
+from edgekit_converters.data.describe_contract import describe
 from edgekit_converters.fidelity.compare import EngineTimes, measure_ms
-from edgekit_converters.store import DiskStore
+from edgekit_converters.recipe.store import DiskStore
 
 SOURCE = linear((-1, 3), 3, weights=np.eye(3))
 QUIET, BUSY = "0.08 1.50 7.02 1/812 4711", "0.08 1.50 7.02 9/812 4711"

@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 
+from edgekit.building.build_request import BuildRequest
+from edgekit.building.build_subject import open_subject
 from edgekit.building.making import Maker, RecipeResult, Workers, _attempt
-from edgekit.building.request import BuildRequest
-from edgekit.building.subject import open_subject
-from edgekit_converters.progress import silent
-from edgekit_converters.store import NO_STORE
-from edgekit_converters.targets.artifact import QuantizationPlan, recipe
+from edgekit_converters.recipe.artifact import QuantizationPlan, recipe
+from edgekit_converters.recipe.progress import silent
+from edgekit_converters.recipe.store import NO_STORE
 from edgekit_converters.targets.workspace import describe_artifact
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from linear import onnx_bytes
 
-from edgekit.building.journey import build
-from edgekit.building.request import BuildRequest
-from edgekit_converters.store import DiskStore
-from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.sealed import SEAL_BYTES
+from edgekit.building.build_journey import build
+from edgekit.building.build_request import BuildRequest
+from edgekit_converters.recipe.store import DiskStore
+from edgekit_runtime.system.errors import EdgekitError
+from edgekit_runtime.system.sealed import SEAL_BYTES
 
 pytestmark = [pytest.mark.convert, pytest.mark.slow]
 RNG = np.random.default_rng(5)

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 import xxhash
 
+from edgekit.building.build_subject import BuildSubject
 from edgekit.building.data import Sets
 from edgekit.building.making import RecipeResult, Workers
 from edgekit.building.repairing import Search, failed_repairs, with_islands_beside, with_repairs
-from edgekit.building.subject import BuildSubject
-from edgekit_converters.calibration.dataset import FEWEST_APART, RandomDataset
 from edgekit_converters.choose import ChoiceLimits
+from edgekit_converters.data.dataset import FEWEST_APART, RandomDataset
 from edgekit_converters.fidelity.reference import Reference
 from edgekit_converters.fidelity.repair import HeldOutCheck
 from edgekit_converters.fidelity.result import Fidelity
 from edgekit_converters.fidelity.sensitivity import Unit
-from edgekit_converters.progress import TimeIsOverError, silent
-from edgekit_converters.store import NO_STORE, DiskStore, StageStore
-from edgekit_converters.targets.artifact import STATIC, Artifact, QuantizationPlan, recipe
-from edgekit_runtime.bundle.codec import to_json
+from edgekit_converters.recipe.artifact import STATIC, Artifact, QuantizationPlan, recipe
+from edgekit_converters.recipe.progress import TimeIsOverError, silent
+from edgekit_converters.recipe.store import NO_STORE, DiskStore, StageStore
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
+from edgekit_runtime.system.strict_json import to_json
 
 
 def made(name: str, drop: float | None, met: bool | None = None) -> RecipeResult:

@@ -6,10 +6,10 @@ import memory
 import numpy as np
 import pytest
 
-from edgekit.building.journey import build
-from edgekit.building.report import summary
-from edgekit.building.request import BuildRequest
-from edgekit_converters.errors import ConversionError
+from edgekit.building.build_journey import build
+from edgekit.building.build_report import summary
+from edgekit.building.build_request import BuildRequest
+from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
 

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import edgekit_profiles
-from edgekit.building.journey import build
-from edgekit.building.request import BuildRequest
-from edgekit.checking.checked import CheckRequest, check
-from edgekit_converters.needs.reading import read_needs
-from edgekit_converters.needs.rules import Runtime, barriers
+from edgekit.boards.checked import CheckRequest, check
+from edgekit.building.build_journey import build
+from edgekit.building.build_request import BuildRequest
+from edgekit_converters.formats.needs import Runtime, barriers, read_needs
 from edgekit_profiles import Profile, installable, load
 from edgekit_runtime.bundle.reader import read_bundle
 
@@ -102,8 +101,8 @@ def test_int8_attention_stays_in_float_where_a_runtime_crashes_in_it_or_multipli
 
 
 def test_dense_layers_of_a_build_have_one_scale_where_the_recipe_says_so(digits_model):
+    from edgekit_converters.recipe.artifact import recipe
     from edgekit_converters.sources.load import load as load_source
-    from edgekit_converters.targets.artifact import recipe
     from edgekit_converters.targets.workspace import convert
 
     samples = Samples(np.load(digits_model.calibration)["x"][:60])

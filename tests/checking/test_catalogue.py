@@ -11,10 +11,10 @@ from typing import get_args
 
 import pytest
 
-from edgekit.checking.catalogue import UnexplainedError, entries, entry, explain, find_entries
-from edgekit.checking.raised import LEAST_LETTERS, best_match, raised_messages
+from edgekit.boards.catalogue import UnexplainedError, entries, entry, explain, find_entries
+from edgekit.boards.raised import LEAST_LETTERS, best_match, raised_messages
 from edgekit_runtime import ModelLimits, open_bundle
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.system.errors import EdgekitError
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("edgekit", "edgekit_converters", "edgekit_profiles", "edgekit_runtime")
@@ -53,7 +53,7 @@ def test_every_error_has_an_entry():
 
 def test_every_refusal_and_barrier_has_an_entry():
     from edgekit_converters.choose import RefusalCode
-    from edgekit_converters.needs.rules import BarrierCode
+    from edgekit_converters.formats.needs import BarrierCode
 
     refusals = {code for part in get_args(RefusalCode) for code in (get_args(part) or (part,))}
     assert {"drop", "op-version"} <= refusals
@@ -177,7 +177,7 @@ def test_a_message_of_the_library_is_explained_without_its_code(tmp_path):
     assert explain(str(caught.value)).code == caught.value.code == "bundle-format"
     with pytest.raises(EdgekitError) as caught:
         open_bundle(tmp_path / "net.ekb", limits=ModelLimits(queue=0))
-    assert explain(f"edgekit_runtime.errors.OptionError: {caught.value}").code == caught.value.code == "option"
+    assert explain(f"edgekit_runtime.system.errors.OptionError: {caught.value}").code == caught.value.code == "option"
 
 
 @pytest.mark.parametrize("code", MESSAGES)
@@ -186,7 +186,7 @@ def test_a_message_is_explained_whatever_stands_around_it(code):
 
 
 def test_the_last_line_of_a_traceback_is_explained_by_its_class():
-    told = "edgekit_runtime.errors.IntegrityError: net.ekb: blob 3 is 17 bytes short"
+    told = "edgekit_runtime.system.errors.IntegrityError: net.ekb: blob 3 is 17 bytes short"
     assert explain(told).code == "bundle-integrity"
 
 
@@ -206,7 +206,7 @@ def test_a_message_that_nobody_knows_is_found_in_no_entry():
 
 
 def test_the_page_of_codes_is_what_the_catalogue_says():
-    """Written by: python -m edgekit.checking.page > docs/codes.md"""
-    from edgekit.checking.page import markdown
+    """Written by: python -m edgekit.boards.catalogue > docs/codes.md"""
+    from edgekit.boards.catalogue import markdown
 
     assert (ROOT / "docs" / "codes.md").read_text(encoding="utf-8") == markdown()

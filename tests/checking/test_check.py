@@ -11,13 +11,13 @@ import pytest
 import tiny
 from parts import missing
 
-from edgekit.checking.catalogue import finding
-from edgekit.checking.checked import CheckRequest, UnknownRuntimeError, check, chosen_runtimes, demote, runtime_named
-from edgekit.checking.replay import NoEnvironmentError, ReplayResult, environment
+from edgekit.boards.catalogue import finding
+from edgekit.boards.checked import CheckRequest, UnknownRuntimeError, check, chosen_runtimes, demote, runtime_named
+from edgekit.boards.replay import NoEnvironmentError, ReplayResult, environment
 from edgekit.packaging.assemble import BundleArtifact
 from edgekit_profiles import load
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import BundleError, install_command
+from edgekit_runtime.system.errors import BundleError, install_command
 
 OLD = (("tflite-runtime", "2.14.0"),)
 
@@ -38,8 +38,8 @@ def old_runtime():
 @pytest.fixture(scope="session")
 def bundle(digits_model, tmp_path_factory):
     """The digits network for a Raspberry Pi 4, with int8 and float artifacts."""
-    from edgekit.building.journey import build
-    from edgekit.building.request import BuildRequest
+    from edgekit.building.build_journey import build
+    from edgekit.building.build_request import BuildRequest
 
     folder = tmp_path_factory.mktemp("checked")
     report = build(
@@ -275,15 +275,15 @@ def test_a_file_that_only_the_reference_kernels_refuse_is_asked_of_those_that_a_
 
 def test_what_an_emulated_board_answers_is_told_of_each_artifact_in_its_own_steps(two_formats, monkeypatch):
     """One step of an 8-bit output is not one of a float output, which is 1e-4 of the largest value."""
-    from edgekit.checking.replay import under_emulation
-    from edgekit.emulation.replay import EmulatedReplay, GoldenVerdict
+    from edgekit.boards.emulated_replay import EmulatedReplay, GoldenVerdict
+    from edgekit.boards.replay import under_emulation
 
     def golden(recipe, number, steps):
         return GoldenVerdict(recipe, number, "probs", True, steps, 0.999, True, True, "it", True)
 
     goldens = (golden("tflite-int8", 0, 1.0), golden("tflite-int8", 1, 0.0), golden("onnx-f32", 0, 2.5))
     told = EmulatedReplay(True, "board", "an engine 1", "cortex-a72", "cortex-a72", "Debian", "7.2", 2.5, goldens, ())
-    monkeypatch.setattr("edgekit.emulation.replay.replay", lambda *asked, **given: told)
+    monkeypatch.setattr("edgekit.boards.emulated_replay.replay", lambda *asked, **given: told)
     replays, findings = under_emulation(two_formats, load("raspberry-pi-4"))
     assert findings == []
     assert [(one.artifact, one.worst, one.quantized, one.examples) for one in replays] == [
@@ -294,8 +294,8 @@ def test_what_an_emulated_board_answers_is_told_of_each_artifact_in_its_own_step
 
 def test_the_emulated_board_has_the_last_word_on_the_same_runtime(planted, old_runtime, monkeypatch):
     """What native kernels refuse is a warning once the board's own answer; of another runtime it says nothing."""
-    from edgekit.checking import checked as journey
-    from edgekit.checking.replay import ReplayResult
+    from edgekit.boards import checked as journey
+    from edgekit.boards.replay import ReplayResult
 
     for runtime, ok in (("tflite-runtime 2.14.0", True), ("litert 2.1.3", False)):
         answered = ReplayResult(runtime, "emulated", 0.0, 1.0, 8, cpu="cortex-a72")

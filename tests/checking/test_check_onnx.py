@@ -15,9 +15,8 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="comes with the extra 'o
 
 from onnx import TensorProto, helper
 
-from edgekit.checking.checked import CheckRequest, check
-from edgekit_converters.needs.reading import read_needs
-from edgekit_converters.needs.rules import OnnxNode, Runtime, barriers, kernel_versions, missing
+from edgekit.boards.checked import CheckRequest, check
+from edgekit_converters.formats.needs import OnnxNode, Runtime, barriers, kernel_versions, missing, read_needs
 from edgekit_profiles import load
 
 HERE = ("onnxruntime", onnxruntime.__version__)
@@ -118,7 +117,7 @@ def test_what_the_engine_loads_is_no_error(name):
 
 @pytest.mark.parametrize("name", ["int8 Conv", "external data that is missing"])
 def test_the_boards_own_engine_is_asked_and_its_refusal_is_an_error(path, name, monkeypatch):
-    monkeypatch.setattr("edgekit.checking.checked.static", lambda *_: [])
+    monkeypatch.setattr("edgekit.boards.checked.static", lambda *_: [])
     path.write_bytes(REFUSED[name].SerializeToString())
     checked = check(CheckRequest(path, load("raspberry-pi-4"), (HERE,)))
     assert [(found.code, found.level, found.runtime) for found in checked.findings] == [

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from edgekit.checking.replay import NoEnvironmentError, environment
+from edgekit.boards.replay import NoEnvironmentError, environment
 
 PIP = """\
 WARNING: Location 'file:///somewhere/simple/tflite-runtime/' is ignored: it is neither a file nor a directory.

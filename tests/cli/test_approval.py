@@ -7,7 +7,7 @@ import shutil
 import pytest
 import tiny
 
-from edgekit.checking.subject import open_subject
+from edgekit.boards.subject import open_subject
 from edgekit.cli.deploy import CheckFailedError, approve
 from edgekit.packaging.assemble import BundleArtifact
 from edgekit_profiles import load

@@ -47,8 +47,8 @@ def test_what_was_not_replayed_is_not_simply_ok(edgekit, planted):
 
 
 def test_differences_of_float_answers_are_told_without_steps():
-    from edgekit.checking.replay import ReplayResult
-    from edgekit.cli.check import replay_line
+    from edgekit.boards.replay import ReplayResult
+    from edgekit.cli.verify import replay_line
 
     told = replay_line(ReplayResult("litert 2.3.0", "native", 407.0, 0.9999, 8, quantized=False))
     assert "8 golden examples, furthest 4.1 % of the largest value, cosine 0.9999" in told
@@ -71,7 +71,7 @@ def test_explain_knows_what_systems_say(in_process, message, code):
 
 
 def test_without_an_emulator_the_command_that_installs_it_is_the_answer(planted, tmp_path, monkeypatch):
-    from edgekit.checking.replay import under_emulation
+    from edgekit.boards.replay import under_emulation
     from edgekit_profiles import load
 
     bundle = made_into_a_bundle(planted.int8)
@@ -84,7 +84,7 @@ def test_without_an_emulator_the_command_that_installs_it_is_the_answer(planted,
 
 
 def made_into_a_bundle(file):
-    from edgekit.checking.subject import open_subject
+    from edgekit.boards.subject import open_subject
 
     return open_subject(file)
 
@@ -117,7 +117,7 @@ def test_explain_prints_an_entry_by_its_code_and_by_the_words_of_a_message(edgek
 
 
 def test_explain_lists_every_code(edgekit):
-    from edgekit.checking.catalogue import entries
+    from edgekit.boards.catalogue import entries
 
     ran = edgekit("doctor", "--codes")
     assert all(f"\n  {code} " in ran.out for code in entries())

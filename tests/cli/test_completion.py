@@ -9,9 +9,9 @@ import sys
 import pytest
 from click.shell_completion import ShellComplete
 
-from edgekit.cli.completion import METRICS
 from edgekit.cli.main import cli
-from edgekit.keys.folder import KeyFolder
+from edgekit.cli.options import METRICS
+from edgekit.packaging.key_folder import KeyFolder
 
 ASKED = {
     "a command": (["edgekit"], "rol", "rollback"),

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit.building.request import BuildRequest
-from edgekit.building.subject import open_subject
+from edgekit.building.build_request import BuildRequest
+from edgekit.building.build_subject import open_subject
 from edgekit.cli.main import main
-from edgekit_converters.progress import silent
+from edgekit_converters.recipe.progress import silent
+from edgekit_converters.recipe.store import NO_STORE, DiskStore, default_folder, key, put_json
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import LoadOptions, content_sha256, described_json, description_of
-from edgekit_converters.store import NO_STORE, DiskStore, default_folder, key, put_json
+from edgekit_converters.sources.source_model import LoadOptions, content_sha256, described_json, description_of
 
 pytestmark = pytest.mark.convert
 

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 import edgekit
 from edgekit.cli.main import COMMANDS, GROUPS, cli
-from edgekit.packaging.signing import SigningKey
+from edgekit.packaging.writer import SigningKey
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install import BoardIdentity, InstallOptions, install
+from edgekit_runtime.system.errors import EdgekitError
 
 ENGINE = "litert" if "litert" in available() else min(available())
 OPTIONS = {

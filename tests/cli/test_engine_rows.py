@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edgekit_runtime.board import Cpu
 from edgekit_runtime.engines.registry import ENGINES, EngineSetup, load_with
-from edgekit_runtime.errors import EngineError
+from edgekit_runtime.system.board import Cpu
+from edgekit_runtime.system.errors import EngineError
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -25,7 +25,7 @@ import edgekit_converters
 import edgekit_profiles
 import edgekit_runtime
 from edgekit.cli.main import COMMANDS, cli
-from edgekit.errors import EXTRAS_OF, missing_extra
+from edgekit.packaging.output_errors import EXTRAS_OF, missing_extra
 
 PACKAGES = (edgekit, edgekit_converters, edgekit_profiles, edgekit_runtime)
 BASE = {"click", "cryptography", "numpy", "tomli", "xxhash"}

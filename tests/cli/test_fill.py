@@ -13,7 +13,7 @@ import pytest
 import tiny
 from PIL import Image
 
-from edgekit.filling import fill
+from edgekit.bench.filling import fill
 from edgekit.packaging.assemble import assemble
 from edgekit.packaging.writer import write_bundle
 from edgekit_runtime import CacheOptions, open_bundle

@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 from fleet.boards import birth
 
-from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.store.databases import SqliteStore
 
 
 def test_serves_until_ctrl_c(tmp_path):

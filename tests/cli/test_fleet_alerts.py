@@ -7,9 +7,9 @@ import time
 import pytest
 from fleet.boards import arrival, birth
 
-from edgekit.fleet.alert_tables import AlertTables
-from edgekit.fleet.alerts import AlertFinding
-from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.alerts.alert_tables import AlertTables
+from edgekit.fleet.alerts.alerts import AlertFinding
+from edgekit.fleet.store.databases import SqliteStore
 
 SLOW = AlertFinding("p99:net:7:jetson", "p99", "net 7 on jetson: p99 80 ms", {"model": "net"})
 GONE = AlertFinding("offline:board:porch-1", "offline", "porch-1: offline for 9 minutes", {"device": "porch-1"})

@@ -16,8 +16,8 @@ from installed import UNSIGNED, Maker, new_key
 from edgekit.cli.inspect import closeness
 from edgekit.cli.main import cli
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.errors import BundleError
 from edgekit_runtime.install import Root, install
+from edgekit_runtime.system.errors import BundleError
 
 NUMBER = {"kind": "numbers", "spread_error": 0.034}
 VECTOR = {"kind": "vector", "spread_error": None}

@@ -15,8 +15,8 @@ from installed import UNSIGNED, Maker, new_key
 from edgekit.packaging.assemble import BundleArtifact, BundleTerms, assemble
 from edgekit.packaging.writer import write_bundle
 from edgekit_runtime import open_bundle
-from edgekit_runtime.errors import DownloadError
 from edgekit_runtime.install import DownloadLimits, FetchOptions, install
+from edgekit_runtime.system.errors import DownloadError
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import tiny
 
-from edgekit_runtime.board import Cpu
-from edgekit_runtime.errors import install_command
+from edgekit_runtime.system.board import Cpu
+from edgekit_runtime.system.errors import install_command
 
 ARM = Cpu("aarch64")
 FRAMEWORKS = ("tensorflow", "keras", "onnx", "onnxruntime", "ai_edge_litert", "numpy", "rich", "PIL")
@@ -280,7 +280,7 @@ def test_json_has_null_where_a_number_is_not_finite(capsys):
 
 def test_a_workstations_command_on_an_older_python_says_which_it_needs():
     from edgekit.cli.main import COMMANDS, WORKSTATION, check_python
-    from edgekit.errors import PythonVersionError
+    from edgekit.packaging.output_errors import PythonVersionError
 
     assert set(COMMANDS) > WORKSTATION
     with pytest.raises(PythonVersionError, match=r"`edgekit build` needs Python 3\.11, and this is Python 3\.10"):

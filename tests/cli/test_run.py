@@ -164,14 +164,14 @@ def test_a_name_that_is_not_utf_8_is_printed_escaped(bundle, tmp_path, json_):
 def test_what_was_answered_before_ctrl_c_is_printed(bundle, tmp_path):
     code = """
         import os, signal, sys
-        import edgekit.inputs
-        real = edgekit.inputs.files.list_files
+        import edgekit.bench.inputs
+        real = edgekit.bench.inputs.list_files
         def listed(given):
             for number, one in enumerate(real(given)):
                 if number == 2:
                     os.kill(os.getpid(), signal.SIGINT)
                 yield one
-        edgekit.inputs.files.list_files = listed
+        edgekit.bench.inputs.list_files = listed
         from edgekit.cli import main
         main()
     """

@@ -11,7 +11,7 @@ import memory
 import numpy as np
 import pytest
 
-from edgekit.inputs.files import frames
+from edgekit.bench.inputs import frames
 
 KIND = memory.HERE[0]
 

@@ -13,11 +13,11 @@ import tiny
 from click.testing import CliRunner
 
 from edgekit.cli.main import cli
-from edgekit.packaging.signing import SigningKey
+from edgekit.packaging.writer import SigningKey
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.system.errors import EdgekitError
 
 KEY, OTHER = bytes(range(100, 132)), bytes(range(160, 192))
 ENGINE = "litert" if "litert" in available() else min(available())

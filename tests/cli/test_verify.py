@@ -14,13 +14,12 @@ import rooted
 import tiny
 from click.testing import CliRunner
 
-from edgekit import verifying
 from edgekit.cli.main import cli
+from edgekit.packaging import verifying
 from edgekit.packaging.assemble import assemble
-from edgekit.packaging.signing import SigningKey
-from edgekit.packaging.writer import write_bundle
+from edgekit.packaging.writer import SigningKey, write_bundle
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.system.errors import EdgekitError
 
 ENGINE = "litert" if "litert" in available() else min(available())
 RECIPE = tiny.RECIPE_OF_ENGINE[ENGINE]

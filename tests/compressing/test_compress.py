@@ -14,13 +14,20 @@ from conftest import run_edgekit
 
 import edgekit
 from edgekit.cli.compress import compress as compress_command
-from edgekit.compressing.journey import _Chain, _Journey, _scratch
-from edgekit.compressing.moving import moved_contract
-from edgekit.compressing.request import CompressReport, CompressRequest, Gain, Limits, MeasuredArtifact, line_of
+from edgekit.compressing.compress_journey import _Chain, _Journey, _scratch
+from edgekit.compressing.compress_request import (
+    CompressReport,
+    CompressRequest,
+    Gain,
+    Limits,
+    MeasuredArtifact,
+    line_of,
+)
 from edgekit.compressing.steps import _logits
-from edgekit_converters.compress.record import Record, with_record
+from edgekit.compressing.training_data import moved_contract
 from edgekit_converters.fidelity.reference import Reference
-from edgekit_runtime.errors import EdgekitError
+from edgekit_converters.formats.keras_record import Record, with_record
+from edgekit_runtime.system.errors import EdgekitError
 
 pytestmark = pytest.mark.convert
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import run_edgekit
 
-from edgekit_converters.compress.record import read_record
+from edgekit_converters.formats.keras_record import read_record
 from edgekit_runtime import open_bundle
 
 pytestmark = pytest.mark.convert

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import edgekit
-from edgekit_converters.compress.record import read_record
+from edgekit_converters.formats.keras_record import read_record
 
 pytestmark = pytest.mark.convert
 TRAINED = ("distill", "prune", "sparse", "qat")

@@ -12,7 +12,7 @@ import pytest
 from conftest import run_edgekit
 
 import edgekit
-from edgekit_converters.compress.record import read_record
+from edgekit_converters.formats.keras_record import read_record
 
 pytestmark = pytest.mark.convert
 BUDGET_MS = 0.75

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgekit.compressing.request import CompressReport, CompressRequest, MeasuredArtifact
+from edgekit.compressing.compress_request import CompressReport, CompressRequest, MeasuredArtifact
 from edgekit.compressing.result import known_rows, read_beside, report_file, write_report
-from edgekit_converters.errors import CompressError
+from edgekit_converters.recipe.conversion_errors import CompressError
 
 ROWS = (
     MeasuredArtifact("original", "tflite-f32", "top1", 0.95, 0.95, 0.0, None, 0.0, 10_000, 5000, 3.0, 4.0),

@@ -8,7 +8,7 @@ from conftest import run_edgekit
 
 import edgekit
 from edgekit_runtime import open_bundle
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.system.errors import EdgekitError
 
 pytestmark = pytest.mark.convert
 COMMAND = (

@@ -13,7 +13,7 @@ import pytest
 from conftest import run_edgekit
 
 from benchmarks.compress.qat import network
-from edgekit_converters.compress.record import read_record
+from edgekit_converters.formats.keras_record import read_record
 from edgekit_runtime import open_bundle
 
 pytestmark = pytest.mark.convert

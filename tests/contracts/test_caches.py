@@ -15,7 +15,7 @@ from redis_server import RedisServer
 
 from edgekit_runtime.cache.disk import DiskCache
 from edgekit_runtime.cache.kept import KeptForm
-from edgekit_runtime.cache.memory import MISS, MemoryCache, Moment, entry_bytes
+from edgekit_runtime.cache.memory_tier import MISS, MemoryCache, Moment, entry_bytes
 
 BOUND = 1 << 20
 

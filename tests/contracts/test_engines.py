@@ -18,7 +18,7 @@ from edgekit_runtime.engines.cuda import absent
 from edgekit_runtime.engines.isolated import IsolatedHost
 from edgekit_runtime.engines.registry import ENGINES, EngineSetup, available, load_engine, load_with, on_gpu, pick
 from edgekit_runtime.engines.variants import BatchEngine
-from edgekit_runtime.errors import EngineError, MissingExtraError, install_command
+from edgekit_runtime.system.errors import EngineError, MissingExtraError, install_command
 
 INSTALLED = sorted(name for name in available() if not on_gpu(name) or not absent())
 FORMATS = [(name, form) for name in INSTALLED for form in ENGINES[name].formats]

@@ -16,15 +16,15 @@ import tiny
 
 from edgekit_runtime.batching.batcher import Batcher
 from edgekit_runtime.batching.costs import Costs
-from edgekit_runtime.budget import DeviceOutlook, decide
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.cache.memory import MISS
+from edgekit_runtime.cache.memory_tier import MISS
 from edgekit_runtime.cache.tiered import Cache, Worth
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.device import Device
-from edgekit_runtime.errors import BudgetExceeded
-from edgekit_runtime.readiness import Preparation, prepare
-from edgekit_runtime.request import Request
+from edgekit_runtime.loading.readiness import Preparation, prepare
+from edgekit_runtime.policy.budget import DeviceOutlook, decide
+from edgekit_runtime.serving.device import Device
+from edgekit_runtime.serving.request import Request
+from edgekit_runtime.system.errors import BudgetExceeded
 
 LONG = 30
 SLOW_S, FAST_S, BUDGET_S, PAUSE_S = 0.5, 0.02, 0.2, 0.01

@@ -10,11 +10,10 @@ from threading import Thread
 import pytest
 from fleet.boards import EPOCH, NOW, arrival, birth, histogram
 
-from edgekit.fleet.errors import StoreError
-from edgekit.fleet.postgres import PostgresStore
-from edgekit.fleet.schema import Bound
-from edgekit.fleet.sqlite import SqliteStore
-from edgekit.fleet.store import SORTS, Arrival, Event, Mark, Query, Totals
+from edgekit.fleet.store.databases import PostgresStore, SqliteStore
+from edgekit.fleet.store.fleet_errors import StoreError
+from edgekit.fleet.store.schema import Bound
+from edgekit.fleet.store.store import SORTS, Arrival, Event, Mark, Query, Totals
 from edgekit_runtime.telemetry.window import MOST_SEQ
 
 QUARTER = 900_000

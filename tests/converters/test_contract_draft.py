@@ -9,12 +9,11 @@ import pytest
 from linear import linear
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters.contract_file.describe import describe, stated_keys
-from edgekit_converters.contract_file.draft import draft, families, left_to_say
-from edgekit_converters.errors import ContractFileError
+from edgekit_converters.data.describe_contract import describe, stated_keys
+from edgekit_converters.data.draft_contract import draft, families, left_to_say
+from edgekit_converters.recipe.conversion_errors import ContractFileError
 from edgekit_converters.sources.load import load
-from edgekit_runtime.contract.spec import DetectionSpec
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.contract.spec import DetectionSpec, TensorSpec
 
 
 def spec(name, *shape, dtype="float32", layout=None):

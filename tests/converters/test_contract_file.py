@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from linear import linear
 
-from edgekit_converters.contract_file.describe import describe, detect_scores, find_contract_file, settle, stated_keys
-from edgekit_converters.errors import ContractFileError
-from edgekit_runtime.bundle.codec import to_json
+from edgekit_converters.data.describe_contract import describe, detect_scores, find_contract_file, settle, stated_keys
+from edgekit_converters.recipe.conversion_errors import ContractFileError
 from edgekit_runtime.contract.spec import (
     Contract,
     DetectionSpec,
@@ -19,8 +18,9 @@ from edgekit_runtime.contract.spec import (
     ImageSpec,
     InputContract,
     OutputContract,
+    TensorSpec,
 )
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.system.strict_json import to_json
 
 PICTURES = linear((-1, 8, 6, 3), layout="NHWC")
 IMAGE = '[input]\nkind = "image"\nmean = 0\nstd = 255\n'

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 from linear import linear
 
-from edgekit_converters.contract_file.describe import describe
-from edgekit_converters.errors import ContractFileError
-from edgekit_runtime.contract.spec import CarriedState
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_converters.data.describe_contract import describe
+from edgekit_converters.recipe.conversion_errors import ContractFileError
+from edgekit_runtime.contract.spec import CarriedState, TensorSpec
 
 
 def spec(name, *shape, dtype="float32"):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from edgekit_converters.progress import TimeIsOverError, tick, time_limit
+from edgekit_converters.recipe.progress import TimeIsOverError, tick, time_limit
 
 
 def over():

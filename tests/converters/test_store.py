@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_converters.store import NO_STORE, DiskStore, default_folder, key, unfinished_folder
+from edgekit_converters.recipe.store import NO_STORE, DiskStore, default_folder, key, unfinished_folder
 
 A, B, C = (key(name) for name in "abc")
 
@@ -21,7 +21,7 @@ A, B, C = (key(name) for name in "abc")
 def test_what_was_put_is_got_by_another_process(tmp_path: Path):
     DiskStore(tmp_path / "deep" / "cache").put(A, b"float model")
     code = (
-        "import sys; from pathlib import Path; from edgekit_converters.store import DiskStore, key; "
+        "import sys; from pathlib import Path; from edgekit_converters.recipe.store import DiskStore, key; "
         "sys.stdout.buffer.write(DiskStore(Path(sys.argv[1])).get(key('a')))"
     )
     got = subprocess.run(

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from edgekit_converters.wall import _ALLOWED, FILES, NETWORK, Wall, build_wall, filter_calls, missing_parts
+from edgekit_converters.sources.wall import _ALLOWED, FILES, NETWORK, Wall, build_wall, filter_calls, missing_parts
 
 ATTEMPTS = """
 import ctypes, fcntl, mmap, os, pathlib, platform, resource, socket, sys, time
-from edgekit_converters.wall import Wall, build_wall
-from edgekit_runtime.children import limit_files, limit_memory
+from edgekit_converters.sources.wall import Wall, build_wall
+from edgekit_runtime.system.children import limit_files, limit_memory
 own, outside = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 missing = build_wall(Wall(writable=[own]))
 (own / "inside").write_text("x")
@@ -111,7 +111,7 @@ def test_a_process_behind_the_wall_writes_in_its_folder_and_nowhere_else_and_has
 
 ITSELF = """
 import os, pathlib, resource, signal, sys, threading
-from edgekit_converters.wall import Wall, build_wall
+from edgekit_converters.sources.wall import Wall, build_wall
 build_wall(Wall(writable=[pathlib.Path(os.environ["TMPDIR"])]))
 heard = []
 signal.signal(signal.SIGUSR1, lambda *_: heard.append("raised"))

@@ -22,8 +22,8 @@ from arm.conftest import parts_are_there
 from distribution.conftest import ROOT
 from once import once
 
-from edgekit.emulation.board import CPUS, Image
-from edgekit.emulation.userland import userland
+from edgekit.boards.emulated_board import CPUS, Image
+from edgekit.boards.userland import userland
 
 FOLDER = ROOT / "container"
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}

@@ -71,7 +71,7 @@ def test_opening_a_bundle_and_asking_it_imports_nothing_of_the_workstation(board
 def test_a_picture_without_pillow_names_the_extra(board, tmp_path):
     bundle = tiny.bundle(tmp_path)
     script = (
-        "from edgekit_runtime import open_bundle\nfrom edgekit_runtime.errors import MissingExtraError\nwith "
+        "from edgekit_runtime import open_bundle\nfrom edgekit_runtime.system.errors import MissingExtraError\nwith "
         f"open_bundle({str(bundle)!r}) as model:\n    try: model.predict(b'a png')\n    except MissingExtraError as "
         "error: print(error)\n"
     )

@@ -228,8 +228,8 @@ class Model:
 
 @written_in("toml")
 def test_toml_block_is_accepted_by_its_reader(block: Block, tmp_path: Path):
-    from edgekit.fleet.alert_rules import read_rules
-    from edgekit_converters.contract_file.describe import describe
+    from edgekit.fleet.alerts.alerts import read_rules
+    from edgekit_converters.data.describe_contract import describe
     from edgekit_profiles import parse
 
     document = tomllib.loads(block.text)
@@ -248,7 +248,7 @@ def test_toml_block_is_accepted_by_its_reader(block: Block, tmp_path: Path):
 
 
 def model_for(document: dict) -> Model:
-    from edgekit_runtime.tensors import TensorSpec
+    from edgekit_runtime.contract.spec import TensorSpec
 
     tables = {"image": document["input"]} if "input" in document else document.get("inputs", {})
     inputs = []

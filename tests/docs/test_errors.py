@@ -7,8 +7,9 @@ import pickle
 import errors_page
 import pytest
 
-from edgekit_runtime import EdgekitError, errors
-from edgekit_runtime.errors import InstallError
+from edgekit_runtime import EdgekitError
+from edgekit_runtime.system import errors
+from edgekit_runtime.system.errors import InstallError
 
 
 def test_the_page_is_up_to_date():

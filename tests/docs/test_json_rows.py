@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgekit.cli.generations import rollback, status
-from edgekit.cli.install import install
+from edgekit.cli.install import install, rollback, status
 from edgekit.cli.keys import keys
 from edgekit.cli.verify import verify
 

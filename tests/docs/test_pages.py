@@ -75,9 +75,9 @@ def test_the_page_of_figures_stays_short():
 
 def test_the_builders_reference_names_every_key_recipe_and_refusal():
     from edgekit_converters.choose import RefusalCode
-    from edgekit_converters.contract_file.describe import IMAGE_KEYS
-    from edgekit_converters.contract_file.tasks import DETECTION_KEYS, EMBEDDING_KEYS
-    from edgekit_converters.targets.artifact import RECIPES
+    from edgekit_converters.data.contract_tasks import DETECTION_KEYS, EMBEDDING_KEYS
+    from edgekit_converters.data.describe_contract import IMAGE_KEYS
+    from edgekit_converters.recipe.artifact import RECIPES
     from edgekit_profiles import Grade
 
     keys = ["task", "labels", "scores", "input", "inputs", "kind", *IMAGE_KEYS, *DETECTION_KEYS, *EMBEDDING_KEYS]
@@ -128,8 +128,14 @@ def test_the_format_page_names_every_field():
         Target,
         Tolerance,
     )
-    from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
-    from edgekit_runtime.tensors import Quantization, TensorSpec
+    from edgekit_runtime.contract.spec import (
+        Contract,
+        ImageSpec,
+        InputContract,
+        OutputContract,
+        Quantization,
+        TensorSpec,
+    )
 
     parts = (
         Manifest, Target, ArtifactEntry, TensorSpec, Quantization, GoldenExample, GoldenOutputs, Tolerance, BlobEntry,

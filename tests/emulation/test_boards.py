@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 import tiny
 
-from edgekit.emulation.board import CPUS, Image, cpu_for, image_for, show
-from edgekit.emulation.errors import NotEmulatedError
-from edgekit.emulation.replay import engine_for
+from edgekit.boards.emulated_board import CPUS, Image, NotEmulatedError, cpu_for, image_for, show
+from edgekit.boards.emulated_replay import engine_for
 from edgekit.packaging.assemble import BundleArtifact
 from edgekit_profiles import load
 from edgekit_runtime.bundle.reader import read_bundle

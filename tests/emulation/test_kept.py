@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edgekit.emulation.errors import UserlandError
-from edgekit.emulation.userland import make_folder
+from edgekit.boards.emulated_board import UserlandError
+from edgekit.boards.userland import make_folder
 
 
 def slowly(root: str, started, go) -> None:

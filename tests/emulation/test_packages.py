@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 from parts import missing
 
-from edgekit.emulation.board import Image
-from edgekit.emulation.errors import EmulatorMissingError, MirrorUpdatingError, UserlandError
-from edgekit.emulation.userland import fetch, sources
+from edgekit.boards.emulated_board import EmulatorMissingError, Image, MirrorUpdatingError, UserlandError
+from edgekit.boards.userland import fetch, sources
 
 IMAGE = Image("bookworm", "aarch64")
 

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from edgekit_converters.workload.counting import precision_of, quantized_fraction, read_workload
+from edgekit_converters.formats.workload import precision_of, quantized_fraction, read_workload
 from edgekit_converters.zoo.mobilenet_v1 import anchor_files, anchor_model
 from edgekit_profiles import mobilenet_v1
 from edgekit_runtime.engines.registry import load_engine
@@ -66,7 +66,7 @@ def test_the_files_are_written_once_and_are_the_same_bytes(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    from edgekit_converters.errors import ConversionError
+    from edgekit_converters.recipe.conversion_errors import ConversionError
 
     (tmp_path / "file").write_text("")
     with pytest.raises(ConversionError, match="cannot be written"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgekit.estimating.anchoring import MeasurePlan, default_threads, measure_anchors, power_mode, unsteady_reasons
+from edgekit.boards.anchoring import MeasurePlan, default_threads, measure_anchors, power_mode, unsteady_reasons
 from edgekit_converters.zoo.mobilenet_v1 import anchor_files
 from edgekit_profiles import AnchorError
 from edgekit_profiles.anchors import parse_anchor_file

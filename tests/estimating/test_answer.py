@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import tiny
 
-from edgekit.estimating.anchoring import can_time_here, time_here
-from edgekit.estimating.answer import EstimateOptions, answer
-from edgekit.estimating.subject import EstimateSubject, open_subjects
-from edgekit_converters.errors import ConversionError
+from edgekit.boards.anchoring import can_time_here, time_here
+from edgekit.boards.estimates import EstimateOptions, answer
+from edgekit.boards.subject import EstimateSubject, open_subjects
+from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_converters.zoo.mobilenet_v1 import anchor_model
 from edgekit_profiles import CannotEstimateError, HostTimes, load
-from edgekit_runtime.errors import BundleError, EdgekitError
+from edgekit_runtime.system.errors import BundleError, EdgekitError
 
 PI4 = load("raspberry-pi-4")
 PI = {

@@ -7,8 +7,8 @@ import json
 import pytest
 import tiny
 
-from edgekit.estimating.subject import open_subjects
-from edgekit.report_beside import estimates_beside, times_beside
+from edgekit.boards.subject import open_subjects
+from edgekit.report.html import estimates_beside, times_beside
 from edgekit_profiles import HostTimes
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import available

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from edgekit.fleet.store import Arrival, Change, parse_state
+from edgekit.fleet.store.store import Arrival, Change, parse_state
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.window import About, Report, Seal, System, encode, parse_window, sealed_payload
 

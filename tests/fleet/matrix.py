@@ -26,7 +26,7 @@ from listener import Listener
 from mosquitto import Mosquitto
 
 from edgekit.fleet.simulated import SimulatedBoards
-from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.store.databases import SqliteStore
 from edgekit_runtime.telemetry.window import Seal, sealed_payload
 
 HERE = Path(__file__).parent

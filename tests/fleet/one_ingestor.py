@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from edgekit.fleet.ingest import Ingest, Pace, collect_rarely
-from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.store.databases import SqliteStore
 from edgekit_runtime.telemetry.link import Broker
 
 

@@ -17,8 +17,8 @@ from mosquitto import Mosquitto
 
 from edgekit.fleet.ingest import Ingest, Pace
 from edgekit.fleet.simulated import SimulatedBoards
-from edgekit.fleet.sqlite import SqliteStore
-from edgekit.fleet.store import Arrival, Change, Mark
+from edgekit.fleet.store.databases import SqliteStore
+from edgekit.fleet.store.store import Arrival, Change, Mark
 from edgekit_runtime.telemetry.link import Broker
 from edgekit_runtime.telemetry.spool import Spool
 

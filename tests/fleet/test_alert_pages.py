@@ -9,11 +9,11 @@ import pytest
 from fleet.asgi import Client
 from fleet.boards import birth
 
-from edgekit.fleet.alert_tables import AlertTables
-from edgekit.fleet.alerts import AlertFinding
+from edgekit.fleet.alerts.alert_tables import AlertTables
+from edgekit.fleet.alerts.alerts import AlertFinding
 from edgekit.fleet.pages.access import Access
 from edgekit.fleet.pages.app import Facts, make_app
-from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.store.databases import SqliteStore
 
 NOW = int(time.time() * 1000)
 SLOW = AlertFinding("p99:digits:2:raspberry-pi-4", "p99", "digits 2 <b>slow</b>: inference grew", {"model": "digits"})

@@ -13,12 +13,11 @@ from dataclasses import replace
 import pytest
 from fleet.boards import NOW, arrival, birth, histogram
 
-from edgekit.fleet.alert_rules import read_rules
-from edgekit.fleet.alert_tables import AlertTables
 from edgekit.fleet.alerting import Alerting, replay
-from edgekit.fleet.alerts import AlertFinding, Rules, Snapshot, Trouble, evaluate, silent
-from edgekit.fleet.errors import FleetError
-from edgekit.fleet.store import BoardLatency, Rollup
+from edgekit.fleet.alerts.alert_tables import AlertTables
+from edgekit.fleet.alerts.alerts import AlertFinding, Rules, Snapshot, Trouble, evaluate, read_rules, silent
+from edgekit.fleet.store.fleet_errors import FleetError
+from edgekit.fleet.store.store import BoardLatency, Rollup
 
 FIVE = 300_000
 AT = NOW - NOW % FIVE
@@ -530,7 +529,7 @@ def test_commits_that_fail_count_no_names_of_builds(store, monkeypatch):
     one = arrival(1, "porch-1", at=AT, received=AT)
     named = replace(one, window=replace(one.window, version="2"))
     with monkeypatch.context() as patch:
-        patch.setattr("edgekit.fleet.writing.Batch.finish", lambda _: 1 / 0)
+        patch.setattr("edgekit.fleet.store.writing.Batch.finish", lambda _: 1 / 0)
         for _ in range(25):
             with contextlib.suppress(Exception):
                 store.commit([named], [])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from mosquitto import Mosquitto, free_port
 
-from edgekit.fleet.board_load import BoardLoad, BoardLoadPlan
 from edgekit.fleet.ingest import Ingest, Pace
-from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.simulated import BoardLoad, BoardLoadPlan
+from edgekit.fleet.store.databases import SqliteStore
 from edgekit_runtime.telemetry.link import Broker
 
 

@@ -15,13 +15,13 @@ from certificates import authority, certificate
 from mosquitto import WHERE, free_port
 from parts import missing
 
-from edgekit.fleet.alerts import AlertFinding, Rules
+from edgekit.fleet.alerts.alerts import AlertFinding, Rules
 from edgekit.fleet.broker_config import BrokerPlan, read_boards, write_broker_config
-from edgekit.fleet.errors import FleetError
 from edgekit.fleet.ingest import Ingest, Pace
 from edgekit.fleet.rolling import RollingPace
 from edgekit.fleet.serve import FleetServer, Settings
-from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.store.databases import SqliteStore
+from edgekit.fleet.store.fleet_errors import FleetError
 from edgekit_runtime.telemetry.link import Broker, Handlers, Link
 from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.reporter import Reporter, TelemetryOptions

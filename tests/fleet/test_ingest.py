@@ -11,8 +11,8 @@ from listener import Listener
 from mosquitto import Mosquitto
 
 from edgekit.fleet.ingest import Credits, Ingest, Pace, WindowIntake
-from edgekit.fleet.sqlite import SqliteStore
-from edgekit.fleet.store import Mark, quantiles
+from edgekit.fleet.store.databases import SqliteStore
+from edgekit.fleet.store.store import Mark, quantiles
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.link import Broker
 from edgekit_runtime.telemetry.messages import encode_event
@@ -264,7 +264,7 @@ def test_a_group_has_a_name_that_is_one(in_process, tmp_path, name):
 
 
 def test_a_store_that_fails_acknowledges_nothing_and_is_used_again_when_it_works(running, monkeypatch):
-    from edgekit.fleet.errors import StoreError
+    from edgekit.fleet.store.fleet_errors import StoreError
 
     ingest, store, board = running
     commit = store.commit

@@ -16,18 +16,17 @@ from fleet.asgi import Client
 from fleet.boards import arrival, birth
 from prometheus_client.parser import text_string_to_metric_families
 
-from edgekit.fleet.alert_tables import AlertTables
-from edgekit.fleet.alerts import AlertFinding
-from edgekit.fleet.grafana import dashboard
+from edgekit.fleet.alerts.alert_tables import AlertTables
+from edgekit.fleet.alerts.alerts import AlertFinding
+from edgekit.fleet.broker_config import dashboard
 from edgekit.fleet.pages.app import Facts, make_app
-from edgekit.fleet.pages.charts import compare, device_series, mean_ms, model_series
-from edgekit.fleet.pages.list_query import ListQuery
+from edgekit.fleet.pages.charts import ListQuery, compare, device_series, mean_ms, model_series
 from edgekit.fleet.pages.live import Live, Part
 from edgekit.fleet.pages.metrics import COUNTERS, FleetMetrics
-from edgekit.fleet.rollout_tables import RolloutBundle, RolloutTables
-from edgekit.fleet.rollouts import RolloutPlan
-from edgekit.fleet.sqlite import SqliteStore
-from edgekit.fleet.store import FleetDevice, Query, Rollup
+from edgekit.fleet.rollouts.rollout_tables import RolloutBundle, RolloutTables
+from edgekit.fleet.rollouts.rollouts import RolloutPlan
+from edgekit.fleet.store.databases import SqliteStore
+from edgekit.fleet.store.store import FleetDevice, Query, Rollup
 from edgekit_runtime.telemetry.histogram import Histogram
 
 DASHBOARD = Path(__file__).parents[2] / "edgekit" / "fleet" / "grafana.json"

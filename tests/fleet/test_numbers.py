@@ -7,13 +7,13 @@ import re
 import pytest
 from fleet.asgi import Client
 
-from edgekit.fleet.alert_tables import AlertTables
-from edgekit.fleet.alerts import AlertFinding
+from edgekit.fleet.alerts.alert_tables import AlertTables
+from edgekit.fleet.alerts.alerts import AlertFinding
 from edgekit.fleet.pages.access import Access
 from edgekit.fleet.pages.app import Facts, make_app
 from edgekit.fleet.pages.numbers import whole_number
-from edgekit.fleet.rollout_tables import RolloutTables
-from edgekit.fleet.sqlite import SqliteStore
+from edgekit.fleet.rollouts.rollout_tables import RolloutTables
+from edgekit.fleet.store.databases import SqliteStore
 
 HUGE = ("9" * 16, "9" * 19, "9" * 23, "9" * 5000)
 QUERIES = (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from edgekit.fleet import packed
+from edgekit.fleet.store import packed
 from edgekit_runtime.telemetry.histogram import Histogram
 
 COUNTS = st.one_of(st.integers(1, 300), st.integers(1, 1 << 40))

@@ -14,15 +14,15 @@ import pytest
 from fleet.boards import arrival, birth
 from mosquitto import Mosquitto
 
-from edgekit.fleet.alert_tables import AlertTables
-from edgekit.fleet.alerts import AlertFinding
-from edgekit.fleet.errors import FleetError
+from edgekit.fleet.alerts.alert_tables import AlertTables
+from edgekit.fleet.alerts.alerts import AlertFinding
 from edgekit.fleet.ingest import Pace
 from edgekit.fleet.pages import app, show
 from edgekit.fleet.pages.charts import device_series
 from edgekit.fleet.rolling import RollingPace
 from edgekit.fleet.serve import FleetServer, Settings
-from edgekit.fleet.store import FleetDevice
+from edgekit.fleet.store.fleet_errors import FleetError
+from edgekit.fleet.store.store import FleetDevice
 
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 

@@ -17,16 +17,16 @@ import tiny
 from installed import BOARD, QUICK, Maker, new_key
 from mosquitto import Mosquitto
 
-from edgekit.fleet.bundle_files import read_bundle_facts
 from edgekit.fleet.ingest import Pace
 from edgekit.fleet.rolling import RollingPace
 from edgekit.fleet.serve import FleetServer, Settings
+from edgekit.fleet.web import read_bundle_facts
 from edgekit.packaging.assemble import BundleTerms
 from edgekit_runtime import TelemetryOptions, open_bundle
-from edgekit_runtime.agent.loop import Agent, AgentOptions
 from edgekit_runtime.bundle.manifest import Promise
-from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install import InstallOptions, install, status
+from edgekit_runtime.install.agent import Agent, AgentOptions
+from edgekit_runtime.system.errors import EdgekitError
 
 pytest.importorskip("starlette")
 BOARDS = [f"porch-{n}" for n in range(6)]
@@ -236,7 +236,7 @@ class Puppet:
     """Twenty agents' half of the wire: each order is answered, and counted."""
 
     def __init__(self, url):
-        from edgekit_runtime.agent.wire import Former, OrderReport, parse_order
+        from edgekit_runtime.install.orders import Former, OrderReport, parse_order
         from edgekit_runtime.telemetry.link import Broker, Handlers, Link
 
         self.orders, self.stop = [], threading.Event()
@@ -261,8 +261,8 @@ class Puppet:
 
 def test_a_server_that_is_killed_takes_no_wave_twice_and_loses_none(tmp_path, store_url, open_store):
     """kill -9 again and again, until the roll-out is done all the same."""
-    from edgekit.fleet.rollout_tables import RolloutBundle, RolloutTables
-    from edgekit.fleet.rollouts import RolloutPlan
+    from edgekit.fleet.rollouts.rollout_tables import RolloutBundle, RolloutTables
+    from edgekit.fleet.rollouts.rollouts import RolloutPlan
 
     tables = RolloutTables(open_store())
     names = [f"barn-{n}" for n in range(20)]

@@ -9,11 +9,11 @@ from fleet.asgi import Client
 
 from edgekit.fleet.pages.access import Access
 from edgekit.fleet.pages.app import Facts, make_app
-from edgekit.fleet.pages.rollouts import OFFERED
-from edgekit.fleet.rollout_tables import RolloutBundle, RolloutTables
-from edgekit.fleet.rollouts import RolloutPlan
-from edgekit.fleet.sqlite import SqliteStore
-from edgekit_runtime.agent.wire import OrderReport
+from edgekit.fleet.pages.forms import OFFERED
+from edgekit.fleet.rollouts.rollout_tables import RolloutBundle, RolloutTables
+from edgekit.fleet.rollouts.rollouts import RolloutPlan
+from edgekit.fleet.store.databases import SqliteStore
+from edgekit_runtime.install.orders import OrderReport
 
 NOW = 1_790_000_000_000
 BUNDLE = RolloutBundle("digits", "1.1", "raspberry-pi-4", ("raspberry-pi-4",), "a" * 64, "a" * 12, 1000)

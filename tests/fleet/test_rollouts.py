@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edgekit.fleet.errors import FleetError
-from edgekit.fleet.rollout_tables import RolloutBundle, RolloutTables, fitting
-from edgekit.fleet.rollouts import (
+from edgekit.fleet.rollouts.rollout_tables import RolloutBundle, RolloutTables, fitting
+from edgekit.fleet.rollouts.rollouts import (
     ACTIVE,
     LEAST_ANSWERS,
     Figures,
@@ -30,10 +29,11 @@ from edgekit.fleet.rollouts import (
     parse_share,
     waves_of,
 )
-from edgekit.fleet.shares import chance
-from edgekit.fleet.sqlite import SqliteStore
-from edgekit.fleet.store import FleetDevice
-from edgekit_runtime.agent.wire import FINAL, Former, OrderReport
+from edgekit.fleet.store.databases import SqliteStore
+from edgekit.fleet.store.fleet_errors import FleetError
+from edgekit.fleet.store.shares import chance
+from edgekit.fleet.store.store import FleetDevice
+from edgekit_runtime.install.orders import FINAL, Former, OrderReport
 
 PLAN = RolloutPlan(settle_s=60.0, figures_s=120.0, deadline_s=3600.0)
 RUNNING, SAME, WORSE, UNKNOWN = (

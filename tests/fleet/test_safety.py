@@ -12,13 +12,13 @@ import urllib.parse
 import pytest
 from fleet.boards import arrival, birth
 
-from edgekit.fleet.errors import FleetError
 from edgekit.fleet.ingest import Pace
 from edgekit.fleet.pages.access import Access, Asking, TooManyError, read_password
 from edgekit.fleet.pages.guard import Names
 from edgekit.fleet.pages.show import shown, shown_in
 from edgekit.fleet.serve import FleetServer, Settings
-from edgekit_runtime.errors import SecretError
+from edgekit.fleet.store.fleet_errors import FleetError
+from edgekit_runtime.system.errors import SecretError
 
 PASSWORD = "a long enough password"
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from parts import missing
 
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.system.errors import EdgekitError
 from fuzz.archive import kept
 from fuzz.target import OracleError, Target, judge, mutated
 from fuzz.targets import TARGETS, target

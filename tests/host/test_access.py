@@ -13,7 +13,7 @@ from refusing import has_code
 from served import Serving
 
 from edgekit.host.access import Tokens
-from edgekit.host.errors import RequestError, ServeError
+from edgekit.host.http1 import RequestError, ServeError
 from edgekit.host.server import Protection
 from edgekit_runtime.remote.oip import encode_request
 

@@ -11,8 +11,8 @@ import pytest
 import tiny
 from served import Serving
 
-from edgekit_runtime.errors import WireError
 from edgekit_runtime.remote.oip import HEADER_LENGTH, encode_request, peek_request
+from edgekit_runtime.system.errors import WireError
 
 LONG = 30.0
 

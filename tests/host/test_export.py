@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit.host.errors import ExportError
 from edgekit.host.export import Export, export
+from edgekit.host.http1 import ExportError
 from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.contract.adapt import Adapter

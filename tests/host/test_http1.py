@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit.host.errors import RequestError
-from edgekit.host.http1 import HttpLimits, Response, body_length, parse_head, response_head
+from edgekit.host.http1 import HttpLimits, RequestError, Response, body_length, parse_head, response_head
 
 LIMITS = HttpLimits(head_bytes=1000, headers=5, body_bytes=100)
 

@@ -15,7 +15,7 @@ import tiny
 from prometheus_client.parser import text_string_to_metric_families
 from served import Serving
 
-from edgekit.host.errors import ServeError
+from edgekit.host.http1 import ServeError
 from edgekit.host.models import Repository
 from edgekit.host.server import Protection
 from edgekit_runtime.bundle import reader

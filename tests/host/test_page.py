@@ -10,7 +10,7 @@ from edgekit.host.connection import Patience
 from edgekit.host.http1 import HttpLimits
 from edgekit.host.lane import MAX_WAITING
 from edgekit.host.models import MAX_ANSWER, MAX_ITEMS
-from edgekit_runtime.strict_json import MOST_VALUES
+from edgekit_runtime.system.strict_json import MOST_VALUES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "host-owner.md").read_text(encoding="utf-8")
 

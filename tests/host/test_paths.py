@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from edgekit.cli.doctor import doctor_lines, examine
-from edgekit.host.paths import not_taken
-from edgekit_runtime.board import Cpu
+from edgekit.host.models import not_taken
 from edgekit_runtime.engines import cuda
-from edgekit_runtime.engines.paths import gpu_paths, try_engine
+from edgekit_runtime.engines.gpu import gpu_paths, try_engine
 from edgekit_runtime.engines.registry import ENGINES, available, on_gpu
-from edgekit_runtime.errors import EngineError, install_command
+from edgekit_runtime.system.board import Cpu
+from edgekit_runtime.system.errors import EngineError, install_command
 
 GPU = [name for name in ENGINES if on_gpu(name)]
 HERE = {"onnxruntime": "1.31.1", "tensorrt-rtx": "1.7.1", "torch-cuda": "2.11.0"}

@@ -12,9 +12,9 @@ import sys
 import pytest
 import tiny
 
-from edgekit_runtime.board import cores
 from edgekit_runtime.install import BoardIdentity, InstallOptions, install
 from edgekit_runtime.remote.client import HostClient
+from edgekit_runtime.system.board import cores
 
 LONG = 60.0
 EDGEKIT = [sys.executable, "-c", "from edgekit.cli import main; main()"]

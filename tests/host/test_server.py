@@ -24,14 +24,13 @@ from refusing import has_code
 from served import Serving
 
 from edgekit.host.connection import Patience
-from edgekit.host.errors import ServeError
-from edgekit.host.http1 import HttpLimits
+from edgekit.host.http1 import HttpLimits, ServeError
 from edgekit.host.models import Repository
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.errors import ClosedError, HostError
 from edgekit_runtime.remote.client import HostClient, ModelIdentity, _HostFacts
 from edgekit_runtime.remote.oip import HEADER_LENGTH, decode_response, encode_request
+from edgekit_runtime.system.errors import ClosedError, HostError
 
 LONG = 30.0
 RED = {"image": tiny.RED[None]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import memory
 import pytest
 
-from edgekit.host.errors import ServeError
+from edgekit.host.http1 import ServeError
 from edgekit.host.models import Repository
 
 

@@ -17,11 +17,10 @@ from refusing import has_code
 from served import Serving
 
 from edgekit.host.connection import Patience
-from edgekit.host.errors import ServeError
-from edgekit.host.http1 import HttpLimits
+from edgekit.host.http1 import HttpLimits, ServeError
 from edgekit.host.server import Protection
-from edgekit_runtime.errors import HostError
 from edgekit_runtime.remote.client import HostClient
+from edgekit_runtime.system.errors import HostError
 
 LONG = 30.0
 RED = {"image": tiny.RED[None]}

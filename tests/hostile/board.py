@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hostile.make_corpus import CORPUS
 
-from edgekit_runtime.errors import EdgekitError
 from edgekit_runtime.install import BoardIdentity, InstallOptions, TrialOptions, install, status
+from edgekit_runtime.system.errors import EdgekitError
 
 HERE = BoardIdentity(profiles=("x86-64",))
 

@@ -19,11 +19,11 @@ import pytest
 from hostile import forge
 from hostile.cases import Unpickled, signed, zstd_bomb
 
-from edgekit_runtime.array_file import read_arrays
 from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.contract.array_file import read_arrays
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.spec import ImageSpec, InputContract
-from edgekit_runtime.errors import BundleError, EdgekitError, InputError
+from edgekit_runtime.system.errors import BundleError, EdgekitError, InputError
 
 MB = 1 << 20
 
@@ -158,10 +158,10 @@ def test_group_19_a_model_that_declares_4_gib_takes_none_of_them():
 _OPENS = """
 import sys
 from pathlib import Path
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.system.errors import EdgekitError
 name, path = sys.argv[1:]
 if name == "array":
-    from edgekit_runtime.array_file import read_arrays as read
+    from edgekit_runtime.contract.array_file import read_arrays as read
     arguments = (Path(path), 1 << 20)
 elif name == "bundle":
     from edgekit_runtime.bundle.reader import read_bundle as read

@@ -10,8 +10,8 @@ from hostile.cases import CASES, GOOD, Case
 from hostile.make_corpus import CORPUS, DIGESTS, corpus, digests
 
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.errors import BundleError
 from edgekit_runtime.modelfile.check import check_artifact
+from edgekit_runtime.system.errors import BundleError
 
 pytest.importorskip("rfc8785", reason="the corpus is written as bundles are: pip install rfc8785")
 

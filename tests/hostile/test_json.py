@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from edgekit_runtime.strict_json import MOST_VALUES, JsonSizeError, load_json
+from edgekit_runtime.system.strict_json import MOST_VALUES, JsonSizeError, load_json
 
 MB = 1 << 20
 FILLS = {
@@ -25,7 +25,7 @@ def within(limit_mb: int, body: str, work: str) -> list[str]:
     """What a child prints that makes `body` and then runs `work` with so much memory beyond what it has by then."""
     code = f"""
     import resource
-    from edgekit_runtime.strict_json import load_json, strict_json
+    from edgekit_runtime.system.strict_json import load_json, strict_json
     from edgekit_runtime.remote.oip import decode_request, decode_response
     def filled(begin, piece, end, count):
         pieces = piece * count if "%d" not in piece else "".join([piece % n for n in range(count)])

@@ -13,7 +13,7 @@ from edgekit.packaging.writer import write_bundle
 from edgekit_runtime.bundle.manifest import Tolerance
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.system.errors import EdgekitError
 
 pytestmark = pytest.mark.skipif(
     "litert" not in available(), reason="LiteRT is not installed: pip install ai-edge-litert"

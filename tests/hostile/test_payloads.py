@@ -15,8 +15,8 @@ from mosquitto import Mosquitto
 
 from edgekit.fleet.ingest import Ingest, Pace
 from edgekit.fleet.serve import FleetServer, Settings
-from edgekit.fleet.sqlite import SqliteStore
-from edgekit_runtime.errors import WindowError
+from edgekit.fleet.store.databases import SqliteStore
+from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.link import Broker
 from edgekit_runtime.telemetry.window import parse_window
 

@@ -18,9 +18,10 @@ from hostile.board import HERE, asked, events, refuses, told, what_answers
 from hostile.make_corpus import CORPUS
 
 from edgekit_runtime import open_bundle
-from edgekit_runtime.children import run as run_child
-from edgekit_runtime.errors import EdgekitError, SignatureError
-from edgekit_runtime.install import InstallOptions, TrialOptions, collect, disk, install, status
+from edgekit_runtime.install import InstallOptions, TrialOptions, collect, install, status
+from edgekit_runtime.install import durable as disk
+from edgekit_runtime.system.children import run as run_child
+from edgekit_runtime.system.errors import EdgekitError, SignatureError
 
 NEWER = CORPUS / "good" / "newer.ekb"
 OBJECT = f"objects/{forge.sha256(NEWER.read_bytes())}.ekb"
@@ -149,7 +150,7 @@ def test_group_14_what_was_planted_with_its_records_does_not_pass_who_names_whom
 
     Who names a trust from outside does not ask them.
     """
-    from edgekit import verifying
+    from edgekit.packaging import verifying
 
     plant(root, tmp_path)
     with pytest.raises(SignatureError), open_bundle(root, trust=CORPUS / "root.json"):
@@ -162,7 +163,7 @@ def test_group_14_what_was_planted_with_its_records_does_not_pass_who_names_whom
 
 def test_group_14_a_planted_waiver_is_none_for_verify(root, tmp_path):
     """S9"""
-    from edgekit import verifying
+    from edgekit.packaging import verifying
 
     an_unsigned_one(root, tmp_path)
     report = verifying.Verification(root, verifying.VerifyOptions())
@@ -176,7 +177,7 @@ def test_group_14_a_planted_waiver_is_none_for_verify(root, tmp_path):
 
 def test_group_14_a_key_that_the_root_itself_names_is_told_as_such(root, tmp_path):
     """S1"""
-    from edgekit import verifying
+    from edgekit.packaging import verifying
 
     one_of_a_key_of_theirs(root, tmp_path)
     said = [one.text for one in verifying.Verification(root, verifying.VerifyOptions()) if one.name == "signature"]

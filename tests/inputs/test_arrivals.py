@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from edgekit.inputs.arrivals import SETTLED_S, Arrivals, signs
-from edgekit.inputs.files import InputsError
+from edgekit.bench.inputs import SETTLED_S, Arrivals, InputsError, signs
 
 
 class Folder:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit.inputs.files import InputsError, expand, list_files, load
+from edgekit.bench.inputs import InputsError, expand, list_files, load
 
 
 def test_a_folder_is_its_pictures_and_arrays_in_order_and_a_file_is_itself(tmp_path):
@@ -50,8 +50,8 @@ def test_folders_that_cannot_be_read_or_entered_are_named(tmp_path):
         file.write_bytes(b"x")
     code = """
         import os, sys
-        from edgekit.inputs.files import list_files
-        from edgekit_converters.calibration.folder import EXTENSIONS  # what is imported later may lie \
+        from edgekit.bench.inputs import list_files
+        from edgekit_converters.data.folder import EXTENSIONS  # what is imported later may lie \
 where nobody can read
         os.chdir(sys.argv[1])
         if os.getuid() == 0:

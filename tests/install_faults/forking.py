@@ -38,16 +38,15 @@ def load() -> None:
     import cryptography.hazmat.primitives.asymmetric.ed25519
     import numpy
 
-    import edgekit.cli.generations
     import edgekit.cli.install
     import edgekit.cli.main
     import edgekit.cli.progress
     import edgekit_profiles.detect
-    import edgekit_runtime.install.opening
+    import edgekit_runtime.install.active
     import edgekit_runtime.install.watching
-    import edgekit_runtime.model
-    import edgekit_runtime.readiness
-    import edgekit_runtime.tuning
+    import edgekit_runtime.loading
+    import edgekit_runtime.loading.readiness
+    import edgekit_runtime.serving.model
 
     assert numpy, cryptography
     assert ai_edge_litert, edgekit
@@ -102,7 +101,6 @@ def put(source: str, root: str, how: dict[str, Any]) -> dict[str, Any]:
     """silence_s: of a download. child: Python code that is started in place of the self-test or the trial, for a
     second.
     """
-    from edgekit_runtime.children import run
     from edgekit_runtime.install import (
         BoardIdentity,
         DownloadLimits,
@@ -111,6 +109,7 @@ def put(source: str, root: str, how: dict[str, Any]) -> dict[str, Any]:
         TrialOptions,
         install,
     )
+    from edgekit_runtime.system.children import run
 
     def other(command: list[str], **options: Any) -> Any:
         job = json.loads(options["input"])["what"]
@@ -195,7 +194,7 @@ def _word(journal: Any) -> str:
 
 def _done(name: str, *arguments: Any) -> dict[str, Any]:
     """What a step returns, or the code and the message of the error that it raised."""
-    from edgekit_runtime.errors import EdgekitError
+    from edgekit_runtime.system.errors import EdgekitError
 
     try:
         return STEPS[name](*arguments)

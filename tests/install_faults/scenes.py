@@ -22,7 +22,7 @@ from install_faults.serving import Served
 from tiny import bundle
 
 from edgekit.packaging.assemble import BundleTerms
-from edgekit.packaging.signing import SigningKey
+from edgekit.packaging.writer import SigningKey
 
 Step = list[Any]
 VERSIONS = {"1": "tflite-int8", "2": "tflite-f32", "3": "tflite-int8"}

@@ -23,8 +23,7 @@ from installed import Maker
 from tiny import content
 
 from edgekit.packaging.assemble import BundleTerms, assemble
-from edgekit.packaging.signing import SigningKey
-from edgekit.packaging.writer import write_bundle
+from edgekit.packaging.writer import SigningKey, write_bundle
 from edgekit_runtime.bundle.manifest import Promise
 
 HANGS = "import time; time.sleep(600)"

@@ -17,8 +17,8 @@ from others import environment
 from refusing import has_code
 from served import Serving
 
-from edgekit_runtime.errors import HostError
 from edgekit_runtime.remote.client import HostClient
+from edgekit_runtime.system.errors import HostError
 
 HERE = Path(__file__).parent
 LONG = 30.0

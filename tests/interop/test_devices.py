@@ -12,9 +12,9 @@ from refusing import has_code
 
 from edgekit_runtime import Host, open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.errors import HostError
-from edgekit_runtime.remote.model import RemoteModel
-from edgekit_runtime.selftest.replaying import clearest_example
+from edgekit_runtime.loading.replay import clearest_example
+from edgekit_runtime.remote.remote_model import RemoteModel
+from edgekit_runtime.system.errors import HostError
 
 BUDGET_MS = 2000.0
 

@@ -9,12 +9,22 @@ import rooted
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit.errors import KeysError
-from edgekit.keys.roots import Dates, Member, add_signatures, first_root, renew, revoke, rotate, with_keys, write_root
-from edgekit.packaging.signing import SigningKey
-from edgekit_runtime.errors import TrustError
-from edgekit_runtime.trust.root import follow, load_root, parse_root
-from edgekit_runtime.trust.store import parse_time
+from edgekit.packaging.output_errors import KeysError
+from edgekit.packaging.roots import (
+    Dates,
+    Member,
+    add_signatures,
+    first_root,
+    renew,
+    revoke,
+    rotate,
+    with_keys,
+    write_root,
+)
+from edgekit.packaging.writer import SigningKey
+from edgekit_runtime.bundle.trust_root import follow, load_root, parse_root
+from edgekit_runtime.bundle.trust_store import parse_time
+from edgekit_runtime.system.errors import TrustError
 
 ISSUED, EXPIRES = parse_time(rooted.ISSUED), parse_time(rooted.EXPIRES)
 DATES = Dates(ISSUED, EXPIRES)

@@ -7,13 +7,13 @@ import rooted
 import tiny
 from refusing import has_code
 
-from edgekit.errors import OutputError
-from edgekit.keys.signers import endorse
-from edgekit.packaging.signing import SigningKey
+from edgekit.packaging.output_errors import OutputError
+from edgekit.packaging.signers import endorse
+from edgekit.packaging.writer import SigningKey
 from edgekit_runtime.bundle.header import read_header
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.errors import BundleError, SignatureError
-from edgekit_runtime.trust.root import parse_root
+from edgekit_runtime.bundle.trust_root import parse_root
+from edgekit_runtime.system.errors import BundleError, SignatureError
 
 
 def signer(name):

@@ -11,9 +11,9 @@ import rooted
 import tiny
 from parts import missing
 
-from edgekit.errors import KeysError
-from edgekit.keys.folder import KeyFolder
-from edgekit.keys.signers import ExternalSigner, SigningOptions, open_signers
+from edgekit.packaging.key_folder import KeyFolder
+from edgekit.packaging.output_errors import KeysError
+from edgekit.packaging.signers import ExternalSigner, SigningOptions, open_signers
 from edgekit_runtime.bundle.reader import read_bundle
 
 MESSAGE = b"DSSEv1 1 x 2 {}"

@@ -9,9 +9,9 @@ import subprocess
 import pytest
 import rooted
 
-from edgekit.errors import KeysError
-from edgekit.keys.folder import KeyFolder, default_folder
-from edgekit.packaging.signing import load_signing_key
+from edgekit.packaging.key_folder import KeyFolder, default_folder
+from edgekit.packaging.output_errors import KeysError
+from edgekit.packaging.writer import load_signing_key
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 

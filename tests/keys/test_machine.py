@@ -6,11 +6,11 @@ import pytest
 import rooted
 from refusing import has_code
 
-from edgekit.errors import KeysError
-from edgekit.keys.roots import take_over
-from edgekit_runtime.errors import TrustError
-from edgekit_runtime.trust.root import load_root
-from edgekit_runtime.trust.store import judge
+from edgekit.packaging.output_errors import KeysError
+from edgekit.packaging.roots import take_over
+from edgekit_runtime.bundle.trust_root import load_root
+from edgekit_runtime.bundle.trust_store import judge
+from edgekit_runtime.system.errors import TrustError
 
 NOW = judge(rooted.IN_TIME)
 

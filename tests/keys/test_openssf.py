@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from parts import missing
 
 from edgekit.cli.keys import keys
-from edgekit.errors import KeysError, PackagingError
-from edgekit.keys.folder import KeyFolder
-from edgekit.keys.openssf import open_elliptic
-from edgekit.keys.signers import SigningOptions
+from edgekit.packaging.key_folder import KeyFolder
+from edgekit.packaging.openssf import open_elliptic
+from edgekit.packaging.output_errors import KeysError, PackagingError
+from edgekit.packaging.signers import SigningOptions
 
 PEM = serialization.Encoding.PEM
 CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}

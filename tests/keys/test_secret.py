@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from edgekit.cli.keys import keys
-from edgekit.errors import KeysError
-from edgekit.keys.folder import KeyFolder, create_secret, secrets_in
+from edgekit.packaging.key_folder import KeyFolder, create_secret, secrets_in
+from edgekit.packaging.output_errors import KeysError
 from edgekit_runtime.bundle.secrets import load_secret
 
 

@@ -7,11 +7,11 @@ import tiny
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from edgekit.errors import PackagingError
-from edgekit.packaging.signing import load_signing_key
+from edgekit.packaging.output_errors import PackagingError
+from edgekit.packaging.writer import load_signing_key
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.errors import SignatureError
-from edgekit_runtime.trust.signature import pae
+from edgekit_runtime.bundle.signature import pae
+from edgekit_runtime.system.errors import SignatureError
 
 
 def write_pair(folder, name, private=None):

@@ -9,12 +9,12 @@ import tiny
 from click.testing import CliRunner
 
 from edgekit.cli.main import cli
-from edgekit.errors import PackagingError
 from edgekit.packaging.assemble import BundleTerms, refuse_past, terms_of
+from edgekit.packaging.output_errors import PackagingError
 from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.bundle.trust_store import seconds_of
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.trust.store import seconds_of
 
 
 @pytest.mark.skipif("litert" not in available(), reason="needs LiteRT")
@@ -84,7 +84,7 @@ def test_the_build_asks_before_any_work(tmp_path):
 
 
 def test_a_moment_has_one_spelling_and_comes_back():
-    from edgekit_runtime.trust.store import moment_of
+    from edgekit_runtime.bundle.trust_store import moment_of
 
     assert seconds_of("1970-01-01T00:00:01Z") == 1
     assert moment_of(seconds_of("2027-01-31T23:59:59Z") + 0.9) == "2027-01-31T23:59:59Z"

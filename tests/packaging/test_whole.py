@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from edgekit.errors import OutputError
+from edgekit.packaging.output_errors import OutputError
 from edgekit.packaging.writer import write_whole
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit.errors import PackagingError
 from edgekit.packaging.assemble import assemble
+from edgekit.packaging.output_errors import PackagingError
 from edgekit.packaging.writer import write_bundle
 from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.engines.registry import available
@@ -49,7 +49,7 @@ def test_a_manifest_that_is_too_long(refused):
 
 def test_a_golden_answer_that_is_no_number_ends_the_build(monkeypatch):
     """The engine's answer is made NaN on its way: no small network here divides by zero by itself."""
-    from edgekit_runtime.stepping import Stepper
+    from edgekit_runtime.loading.replay import Stepper
 
     real = Stepper.raw
     monkeypatch.setattr(Stepper, "raw", lambda self, item: [np.full_like(v, np.nan) for v in real(self, item)])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgekit_runtime.whole_file import read_regular
+from edgekit_runtime.system.files import read_regular
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes in the file system are POSIX")
 BOARD = ("--profile", "raspberry-pi-4")

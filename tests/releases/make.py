@@ -35,7 +35,7 @@ def released() -> dict[str, bytes]:
     import tiny
 
     from edgekit.packaging.assemble import BundleArtifact, BundleTerms, assemble
-    from edgekit.packaging.signing import SigningKey
+    from edgekit.packaging.writer import SigningKey
     from edgekit_runtime.bundle.manifest import Promise
     from edgekit_runtime.bundle.secrets import Secret
 

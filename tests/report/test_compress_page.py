@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from edgekit.report.compress import _estimated, _here, page, step_figure, summary
+from edgekit.report.compress_page import _estimated, _here, page, step_figure, summary
 
 PLAIN, QAT = "plain INT8", "qat"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from reported import ESTIMATE, FIDELITY, report
 
-from edgekit.report.compress import page
+from edgekit.report.compress_page import page
 from edgekit.report.html import html
 
 OUTSIDE = """

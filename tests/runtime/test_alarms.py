@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from time import perf_counter
 
-from edgekit_runtime.alarms import Alarms
+from edgekit_runtime.system.threads import Alarms
 
 LONG = 20
 

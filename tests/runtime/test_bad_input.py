@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 from edgekit_runtime import Frame, open_bundle
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.system.errors import InputError
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,11 @@ import pytest
 import tiny
 from parts import leave_out, missing
 
-from edgekit_runtime import board, open_bundle
-from edgekit_runtime.children import environment
+from edgekit_runtime import open_bundle
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.whole_file import write_cache
+from edgekit_runtime.system import board
+from edgekit_runtime.system.children import environment
+from edgekit_runtime.system.files import write_cache
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_a_process_of_a_user_that_the_system_does_not_know(tmp_path):
     """In a user namespace, where the system lets us make one."""
     wanted = ("EDGEKIT_STATE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME")
     kept = {name: value for name, value in environment().items() if name not in wanted}
-    command = [sys.executable, "-c", "from edgekit_runtime.board import state_dir; print(state_dir())"]
+    command = [sys.executable, "-c", "from edgekit_runtime.system.board import state_dir; print(state_dir())"]
     try:
         done = subprocess.run(
             ["unshare", "-U", "--map-user=12345", "--map-group=12345", *command],

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.breaker import Breaker
+from edgekit_runtime.system.breaker import Breaker
 
 
 class Clock:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.budget import JUDGED_FOR_S, SURE, DeviceOutlook, HedgeTokens, HostOutlook, InferenceHistory, decide
+from edgekit_runtime.policy.budget import (
+    JUDGED_FOR_S,
+    SURE,
+    DeviceOutlook,
+    HedgeTokens,
+    HostOutlook,
+    InferenceHistory,
+    decide,
+)
 
 LOST = math.inf
 FAST, SLOW = DeviceOutlook((10.0,) * 10), DeviceOutlook((90.0,) * 10)

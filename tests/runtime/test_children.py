@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from edgekit_runtime import children
-from edgekit_runtime.children import crash_signal, interrupt_signal, run
+from edgekit_runtime.system import children
+from edgekit_runtime.system.children import crash_signal, interrupt_signal, run
 
 LIMIT_S = 60
 
@@ -57,11 +57,11 @@ def test_a_crash_is_its_own_and_any_other_signal_others(code, own, others):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
 def test_a_child_ends_with_its_parent_also_where_its_own_code_does_not_look():
     hung = (
-        "import time; from edgekit_runtime.children import die_with_parent as d; d(); print('up', flush=True); "
+        "import time; from edgekit_runtime.system.children import die_with_parent as d; d(); print('up', flush=True); "
         "time.sleep(600)"
     )
     program = (
-        "import subprocess, sys\nfrom edgekit_runtime.children import environment\nchild = "
+        "import subprocess, sys\nfrom edgekit_runtime.system.children import environment\nchild = "
         f"subprocess.Popen([sys.executable, '-c', {hung!r}], env=environment(), stdout=subprocess.PIPE)\n"
         "child.stdout.readline(); print(child.pid, flush=True); child.wait()\n"
     )
@@ -82,7 +82,7 @@ def test_a_child_ends_with_its_parent_also_where_its_own_code_does_not_look():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
 def test_a_child_whose_parent_went_before_it_could_ask_ends_at_once():
-    program = "from edgekit_runtime.children import die_with_parent as d; d(); print('lives')"
+    program = "from edgekit_runtime.system.children import die_with_parent as d; d(); print('lives')"
     env = {**children.environment(), "EDGEKIT_PARENT": "1"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
     assert (done.returncode, done.stdout) == (1, "")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime.comparison import COMPARE_EVERY, Comparison
+from edgekit_runtime.serving.fallback import COMPARE_EVERY, Comparison
 
 ITEMS = {"image": tiny.RED}
 HERE = np.array([0.9, 0.05, 0.03, 0.02], np.float32)

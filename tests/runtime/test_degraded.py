@@ -12,12 +12,12 @@ import tiny
 from edgekit.packaging.assemble import BundleArtifact, assemble
 from edgekit.packaging.writer import write_bundle
 from edgekit_runtime import BudgetExceeded, CacheOptions, ModelLimits, open_bundle
-from edgekit_runtime.budget import SURE
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import BundleError, SelfTestError
 from edgekit_runtime.install.prove import prove
-from edgekit_runtime.tuning.candidates import TuningOptions, candidates
+from edgekit_runtime.loading.candidates import TuningOptions, candidates
+from edgekit_runtime.policy.budget import SURE
+from edgekit_runtime.system.errors import BundleError, SelfTestError
 
 LONG = 30.0
 BUDGET_MS = 1000.0

@@ -12,8 +12,8 @@ import spots
 from edgekit_runtime import Frame, open_bundle
 from edgekit_runtime.bundle.checks import parse_manifest
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.errors import BundleError, ContractError
-from edgekit_runtime.strict_json import canonical_bytes
+from edgekit_runtime.system.errors import BundleError, ContractError
+from edgekit_runtime.system.strict_json import canonical_bytes
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.errors import MOST_TEXT, BundleError, EdgekitError, install_command
+from edgekit_runtime.system.errors import MOST_TEXT, BundleError, EdgekitError, install_command
 
 HOSTILE = {
     "a second line": ("net\nerror: all is well", r"net\nerror: all is well"),

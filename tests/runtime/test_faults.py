@@ -15,8 +15,8 @@ import tiny
 
 from edgekit_runtime import CacheOptions, EdgekitError, ModelLimits, QueueFull, open_bundle
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import BundleError, ClosedError, EngineError, EngineHung, ForkedError, InputError
-from edgekit_runtime.request import Request
+from edgekit_runtime.serving.request import Request
+from edgekit_runtime.system.errors import BundleError, ClosedError, EngineError, EngineHung, ForkedError, InputError
 
 ENGINE = min(available())
 LONG = 30

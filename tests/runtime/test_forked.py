@@ -16,9 +16,9 @@ import pytest
 import tiny
 
 from edgekit_runtime import open_bundle
-from edgekit_runtime.errors import EdgekitError, ForkedError
-from edgekit_runtime.metrics.page import serve_metrics
-from edgekit_runtime.threads import ForkGuard, fork_safe_future, orphan
+from edgekit_runtime.system.errors import EdgekitError, ForkedError
+from edgekit_runtime.system.threads import ForkGuard, fork_safe_future, orphan
+from edgekit_runtime.telemetry.metrics import serve_metrics
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 

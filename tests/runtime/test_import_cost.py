@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgekit_runtime.children import environment, python_code
+from edgekit_runtime.system.children import environment, python_code
 
 NEVER_BEFORE_USE = {
     "ai_edge_litert",
@@ -36,7 +36,7 @@ NOT_WITH_THE_PACKAGE = NEVER_BEFORE_USE | {
     "concurrent.futures",
     "edgekit_runtime.bundle",
     "edgekit_runtime.engines",
-    "edgekit_runtime.model",
+    "edgekit_runtime.serving.model",
     "edgekit_runtime.telemetry",
     "hashlib",
     "json",
@@ -61,13 +61,16 @@ def brought_in(statement):
 def test_importing_the_package_brings_in_next_to_nothing():
     found = brought_in("import edgekit_runtime")
     assert sorted(found & NOT_WITH_THE_PACKAGE) == []
-    assert {name for name in found if name.startswith("edgekit_runtime")} == {"edgekit_runtime", "edgekit_runtime.lazy"}
+    assert {name for name in found if name.startswith("edgekit_runtime")} == {
+        "edgekit_runtime",
+        "edgekit_runtime.system.lazy",
+    }
 
 
 def test_taking_every_public_name_brings_in_nothing_that_only_some_need():
     found = brought_in("from edgekit_runtime import *")
     assert sorted(found & NEVER_BEFORE_USE) == []
-    assert "edgekit_runtime.model" in found
+    assert "edgekit_runtime.serving.model" in found
 
 
 @pytest.mark.parametrize("package", LAZY)

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from edgekit_runtime.contract.geometry import Geometry
-from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
-from edgekit_runtime.errors import InputError
-from edgekit_runtime.intake import Intake, own
-from edgekit_runtime.tensors import Quantization, TensorSpec
+from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract, Quantization, TensorSpec
+from edgekit_runtime.serving.request import Intake, own
+from edgekit_runtime.system.errors import InputError
 
 A, B = InputContract("a", (2,), "float32"), InputContract("b", (3,), "float32")
 OUTPUT = OutputContract("y", (2,), "float32")

@@ -7,11 +7,11 @@ import subprocess
 
 import pytest
 
-from edgekit_runtime.children import python_code
-from edgekit_runtime.errors import MemoryExceeded, MissingExtraError, StorageError, install_command
-from edgekit_runtime.jobs import ask
+from edgekit_runtime.bundle.jobs import ask
+from edgekit_runtime.system.children import python_code
+from edgekit_runtime.system.errors import MemoryExceeded, MissingExtraError, StorageError, install_command
 
-SERVE = "import sys\nfrom edgekit_runtime.jobs import serve\n{work}\nsys.exit(serve(work))"
+SERVE = "import sys\nfrom edgekit_runtime.bundle.jobs import serve\n{work}\nsys.exit(serve(work))"
 
 
 def came_of(work, job=None, **options):
@@ -38,7 +38,8 @@ def test_what_an_engine_writes_to_stdout_is_no_fact():
 
 def test_an_error_of_the_child_is_raised_as_what_it_was_there():
     work = (
-        "from edgekit_runtime.errors import *\ndef work(job, say):\n    raise MissingExtraError('image', 'a picture')"
+        "from edgekit_runtime.system.errors import *\n"
+        "def work(job, say):\n    raise MissingExtraError('image', 'a picture')"
     )
     came = came_of(work)
     assert type(came.error) is MissingExtraError
@@ -48,7 +49,7 @@ def test_an_error_of_the_child_is_raised_as_what_it_was_there():
 
 def test_the_code_and_the_systems_number_of_an_error_come_back():
     work = (
-        "from edgekit_runtime.errors import StorageError\ndef work(job, say):\n    raise StorageError('full', "
+        "from edgekit_runtime.system.errors import StorageError\ndef work(job, say):\n    raise StorageError('full', "
         "where='/x', code='disk-full') from OSError(28, 'No space left')"
     )
     error = came_of(work).error

@@ -12,8 +12,8 @@ import tiny
 from edgekit_runtime import BudgetExceeded, CacheOptions, ModelLimits, QueueFull, open_bundle
 from edgekit_runtime.cache.identity import identify
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import ClosedError
-from edgekit_runtime.request import Request
+from edgekit_runtime.serving.request import Request
+from edgekit_runtime.system.errors import ClosedError
 
 ENGINE = min(available())
 LONG = 30

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.errors import MemoryExceeded
-from edgekit_runtime.memory import MemoryBudget, Need, Room, degrade, fair_shares, room_here
+from edgekit_runtime.system.errors import MemoryExceeded
+from edgekit_runtime.system.memory import MemoryBudget, Need, Room, degrade, fair_shares, room_here
 
 NEED = Need(40, {4: 10, 8: 20}, cache_mb=64)
 

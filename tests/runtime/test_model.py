@@ -15,8 +15,8 @@ from PIL import Image
 
 from edgekit_runtime import BudgetExceeded, CacheOptions, open_bundle
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import BundleError, ClosedError, InputError
-from edgekit_runtime.request import Request
+from edgekit_runtime.serving.request import Request
+from edgekit_runtime.system.errors import BundleError, ClosedError, InputError
 
 LONG = 30
 

@@ -20,10 +20,11 @@ import tiny
 from scripted import Scripted, http
 from tiny_host import TinyHost
 
-from edgekit_runtime import BudgetExceeded, CacheOptions, QueueFull, comparison, open_bundle
-from edgekit_runtime.breaker import Breaker
+from edgekit_runtime import BudgetExceeded, CacheOptions, QueueFull, open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import available
+from edgekit_runtime.serving import fallback as comparison
+from edgekit_runtime.system.breaker import Breaker
 
 served = pytest.importorskip("served")
 LONG = 30

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.budget import DeviceOutlook, HostOutlook, OffloadDecision
-from edgekit_runtime.errors import BudgetExceeded, HostError
-from edgekit_runtime.offload import Errand, Offload
+from edgekit_runtime.policy.budget import DeviceOutlook, HostOutlook, OffloadDecision
+from edgekit_runtime.serving.offload import Errand, Offload
+from edgekit_runtime.system.errors import BudgetExceeded, HostError
 
 COOL, MAYBE, HOT = (20.0,) * 20, (20.0,) * 10 + (90.0,) * 10, (90.0,) * 20
 GOOD, DOUBTFUL, NONE = (12.0,) * 20, (12.0, math.inf) * 10, ()

@@ -11,11 +11,11 @@ import pytest
 import tiny
 
 from edgekit_runtime import CacheOptions, ModelLimits, OptionError, TelemetryOptions, open_bundle
-from edgekit_runtime.budget import PRESETS_MS, Use
 from edgekit_runtime.engines.registry import ANY_GPU, ENGINES, available
-from edgekit_runtime.memory import MemoryBudget
-from edgekit_runtime.metrics.page import serve_metrics
-from edgekit_runtime.options import EngineName
+from edgekit_runtime.policy.budget import PRESETS_MS, Use
+from edgekit_runtime.policy.options import EngineName
+from edgekit_runtime.system.memory import MemoryBudget
+from edgekit_runtime.telemetry.metrics import serve_metrics
 
 HUGE = 10**400
 NO_NUMBERS = ("5", b"5", [5], {}, object(), True, HUGE)

@@ -13,16 +13,16 @@ import tiny
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.cache.disk import DiskCache
 from edgekit_runtime.cache.kept import KeptForm
-from edgekit_runtime.cache.memory import MISS
+from edgekit_runtime.cache.memory_tier import MISS
 from edgekit_runtime.engines import built
 from edgekit_runtime.engines.registry import EngineInfo, available
-from edgekit_runtime.errors import CacheFileError, TelemetryError
-from edgekit_runtime.sealed import SEAL_BYTES, write_sealed
-from edgekit_runtime.selftest.opening import keep, passed_before, verdict_file
-from edgekit_runtime.strict_modes import read_own
+from edgekit_runtime.loading.candidates import CandidateTrial, TuningOptions, TuningVerdict, read, store
+from edgekit_runtime.loading.selftest import keep, passed_before, verdict_file
+from edgekit_runtime.loading.tuning import offered_candidates
+from edgekit_runtime.system.errors import CacheFileError, TelemetryError
+from edgekit_runtime.system.files import read_own
+from edgekit_runtime.system.sealed import SEAL_BYTES, write_sealed
 from edgekit_runtime.telemetry.spool import Spool
-from edgekit_runtime.tuning.candidates import CandidateTrial, TuningOptions, TuningVerdict, read, store
-from edgekit_runtime.tuning.tune import offered_candidates
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 OTHER, KEY = 12_345, bytes(32)
@@ -105,7 +105,7 @@ def kept(request, bundle, tmp_path):
 @pytest.mark.parametrize("mode", [0o666, 0o664])
 def test_what_others_may_write_is_as_if_it_were_not_there(kept, mode, monkeypatch):
     """S11"""
-    monkeypatch.setattr("edgekit_runtime.strict_modes._is_private_group", lambda gid, uid: False)
+    monkeypatch.setattr("edgekit_runtime.system.files._is_private_group", lambda gid, uid: False)
     file, believed = kept
     file.chmod(mode)
     assert not believed()

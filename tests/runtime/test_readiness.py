@@ -13,18 +13,18 @@ import tiny
 from native import compiled
 
 from edgekit.packaging.assemble import BundleArtifact
-from edgekit_runtime import readiness
+from edgekit_runtime.bundle.jobs import bundle_job
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.contract.adapt import Adapter, Finisher
 from edgekit_runtime.engines.registry import ENGINES, available
-from edgekit_runtime.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
 from edgekit_runtime.install.prove_child import run_trial
-from edgekit_runtime.jobs import bundle_job
-from edgekit_runtime.memory import MemoryBudget
-from edgekit_runtime.readiness import PROCESS_MB, Preparation, prepare
-from edgekit_runtime.tuning.candidates import TuningOptions
-from edgekit_runtime.tuning.tune import Tuner
-from edgekit_runtime.warming import batches_offered
+from edgekit_runtime.loading import readiness
+from edgekit_runtime.loading.candidates import TuningOptions
+from edgekit_runtime.loading.readiness import PROCESS_MB, Preparation, prepare
+from edgekit_runtime.loading.tuning import Tuner
+from edgekit_runtime.loading.warming import batches_offered
+from edgekit_runtime.system.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
+from edgekit_runtime.system.memory import MemoryBudget
 
 INSTALLED = sorted(available())
 TFLITE = min((name for name in INSTALLED if "tflite" in ENGINES[name].formats), default="")
@@ -87,7 +87,7 @@ def test_a_variant_for_a_batch_gives_each_item_its_own_answer(with_batch):
 
 @needs_tflite
 def test_a_variant_that_mixes_its_items_up_is_dropped_and_told(with_batch, monkeypatch):
-    from edgekit_runtime.engines.tflite import TFLiteEngine
+    from edgekit_runtime.engines.litert import TFLiteEngine
 
     honest = TFLiteEngine.run
     monkeypatch.setattr(TFLiteEngine, "run", lambda self, inputs: [out[::-1] for out in honest(self, inputs)])
@@ -183,9 +183,9 @@ def test_in_a_process_of_its_own_it_answers_alike(bundle):
 def test_a_slow_model_is_replayed_whole_until_all_agreed_and_then_no_longer_than_it_takes_to_be_warm(
     bundle, tmp_path, monkeypatch
 ):
-    from edgekit_runtime import warming
-    from edgekit_runtime.engines.onnx import OnnxEngine
-    from edgekit_runtime.engines.tflite import TFLiteEngine
+    from edgekit_runtime.engines.litert import TFLiteEngine
+    from edgekit_runtime.engines.onnxruntime import OnnxEngine
+    from edgekit_runtime.loading import warming
 
     monkeypatch.setenv("EDGEKIT_STATE_DIR", str(tmp_path))
     monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
@@ -253,8 +253,8 @@ def test_an_unknown_or_unfit_engine_is_a_typed_error(bundle):
 
 def test_a_golden_answer_that_differs_is_refused_and_frees_all(bundle, monkeypatch):
     budget = MemoryBudget(1000)
-    from edgekit_runtime.engines.onnx import OnnxEngine
-    from edgekit_runtime.engines.tflite import TFLiteEngine
+    from edgekit_runtime.engines.litert import TFLiteEngine
+    from edgekit_runtime.engines.onnxruntime import OnnxEngine
 
     monkeypatch.setenv("EDGEKIT_SELFTEST", "in-process")
     for kind in (TFLiteEngine, OnnxEngine):
@@ -267,7 +267,7 @@ def test_a_golden_answer_that_differs_is_refused_and_frees_all(bundle, monkeypat
 @needs_tflite
 @pytest.mark.parametrize("own_below", [10**6, 0], ids=["an interpreter for each size", "one for all"])
 def test_a_tflite_file_with_a_free_batch_axis_answers_any_number(tmp_path, monkeypatch, own_below):
-    from edgekit_runtime import warming
+    from edgekit_runtime.loading import warming
 
     monkeypatch.setattr(warming, "OWN_BELOW_BYTES", own_below)
     monkeypatch.setattr(warming, "LEAST_GAIN", -1000.0)  # every size stays, whatever this machine's clock says
@@ -285,7 +285,7 @@ def test_a_busy_processor_does_not_make_a_batch_seem_slow(monkeypatch):
     """Long runs are interrupted more often than short ones: the fastest of a few counts, of which four of five were
     here.
     """
-    from edgekit_runtime import warming
+    from edgekit_runtime.loading import warming
 
     now, takes = [0.0], iter([0.030, 0.011, 0.011, 0.0025, *[0.011] * 17])
     monkeypatch.setattr(warming, "perf_counter", lambda: now[0])

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from edgekit_runtime.children import MEMORY_BYTES, PER_MODEL_BYTE, allowed_bytes, crash_signal, environment
+from edgekit_runtime.system.children import MEMORY_BYTES, PER_MODEL_BYTE, allowed_bytes, crash_signal, environment
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts mappings on Linux alone")
 GIB = 1 << 30
 
 
 def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    program = f"from edgekit_runtime.children import limit_this_process\n{program}"
+    program = f"from edgekit_runtime.system.children import limit_this_process\n{program}"
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(), check=False)
 
@@ -74,14 +74,14 @@ import sys
 from pathlib import Path
 import numpy as np
 from edgekit_runtime.engines.registry import load_engine
-from edgekit_runtime.errors import EngineError
+from edgekit_runtime.system.errors import EngineError
 data = Path(sys.argv[1]).read_bytes()
 limit_this_process(len(data))
 try:
     with load_engine("onnx", data) as engine:
         engine.run([np.zeros((1, 4), np.float32)])
 except EngineError:
-    from edgekit_runtime.board import peak_mb
+    from edgekit_runtime.system.board import peak_mb
     print(round(peak_mb()))
 """
 

@@ -11,10 +11,10 @@ import pytest
 import tiny
 
 from edgekit_runtime import CacheOptions, open_bundle
-from edgekit_runtime.children import environment
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import EngineError, MemoryExceeded
-from edgekit_runtime.memory import scarce
+from edgekit_runtime.system.children import environment
+from edgekit_runtime.system.errors import EngineError, MemoryExceeded
+from edgekit_runtime.system.memory import scarce
 
 resource = pytest.importorskip("resource", reason="limits of the address space are POSIX's")
 

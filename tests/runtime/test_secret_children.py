@@ -14,14 +14,15 @@ import pytest
 import tiny
 
 from edgekit.bench.measure import cold_start
-from edgekit_runtime import ModelLimits, children, open_bundle
+from edgekit_runtime import ModelLimits, open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.bundle.secrets import Secret, load_secret
 from edgekit_runtime.engines.registry import EngineSetup, available, load_with
-from edgekit_runtime.errors import SecretError
-from edgekit_runtime.selftest.opening import first_open
-from edgekit_runtime.tuning.candidates import TuningOptions
-from edgekit_runtime.tuning.tune import Tuner, tune
+from edgekit_runtime.loading.candidates import TuningOptions
+from edgekit_runtime.loading.selftest import first_open
+from edgekit_runtime.loading.tuning import Tuner, tune
+from edgekit_runtime.system import children
+from edgekit_runtime.system.errors import SecretError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -15,10 +15,10 @@ from edgekit.packaging.writer import write_bundle
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import available, load_engine
-from edgekit_runtime.errors import SelfTestError
-from edgekit_runtime.sealed import SEAL_BYTES
-from edgekit_runtime.selftest.opening import first_open
-from edgekit_runtime.selftest.replaying import replay
+from edgekit_runtime.loading.replay import replay
+from edgekit_runtime.loading.selftest import first_open
+from edgekit_runtime.system.errors import SelfTestError
+from edgekit_runtime.system.sealed import SEAL_BYTES
 
 ENGINE = min(available())
 RECIPE = tiny.RECIPE_OF_ENGINE[ENGINE]

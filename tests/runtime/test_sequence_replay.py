@@ -8,17 +8,17 @@ import memory
 import numpy as np
 import pytest
 
-from edgekit.errors import PackagingError
 from edgekit.packaging.assemble import assemble
+from edgekit.packaging.output_errors import PackagingError
 from edgekit.packaging.writer import write_bundle
 from edgekit_runtime.bundle.checks import parse_manifest
-from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.contract.spec import CarriedState
 from edgekit_runtime.engines.registry import load_engine
-from edgekit_runtime.errors import BundleError, SelfTestError
-from edgekit_runtime.selftest.opening import first_open
-from edgekit_runtime.selftest.replaying import replay
+from edgekit_runtime.loading.replay import replay
+from edgekit_runtime.loading.selftest import first_open
+from edgekit_runtime.system.errors import BundleError, SelfTestError
+from edgekit_runtime.system.strict_json import to_json
 
 KIND = pytest.mark.parametrize("kind", memory.HERE)
 

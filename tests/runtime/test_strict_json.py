@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.strict_json import canonical_bytes, strict_json
+from edgekit_runtime.system.strict_json import canonical_bytes, strict_json
 
 texts = st.text(st.characters(codec="utf-8"))
 values = st.recursive(

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from edgekit_runtime.strict_modes import first_unsafe
+from edgekit_runtime.system.files import first_unsafe
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 OTHER = 12_345
@@ -36,7 +36,7 @@ OPEN = {"group": 0o020, "others": 0o002}
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["the file", "its folder", "the folder above"])
 def test_what_others_may_write_is_unsafe_wherever_it_lies_above(file, place, bit, monkeypatch):
     """S11"""
-    monkeypatch.setattr("edgekit_runtime.strict_modes._is_private_group", lambda gid, uid: False)
+    monkeypatch.setattr("edgekit_runtime.system.files._is_private_group", lambda gid, uid: False)
     one = (file, file.parent, file.parent.parent)[place]
     one.chmod(0o755 | bit)
     found = first_unsafe(file)

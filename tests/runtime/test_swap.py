@@ -14,8 +14,8 @@ import tiny
 from edgekit_runtime import ModelLimits, open_bundle
 from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import BundleError, ClosedError, ContractError
-from edgekit_runtime.memory import MemoryBudget
+from edgekit_runtime.system.errors import BundleError, ClosedError, ContractError
+from edgekit_runtime.system.memory import MemoryBudget
 
 ENGINE = min(available())
 RECIPE = tiny.RECIPE_OF_ENGINE[ENGINE]
@@ -81,7 +81,7 @@ def test_the_line_about_slow_answers_names_the_bundle_that_gave_them(first, tmp_
     from edgekit_runtime.telemetry import slow
 
     now, watch = [0.0], slow.SlowWatch
-    monkeypatch.setattr("edgekit_runtime.model.SlowWatch", lambda *given: watch(*given, clock=lambda: now[0]))
+    monkeypatch.setattr("edgekit_runtime.serving.model.SlowWatch", lambda *given: watch(*given, clock=lambda: now[0]))
     (tmp_path / "other").mkdir()
     target = Target("x86-64", "x86_64", budget_ms=1e-6, threads=1)  # a promise that no machine keeps
     other = tiny.bundle(tmp_path / "other", RECIPE, engine=ENGINE, name="other", target=target)

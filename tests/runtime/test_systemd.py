@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import pytest
 import tiny
 
-from edgekit_runtime.systemd import Supervisor
-from edgekit_runtime.watchdog import Health
+from edgekit_runtime.system.systemd import Supervisor
+from edgekit_runtime.system.watchdog import Health
 
 WAIT_S = 60.0
 

@@ -10,8 +10,8 @@ import pytest
 import tiny
 
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import MemoryExceeded
-from edgekit_runtime.threads import begin, is_exiting
+from edgekit_runtime.system.errors import MemoryExceeded
+from edgekit_runtime.system.threads import begin, is_exiting
 
 ENGINE = min(available())
 LONG = 60

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit_runtime.errors import visible
+from edgekit_runtime.system.errors import visible
 
 WHOLE = {
     "Persian": "می\u200cخواهم",

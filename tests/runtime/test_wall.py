@@ -15,13 +15,13 @@ import pytest
 import tiny
 
 from edgekit_runtime import CacheOptions, TelemetryOptions, open_bundle
-from edgekit_runtime import journey as journey_module
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import InputError
-from edgekit_runtime.faults import Faults
-from edgekit_runtime.metrics.page import serve_metrics
+from edgekit_runtime.serving import journey as journey_module
+from edgekit_runtime.system.errors import InputError
+from edgekit_runtime.system.faults import Faults
 from edgekit_runtime.telemetry import histogram as histogram_module
 from edgekit_runtime.telemetry import meter as meter_module
+from edgekit_runtime.telemetry.metrics import serve_metrics
 
 ENGINE = min(available())
 LONG = 30

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from edgekit_runtime import watchdog
-from edgekit_runtime.errors import EngineHung
-from edgekit_runtime.watchdog import WatchedEngine, limit_s, watch
+from edgekit_runtime.system import watchdog
+from edgekit_runtime.system.errors import EngineHung
+from edgekit_runtime.system.watchdog import WatchedEngine, limit_s, watch
 
 LONG = 30
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from edgekit_runtime.whole_file import take, write_cache, write_durably
+from edgekit_runtime.system.files import take, write_cache, write_durably
 
 WAYS = {"durably": write_durably, "as a cache": lambda path, data: write_cache(path, [data[:2], data[2:]])}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sshd import Sshd
 
 from edgekit.shipping.answers import probe_files, probe_words
-from edgekit.shipping.errors import SshError
+from edgekit.shipping.plan import SshError
 from edgekit.shipping.push import missing_files
 from edgekit.shipping.ssh import Address, RemoteBoard, SshConnection, probe, profile_for
 from edgekit_profiles import open_catalogue

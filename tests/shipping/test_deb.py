@@ -17,10 +17,10 @@ from shipping.conftest import REAL_ENGINE
 from shipping.test_install import ours
 from shipping.test_package import PI_4, PI_32
 
-from edgekit.errors import OutputError
+from edgekit.packaging.output_errors import OutputError
 from edgekit.shipping.deb import pack_deb
-from edgekit.shipping.errors import DebError
 from edgekit.shipping.package import PackageRequest
+from edgekit.shipping.plan import DebError
 
 EMPTY = ["opt"]  # dpkg keeps it where it was there before, and may remove it where it is empty
 CHROOTLESS = ("--force-script-chrootless", "--force-depends", "--force-not-root", "--log=/dev/null")

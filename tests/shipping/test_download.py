@@ -11,10 +11,9 @@ import threading
 import pytest
 from scripted import Scripted
 
-from edgekit.errors import OutputError
-from edgekit.shipping.download import fetch
-from edgekit.shipping.errors import WheelDownloadError
-from edgekit.shipping.resolve import RemoteWheel
+from edgekit.packaging.output_errors import OutputError
+from edgekit.shipping.plan import WheelDownloadError
+from edgekit.shipping.wheels import RemoteWheel, fetch
 
 DATA = bytes(range(256)) * 5000
 SIZE = len(DATA)
@@ -152,7 +151,7 @@ ENDLESS = {
 @pytest.mark.parametrize("case", ENDLESS)
 def test_a_server_that_never_ends_is_left_when_all_that_was_promised_is_here(case, get, monkeypatch):
     begin, more, size, arrives = ENDLESS[case]
-    monkeypatch.setattr("edgekit.shipping.download._MOST_BYTES", 2 * SIZE)
+    monkeypatch.setattr("edgekit.shipping.wheels._MOST_BYTES", 2 * SIZE)
 
     def answer(_, connection):
         connection.sendall(begin)
@@ -187,7 +186,7 @@ def test_a_disk_that_is_full_is_no_matter_of_the_network(index, get, tmp_path, m
     def full(*_given):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("edgekit.shipping.download._append", full)
+    monkeypatch.setattr("edgekit.shipping.wheels._append", full)
     with pytest.raises(OutputError, match=r"kept: cannot be written: No space left on device") as refused:
         get(remote(index))
     assert "EDGEKIT_STATE_DIR" in refused.value.do

@@ -13,14 +13,13 @@ import pytest
 import tiny
 from PIL import Image
 
-from edgekit.errors import OutputError
+from edgekit.packaging.output_errors import OutputError
 from edgekit.shipping.files import export_files
-from edgekit_converters.targets.artifact import Artifact, Recipe
+from edgekit_converters.recipe.artifact import Artifact, Recipe
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
-from edgekit_runtime.errors import BundleError
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, TensorSpec
+from edgekit_runtime.system.errors import BundleError
 
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys(('edgekit', 'edgekit_runtime', 'edgekit_profiles')));"
 """Python that cannot import edgekit."""

@@ -16,8 +16,7 @@ from shipping.conftest import REAL_ENGINE
 from shipping.test_package import files
 
 from edgekit.packaging.assemble import BundleTerms, assemble
-from edgekit.packaging.signing import SigningKey
-from edgekit.packaging.writer import write_bundle
+from edgekit.packaging.writer import SigningKey, write_bundle
 from edgekit.shipping.package import PackageRequest, PackageResult, pack
 from edgekit_profiles import Profile
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from edgekit.errors import OutputError
-from edgekit.shipping.errors import ShippingError
+from edgekit.packaging.output_errors import OutputError
 from edgekit.shipping.folder import draft, put
 from edgekit.shipping.package import PackageRequest, pack
+from edgekit.shipping.plan import ShippingError
 from edgekit_profiles import load
 
 PI_4 = load("raspberry-pi-4")

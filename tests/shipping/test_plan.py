@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import tiny
 
-from edgekit.shipping.errors import NoWheelError
-from edgekit.shipping.plan import package_name, plan_deploy
+from edgekit.shipping.plan import NoWheelError, package_name, plan_deploy
 from edgekit_profiles import load
 from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.bundle.reader import read_bundle

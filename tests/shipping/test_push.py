@@ -17,8 +17,8 @@ from shipping.conftest import REAL_ENGINE
 from shipping.test_install import ours
 from sshd import Sshd
 
-from edgekit.shipping.errors import BoardRefusedError, SshError
 from edgekit.shipping.package import packed_files
+from edgekit.shipping.plan import BoardRefusedError, SshError
 from edgekit.shipping.push import send
 from edgekit.shipping.ssh import Address, SshConnection, probe, profile_for
 from edgekit_profiles import load, open_catalogue

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgekit.shipping.errors import ShippingError
-from edgekit.shipping.plan import unit, user_name
+from edgekit.shipping.plan import ShippingError, unit, user_name
 
 COMMANDS = {
     "python3 /home/pi/app.py {bundle}": "/usr/bin/env python3 /home/pi/app.py @PREFIX@/model",

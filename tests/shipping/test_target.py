@@ -6,7 +6,7 @@ import pytest
 from packaging.markers import Marker
 from packaging.utils import parse_wheel_filename
 
-from edgekit.shipping.resolve import WheelTarget
+from edgekit.shipping.wheels import WheelTarget
 
 PI_4 = WheelTarget("raspberry-pi-4", "aarch64", "3.11", "2.36")
 PI_32 = WheelTarget("pi-32", "armv7l", "3.11", "2.36")

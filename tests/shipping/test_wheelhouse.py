@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from edgekit.shipping import wheelhouse
-from edgekit.shipping.errors import NoWheelError, ShippingError, WheelDownloadError
+from edgekit.shipping.plan import NoWheelError, ShippingError, WheelDownloadError
 from edgekit.shipping.wheelhouse import collect
 from edgekit_profiles import load
 
@@ -192,7 +192,7 @@ def test_a_full_disk_is_not_taken_for_a_broken_builder(tmp_path, monkeypatch):
 @pytest.mark.network
 def test_the_real_index_has_all_of_it_for_a_raspberry_pi_4(tmp_path, monkeypatch):
     """Resolved for real; what is downloaded is small."""
-    from edgekit.shipping.resolve import WheelTarget, resolve
+    from edgekit.shipping.wheels import WheelTarget, resolve
 
     found = {
         one.name: one for one in resolve(WheelTarget.of(PI_4), ["ai-edge-litert>=2.1.3", "numpy", "pillow", "xxhash"])

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from edgekit_converters.compress.channels import batch_norms
-from edgekit_converters.compress.lessons import Teaching, TrainingData, TrainingOptions
+from edgekit_converters.compress.losses import Teaching, TrainingData, TrainingOptions
 from edgekit_converters.compress.network import Network
+from edgekit_converters.compress.pruning import Sparsity, kernels_of
 from edgekit_converters.compress.qat import TrainedFile
 from edgekit_converters.compress.simulation import joined
-from edgekit_converters.compress.sparse import Sparsity, kernels_of
 from edgekit_converters.compress.train import fit
-from edgekit_converters.errors import CompressError
-from edgekit_converters.progress import Progress, silent
-from edgekit_converters.sources.quiet import quiet
+from edgekit_converters.recipe.conversion_errors import CompressError
+from edgekit_converters.recipe.foreign_code import quiet
+from edgekit_converters.recipe.progress import Progress, silent
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,13 @@ from edgekit_converters.compress.network import Network, read_network
 from edgekit_converters.compress.qat import open_network
 from edgekit_converters.compress.train import array_on_disk
 from edgekit_converters.compress.twin import keras_twin
-from edgekit_converters.errors import CompressError
+from edgekit_converters.recipe.conversion_errors import CompressError
 from edgekit_converters.sources.load import load
 
 _BATCH = 64
 _NAME = "edgekit_adapter"
 """Not Keras' own, which a loaded model may have."""
-_LEAST = 1e-6
+_LEAST_HINTS = 1e-6
 _SHOWN = 8
 
 
@@ -113,7 +113,7 @@ def standardize(values: NDArray[np.float32]) -> None:
         part -= mean
     variance = sum(np.square(part, dtype=np.float64).sum(axis=0) for part in parts) / rows
     for part in parts:
-        part /= np.maximum(np.sqrt(variance), _LEAST)
+        part /= np.maximum(np.sqrt(variance), _LEAST_HINTS)
 
 
 def _layer(model: Any, name: str, where: str) -> Any:

@@ -26,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import CompressError
+from edgekit_converters.recipe.conversion_errors import CompressError
 
 Op = Literal[
     "input", "conv", "depthwise", "dense", "add", "multiply", "concat", "mean", "move", "relu", "sigmoid", "tanh",

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from edgekit_converters.compress.lessons import TrainingData, TrainingOptions
+from edgekit_converters.compress.losses import TrainingData, TrainingOptions
 from edgekit_converters.compress.network import Network, read_network, to_keras
-from edgekit_converters.compress.targets import tensor_names
 from edgekit_converters.compress.train import train
-from edgekit_converters.errors import CompressError
-from edgekit_converters.progress import Progress, silent
+from edgekit_converters.compress.twin import tensor_names
+from edgekit_converters.recipe.conversion_errors import CompressError
+from edgekit_converters.recipe.foreign_code import import_keras, quiet
+from edgekit_converters.recipe.progress import Progress, silent
+from edgekit_converters.recipe.store import NO_STORE, StageStore
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.quiet import import_keras, quiet
-from edgekit_converters.store import NO_STORE, StageStore
 from edgekit_converters.targets.workspace import Workspace
 
 _PROBES = 4

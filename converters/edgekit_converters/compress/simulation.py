@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.statistics import TensorStatistics
 from edgekit_converters.compress.network import PRODUCTS, Network, Node, Weights
+from edgekit_converters.data.statistics import TensorStatistics
 
 _FIXED = {"sigmoid": (1 / 256, 0), "tanh": (1 / 128, 128), "softmax": (1 / 256, 0)}
 _LEAST = 1e-8

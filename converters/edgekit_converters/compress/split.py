@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edgekit_converters.compress.channels import trace, without
 from edgekit_converters.compress.network import Network, free_name
-from edgekit_converters.compress.record import JoinedOutput
+from edgekit_converters.formats.keras_record import JoinedOutput
 from edgekit_runtime.contract.spec import Contract, DetectionSpec
 
 _BY_ELEMENT = frozenset({"Activation", "ReLU", "Exp", "Sigmoid", "Tanh", "Relu", "Relu6", "Silu"})

@@ -36,16 +36,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.compress.equalise import equalised
-from edgekit_converters.compress.lessons import Teaching, Trainee, TrainingData, TrainingOptions
+from edgekit_converters.compress.channels import equalised
+from edgekit_converters.compress.losses import Teaching, Trainee, TrainingData, TrainingOptions
 from edgekit_converters.compress.network import Network
+from edgekit_converters.compress.pruning import EVERY, Sparsity, held_zeros
 from edgekit_converters.compress.simulation import Simulation, calibrated
-from edgekit_converters.compress.sparse import EVERY, Sparsity, held_zeros
-from edgekit_converters.errors import CompressError
-from edgekit_converters.progress import Progress, silent
-from edgekit_runtime.sealed import SEAL_BYTES, is_sealed, seal
-from edgekit_runtime.strict_modes import read_own
-from edgekit_runtime.whole_file import write_cache
+from edgekit_converters.recipe.conversion_errors import CompressError
+from edgekit_converters.recipe.progress import Progress, silent
+from edgekit_runtime.system.files import read_own, write_cache
+from edgekit_runtime.system.sealed import SEAL_BYTES, is_sealed, seal
 
 Values = list[NDArray[Any]]
 

@@ -8,24 +8,38 @@ Rules:
 - an operator is taken because it stands in a list here, with the attributes that Keras has too;
 - values of four axes are held channels last, as boards want them; the input and the output keep the source's axes;
 - the twin answers as the source does, within 1e-4 of the largest value, on random inputs; else it is refused.
+
+The simulated network beside what the converters make of it.
+
+Whose tensor is whose, and how far apart answers are:
+
+    names = tensor_names(network, simulation, values, workspace, "tflite", samples)
+    found = steps_apart(network, simulation, values, artifact, names, samples)      # 0 or 1
+
+Rules: tensors are matched by their values on real inputs, whatever a converter calls them; those that the artifact
+keeps in float are in float in the simulation too.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.compress.network import free_name
-from edgekit_converters.errors import CompressError
-from edgekit_converters.formats.onnx import FoldedView, attribute, parse
-from edgekit_converters.sources.model import SourceModel
-from edgekit_converters.sources.onnx_graph import random_inputs
-from edgekit_converters.sources.quiet import import_keras, quiet
+from edgekit_converters.compress.network import Network, free_name
+from edgekit_converters.compress.simulation import Simulation
+from edgekit_converters.formats.graph import open_graph
+from edgekit_converters.formats.onnx_file import FoldedView, attribute, parse
+from edgekit_converters.recipe.artifact import Artifact
+from edgekit_converters.recipe.conversion_errors import CompressError
+from edgekit_converters.recipe.foreign_code import import_keras, quiet
+from edgekit_converters.sources.float_onnx import random_inputs
+from edgekit_converters.sources.source_model import SourceModel
+from edgekit_converters.targets.workspace import Workspace
 
 _ALIKE = 1e-4
 """Of the largest magnitude of an answer."""
@@ -384,3 +398,80 @@ _OPERATORS: dict[str, Callable[[_Twin, Any], Any]] = {
     "Reshape": _Twin.reshape, "Flatten": _Twin.reshape, "Squeeze": _Twin.reshape, "Unsqueeze": _Twin.reshape,
     "Transpose": _Twin.transpose, "Pad": _Twin.pad, "Resize": _Twin.resize,
 }  # fmt: skip
+
+
+_PROBES = 4
+_ALIKE_TARGETS = 1e-4
+"""Of a tensor's largest magnitude: converters sum in another order."""
+
+
+def tensor_names(
+    network: Network,
+    simulation: Simulation,
+    values: Sequence[NDArray[Any]],
+    workspace: Workspace,
+    format: str,  # noqa: A002
+    items: NDArray[np.float32],
+) -> dict[str, int]:
+    """Find the tensor of the target's float graph for each place in the network.
+
+    items: [N, ...], N of 4 or more are better.
+
+    Raises CompressError where the answer itself is not found.
+    """
+    graph = workspace.graph(format)
+    probes = items[:: max(1, len(items) // _PROBES)][:_PROBES]
+    own = [[np.sort(np.ravel(one)) for one in simulation.values(item[None], values, ())] for item in probes]
+    with graph.watch() as watched:
+        theirs = [
+            {name: np.sort(np.ravel(value)) for name, value in watched.run(arrays).items()}
+            for arrays in workspace.feeds(format, [[item[None]] for item in probes])
+        ]
+    found: dict[str, int] = {}
+    for name in theirs[0]:
+        for place in range(len(network.nodes)):
+            if all(_alike(mine[place], other[name]) for mine, other in zip(own, theirs, strict=True)):
+                found[name] = place
+                break
+    ends = [{output, head} for output, head in zip(network.outputs, network.heads, strict=True)]
+    if not all(end & set(found.values()) for end in ends):
+        raise CompressError(
+            f"the {format} converter makes another network of this model than the one that is trained",
+            where=workspace.source.path.name,
+            do="Build without compress",
+        )
+    return found
+
+
+def _alike(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    if one.size != other.size:
+        return False
+    return float(np.abs(one - other).max(initial=0)) <= _ALIKE_TARGETS * max(float(np.abs(one).max(initial=0)), 1e-6)
+
+
+def steps_apart(
+    network: Network,
+    simulation: Simulation,
+    values: Sequence[NDArray[Any]],
+    artifact: Artifact,
+    names: Mapping[str, int],
+    workspace: Workspace,
+    items: NDArray[np.float32],
+) -> NDArray[np.float64]:
+    """How many steps of its range artifact and simulation are apart, of each item, [N].
+
+    What is compared is the first answer, before a softmax.
+
+    items: [N, ...].
+    """
+    form = artifact.recipe.format
+    graph = open_graph(form, artifact.data)
+    held = frozenset(place for name, place in names.items() if name in graph.grids)
+    ends = {place: name for name, place in names.items()}
+    at = next(place for place in (network.logits, network.output) if place in ends)
+    low, high = simulation.ranges(values)[at]
+    own = np.asarray(simulation.values(items, values, held)[at]).reshape(len(items), -1)
+    with graph.watch([ends[at]]) as watched:
+        feeds = workspace.feeds(form, [[item[None]] for item in items])
+        answers = np.stack([np.ravel(watched.run(arrays)[ends[at]]) for arrays in feeds])
+    return np.asarray(np.abs(answers - own).max(axis=1) / ((high - low) / 255), np.float64)

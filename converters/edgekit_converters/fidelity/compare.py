@@ -20,24 +20,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.dataset import Dataset, Example, Subset, digest
-from edgekit_converters.errors import CalibrationError, ConversionError
+from edgekit_converters.data.dataset import Dataset, Example, Subset, digest
+from edgekit_converters.data.output_kinds import kinds
 from edgekit_converters.fidelity.detection import DecisionCount
-from edgekit_converters.fidelity.kinds import kinds
+from edgekit_converters.fidelity.intervals import DriftMeter, decibels
 from edgekit_converters.fidelity.metrics import Metric, task_metrics
 from edgekit_converters.fidelity.reference import ExampleIntake, Reference
 from edgekit_converters.fidelity.result import Fidelity, Score, SizeBreakdown, StepSpan
-from edgekit_converters.fidelity.statistics import DriftMeter, decibels
-from edgekit_converters.formats import onnx as onnx_file
-from edgekit_converters.formats import tflite
-from edgekit_converters.progress import Progress, silent, tick
-from edgekit_converters.targets.artifact import Artifact
-from edgekit_converters.workload.counting import uncounted_operations
+from edgekit_converters.formats import onnx_file
+from edgekit_converters.formats import tflite_file as tflite
+from edgekit_converters.formats.workload import uncounted_operations
+from edgekit_converters.recipe.artifact import Artifact
+from edgekit_converters.recipe.conversion_errors import CalibrationError, ConversionError
+from edgekit_converters.recipe.progress import Progress, silent, tick
 from edgekit_runtime.contract.adapt import Finisher, top_score
 from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.engines.registry import Engine, load_engine
-from edgekit_runtime.stepping import Stepper
-from edgekit_runtime.telemetry.drift import BINS, count_score
+from edgekit_runtime.loading.replay import Stepper
+from edgekit_runtime.telemetry.histogram import BINS, count_score
 
 SPANS = 8
 

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.dataset import Label
-from edgekit_converters.errors import MetricError
+from edgekit_converters.data.dataset import Label
+from edgekit_converters.fidelity.intervals import resampled_interval, share_interval
 from edgekit_converters.fidelity.result import Decisions, Score
-from edgekit_converters.fidelity.statistics import resampled_interval, share_interval
+from edgekit_converters.recipe.conversion_errors import MetricError
 from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.spec import Contract
 

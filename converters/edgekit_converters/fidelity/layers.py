@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.ranges import ActivationHistogram
-from edgekit_converters.errors import CalibrationError
-from edgekit_converters.fidelity.statistics import decibels
+from edgekit_converters.data.ranges import ActivationHistogram
+from edgekit_converters.fidelity.intervals import decibels
+from edgekit_converters.formats.graph import Graph, Layer, WatchedGraph
 from edgekit_converters.formats.grid import Grid
-from edgekit_converters.graph.graph import Graph, Layer, WatchedGraph
-from edgekit_converters.progress import Progress, silent
+from edgekit_converters.recipe.conversion_errors import CalibrationError
+from edgekit_converters.recipe.progress import Progress, silent
 
 Feed = Sequence[NDArray[Any]]
 """One sample as the float file takes it: arrays in its order, batch of 1."""

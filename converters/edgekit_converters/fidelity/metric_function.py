@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.dataset import Label
-from edgekit_converters.errors import MetricError
+from edgekit_converters.data.dataset import Label
+from edgekit_converters.fidelity.intervals import resampled_interval
 from edgekit_converters.fidelity.result import Score
-from edgekit_converters.fidelity.statistics import resampled_interval
-from edgekit_converters.user_code import working_folder_on_path
+from edgekit_converters.recipe.conversion_errors import MetricError
+from edgekit_converters.recipe.foreign_code import working_folder_on_path
 
 Outputs = Mapping[str, NDArray[Any]]
 

@@ -22,17 +22,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.decode import sets_of
-from edgekit_converters.targets.artifact import Artifact
-from edgekit_runtime.bundle.codec import from_json, to_json
-from edgekit_runtime.children import python_module
-from edgekit_runtime.children import run as run_child
+from edgekit_converters.data.dataset import sets_of
+from edgekit_converters.recipe.artifact import Artifact
+from edgekit_runtime.bundle.jobs import ChildOutcome, Run, Say, ask, serve
 from edgekit_runtime.contract.adapt import Adapter, Finisher
-from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, TensorSpec
 from edgekit_runtime.engines.registry import load_engine
-from edgekit_runtime.errors import EdgekitError
-from edgekit_runtime.jobs import ChildOutcome, Run, Say, ask, serve
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.system.children import python_module
+from edgekit_runtime.system.children import run as run_child
+from edgekit_runtime.system.errors import EdgekitError
+from edgekit_runtime.system.strict_json import from_json, to_json
 
 TIMEOUT_S = 120.0
 

@@ -24,17 +24,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.dataset import Dataset, Example, Label, digest
-from edgekit_converters.calibration.decode import sets_of
-from edgekit_converters.errors import CalibrationError, SourceError
-from edgekit_converters.fidelity.statistics import best_class
-from edgekit_converters.progress import Progress, silent
-from edgekit_converters.sources.model import SourceModel
-from edgekit_converters.sources.quiet import quiet
+from edgekit_converters.data.dataset import Dataset, Example, Label, digest, sets_of
+from edgekit_converters.fidelity.intervals import best_class
+from edgekit_converters.recipe.conversion_errors import CalibrationError, SourceError
+from edgekit_converters.recipe.foreign_code import quiet
+from edgekit_converters.recipe.progress import Progress, silent
+from edgekit_converters.sources.source_model import SourceModel
 from edgekit_runtime.contract.adapt import Adapter, Finisher
-from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.errors import EdgekitError, EngineError, shorten
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.contract.spec import Contract, TensorSpec
+from edgekit_runtime.system.errors import EdgekitError, EngineError, shorten
 
 
 class ExampleIntake:

@@ -29,11 +29,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
-from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.sensitivity import Unit, by_benefit, float_share, merge_units, stretches
-from edgekit_converters.progress import Progress, TimeIsOverError, silent, tick, time_limit
-from edgekit_converters.targets.artifact import QuantizationPlan, RangeMethod, Step
-from edgekit_runtime.errors import EngineError
+from edgekit_converters.recipe.artifact import QuantizationPlan, RangeMethod, Step
+from edgekit_converters.recipe.conversion_errors import ConversionError
+from edgekit_converters.recipe.progress import Progress, TimeIsOverError, silent, tick, time_limit
+from edgekit_runtime.system.errors import EngineError
 
 WANTED = 0.10
 MOST = 0.50

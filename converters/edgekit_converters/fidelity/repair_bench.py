@@ -26,23 +26,23 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import ConversionError
+from edgekit_converters.data.output_kinds import OFFSET, apart
 from edgekit_converters.fidelity.detection import decision_noise
-from edgekit_converters.fidelity.explain.rules import examine, explain
-from edgekit_converters.fidelity.kinds import OFFSET, apart
+from edgekit_converters.fidelity.explain import examine, explain
 from edgekit_converters.fidelity.repair import BETTER, HeldOutCheck, RepairBench
 from edgekit_converters.fidelity.result import Fidelity
 from edgekit_converters.fidelity.sensitivity import Unit, island_units
-from edgekit_converters.graph.graph import open_graph
-from edgekit_converters.progress import tick
-from edgekit_converters.store import NO_STORE, StageStore, cached_json, key
-from edgekit_converters.targets.artifact import STATIC, Artifact, QuantizationPlan, RangeMethod, Recipe
-from edgekit_converters.targets.artifact import recipe as named
+from edgekit_converters.formats.graph import open_graph
+from edgekit_converters.recipe.artifact import STATIC, Artifact, QuantizationPlan, RangeMethod, Recipe
+from edgekit_converters.recipe.artifact import recipe as named
+from edgekit_converters.recipe.conversion_errors import ConversionError
+from edgekit_converters.recipe.progress import tick
+from edgekit_converters.recipe.store import NO_STORE, StageStore, cached_json, key
 from edgekit_converters.targets.workspace import Workspace
-from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.errors import EngineError
+from edgekit_runtime.system.errors import EngineError
+from edgekit_runtime.system.strict_json import to_json
 
 SAMPLES = 32
 ALONE = 8

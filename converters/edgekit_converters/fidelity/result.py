@@ -13,8 +13,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from edgekit_converters.fidelity.kinds import OutputKind
-from edgekit_converters.targets.artifact import LEAST_INT8
+from edgekit_converters.data.output_kinds import OutputKind
+from edgekit_converters.recipe.artifact import LEAST_INT8
 
 Measure = Literal["agreement", "cosine", "channel", "levels", "offset", "spread", "variance"]
 """What decided over an output, see `OutputDrift.loss`."""

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from edgekit_converters.graph.graph import Layer
+from edgekit_converters.formats.graph import Layer
 
 EDGE = 0.002
 """What an island costs beside its multiply-accumulates and weights, as a share of the model's."""

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.formats.tflite import DTYPES, names, schema
+from edgekit_converters.formats.tflite_file import DTYPES, names, schema
+from edgekit_converters.recipe.conversion_errors import ConversionError
 
 
 def read(data: bytes) -> Any:

@@ -18,23 +18,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import ConversionError, one_line
-from edgekit_converters.formats.onnx import (
+from edgekit_converters.formats.onnx_file import (
     free_name,
     name_nodes,
     new_constant,
     new_node,
     rename,
-    replace,
+    replace_values,
     subgraphs,
     value_names,
 )
-from edgekit_converters.sources import onnx_graph
-from edgekit_converters.sources.model import SourceModel
-from edgekit_converters.sources.onnx_graph import order, renumber
-from edgekit_converters.sources.quiet import import_tensorflow, quiet
+from edgekit_converters.recipe.conversion_errors import ConversionError, one_line
+from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
+from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources.float_onnx import order, renumber
 from edgekit_converters.sources.shapes import graph_names
-from edgekit_runtime.errors import EngineError
+from edgekit_converters.sources.source_model import SourceModel
+from edgekit_runtime.system.errors import EngineError
 
 
 def adopt(model: Any, source: SourceModel, names: Mapping[str, str], batch: int) -> None:
@@ -197,7 +197,7 @@ def expand(model: Any) -> None:
             arrays = ((name, np.asarray(value, np.float32)) for value, name in constants.items())
             graph.initializer.extend(new_constant(name, array) for name, array in arrays)
         if len(nodes) != len(graph.node) or constants:
-            replace(graph.node, nodes)
+            replace_values(graph.node, nodes)
             name_nodes(model)
 
 

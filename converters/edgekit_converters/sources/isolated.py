@@ -37,8 +37,8 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters import errors
-from edgekit_converters.sources.model import (
+from edgekit_converters.recipe import conversion_errors as errors
+from edgekit_converters.sources.source_model import (
     Description,
     LoadOptions,
     Note,
@@ -47,13 +47,19 @@ from edgekit_converters.sources.model import (
     model_sha256,
     saved_model_sha256,
 )
-from edgekit_runtime import errors as runtime_errors
-from edgekit_runtime.bundle.codec import from_json
-from edgekit_runtime.children import CPU_S, allowed_bytes, crash_signal, environment, machine_bytes, python_module
-from edgekit_runtime.errors import BundleError, EdgekitError
-from edgekit_runtime.strict_json import load_json
+from edgekit_runtime.system import errors as runtime_errors
+from edgekit_runtime.system.children import (
+    CPU_S,
+    allowed_bytes,
+    crash_signal,
+    environment,
+    machine_bytes,
+    python_module,
+)
+from edgekit_runtime.system.errors import BundleError, EdgekitError
+from edgekit_runtime.system.strict_json import from_json, load_json
 
-_MODULE = "edgekit_converters.isolated_child"
+_MODULE = "edgekit_converters.walled"
 _LARGEST, _LARGEST_HEAD = 1 << 32, 1 << 24
 _MEMORY_BYTES = 8 << 30
 """Beside what the file's size allows. Frameworks reserve some 2 GiB, and half a gigabyte more on machines of many
@@ -106,7 +112,7 @@ class IsolatedSource(Description):
 
     def float_model(self, format: str, batch: int) -> bytes:  # noqa: A002
         """The bytes of `targets.artifact.stored_bytes`. Raises ConversionError."""
-        from edgekit_converters.targets.artifact import float_model_from
+        from edgekit_converters.recipe.artifact import float_model_from
 
         data = self._converted({"do": "float-model", "format": format, "batch": batch})
         with _understood(self.path):

@@ -28,9 +28,10 @@ from typing import Any, NoReturn, cast
 
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import SourceError
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.recipe.store import StageStore, get_json, key, put_json
 from edgekit_converters.sources import isolated
-from edgekit_converters.sources.model import (
+from edgekit_converters.sources.source_model import (
     Description,
     LoadOptions,
     SourceModel,
@@ -39,7 +40,6 @@ from edgekit_converters.sources.model import (
     described_json,
     description_of,
 )
-from edgekit_converters.store import StageStore, get_json, key, put_json
 
 FORMATS: dict[str, str] = {
     ".keras": "keras",
@@ -52,14 +52,14 @@ FORMATS: dict[str, str] = {
 """File suffix -> format. Two more have none: `saved-model` (a folder) and `torch-module` (`module:function`)."""
 
 LOADERS: dict[str, str] = {
-    "keras": "edgekit_converters.sources.keras:load",
-    "keras-h5": "edgekit_converters.sources.keras:load_h5",
-    "onnx": "edgekit_converters.sources.onnx:load",
+    "keras": "edgekit_converters.sources.keras_source:load",
+    "keras-h5": "edgekit_converters.sources.keras_source:load_h5",
+    "onnx": "edgekit_converters.sources.onnx_source:load",
     "saved-model": "edgekit_converters.sources.saved_model:load",
-    "tflite": "edgekit_converters.sources.tflite:load",
-    "tflite, as it is": "edgekit_converters.sources.tflite:load_finished",
-    "torch-export": "edgekit_converters.sources.torch:load",
-    "torch-module": "edgekit_converters.sources.torch:load_function",
+    "tflite": "edgekit_converters.sources.tflite_source:load",
+    "tflite, as it is": "edgekit_converters.sources.tflite_source:load_finished",
+    "torch-export": "edgekit_converters.sources.torch_source:load",
+    "torch-module": "edgekit_converters.sources.torch_source:load_function",
 }
 """Format -> `module:function`, called with the path and the options."""
 

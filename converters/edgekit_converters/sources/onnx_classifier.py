@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.formats.onnx import (
+from edgekit_converters.formats.onnx_file import (
     array,
     attribute,
     copy_model,
@@ -32,12 +32,12 @@ from edgekit_converters.formats.onnx import (
     new_node,
     reads,
     rename,
-    replace,
+    replace_values,
     value_names,
 )
-from edgekit_converters.sources.model import is_label, toml_text
-from edgekit_converters.sources.onnx_graph import OPSET
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_converters.sources.float_onnx import OPSET
+from edgekit_converters.sources.source_model import is_label, toml_text
+from edgekit_runtime.contract.spec import TensorSpec
 
 _LABELS = ("label", "output_label")
 _LABEL_TYPES = frozenset({6, 7, 8})  # int32, int64 and string in TensorProto.DataType
@@ -70,7 +70,7 @@ def merge_opsets(model: Any) -> None:
         if domain not in newest or newest[domain].version < entry.version:
             newest[domain] = entry
     if len(newest) < len(model.opset_import):
-        replace(model.opset_import, newest.values())
+        replace_values(model.opset_import, newest.values())
     if "" not in newest and all(node.domain not in ("", "ai.onnx") for node in model.graph.node):
         model.opset_import.add(domain="", version=OPSET)
 
@@ -91,7 +91,7 @@ def scores_alone(model: Any, *, keep_label: bool = False) -> Scores:
     if found:
         whole, values = copy_model(model), _labels_behind(graph, found[0].name)
         labels = labels or values
-        replace(graph.output, [value for value in graph.output if value.name not in _LABELS])
+        replace_values(graph.output, [value for value in graph.output if value.name not in _LABELS])
     if found or zipped:
         _drop_unneeded(graph)
     counted = labels == tuple(map(str, range(len(labels))))
@@ -107,7 +107,7 @@ class LabelCheck:
     def __init__(self, data: bytes, scores: Scores) -> None:
         import onnxruntime
 
-        from edgekit_runtime.engines.onnx import session_options
+        from edgekit_runtime.engines.onnxruntime import session_options
 
         self.name = scores.removed[0]
         self._values = np.array(scores.values)
@@ -152,7 +152,7 @@ def standardise(model: Any) -> None:
         changed.append(new_node("Sub", [node.input[0], offset], [centred]))
         changed.append(new_node("Mul", [centred, scale], [node.output[0]]))
     if len(changed) > len(graph.node):
-        replace(graph.node, changed)
+        replace_values(graph.node, changed)
 
 
 def stated_classes(scores: Scores, outputs: Sequence[TensorSpec]) -> str:
@@ -176,7 +176,7 @@ def _unzip(model: Any, node: Any) -> bool:
     stated = helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, len(_names(node)) or None])
     outputs = [stated if value.name == name else copy_model(value) for value in graph.output]
     del graph.output[:]  # `rename` would move what has the name out of the way
-    replace(graph.node, [other for other in graph.node if name not in other.output])
+    replace_values(graph.node, [other for other in graph.node if name not in other.output])
     rename(model, {table: name})
     graph.output.extend(outputs)
     return True
@@ -219,11 +219,11 @@ def _behind(graph: Any, names: list[str]) -> Iterator[Any]:
 
 def _drop_unneeded(graph: Any) -> None:
     needed = {name for node in _behind(graph, [value.name for value in graph.output]) for name in node.output}
-    replace(graph.node, [node for node in graph.node if needed.intersection(node.output)])
+    replace_values(graph.node, [node for node in graph.node if needed.intersection(node.output)])
     used = {name for node in graph.node for name in reads(node)} | {value.name for value in graph.output}
-    replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])
+    replace_values(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])
     made = used | {name for node in graph.node for name in node.output}
-    replace(graph.value_info, [value for value in graph.value_info if value.name in made])
+    replace_values(graph.value_info, [value for value in graph.value_info if value.name in made])
 
 
 def _is(value: Any, kinds: frozenset[int], ranks: tuple[int, ...]) -> bool:

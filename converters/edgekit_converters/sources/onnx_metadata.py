@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from edgekit_converters.sources.model import is_label, toml_text
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_converters.sources.source_model import is_label, toml_text
+from edgekit_runtime.contract.spec import TensorSpec
 
 _LONGEST = 1 << 18
 _MOST_NAMES = 20_000

@@ -23,14 +23,14 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import SourceError, one_line
+from edgekit_converters.recipe.conversion_errors import SourceError, one_line
+from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
 from edgekit_converters.sources import traced
 from edgekit_converters.sources.load import check_unpacked
-from edgekit_converters.sources.model import LoadOptions, Note, saved_model_sha256
-from edgekit_converters.sources.quiet import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import check_finite, check_inputs, check_named, image_layout, pin, unique_names
+from edgekit_converters.sources.source_model import LoadOptions, Note, saved_model_sha256
 from edgekit_converters.sources.traced import Origin, TracedNetwork, TracedSource, describe_traced, state_error
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.contract.spec import TensorSpec
 
 _PREFERRED, _INIT = "serving_default", "__saved_model_init_op"
 _VARIABLES = ("VarHandleOp", "Variable", "VariableV2")

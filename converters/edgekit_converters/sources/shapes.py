@@ -26,10 +26,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import SourceError
-from edgekit_converters.formats.onnx import free_name, name_nodes, new_constant, new_node, nodes, replace, value_names
-from edgekit_converters.sources.model import varying_size
-from edgekit_runtime.tensors import Layout, TensorSpec
+from edgekit_converters.formats.onnx_file import (
+    free_name,
+    name_nodes,
+    new_constant,
+    new_node,
+    nodes,
+    replace_values,
+    value_names,
+)
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.sources.source_model import varying_size
+from edgekit_runtime.contract.spec import Layout, TensorSpec
 
 CHANNELS = (1, 3, 4)
 Run = Callable[[list[NDArray[Any]]], Sequence[NDArray[Any]]]
@@ -397,7 +405,7 @@ def give_states_batch(model: Any, states: Sequence[tuple[str, str]]) -> None:
         inner = free_name(f"{value.name}/without_batch", taken)
         _rename_readings(graph, value.name, inner)
         reshape = new_node("Reshape", [value.name, shapes[0]], [inner], inner)
-        replace(graph.node, [reshape, *graph.node])
+        replace_values(graph.node, [reshape, *graph.node])
         _set_shape(value, (1, *sizes))
         inner = free_name(f"{made.name}/without_batch", taken)
         for node in graph.node:

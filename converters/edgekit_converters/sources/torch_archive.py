@@ -25,9 +25,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from edgekit_converters.recipe.foreign_code import quiet
 from edgekit_converters.sources.load import check_archive
-from edgekit_converters.sources.quiet import quiet
-from edgekit_runtime.errors import shorten
+from edgekit_runtime.system.errors import shorten
 
 _TARGET = re.compile(
     r"torch\.ops\.(aten|prims|prim)\.\w+\.\w+"

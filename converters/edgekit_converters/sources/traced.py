@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import SourceError, one_line
-from edgekit_converters.sources.model import Description, Note
-from edgekit_converters.sources.quiet import import_tensorflow, quiet
+from edgekit_converters.recipe.conversion_errors import SourceError, one_line
+from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
 from edgekit_converters.sources.shapes import measured_outputs
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_converters.sources.source_model import Description, Note
+from edgekit_runtime.contract.spec import TensorSpec
 
 ARITHMETIC = frozenset(
     """

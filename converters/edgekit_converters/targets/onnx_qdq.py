@@ -25,7 +25,7 @@ and 135 more, ONNX Runtime 1.31, one thread of an x86 with VNNI (float: 18 of 20
 
 155 photos resolve about 4 points: uint8 and int8 are equal in accuracy and uint8 is much faster here. It was not timed
 on a board. On an x86 without VNNI the runtime keeps sums of uint8 x int8 exact by an option
-(`edgekit_runtime.engines.onnx`).
+(`edgekit_runtime.engines.onnxruntime`).
 
     model = quantize_layers(GraphView(model), layers, ranges, symmetric=False)
 """
@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.formats.onnx import (
+from edgekit_converters.formats.onnx_file import (
     GraphView,
     attribute,
     copy_model,
@@ -49,7 +49,7 @@ from edgekit_converters.formats.onnx import (
     new_constant,
     new_node,
     reads,
-    replace,
+    replace_values,
     value_names,
 )
 
@@ -149,7 +149,7 @@ class _QdqWriter:
         model.graph.initializer.extend(self.constants)
         used = set(view.outputs) | {name for node in self.nodes for name in reads(node)}
         kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
-        replace(model.graph.initializer, kept)
+        replace_values(model.graph.initializer, kept)
         del model.graph.value_info[:]
         return model
 
@@ -239,7 +239,7 @@ class _QdqWriter:
         if node.op_type == "Gemm":
             # alpha and beta go into the weights and the bias, which gets one number an output
             alpha, beta = attribute(new, "alpha", 1.0), attribute(new, "beta", 1.0)
-            replace(new.attribute, [item for item in new.attribute if item.name not in ("alpha", "beta")])
+            replace_values(new.attribute, [item for item in new.attribute if item.name not in ("alpha", "beta")])
             if bias is not None:
                 bias = np.broadcast_to(bias.reshape(-1) * np.float32(beta), (weight.shape[axis],))
             weight = weight * np.float32(alpha)

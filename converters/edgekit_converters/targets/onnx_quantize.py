@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.statistics import Statistics
-from edgekit_converters.errors import ConversionError, first_line
+from edgekit_converters.data.statistics import Statistics
+from edgekit_converters.formats.graph import joins, open_graph
 from edgekit_converters.formats.grid import come_from_float16, fits_float16
-from edgekit_converters.formats.onnx import (
+from edgekit_converters.formats.onnx_file import (
     GraphView,
     array,
     attribute,
@@ -37,16 +37,16 @@ from edgekit_converters.formats.onnx import (
     parse,
     reads,
     rename,
-    replace,
+    replace_values,
     subgraphs,
     value_names,
 )
-from edgekit_converters.graph.graph import joins, open_graph
-from edgekit_converters.sources.onnx_graph import order
-from edgekit_converters.sources.quiet import quiet
-from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, Recipe
+from edgekit_converters.recipe.artifact import FloatModel, QuantizationPlan, Recipe
+from edgekit_converters.recipe.conversion_errors import ConversionError, first_line
+from edgekit_converters.recipe.foreign_code import quiet
+from edgekit_converters.sources.float_onnx import order
 from edgekit_converters.targets.onnx_qdq import PRODUCTS, int8_layers
-from edgekit_runtime.errors import EngineError
+from edgekit_runtime.system.errors import EngineError
 
 
 def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None) -> bytes:
@@ -141,7 +141,7 @@ def _halves(model: Any) -> Any:
             half, name = free_name(f"{tensor.name}/float16", taken), tensor.name
             tensor.CopyFrom(new_constant(half, values.astype(np.float16)))
             nodes.append(new_node("Cast", [half], [name], name, to=1))
-    replace(graph.node, [*nodes, *graph.node])
+    replace_values(graph.node, [*nodes, *graph.node])
     return copy
 
 
@@ -269,7 +269,7 @@ class _Products:
                 done += 1
             else:
                 self._nodes.append(node)
-        replace(self._view.graph.node, self._nodes)
+        replace_values(self._view.graph.node, self._nodes)
         self._view.graph.initializer.extend(self._constants)
         return done
 
@@ -362,11 +362,11 @@ def _store_weights(model: Any, float_layers: Collection[str]) -> int:
         if nodes:
             made = {node.output[0] for node in nodes}
             kept = [node for node in inner.node if not (node.op_type == "Constant" and node.output[0] in made)]
-            replace(inner.node, (*nodes, *kept))
-            replace(inner.initializer, [tensor for tensor in inner.initializer if tensor.name not in made])
+            replace_values(inner.node, (*nodes, *kept))
+            replace_values(inner.initializer, [tensor for tensor in inner.initializer if tensor.name not in made])
     return done
 
 
 def _drop_unread(graph: Any) -> None:
     used = {value.name for value in graph.output} | {name for node in graph.node for name in reads(node)}
-    replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])
+    replace_values(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in used])

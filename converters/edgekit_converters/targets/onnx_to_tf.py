@@ -26,15 +26,15 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import ConversionError, MissingToolsError, one_line
-from edgekit_converters.formats.onnx import array, free_name, parse, rename, values
-from edgekit_converters.sources import onnx_graph
-from edgekit_converters.sources.model import SourceModel
-from edgekit_converters.sources.quiet import import_tensorflow, quiet
-from edgekit_converters.targets.artifact import TensorFlowNetwork, transposed_pixels
+from edgekit_converters.formats.onnx_file import array, free_name, parse, rename, values
+from edgekit_converters.recipe.artifact import TensorFlowNetwork, transposed_pixels
+from edgekit_converters.recipe.conversion_errors import ConversionError, MissingToolsError, one_line
+from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
+from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources.source_model import SourceModel
 from edgekit_converters.targets.onnx_to_tf_worker import GRAPH, KEPT, RESULT, input_name, output_name
-from edgekit_runtime.errors import install_command
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.contract.spec import TensorSpec
+from edgekit_runtime.system.errors import install_command
 
 _NEEDS = ("onnx2tf", "onnx_graphsurgeon", "sng4onnx", "sne4onnx", "tf_keras", "psutil")
 _TOOLS = ("onnx", "onnx2tf", "onnxslim", "tf-keras")
@@ -180,7 +180,7 @@ def _output_axes(
 ) -> list[tuple[int, ...] | None]:
     """For each output the transposition that gives the source's values.
     None where there is none to do."""
-    from edgekit_runtime.errors import EngineError
+    from edgekit_runtime.system.errors import EngineError
 
     # Indexes are spread as widely as the model's tables allow: with 0 and 1 alone activations hardly vary, and a
     # normalisation then blows rounding up until right answers look wrong.

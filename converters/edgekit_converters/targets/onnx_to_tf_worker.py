@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from edgekit_converters.formats.onnx import parse
+from edgekit_converters.formats.onnx_file import parse
 
 GRAPH, KEPT, RESULT = "graph.onnx", "kept.txt", "network"
 """The float graph (inputs and outputs named as below); inputs that keep their axes, one a line; the SavedModel."""

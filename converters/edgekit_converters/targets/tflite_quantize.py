@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.statistics import Statistics
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.formats import tflite
+from edgekit_converters.data.statistics import Statistics
 from edgekit_converters.formats import tflite_edit as tfl
+from edgekit_converters.formats import tflite_file as tflite
 from edgekit_converters.formats.grid import come_from_float16, fits_float16
-from edgekit_converters.formats.tflite import schema as tflite_schema
-from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, Recipe
-from edgekit_converters.workload.counting import read_workload, uncounted_operations
+from edgekit_converters.formats.tflite_file import schema as tflite_schema
+from edgekit_converters.formats.workload import read_workload, uncounted_operations
+from edgekit_converters.recipe.artifact import FloatModel, QuantizationPlan, Recipe
+from edgekit_converters.recipe.conversion_errors import ConversionError
 
 
 def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None = None) -> bytes:

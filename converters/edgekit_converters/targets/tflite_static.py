@@ -33,12 +33,12 @@ from typing import Any
 
 import numpy as np
 
-from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite_edit as tfl
-from edgekit_converters.formats.tflite import schema as tflite_schema
-from edgekit_converters.graph.graph import FEW_LEVELS, joins, open_graph
-from edgekit_converters.sources.quiet import import_tensorflow, quiet
-from edgekit_converters.targets.artifact import QuantizationPlan, Recipe
+from edgekit_converters.formats.graph import FEW_LEVELS, joins, open_graph
+from edgekit_converters.formats.tflite_file import schema as tflite_schema
+from edgekit_converters.recipe.artifact import QuantizationPlan, Recipe
+from edgekit_converters.recipe.conversion_errors import ConversionError
+from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
 
 Ranges = Mapping[str, tuple[float, float]]
 

@@ -25,18 +25,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.calibration.observe import ObserveOptions, observe
-from edgekit_converters.calibration.statistics import Statistics
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.graph.graph import Graph, open_graph
-from edgekit_converters.progress import Progress, silent, tick
-from edgekit_converters.sources import onnx_graph
-from edgekit_converters.sources.isolated import IsolatedSource
-from edgekit_converters.sources.load import actual
-from edgekit_converters.sources.model import SourceModel
-from edgekit_converters.sources.tflite import FinishedTflite
-from edgekit_converters.store import NO_STORE, StageStore, kept, key, unfinished_folder
-from edgekit_converters.targets.artifact import (
+from edgekit_converters.data.statistics import ObserveOptions, Statistics, observe
+from edgekit_converters.formats.graph import Graph, open_graph
+from edgekit_converters.recipe.artifact import (
     LEAST_INT8,
     STATIC,
     Artifact,
@@ -52,14 +43,22 @@ from edgekit_converters.targets.artifact import (
     stored_bytes,
     transposed_shape,
 )
-from edgekit_runtime.bundle.codec import to_json
+from edgekit_converters.recipe.conversion_errors import ConversionError
+from edgekit_converters.recipe.progress import Progress, silent, tick
+from edgekit_converters.recipe.store import NO_STORE, StageStore, kept, key, unfinished_folder
+from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources.isolated import IsolatedSource
+from edgekit_converters.sources.load import actual
+from edgekit_converters.sources.source_model import SourceModel
+from edgekit_converters.sources.tflite_source import FinishedTflite
+from edgekit_runtime.contract.spec import Layout, TensorSpec
 from edgekit_runtime.engines.registry import load_engine
-from edgekit_runtime.errors import EngineError
-from edgekit_runtime.tensors import Layout, TensorSpec
+from edgekit_runtime.system.errors import EngineError
+from edgekit_runtime.system.strict_json import to_json
 
 FLOAT_MODELS: dict[str, str] = {
-    "tflite": "edgekit_converters.targets.tflite:float_model",
-    "onnx": "edgekit_converters.targets.onnx:float_model",
+    "tflite": "edgekit_converters.targets.tflite_float:float_model",
+    "onnx": "edgekit_converters.targets.onnx_float:float_model",
 }
 """Format -> `module:function`, called with (source, progress)."""
 
@@ -201,7 +200,7 @@ class Workspace:
     def learnt_plan(self, recipe: Recipe) -> QuantizationPlan | None:
         """The plan that the model was trained for, by `edgekit compress`.
         None where it was trained for none."""
-        from edgekit_converters.compress.record import learnt_plan, read_record
+        from edgekit_converters.formats.keras_record import learnt_plan, read_record
 
         if recipe.precision != "int8" or recipe.finished or read_record(self.source.path) is None:
             return None
@@ -249,7 +248,7 @@ class Workspace:
     def _with_islands(self, format: str, plan: QuantizationPlan) -> QuantizerInput:  # noqa: A002
         """The refined weights, but layers that stay in float keep their own.
         The refined ones were changed for 8 bits."""
-        from edgekit_converters.refine.apply import restore_layers
+        from edgekit_converters.targets.rounding import restore_layers
 
         ground = self.ground(format, plan.steps)
         if not plan.float_layers or not {"round", "bias"} & {*plan.steps}:
@@ -259,7 +258,7 @@ class Workspace:
         return replace(ground, model=replace(ground.model, data=data))
 
     def _refined(self, format: str, steps: tuple[Step, ...]) -> QuantizerInput:  # noqa: A002
-        from edgekit_converters.refine.apply import apply
+        from edgekit_converters.targets.rounding import apply
 
         first = self.ground(format)
         name = key("refined", format, list(steps), *self._keys)
@@ -332,7 +331,7 @@ def pack_artifact(source: SourceModel, recipe: Recipe) -> Artifact:
 
     Raises ConversionError for other sources.
     """
-    from edgekit_converters.workload.counting import quantized_fraction
+    from edgekit_converters.formats.workload import quantized_fraction
 
     if not isinstance(source, FinishedTflite):
         raise ConversionError(
@@ -359,7 +358,7 @@ def describe_artifact(
 
     Raises ConversionError where the result does not load, or contradicts the source.
     """
-    from edgekit_converters.workload.counting import quantized_fraction
+    from edgekit_converters.formats.workload import quantized_fraction
 
     where = f"{source.path.name}, {recipe.name}"
     try:

@@ -12,17 +12,25 @@ Rules:
   is unpickled before the whole stream has been read as data;
 - only four names may be looked up: OrderedDict, the two tensor rebuilders and the storage types; none is imported;
 - a storage must lie inside the file, and a tensor inside its storage with no more elements than that has.
+
+INT8 as TensorFlow's guide to post-training quantization shows it.
+Nothing of edgekit's own is in it.
+
+    plain_int8(Path("net.keras"), samples)      # bytes of a .tflite file: what the demo's result is compared with
+
+https://ai.google.dev/edge/litert/conversion/tensorflow/quantization/post_training_quantization, "full integer".
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import io
 import pickle
 import pickletools
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -31,8 +39,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import SourceError
-from edgekit_runtime.errors import MissingExtraError
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
+from edgekit_runtime.system.errors import MissingExtraError
 
 MAX_BYTES = 1 << 30
 """Larger checkpoints are refused: they are read into memory."""
@@ -218,7 +227,7 @@ def save_efficientnet_lite0(path: Path) -> None:
     Raises MissingExtraError when the weights' package is not installed.
     """
     weights = read_state_dict(checkpoint_path())
-    from edgekit_converters.sources.quiet import import_keras, quiet
+    from edgekit_converters.recipe.foreign_code import import_keras, quiet
 
     import_keras()
     with quiet():
@@ -326,3 +335,17 @@ def _with_weights(layer: Any, x: Any, values: list[NDArray[Any]]) -> Any:
 
 def _keras_name(name: str) -> str:
     return name.replace(".", "_").strip("_")
+
+
+def plain_int8(model: Path, samples: Iterable[NDArray[np.float32]]) -> bytes:
+    """model: a .keras file with one float32 input.
+    samples: inputs with a batch of 1, for the ranges."""
+    tf = import_tensorflow()
+    with quiet(), contextlib.redirect_stdout(io.StringIO()):  # Keras prints what it exports
+        network = tf.keras.models.load_model(model)
+        converter: Any = tf.lite.TFLiteConverter.from_keras_model(network)
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.representative_dataset = lambda: ([sample] for sample in samples)
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+        converter.inference_input_type = converter.inference_output_type = tf.int8
+        return bytes(converter.convert())

@@ -23,10 +23,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.formats.onnx import new_constant, new_node
-from edgekit_runtime.errors import MissingExtraError
-from edgekit_runtime.whole_file import write_cache
+from edgekit_converters.formats.onnx_file import new_constant, new_node
+from edgekit_converters.recipe.conversion_errors import ConversionError
+from edgekit_runtime.system.errors import MissingExtraError
+from edgekit_runtime.system.files import write_cache
 
 ANCHOR_SIDE = 224
 _SEED = 1704_04861
@@ -260,7 +260,7 @@ def write_tflite(layers: Sequence[MobilenetLayer], int8: bool) -> bytes:
     Raises MissingExtraError without LiteRT.
     """
     try:
-        from edgekit_converters.formats.tflite import schema
+        from edgekit_converters.formats.tflite_file import schema
 
         graph = _TfliteGraph(schema(), int8)
     except ImportError as error:

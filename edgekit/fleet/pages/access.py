@@ -32,7 +32,7 @@ from urllib.parse import parse_qsl
 from starlette.exceptions import HTTPException  # noqa: TID253
 from starlette.requests import Request  # noqa: TID253
 
-from edgekit.fleet.errors import FleetError
+from edgekit.fleet.store.fleet_errors import FleetError
 from edgekit.peers import peer_of
 from edgekit_runtime.bundle.secrets import from_file, from_variable, parse_source
 

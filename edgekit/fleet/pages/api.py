@@ -24,13 +24,12 @@ from starlette.requests import Request  # noqa: TID253
 from starlette.responses import Response  # noqa: TID253
 from starlette.routing import Route  # noqa: TID253
 
-from edgekit.fleet.alert_tables import AlertTables
-from edgekit.fleet.pages.charts import mean_ms
-from edgekit.fleet.pages.list_query import RANGES, ListQuery, range_of
+from edgekit.fleet.alerts.alert_tables import AlertTables
+from edgekit.fleet.pages.charts import RANGES, ListQuery, mean_ms, range_of
 from edgekit.fleet.pages.numbers import whole_number
 from edgekit.fleet.pages.show import conditions, shown
-from edgekit.fleet.rollout_tables import RolloutTables
-from edgekit.fleet.store import GROUPS, STATES, FleetDevice, GroupBy, Resolution, Rollup, Store
+from edgekit.fleet.rollouts.rollout_tables import RolloutTables
+from edgekit.fleet.store.store import GROUPS, STATES, FleetDevice, GroupBy, Resolution, Rollup, Store
 from edgekit_runtime.telemetry.window import DEVICE_ID
 
 MOST = 10_000

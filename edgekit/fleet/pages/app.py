@@ -37,22 +37,20 @@ from starlette.responses import (  # noqa: TID253
 from starlette.routing import BaseRoute, Mount, Route  # noqa: TID253
 from starlette.staticfiles import StaticFiles  # noqa: TID253
 
-from edgekit.fleet.alert_tables import Alert, AlertTables
+from edgekit.fleet.alerts.alert_tables import Alert, AlertTables
 from edgekit.fleet.pages.access import SESSION_S, Access, TooManyError, Viewer, read_form
-from edgekit.fleet.pages.alerts import AlertPages
 from edgekit.fleet.pages.api import FleetApi
-from edgekit.fleet.pages.charts import compare, device_series, model_series
+from edgekit.fleet.pages.charts import PAGE, RANGES, ListQuery, compare, device_series, model_series, range_of
+from edgekit.fleet.pages.forms import AlertPages, RolloutPages
 from edgekit.fleet.pages.guard import COOKIE, Guard, Names, asking
-from edgekit.fleet.pages.list_query import PAGE, RANGES, ListQuery, range_of
 from edgekit.fleet.pages.live import Live, Part, in_every_state
 from edgekit.fleet.pages.metrics import FleetMetrics
 from edgekit.fleet.pages.numbers import whole_number
-from edgekit.fleet.pages.rollouts import RolloutPages
 from edgekit.fleet.pages.show import FILTERS, TABLES, WORDS, lag_s, shown, shown_in
-from edgekit.fleet.rollout_tables import RolloutTables
-from edgekit.fleet.store import GROUPS, STATES, Event, FleetDevice, Query, Resolution, Store, Totals
-from edgekit_runtime.errors import MissingExtraError
-from edgekit_runtime.metrics.page import CONTENT_TYPE
+from edgekit.fleet.rollouts.rollout_tables import RolloutTables
+from edgekit.fleet.store.store import GROUPS, STATES, Event, FleetDevice, Query, Resolution, Store, Totals
+from edgekit_runtime.system.errors import MissingExtraError
+from edgekit_runtime.telemetry.metrics import CONTENT_TYPE
 from edgekit_runtime.telemetry.window import DEVICE_ID
 
 _HERE = Path(__file__).parent

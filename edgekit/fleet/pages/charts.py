@@ -4,16 +4,27 @@
     model_series(rollups)                               # {"1.2": {"t": [...], "p99": [...], "boards": [...]}}
 
 Rule: milliseconds since 1970 and milliseconds; None where nothing was measured, so a line has a gap there.
+
+What the address of a list says: the boards wanted, their order, the page.
+
+Nothing of it is kept anywhere else.
+
+asked = ListQuery.read({"state": "late", "sort": "-p99", "page": "2"})
+asked.query                 # Query(state="late", sort="p99", descending=True, offset=100)
+asked.link(state="hot")     # "?state=hot&sort=-p99": another filter begins at page 1
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlencode
 
-from edgekit.fleet.store import Event, FleetDevice, Rollup, quantiles
+from edgekit.fleet.pages.numbers import whole_number
+from edgekit.fleet.store.store import GROUPS, SORTS, STATES, Event, FleetDevice, GroupBy, Query, Rollup, quantiles
 from edgekit_runtime.telemetry.histogram import Histogram
 
 _NAMES = ("t", "p50", "p95", "p99", "rate", "temp")
@@ -157,3 +168,84 @@ def _over_all(rollups: Sequence[Rollup]) -> list[float | None]:
     return quantiles(
         {f"{source} {scale}": histogram for (source, scale), histogram in merged.items()}, (0.5, 0.95, 0.99)
     )
+
+
+PAGE = 100
+_MOST_TEXT = 100
+_HOUR_MS = 3600 * 1000
+RANGES = {"1h": _HOUR_MS, "6h": 6 * _HOUR_MS, "1d": 24 * _HOUR_MS, "7d": 168 * _HOUR_MS, "14d": 336 * _HOUR_MS}
+_EXACT = ("site", "group", "model", "version", "profile")
+_WORDS = ("id", *_EXACT)
+_ORDER = ("q", "state", *_EXACT, "by", "sort", "page")
+
+
+@dataclass(frozen=True)
+class ListQuery:
+    """given: the parts that make sense, by name.
+    by: what boards are grouped by, or None for a list of boards."""
+
+    given: Mapping[str, str]
+    page: int
+    by: GroupBy | None
+
+    @classmethod
+    def read(cls, params: Mapping[str, str]) -> ListQuery:
+        """What makes no sense is left out."""
+        given = {name: params[name][:_MOST_TEXT] for name in _EXACT if name in params}
+        if text := params.get("q", "")[:_MOST_TEXT]:
+            given["q"] = text
+        if (state := params.get("state", "")) in STATES:
+            given["state"] = state
+        if params.get("sort", "").removeprefix("-") in SORTS:
+            given["sort"] = params["sort"]
+        by = params.get("by") if params.get("by") in GROUPS else None
+        page = max(1, whole_number(params.get("page", ""), 1))
+        return cls(given, page, cast("GroupBy | None", by))
+
+    @property
+    def query(self) -> Query:
+        sort = self.given.get("sort", "id")
+        exact: dict[str, Any] = {name: self.given.get(name) for name in _EXACT}
+        return Query(
+            text=self.given.get("q", ""), state=self.given.get("state", ""), **exact, sort=sort.removeprefix("-"),
+            descending=sort.startswith("-"), offset=(self.page - 1) * PAGE, limit=PAGE,
+        )  # fmt: skip
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether it leaves boards out."""
+        return any(name != "sort" for name in self.given)
+
+    @property
+    def exact(self) -> dict[str, str]:
+        """The filters that a link sets and no field of the form shows."""
+        return {name: self.given[name] for name in _EXACT if name in self.given}
+
+    def link(self, **changes: str | int | None) -> str:
+        """The address of this list with other parts.
+        None leaves one out, and without a page it begins at the first."""
+        parts: dict[str, str | int | None] = {**self.given, "by": self.by, **changes}
+        if parts.get("page") == 1:
+            parts["page"] = None
+        kept = {
+            name: value for name in _ORDER if (value := parts.get(name)) is not None and (value != "" or name in _EXACT)
+        }
+        return "?" + urlencode(kept)
+
+    def sorted_by(self, column: str) -> str:
+        """The address of the same list, sorted by this column.
+        Figures begin with the largest; a second click reverses the order."""
+        now = self.given.get("sort", "id")
+        first, second = (column, f"-{column}") if column in _WORDS else (f"-{column}", column)
+        return self.link(sort=second if now == first else first)
+
+    def direction(self, column: str) -> str:
+        """For aria-sort: ascending, descending, or none."""
+        now = self.given.get("sort", "id")
+        return "none" if now.removeprefix("-") != column else "descending" if now.startswith("-") else "ascending"
+
+
+def range_of(params: Mapping[str, str]) -> str:
+    """One of RANGES; a day where the address names none."""
+    wanted = params.get("range", "1d")
+    return wanted if wanted in RANGES else "1d"

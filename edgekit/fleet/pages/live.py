@@ -25,8 +25,8 @@ from typing import Any, Protocol
 
 from starlette.concurrency import run_in_threadpool  # noqa: TID253
 
-from edgekit.fleet.errors import StoreError
-from edgekit.fleet.store import FleetDevice, Query, Store, Totals
+from edgekit.fleet.store.fleet_errors import StoreError
+from edgekit.fleet.store.store import FleetDevice, Query, Store, Totals
 
 _LOG = logging.getLogger("edgekit.fleet")
 _MOST_WAITING = 60

@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 from edgekit.fleet.pages.charts import mean_ms
 from edgekit.fleet.pages.show import lag_s
-from edgekit.fleet.store import STATES, Rollup, Store
-from edgekit_runtime.metrics.page import family_text, histogram_text
+from edgekit.fleet.store.store import STATES, Rollup, Store
+from edgekit_runtime.telemetry.metrics import family_text, histogram_text
 
 _BACK_MS = 2 * 3600 * 1000
 _OCTAVES = tuple(range(-3, 14))

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgekit.fleet.store import FleetDevice
-from edgekit_runtime.errors import visible
+from edgekit.fleet.store.store import FleetDevice
+from edgekit_runtime.system.errors import visible
 
 NOTHING = "–"
 _BLANK = re.compile(

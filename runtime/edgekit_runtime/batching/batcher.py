@@ -39,10 +39,10 @@ from typing import Any, Generic, TypeVar
 
 from edgekit_runtime.batching.costs import Costs, Mode
 from edgekit_runtime.batching.queue import Queue, expiry_error, would_hold
-from edgekit_runtime.batching.request import BatchResult, FutureRequest, WaitingCaller
+from edgekit_runtime.batching.queued_request import BatchResult, FutureRequest, WaitingCaller
 from edgekit_runtime.batching.worker import Gate, Runs, Worker
-from edgekit_runtime.errors import ClosedError, EdgekitError, ForkedError
-from edgekit_runtime.threads import is_exiting
+from edgekit_runtime.system.errors import ClosedError, EdgekitError, ForkedError
+from edgekit_runtime.system.threads import is_exiting
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -27,8 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Literal
 
-from edgekit_runtime.errors import MemoryExceeded
-from edgekit_runtime.threads import begin
+from edgekit_runtime.system.errors import MemoryExceeded
+from edgekit_runtime.system.threads import begin
 
 Mode = Literal["barge", "turns", "batch"]
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 
 from edgekit_runtime.batching.costs import Costs, Returns
-from edgekit_runtime.batching.request import (
+from edgekit_runtime.batching.queued_request import (
     FutureRequest,
     Outcome,
     QueuedRequest,
@@ -35,7 +35,7 @@ from edgekit_runtime.batching.request import (
     WaitingCaller,
     wake_all,
 )
-from edgekit_runtime.errors import BudgetExceeded, EdgekitError, QueueFull
+from edgekit_runtime.system.errors import BudgetExceeded, EdgekitError, QueueFull
 
 
 class Lanes:

@@ -23,9 +23,9 @@ from typing import Any
 
 from edgekit_runtime.batching.costs import OUTDATED, Costs, Mode
 from edgekit_runtime.batching.queue import Queue, expiry_error
-from edgekit_runtime.batching.request import BatchResult, Outcome, QueuedRequest, RequestState, for_member
-from edgekit_runtime.errors import EdgekitError, EngineError
-from edgekit_runtime.threads import begin
+from edgekit_runtime.batching.queued_request import BatchResult, Outcome, QueuedRequest, RequestState, for_member
+from edgekit_runtime.system.errors import EdgekitError, EngineError
+from edgekit_runtime.system.threads import begin
 
 LOOK_S = 0.1
 LOST_LOOKS = 20

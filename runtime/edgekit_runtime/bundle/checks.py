@@ -16,8 +16,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from edgekit_runtime.bundle import limits
-from edgekit_runtime.bundle.codec import from_json
+from edgekit_runtime.bundle import manifest as limits
 from edgekit_runtime.bundle.header import align_up
 from edgekit_runtime.bundle.manifest import (
     ENCRYPTED,
@@ -28,13 +27,12 @@ from edgekit_runtime.bundle.manifest import (
     check_words,
     contract_digest,
 )
+from edgekit_runtime.bundle.trust_store import seconds_of
 from edgekit_runtime.contract.detect import nonsense
 from edgekit_runtime.contract.kinds import kind_of
-from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.errors import BundleError
-from edgekit_runtime.strict_json import canonical_bytes, parse_canonical
-from edgekit_runtime.tensors import TensorSpec
-from edgekit_runtime.trust.store import seconds_of
+from edgekit_runtime.contract.spec import Contract, TensorSpec
+from edgekit_runtime.system.errors import BundleError
+from edgekit_runtime.system.strict_json import canonical_bytes, from_json, parse_canonical
 
 DTYPE_BYTES = {
     "bool": 1,

@@ -23,8 +23,8 @@ import hashlib
 import struct
 from dataclasses import dataclass
 
-from edgekit_runtime.errors import BundleError, IntegrityError
-from edgekit_runtime.trust.signature import Signature, parse_signatures
+from edgekit_runtime.bundle.signature import Signature, parse_signatures
+from edgekit_runtime.system.errors import BundleError, IntegrityError
 
 MAGIC = b"\x89EKB\r\n\x1a\n"
 ALIGNMENT = 64

@@ -31,11 +31,9 @@ from edgekit_runtime.bundle.header import (
     check_zeros,
     read_header,
 )
-from edgekit_runtime.bundle.limits import MAX_BUNDLE_BYTES
-from edgekit_runtime.bundle.manifest import ArtifactEntry, BlobEntry, GoldenExample, Manifest
-from edgekit_runtime.errors import BundleError, EdgekitError, IntegrityError, SecretError
-from edgekit_runtime.trust.finding import Trust, find_trust, load_trust
-from edgekit_runtime.trust.policy import UNCHECKED, TrustDecision, TrustPolicy
+from edgekit_runtime.bundle.manifest import MAX_BUNDLE_BYTES, ArtifactEntry, BlobEntry, GoldenExample, Manifest
+from edgekit_runtime.bundle.trust_finding import UNCHECKED, Trust, TrustDecision, TrustPolicy, find_trust, load_trust
+from edgekit_runtime.system.errors import BundleError, EdgekitError, IntegrityError, SecretError
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.secrets import Secret, SecretArgument
@@ -113,7 +111,7 @@ def read_bundle(path: str | os.PathLike[str], *, trust: Trust = (), secret: Secr
     trusts).
     secret: where the key of an encrypted bundle is, or the key (see `bundle.secrets`), which is not asked for before it
     is needed; without one everything is checked and the blobs stay closed. Raises BundleError (not a bundle,
-    malformed), IntegrityError (changed bytes), SignatureError (its subclasses, of `edgekit_runtime.trust`, say why),
+    malformed), IntegrityError (changed bytes), SignatureError (its subclasses, of `edgekit_runtime.bundle`, say why),
     SecretError (its subclasses say why).
     """
     store = load_trust(trust)

@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edgekit_runtime.bundle.cipher import KEY_BYTES, key_id
-from edgekit_runtime.children import leave_no_core
-from edgekit_runtime.errors import SecretError
-from edgekit_runtime.strict_modes import first_unsafe
-from edgekit_runtime.trust.finding import config_dir
+from edgekit_runtime.bundle.trust_finding import config_dir
+from edgekit_runtime.system.children import leave_no_core
+from edgekit_runtime.system.errors import SecretError
+from edgekit_runtime.system.files import first_unsafe
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -339,7 +339,7 @@ def _bounded(data: bytes, where: str) -> bytes:
 
 
 def from_variable(name: str) -> bytes:
-    from edgekit_runtime.children import withhold
+    from edgekit_runtime.system.children import withhold
 
     value = os.environ.get(name)
     if not value:

@@ -35,9 +35,9 @@ from typing import Any, Literal
 
 from edgekit_runtime.cache.disk_file import LEAST_BYTES, AnswerFile, Medium, Row, file_bytes, trouble_of
 from edgekit_runtime.cache.kept import KeptForm, PackError
-from edgekit_runtime.cache.memory import MISS, Miss, Moment, age_s, entry_bytes, freeze, moment
-from edgekit_runtime.errors import MemoryExceeded
-from edgekit_runtime.threads import begin
+from edgekit_runtime.cache.memory_tier import MISS, Miss, Moment, age_s, entry_bytes, freeze, moment
+from edgekit_runtime.system.errors import MemoryExceeded
+from edgekit_runtime.system.threads import begin
 
 _LOG = logging.getLogger("edgekit_runtime.cache")
 _MOST_WAITING_BYTES = 8 << 20

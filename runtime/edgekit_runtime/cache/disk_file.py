@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from edgekit_runtime.errors import CacheFileError
-from edgekit_runtime.sqlite_file import delete, first_unsafe_of, owner
+from edgekit_runtime.system.errors import CacheFileError
+from edgekit_runtime.system.files import delete, first_unsafe_of, owner
 
 if TYPE_CHECKING:
     import sqlite3

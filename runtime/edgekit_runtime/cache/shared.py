@@ -28,11 +28,11 @@ from concurrent.futures import TimeoutError as TookTooLong
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from edgekit_runtime.breaker import Breaker
 from edgekit_runtime.cache.disk import CachedAnswer
 from edgekit_runtime.cache.kept import KeptForm, PackError
-from edgekit_runtime.cache.memory import MISS, Miss, Moment, age_s, moment
-from edgekit_runtime.errors import MissingExtraError
+from edgekit_runtime.cache.memory_tier import MISS, Miss, Moment, age_s, moment
+from edgekit_runtime.system.breaker import Breaker
+from edgekit_runtime.system.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import redis

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.cache.memory import elapsed_s, freeze
+from edgekit_runtime.cache.memory_tier import elapsed_s, freeze
 
 _MOST_CHANNELS = 4
 Embedder = Callable[[Any], NDArray[Any]]

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from numpy.typing import NDArray
 
 from edgekit_runtime.cache.disk import DiskCache, DiskStats
-from edgekit_runtime.cache.memory import MISS, MemoryCache, MemoryStats, Miss, freeze
+from edgekit_runtime.cache.memory_tier import MISS, MemoryCache, MemoryStats, Miss, freeze
 from edgekit_runtime.cache.similar import Semantic, Similar, SimilarHit
 
 if TYPE_CHECKING:

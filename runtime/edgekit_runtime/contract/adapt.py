@@ -44,9 +44,8 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.contract.pixels import Step, quantize
-from edgekit_runtime.contract.spec import Contract, InputContract
-from edgekit_runtime.errors import ContractError, InputError
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.contract.spec import Contract, InputContract, TensorSpec
+from edgekit_runtime.system.errors import ContractError, InputError
 
 CLIP_EVERY = 16
 """One request in so many has its tensors looked at for clipped values."""

@@ -39,7 +39,7 @@ from edgekit_runtime.contract.geometry import Geometry
 from edgekit_runtime.contract.kinds import as_array, kind_of, refusal
 from edgekit_runtime.contract.picture import EncodedImage, check_bytes
 from edgekit_runtime.contract.spec import InputContract
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.system.errors import InputError
 
 
 class Decoder:

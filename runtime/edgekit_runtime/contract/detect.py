@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from edgekit_runtime.contract.geometry import Geometry
 from edgekit_runtime.contract.kinds import network_size, pictures
 from edgekit_runtime.contract.spec import Contract, DetectionSpec, OutputContract
-from edgekit_runtime.errors import ContractError
+from edgekit_runtime.system.errors import ContractError
 
 _BLOCK = 128
 Outputs = Mapping[str, NDArray[Any]]

@@ -50,7 +50,7 @@ from edgekit_runtime.contract.picture import (
     resampling,
 )
 from edgekit_runtime.contract.spec import ImageSpec
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.system.errors import InputError
 
 FrameFormat = Literal["bgr", "rgb", "bgra", "rgba", "gray", "nv12", "nv21", "i420", "yv12", "yuyv", "uyvy"]
 Matrix = Literal["bt601", "bt709"]

@@ -11,7 +11,7 @@ What the runtime does that depends on what an input is follows from its row.
   Audio is a tensor that is one row of floats: the pieces of a recording fill it (`takes_rows`).
 
 Rules: no other module asks whether an input has an `ImageSpec`; what depends on the kind is a method here, or in the
-workstation's table of the same kinds (`edgekit_converters.calibration.decode`).
+workstation's table of the same kinds (`edgekit_converters.data.dataset`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ from edgekit_runtime.contract.picture import (
     upright_size,
 )
 from edgekit_runtime.contract.pixels import Step, pixel_step
-from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract
-from edgekit_runtime.errors import InputError
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, TensorSpec
+from edgekit_runtime.system.errors import InputError
 
 Placed = tuple[NDArray[Any], "Geometry | None"]
 

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.array_file import refuse_irregular
+from edgekit_runtime.contract.array_file import refuse_irregular
 from edgekit_runtime.contract.geometry import Box4, Placement, place, stored_box
 from edgekit_runtime.contract.spec import ImageSpec
-from edgekit_runtime.errors import InputError, MissingExtraError
+from edgekit_runtime.system.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.contract.spec import ImageSpec
-from edgekit_runtime.tensors import Quantization, TensorSpec
+from edgekit_runtime.contract.spec import ImageSpec, Quantization, TensorSpec
 
 Step = Callable[[NDArray[Any]], NDArray[Any]]
 

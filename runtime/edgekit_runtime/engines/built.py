@@ -21,8 +21,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from edgekit_runtime.sealed import read_sealed, write_sealed
-from edgekit_runtime.whole_file import in_turn
+from edgekit_runtime.system.files import in_turn
+from edgekit_runtime.system.sealed import read_sealed, write_sealed
 
 FORMAT = 2
 MOST = 32

@@ -30,14 +30,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edgekit_runtime.board import resident_mb
-from edgekit_runtime.children import environment, may_start, python_module
+from edgekit_runtime.contract.spec import Quantization, TensorSpec
 from edgekit_runtime.engines.arena import Arena, Layout, frame, layout_of, read_frame
 from edgekit_runtime.engines.built import BUILD_S
 from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, on_gpu
-from edgekit_runtime.errors import EdgekitError, EngineError, EngineHung
-from edgekit_runtime.tensors import Quantization, TensorSpec
-from edgekit_runtime.watchdog import limit_s as longest
+from edgekit_runtime.system.board import resident_mb
+from edgekit_runtime.system.children import environment, may_start, python_module
+from edgekit_runtime.system.errors import EdgekitError, EngineError, EngineHung
+from edgekit_runtime.system.watchdog import limit_s as longest
 
 LOAD_LIMIT_S = 120.0
 MOST_DEATHS = 5

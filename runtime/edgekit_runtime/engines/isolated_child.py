@@ -13,10 +13,10 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from edgekit_runtime.children import leave_no_core
 from edgekit_runtime.engines.arena import Arena, Layout, frame, layout_of, read_frame
 from edgekit_runtime.engines.registry import Engine, EngineSetup, load_with
-from edgekit_runtime.errors import EdgekitError, EngineError
+from edgekit_runtime.system.children import leave_no_core
+from edgekit_runtime.system.errors import EdgekitError, EngineError
 
 
 class _ServedEngine:

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.board import cpu
+from edgekit_runtime.contract.spec import Quantization, TensorSpec
 from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, Kernels, import_engine, version_of
-from edgekit_runtime.errors import EngineError
 from edgekit_runtime.modelfile.flatbuffer import VectorSpan, read
-from edgekit_runtime.tensors import Quantization, TensorSpec
+from edgekit_runtime.system.board import cpu
+from edgekit_runtime.system.errors import EngineError
 
 # Of a .tflite file the slots that lead to the scales of its inputs and outputs.
 _SCHEMA = {

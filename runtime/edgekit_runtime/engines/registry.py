@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgekit_runtime.errors import EngineError, MissingExtraError
 from edgekit_runtime.modelfile.check import DELEGATED
+from edgekit_runtime.system.errors import EngineError, MissingExtraError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edgekit_runtime.tensors import TensorSpec
+    from edgekit_runtime.contract.spec import TensorSpec
 
 Kernels = Literal["default", "plain", "reference", "fast"]
 """default: what the engine prefers, XNNPACK for TFLite. plain: TFLite's own optimized kernels, without XNNPACK.
@@ -150,7 +150,7 @@ ENGINES: dict[str, EngineKind] = {
         "ai-edge-litert",
         "litert",
         "run TFLite artifacts",
-        "edgekit_runtime.engines.tflite:load_litert",
+        "edgekit_runtime.engines.litert:load_litert",
         "ai_edge_litert.interpreter",
         on_boards=True,
         kernels=("default", "plain", "reference"),
@@ -163,7 +163,7 @@ ENGINES: dict[str, EngineKind] = {
         "tflite-runtime",
         "tflite",
         "run TFLite artifacts where LiteRT has no wheel",
-        "edgekit_runtime.engines.tflite:load_tflite_runtime",
+        "edgekit_runtime.engines.litert:load_tflite_runtime",
         "tflite_runtime.interpreter",
         on_boards=True,
         kernels=("default", "plain", "reference"),
@@ -176,7 +176,7 @@ ENGINES: dict[str, EngineKind] = {
         "onnxruntime",
         "onnx",
         "run ONNX artifacts",
-        "edgekit_runtime.engines.onnx:load_onnxruntime",
+        "edgekit_runtime.engines.onnxruntime:load_onnxruntime",
         "onnxruntime",
         on_boards=True,
         kernels=("default", "fast"),
@@ -216,7 +216,7 @@ ENGINES: dict[str, EngineKind] = {
         "onnxruntime-gpu",
         "onnx-cuda",
         "run ONNX artifacts on an NVIDIA GPU, and on the processor",
-        "edgekit_runtime.engines.onnx:load_onnxruntime_cuda",
+        "edgekit_runtime.engines.onnxruntime:load_onnxruntime_cuda",
         "onnxruntime",
         "gpu",
     ),

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.board import state_dir
+from edgekit_runtime.contract.spec import TensorSpec
 from edgekit_runtime.engines import cuda
 from edgekit_runtime.engines.built import key_of, load_cached, load_or_build, store
 from edgekit_runtime.engines.registry import (
@@ -36,9 +36,9 @@ from edgekit_runtime.engines.registry import (
     one_line,
     version_of_engine,
 )
-from edgekit_runtime.errors import EngineError
-from edgekit_runtime.strict_json import load_json
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.system.board import state_dir
+from edgekit_runtime.system.errors import EngineError
+from edgekit_runtime.system.strict_json import load_json
 
 SHAPES = ((1, 1, 1), (2, 8, 32))
 """Smallest, best and largest batch of each set of shapes."""

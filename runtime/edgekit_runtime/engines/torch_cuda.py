@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekit_runtime.contract.spec import TensorSpec
 from edgekit_runtime.engines.registry import (
     Engine,
     EngineInfo,
@@ -29,8 +30,7 @@ from edgekit_runtime.engines.registry import (
     one_line,
     version_of_engine,
 )
-from edgekit_runtime.errors import EngineError, MissingExtraError
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.system.errors import EngineError, MissingExtraError
 
 BATCHES = (1, 2, 4, 8, 16)
 _WARM_UP = 3

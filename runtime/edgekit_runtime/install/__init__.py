@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.lazy import lazily
+from edgekit_runtime.system.lazy import lazily
 
 if TYPE_CHECKING:
     from edgekit_runtime.install.fetch import FetchOptions

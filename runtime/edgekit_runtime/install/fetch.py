@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from edgekit_runtime.bundle.codec import json_text, read_json
 from edgekit_runtime.bundle.header import Header, header_needs, read_header
-from edgekit_runtime.errors import BundleError, DownloadError, EdgekitError, InstallError
-from edgekit_runtime.install.disk import open_regular, read_text, remove, storage_errors, sync_folder, write_file
+from edgekit_runtime.install.durable import open_regular, read_text, remove, storage_errors, sync_folder, write_file
 from edgekit_runtime.install.http import DownloadLimits, FinalError, WrongPartError, display_url, get
+from edgekit_runtime.system.errors import BundleError, DownloadError, EdgekitError, InstallError
+from edgekit_runtime.system.strict_json import json_text, read_json
 
 _COPY = 1 << 20
 _FLUSH_S = 10.0

@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
 
-from edgekit_runtime.deadline import Deadline, TimedSocket, TooManyBytesError
-from edgekit_runtime.errors import DownloadError, EdgekitError, HostError
+from edgekit_runtime.remote.deadline import Deadline, TimedSocket, TooManyBytesError
 from edgekit_runtime.remote.endpoint import Endpoint
+from edgekit_runtime.system.errors import DownloadError, EdgekitError, HostError
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse

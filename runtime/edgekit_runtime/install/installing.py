@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edgekit_runtime.bundle.header import Header
-from edgekit_runtime.errors import DownloadError, EdgekitError, InstallError, IntegrityError
+from edgekit_runtime.bundle.trust_finding import TrustPolicy
+from edgekit_runtime.bundle.trust_store import judge, seen_after
 from edgekit_runtime.install.fetch import BundleSource, FetchedFile, FetchOptions, fetch, head_of, source_of
 from edgekit_runtime.install.journal import (
     Attempt,
@@ -44,8 +45,7 @@ from edgekit_runtime.install.reading import keep, read_locked, store_of, trust_f
 from edgekit_runtime.install.rules import BoardIdentity, InstallRules, name_of
 from edgekit_runtime.install.settling import adopt, apply, generation_of, is_whole, make_room, settle, stage, still_here
 from edgekit_runtime.modelfile.check import check_artifact
-from edgekit_runtime.trust.policy import TrustPolicy
-from edgekit_runtime.trust.store import judge, seen_after
+from edgekit_runtime.system.errors import DownloadError, EdgekitError, InstallError, IntegrityError
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.reader import Bundle

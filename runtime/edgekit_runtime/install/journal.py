@@ -44,12 +44,12 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from edgekit_runtime.bundle.codec import json_text, read_json
-from edgekit_runtime.errors import InstallError
-from edgekit_runtime.install.disk import move_aside
+from edgekit_runtime.install.durable import move_aside
+from edgekit_runtime.system.errors import InstallError
+from edgekit_runtime.system.strict_json import json_text, read_json
 
 if TYPE_CHECKING:
-    from edgekit_runtime.trust.store import TrustStore
+    from edgekit_runtime.bundle.trust_store import TrustStore
 
 FORMAT = 1
 MAX_BURNED = 64

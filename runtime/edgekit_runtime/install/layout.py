@@ -40,9 +40,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgekit_runtime.bundle.codec import json_text, read_json, to_json
-from edgekit_runtime.errors import EdgekitError, InstallError, StorageError
-from edgekit_runtime.install.disk import (
+from edgekit_runtime.install.durable import (
     clear_link,
     foreign_file_error,
     make_folder,
@@ -61,7 +59,9 @@ from edgekit_runtime.install.disk import (
 )
 from edgekit_runtime.install.journal import AcceptedSequence, Journal, parse_journal
 from edgekit_runtime.install.lock import Lease, hold
-from edgekit_runtime.strict_modes import first_unsafe
+from edgekit_runtime.system.errors import EdgekitError, InstallError, StorageError
+from edgekit_runtime.system.files import first_unsafe
+from edgekit_runtime.system.strict_json import json_text, read_json, to_json
 
 MOST_BYTES = 256 << 10
 _MOST_VALUE = 500
@@ -409,7 +409,7 @@ def parse_record(kind: Any, file: Path, text: str | None, do: str) -> Any:
 
 def timestamp(now_s: float) -> str:
     """RFC 3339, UTC; of a clock that no calendar knows the seconds."""
-    from edgekit_runtime.trust.store import tell_time
+    from edgekit_runtime.bundle.trust_store import tell_time
 
     return tell_time(now_s)
 

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from edgekit_runtime.errors import InstallError
-from edgekit_runtime.install.disk import open_regular, storage_errors
-from edgekit_runtime.whole_file import take
+from edgekit_runtime.install.durable import open_regular, storage_errors
+from edgekit_runtime.system.errors import InstallError
+from edgekit_runtime.system.files import take
 
 _LOOK_S = 0.1
 

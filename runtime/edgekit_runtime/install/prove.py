@@ -18,11 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgekit_runtime.children import may_start, python_module
-from edgekit_runtime.children import run as run_child
-from edgekit_runtime.errors import EdgekitError, InstallError, SelfTestError
+from edgekit_runtime.bundle.jobs import Run, ask, bundle_job
 from edgekit_runtime.install.trial import TrialCounts, judge, memory_promised, terms_of
-from edgekit_runtime.jobs import Run, ask, bundle_job
+from edgekit_runtime.system.children import may_start, python_module
+from edgekit_runtime.system.children import run as run_child
+from edgekit_runtime.system.errors import EdgekitError, InstallError, SelfTestError
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.reader import Bundle

@@ -14,14 +14,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from edgekit_runtime.board import cores, peak_mb
+from edgekit_runtime.bundle.jobs import Say, bundle_of, serve
 from edgekit_runtime.bundle.reader import Bundle
-from edgekit_runtime.children import limit_this_process
-from edgekit_runtime.errors import BundleError
-from edgekit_runtime.jobs import Say, bundle_of, serve
+from edgekit_runtime.system.board import cores, peak_mb
+from edgekit_runtime.system.children import limit_this_process
+from edgekit_runtime.system.errors import BundleError
 
 if TYPE_CHECKING:
-    from edgekit_runtime.model import Model
+    from edgekit_runtime.serving.model import Model
 
 _TELL_EVERY_S = 1.0
 
@@ -51,12 +51,12 @@ def _opened(bundle: Bundle, recipe: str | None, engine: str | None, *, batching:
     recipe: that one alone, by the defaults. batching: not in a trial, whose memory is judged: the better batches pay on
     this board, the larger are those that warming up tries, and no promise covers them.
     """
-    from edgekit_runtime.model import Model
-    from edgekit_runtime.opened import OpenedBundle
-    from edgekit_runtime.options import CacheOptions, Options
-    from edgekit_runtime.readiness import Preparation, prepare
-    from edgekit_runtime.tuning.candidates import TuningOptions
-    from edgekit_runtime.tuning.tune import Tuner
+    from edgekit_runtime.loading.candidates import TuningOptions
+    from edgekit_runtime.loading.readiness import Preparation, prepare
+    from edgekit_runtime.loading.tuning import Tuner
+    from edgekit_runtime.policy.options import CacheOptions, Options
+    from edgekit_runtime.serving.model import Model
+    from edgekit_runtime.serving.opened import OpenedBundle
 
     def never(path: object) -> OpenedBundle:
         raise BundleError("nothing else is opened here", where=str(path))

@@ -27,15 +27,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgekit_runtime.bundle.reader import Bundle, Opening, read_open
-from edgekit_runtime.errors import TrustError
-from edgekit_runtime.install.disk import make_folder, read_text, storage_errors, write_file
+from edgekit_runtime.bundle.signature import keyid_of, parse_public_key, raw_key
+from edgekit_runtime.bundle.trust_finding import (
+    TrustPolicy,
+    find_trust,
+    load_trust,
+    read_trusted,
+    refuse_unsafe,
+    store_in,
+)
+from edgekit_runtime.bundle.trust_root import is_document
+from edgekit_runtime.bundle.trust_store import TrustStore
+from edgekit_runtime.install.durable import make_folder, read_text, storage_errors, write_file
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease
-from edgekit_runtime.trust.finding import find_trust, load_trust, read_trusted, refuse_unsafe, store_in
-from edgekit_runtime.trust.policy import TrustPolicy
-from edgekit_runtime.trust.root import is_document
-from edgekit_runtime.trust.signature import keyid_of, parse_public_key, raw_key
-from edgekit_runtime.trust.store import TrustStore
+from edgekit_runtime.system.errors import TrustError
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.secrets import SecretArgument

@@ -38,9 +38,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.bundle.codec import json_text
-from edgekit_runtime.errors import EdgekitError, InstallError, StorageError
-from edgekit_runtime.install.disk import (
+from edgekit_runtime.install.durable import (
     drop_folder,
     drop_twin,
     free_bytes,
@@ -68,6 +66,8 @@ from edgekit_runtime.install.journal import (
 from edgekit_runtime.install.layout import Generation, Root, timestamp
 from edgekit_runtime.install.lock import alone, in_use
 from edgekit_runtime.install.trial import failed_starts
+from edgekit_runtime.system.errors import EdgekitError, InstallError, StorageError
+from edgekit_runtime.system.strict_json import json_text
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.reader import Bundle

@@ -26,18 +26,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgekit_runtime.bundle.codec import to_json
 from edgekit_runtime.bundle.header import header_needs, read_header
-from edgekit_runtime.errors import EdgekitError, InstallError, IntegrityError, StorageError
-from edgekit_runtime.install.disk import storage_errors
+from edgekit_runtime.bundle.trust_finding import TrustPolicy
+from edgekit_runtime.bundle.trust_store import TrustStore
+from edgekit_runtime.install.durable import storage_errors
 from edgekit_runtime.install.journal import Attempt, AttemptFailed, Event, Failure, GenerationActivated, Journal, react
 from edgekit_runtime.install.layout import Generation, Root, timestamp
 from edgekit_runtime.install.lock import alone
 from edgekit_runtime.install.reading import read_locked, store_of
 from edgekit_runtime.install.settling import CollectionResult, apply, collect_and_report, settle
 from edgekit_runtime.install.trial import TrialCounts, failed_starts, read_counts
-from edgekit_runtime.trust.policy import TrustPolicy
-from edgekit_runtime.trust.store import TrustStore
+from edgekit_runtime.system.errors import EdgekitError, InstallError, IntegrityError, StorageError
+from edgekit_runtime.system.strict_json import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

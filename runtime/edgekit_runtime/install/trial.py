@@ -25,9 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edgekit_runtime.bundle.codec import json_text, read_json
-from edgekit_runtime.errors import EdgekitError, InstallError
-from edgekit_runtime.install.disk import (
+from edgekit_runtime.install.durable import (
     create_empty,
     make_folder,
     names_in,
@@ -39,6 +37,8 @@ from edgekit_runtime.install.disk import (
 )
 from edgekit_runtime.install.layout import Root
 from edgekit_runtime.install.lock import Lease, hold, in_use
+from edgekit_runtime.system.errors import EdgekitError, InstallError
+from edgekit_runtime.system.strict_json import json_text, read_json
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import Manifest

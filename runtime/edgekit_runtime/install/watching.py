@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from edgekit_runtime.errors import EdgekitError, InstallError
 from edgekit_runtime.install.journal import AttemptFailed, StepPassed, react
 from edgekit_runtime.install.layout import Generation, Root, timestamp
 from edgekit_runtime.install.lock import Lease, alone
@@ -38,26 +36,17 @@ from edgekit_runtime.install.trial import (
     read_counts,
     write_counts,
 )
-from edgekit_runtime.threads import begin
+from edgekit_runtime.system.errors import EdgekitError, InstallError
+from edgekit_runtime.system.threads import begin
 
 if TYPE_CHECKING:
-    from edgekit_runtime.metrics.page import ModelMetrics
-    from edgekit_runtime.trust.policy import TrustDecision
-    from edgekit_runtime.watchdog import Health
+    from edgekit_runtime.bundle.trust_finding import TrustDecision
+    from edgekit_runtime.serving.model import Model
 
 _LOOK_S = 1.0
 _WAIT_S = 10.0
 _ENGINES_OWN = ("engine", "engine-hung", "memory")
 """Codes of errors that the generation is to blame for."""
-
-
-class WatchedModel(Protocol):
-    """What a watch needs of `Model`, which imports what is opened, and so this module."""
-
-    def measured(self) -> ModelMetrics: ...
-    def health(self) -> Health: ...
-    def swap(self, path: str | os.PathLike[str]) -> object: ...
-    def close_with(self, companion: TrialWatch) -> None: ...
 
 
 class WatchedGeneration:
@@ -73,6 +62,10 @@ class WatchedGeneration:
         self._lease, self._start = lease, start
         self._watch: TrialWatch | None = None
 
+    @property
+    def number(self) -> int:
+        return self.generation.number
+
     def describe(self) -> dict[str, Any]:
         """For `Model.describe()`."""
         return {
@@ -84,7 +77,7 @@ class WatchedGeneration:
             "rollout_seq": self.generation.seq,
         }
 
-    def accompany(self, model: WatchedModel) -> None:
+    def accompany(self, model: Model) -> None:
         """Begin to watch a trial; the model ends it with itself."""
         if self._start is not None and self._watch is None:
             self._watch = TrialWatch(model, self)
@@ -114,7 +107,7 @@ class TrialWatch:
 
     def __init__(
         self,
-        model: WatchedModel,
+        model: Model,
         held: WatchedGeneration,
         *,
         terms: TrialTerms | None = None,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.errors import ModelFileError
+from edgekit_runtime.system.errors import ModelFileError
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import ArtifactEntry
@@ -71,7 +71,7 @@ def bytes_of(shape: tuple[int, ...], bits: int, what: str, most: int | None = No
 
 _MOST_KEPT = 64
 _SOUND: dict[tuple[str, str, tuple[str, ...] | None], ModelFacts] = {}
-_FORMATS = {"tflite": "edgekit_runtime.modelfile.tflite", "onnx": "edgekit_runtime.modelfile.onnx"}
+_FORMATS = {"tflite": "edgekit_runtime.modelfile.tflite_structure", "onnx": "edgekit_runtime.modelfile.onnx_structure"}
 
 
 def check_model(

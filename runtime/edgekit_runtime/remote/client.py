@@ -30,8 +30,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.deadline import Deadline
-from edgekit_runtime.errors import HostError, WireError, shorten
+from edgekit_runtime.remote.deadline import Deadline
 from edgekit_runtime.remote.endpoint import Endpoint
 from edgekit_runtime.remote.oip import (
     BINARY_EXTENSION,
@@ -42,7 +41,8 @@ from edgekit_runtime.remote.oip import (
     parse_json,
 )
 from edgekit_runtime.remote.pool import MAX_BODY, HttpCall, Pool, Reply
-from edgekit_runtime.strict_json import load_json
+from edgekit_runtime.system.errors import HostError, WireError, shorten
+from edgekit_runtime.system.strict_json import load_json
 
 if TYPE_CHECKING:
     import ssl

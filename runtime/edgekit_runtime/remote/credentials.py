@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from edgekit_runtime.errors import HostError, SecretError
+from edgekit_runtime.system.errors import HostError, SecretError
 
 if TYPE_CHECKING:
     import ssl
 
-    from edgekit_runtime.options import Host
+    from edgekit_runtime.policy.options import Host
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -69,7 +69,7 @@ def tls_context(host: Host) -> ssl.SSLContext | None:
         return None
     import ssl
 
-    from edgekit_runtime.pem import PemError, load_certificate, pem_errors
+    from edgekit_runtime.system.files import PemError, load_certificate, pem_errors
 
     try:
         with pem_errors(host.ca or ""):

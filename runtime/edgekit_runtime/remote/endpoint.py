@@ -17,9 +17,9 @@ from concurrent.futures import TimeoutError as FutureTimeoutError  # not the bui
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from edgekit_runtime.deadline import Deadline
-from edgekit_runtime.errors import HostError, MemoryExceeded
-from edgekit_runtime.threads import begin
+from edgekit_runtime.remote.deadline import Deadline
+from edgekit_runtime.system.errors import HostError, MemoryExceeded
+from edgekit_runtime.system.threads import begin
 
 if TYPE_CHECKING:
     import ssl

@@ -29,16 +29,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from numpy.typing import NDArray
 
-from edgekit_runtime.budget import HostOutlook
-from edgekit_runtime.errors import ClosedError, HostError
-from edgekit_runtime.remote.record import HostRecord, Step
+from edgekit_runtime.policy.budget import HostOutlook
+from edgekit_runtime.remote.host_record import HostRecord, Step
+from edgekit_runtime.system.errors import ClosedError, HostError
 
 if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import Manifest
-    from edgekit_runtime.options import Host
+    from edgekit_runtime.loading.replay import ReplayExample
+    from edgekit_runtime.policy.options import Host
     from edgekit_runtime.remote.client import HostAnswer
-    from edgekit_runtime.remote.model import RemoteModel
-    from edgekit_runtime.selftest.replaying import ReplayExample
+    from edgekit_runtime.remote.remote_model import RemoteModel
 
 T = TypeVar("T")
 Items = Mapping[str, NDArray[Any]]
@@ -101,7 +101,7 @@ class Hosts:
     def __init__(
         self, hosts: Sequence[Host | str], manifest: Manifest, example: ReplayExample, clock: Clock = time.monotonic
     ) -> None:
-        from edgekit_runtime.remote.model import RemoteModel
+        from edgekit_runtime.remote.remote_model import RemoteModel
 
         self._hosts = [
             _HostEntry(RemoteModel(host, manifest, example, clock, connections=CONNECTIONS + 1), clock)

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse
 from typing import Any
 
-from edgekit_runtime.deadline import Deadline, TimedSocket, TooManyBytesError
-from edgekit_runtime.errors import HostError
+from edgekit_runtime.remote.deadline import Deadline, TimedSocket, TooManyBytesError
 from edgekit_runtime.remote.endpoint import Endpoint
+from edgekit_runtime.system.errors import HostError
 
 MAX_BODY = 256 * 2**20
 _MOST_FRAMING = 2**20

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from edgekit_runtime.errors import MissingExtraError, TelemetryError
+from edgekit_runtime.system.errors import MissingExtraError, TelemetryError
 
 ADVICE = {
     "unreachable": "Check the broker's address, and that it runs",

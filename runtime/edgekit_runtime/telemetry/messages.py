@@ -6,17 +6,38 @@
 
 Rules: what comes from outside is refused with one word, or ignored, and never guessed; a text has no control character
 and a bound.
+
+Which windows to send next.
+A pure rule of what was sent, what was confirmed and what time it is.
+
+Rules:
+- events first, then the newest window; what waits from before follows, oldest first, by the credit of an
+  acknowledgement (`most` where it names none): a fleet that returns is live at once, and drains as fast as its server
+  takes it in;
+- a window is sent once a connection: what is missing below others is sent again after `patience_s` without progress of
+  the mark, and what else is missing there as soon as the mark moves;
+- a new connection begins again at the oldest that is not confirmed: what was on its way may be lost;
+- when nothing is confirmed for `patience_s`, the newest window goes out as a probe, ever more rarely up to
+  `most_patience_s`: a broker without an ingestor behind it swallows everything and says thank you;
+- any confirmation opens the flow again; only one that moves the mark counts as progress;
+- without credit one window of the backlog goes out each `trickle_s`, to ask for some.
+
+    flow = Flow()
+    for seq in flow.take(now, spool.floor, spool.last, events):     # they count as sent
+        ...
+    flow.confirmed(mark, credit, now)
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from edgekit_runtime.errors import WindowError
-from edgekit_runtime.strict_json import load_json
-from edgekit_runtime.telemetry.board import hardware
+from edgekit_runtime.system.errors import WindowError
+from edgekit_runtime.system.strict_json import load_json
+from edgekit_runtime.telemetry.board_state import hardware
 from edgekit_runtime.telemetry.window import (
     MOST_SEQ,
     NO_TEXT,
@@ -119,3 +140,110 @@ def _software() -> str:
         return "edgekit " + importlib.metadata.version("edgekit-deploy")
     except importlib.metadata.PackageNotFoundError:
         return "edgekit"
+
+
+class Flow:
+    """silent: nothing was confirmed for a while; probes go out."""
+
+    def __init__(
+        self, most: int = 20, patience_s: float = 5.0, most_patience_s: float = 300.0, trickle_s: float = 30.0
+    ) -> None:
+        self._most, self._least_patience_s, self._most_patience_s = most, patience_s, most_patience_s
+        self._trickle_s = trickle_s
+        self._mark = self._last = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """There is a new connection, or a new spool."""
+        self._sent: dict[int, float] = {}  # above the mark, on this connection; when
+        self._newest = 0  # the last window that went out because it was the newest
+        self._next = 0  # of the backlog; nothing below it is left to send
+        self._credit = self._unanswered = 0
+        self._until = float("inf")  # when the credit ends
+        self._answered_at = self._moved_at = self._unanswered_since = float("-inf")
+        self._patience_s = self._least_patience_s
+        self._repair = 0
+        self.silent = False
+
+    def forget(self) -> None:
+        """As `begin`, and marks start again at nothing: the epoch is another one."""
+        self.begin()
+        self._mark = 0
+
+    def take(self, now: float, floor: int, last: int, events: Sequence[int] = ()) -> list[int]:
+        """What to send now, in this order. floor, last: the oldest and the newest of the spool."""
+        self._last, first = last, max(self._mark + 1, floor)
+        if self._unanswered and now - self._unanswered_since >= self._patience_s:
+            self._patience_s = min(2.0 * self._patience_s, self._most_patience_s)
+            self._sent.clear()
+            self._next = self._credit = self._unanswered = self._repair = 0
+            self.silent = True
+        if self.silent:
+            picked = [last] if last >= first and not self._unanswered else []
+        else:
+            picked = [seq for seq in events if first <= seq and seq not in self._sent][: self._room]
+            if last >= first and last > self._newest and last not in self._sent and last not in picked:
+                picked.append(last)
+            if self._mark + 1 in self._sent and now >= self._hole_at:
+                self._repair = max(self._sent)
+                picked.append(self._mark + 1)
+            picked += self._backlog(now, first, picked)
+        for seq in picked:
+            if not self._unanswered:
+                self._unanswered_since = now
+            self._unanswered += 1
+            self._sent[seq] = now
+        self._newest = max(self._newest, last)
+        return picked
+
+    def due_s(self, now: float) -> float | None:
+        """Seconds until `take` has more to say with nothing else happening; None for never."""
+        due = []
+        if self._unanswered:
+            due.append(self._unanswered_since + self._patience_s)
+        if not self.silent and self._mark + 1 in self._sent:
+            due.append(self._hole_at)
+        if not self.silent and self._answered_at > 0 and self._next_of_backlog(0, ()) is not None:
+            due.append(self._answered_at + self._trickle_s)
+        return max(0.0, min(due) - now) if due else None
+
+    def confirmed(self, mark: int, credit: int | None, now: float) -> None:
+        """The ingestor has stored everything up to `mark`. A mark may come twice, or late."""
+        if mark > self._mark:
+            self._mark, self._moved_at = mark, now
+            self._sent = {seq: at for seq, at in self._sent.items() if seq > mark}
+            if mark < self._repair and mark + 1 in self._sent:
+                self._sent[mark + 1] = self._moved_at = float("-inf")
+        self._answered_at, self._unanswered, self.silent = now, 0, False
+        self._patience_s = self._least_patience_s
+        self._credit = self._most if credit is None else min(credit, self._most)
+        self._until = now + self._least_patience_s
+
+    @property
+    def _room(self) -> int:
+        return max(0, self._most - self._unanswered)
+
+    @property
+    def _hole_at(self) -> float:
+        return max(self._sent[self._mark + 1], self._moved_at) + self._least_patience_s
+
+    def _next_of_backlog(self, first: int, beside: Sequence[int]) -> int | None:
+        seq = max(first, self._mark + 1, self._next)
+        while seq <= self._last and (seq in self._sent or seq in beside):
+            seq += 1
+        return seq if seq <= self._last else None
+
+    def _backlog(self, now: float, first: int, beside: Sequence[int]) -> list[int]:
+        """As much as there is credit for."""
+        if now >= self._until:
+            self._credit = 0
+        if not self._credit and now - self._answered_at >= self._trickle_s and self._answered_at > 0:
+            self._credit, self._answered_at = 1, now
+        picked: list[int] = []
+        while self._credit and len(picked) + len(beside) < self._room:
+            seq = self._next_of_backlog(first, beside)
+            if seq is None:
+                break
+            picked.append(seq)
+            self._next, self._credit = seq + 1, self._credit - 1
+        return picked

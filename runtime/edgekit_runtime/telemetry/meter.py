@@ -27,9 +27,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edgekit_runtime.faults import Faults
-from edgekit_runtime.telemetry.drift import BINS, count_score
-from edgekit_runtime.telemetry.histogram import Histogram, Recorded, record_table, tables
+from edgekit_runtime.system.faults import Faults
+from edgekit_runtime.telemetry.histogram import BINS, Histogram, Recorded, count_score, record_table, tables
 from edgekit_runtime.telemetry.slow import SlowWatch
 
 FOLD_EVERY = 512

@@ -29,19 +29,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgekit_runtime.board import state_dir
-from edgekit_runtime.errors import TelemetryError, WindowError
-from edgekit_runtime.options import check_path
-from edgekit_runtime.strict_json import load_json
-from edgekit_runtime.telemetry.board import Board, clock_is_set
-from edgekit_runtime.telemetry.drift import BINS, Drift
-from edgekit_runtime.telemetry.flow import Flow
+from edgekit_runtime.policy.options import check_path
+from edgekit_runtime.system.board import state_dir
+from edgekit_runtime.system.errors import TelemetryError, WindowError
+from edgekit_runtime.system.strict_json import load_json
+from edgekit_runtime.system.threads import begin
+from edgekit_runtime.telemetry.board_state import Board, clock_is_set
+from edgekit_runtime.telemetry.histogram import BINS, Drift
 from edgekit_runtime.telemetry.link import ADVICE, CONNECT_TIMEOUT_S, Broker, Handlers, Link, Will
-from edgekit_runtime.telemetry.messages import encode_event, encode_state, parse_ack
+from edgekit_runtime.telemetry.messages import Flow, encode_event, encode_state, parse_ack
 from edgekit_runtime.telemetry.meter import Meter
 from edgekit_runtime.telemetry.spool import Spool, is_event
 from edgekit_runtime.telemetry.window import MOST_LABEL, About, Report, Seal, device_id, encode, is_text, sealed_payload
-from edgekit_runtime.threads import begin
 
 ROOT = "ek/v1"
 _LOG = logging.getLogger("edgekit_runtime.telemetry")

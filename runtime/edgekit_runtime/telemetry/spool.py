@@ -31,8 +31,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgekit_runtime.errors import TelemetryError
-from edgekit_runtime.sqlite_file import first_unsafe_of, owner, set_aside
+from edgekit_runtime.system.errors import TelemetryError
+from edgekit_runtime.system.files import first_unsafe_of, owner, set_aside
 
 if TYPE_CHECKING:
     import sqlite3

@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from edgekit_runtime.errors import WindowError
-from edgekit_runtime.strict_json import load_json
+from edgekit_runtime.system.errors import WindowError
+from edgekit_runtime.system.strict_json import load_json
 from edgekit_runtime.telemetry.histogram import Histogram
 
 VERSION = 2

@@ -11,10 +11,10 @@ import pytest
 import spots
 from PIL import Image
 
-from edgekit_converters.calibration.dataset import fingerprint
-from edgekit_converters.calibration.lint import survey
-from edgekit_converters.calibration.open import open_dataset
-from edgekit_converters.errors import CalibrationError
+from edgekit_converters.data.dataset import fingerprint
+from edgekit_converters.data.lint import survey
+from edgekit_converters.data.open import open_dataset
+from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 
 BOXES = {"a.png": (40, 10, 20, 12), "b.png": (6, 30, 16, 24)}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edgekit_converters.calibration.ranges import BINS, ActivationHistogram
+from edgekit_converters.data.ranges import BINS, ActivationHistogram
 
 LARGE = float(np.float32(3e38))
 values = arrays(

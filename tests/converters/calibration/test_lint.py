@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgekit_converters.calibration.dataset import Example, digest, split, without
-from edgekit_converters.calibration.lint import Survey, findings, lint, survey
-from edgekit_converters.calibration.open import open_dataset
-from edgekit_converters.errors import CalibrationError
+from edgekit_converters.data.dataset import Example, digest, split, without
+from edgekit_converters.data.lint import Survey, findings, lint, survey
+from edgekit_converters.data.open import open_dataset
+from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 
 SPEC = ImageSpec(2, 2, (127.5,) * 3, (127.5,) * 3)

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.calibration.observe import ObserveOptions, observe, visiting_order
-from edgekit_converters.calibration.ranges import METHODS
-from edgekit_converters.calibration.statistics import Statistics
-from edgekit_converters.errors import CalibrationError
-from edgekit_converters.graph.graph import open_graph
+from edgekit_converters.data.ranges import METHODS
+from edgekit_converters.data.statistics import ObserveOptions, Statistics, observe, visiting_order
+from edgekit_converters.formats.graph import open_graph
+from edgekit_converters.recipe.conversion_errors import CalibrationError
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

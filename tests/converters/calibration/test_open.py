@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgekit_converters.calibration import arrays
-from edgekit_converters.calibration.open import open_dataset
-from edgekit_converters.errors import CalibrationError, UnlabelledError
+from edgekit_converters.data import arrays
+from edgekit_converters.data.open import open_dataset
+from edgekit_converters.recipe.conversion_errors import CalibrationError, UnlabelledError
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 
 PIXELS = ImageSpec(4, 4, (0.0,) * 3, (255.0,) * 3)
@@ -430,7 +430,7 @@ class TestFunction:
             list(open_dataset(f"{name}:give", TENSORS))
 
     def test_an_endless_function_is_stopped(self, module, monkeypatch):
-        monkeypatch.setattr("edgekit_converters.calibration.open.MAX_ITEMS", 50)
+        monkeypatch.setattr("edgekit_converters.data.open.MAX_ITEMS", 50)
         name = module("import itertools\ndef give():\n    return itertools.repeat([1, 2, 3])\n")
         with pytest.raises(CalibrationError, match="yields more than 50 items"):
             open_dataset(f"{name}:give", TENSORS)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgekit_converters.calibration.dataset import fingerprint
-from edgekit_converters.calibration.lint import lint
-from edgekit_converters.calibration.open import open_dataset
-from edgekit_converters.calibration.recordings import loudest, read_wav
-from edgekit_converters.errors import CalibrationError
+from edgekit_converters.data.dataset import fingerprint
+from edgekit_converters.data.lint import lint
+from edgekit_converters.data.open import open_dataset
+from edgekit_converters.data.recordings import loudest, read_wav
+from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 
 

@@ -9,12 +9,12 @@ import memory
 import numpy as np
 import pytest
 
-from edgekit_converters.calibration.dataset import digest, fingerprint
-from edgekit_converters.calibration.observe import SourceSamples
-from edgekit_converters.calibration.recordings import pieces
-from edgekit_converters.calibration.sequences import open_sequences, random_sequences, split_sequences
-from edgekit_converters.contract_file.describe import describe
-from edgekit_converters.errors import CalibrationError
+from edgekit_converters.data.dataset import digest, fingerprint
+from edgekit_converters.data.describe_contract import describe
+from edgekit_converters.data.recordings import pieces
+from edgekit_converters.data.sequences import open_sequences, random_sequences, split_sequences
+from edgekit_converters.data.statistics import SourceSamples
+from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_converters.sources.load import load
 
 pytestmark = pytest.mark.convert

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linear import linear
 
-from edgekit_converters.calibration.dataset import FEWEST_APART, HELD_OUT, Example, folds, halves, split
-from edgekit_converters.calibration.observe import SourceSamples, visiting_order
-from edgekit_converters.calibration.open import open_dataset
-from edgekit_converters.errors import CalibrationError
+from edgekit_converters.data.dataset import FEWEST_APART, HELD_OUT, Example, folds, halves, split
+from edgekit_converters.data.open import open_dataset
+from edgekit_converters.data.statistics import SourceSamples, visiting_order
+from edgekit_converters.recipe.conversion_errors import CalibrationError
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgekit_converters.calibration.open import open_dataset
-from edgekit_converters.calibration.suspicions import suspicions
+from edgekit_converters.data.open import open_dataset
+from edgekit_converters.data.suspicions import suspicions
 from edgekit_converters.sources.load import load
-from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract, TensorSpec
 
 RNG = np.random.default_rng(3)
 CLASSES = 4

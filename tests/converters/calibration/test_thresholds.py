@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edgekit_converters.calibration.ranges import METHODS, usable
-from edgekit_converters.calibration.statistics import TensorStatistics
+from edgekit_converters.data.ranges import METHODS, usable
+from edgekit_converters.data.statistics import TensorStatistics
 
 LARGE = float(np.float32(3e38))
 RNG = np.random.default_rng(0)

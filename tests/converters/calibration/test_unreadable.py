@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgekit_converters.calibration.dataset import RandomDataset, digest, fingerprint, split
-from edgekit_converters.calibration.lint import lint, survey
-from edgekit_converters.calibration.open import open_dataset
+from edgekit_converters.data.dataset import RandomDataset, digest, fingerprint, split
+from edgekit_converters.data.lint import lint, survey
+from edgekit_converters.data.open import open_dataset
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 
 CONTRACT = Contract(

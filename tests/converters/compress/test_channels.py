@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from edgekit_converters.compress.channels import trace, without
-from edgekit_converters.compress.lessons import TrainingData, TrainingOptions
+from edgekit_converters.compress.losses import TrainingData, TrainingOptions
 from edgekit_converters.compress.network import read_network
-from edgekit_converters.compress.prune import Count, choose_by_time, choose_by_width, importance
-from edgekit_converters.errors import CompressError
+from edgekit_converters.compress.pruning import Count, choose_by_time, choose_by_width, importance
+from edgekit_converters.formats.workload import read_workload
+from edgekit_converters.recipe.conversion_errors import CompressError
 from edgekit_converters.sources.load import load
 from edgekit_converters.targets.workspace import Workspace
-from edgekit_converters.workload.counting import read_workload
 
 pytestmark = pytest.mark.convert
 ITEMS = np.random.default_rng(0).random((16, 8, 8, 3), np.float32)

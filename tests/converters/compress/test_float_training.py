@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgekit_converters.compress import lessons
+from edgekit_converters.compress import losses as lessons
 from edgekit_converters.compress import train as training
 from edgekit_converters.compress.channels import trace, without
 from edgekit_converters.compress.float_training import FloatRun, check_batch, train_float
-from edgekit_converters.compress.lessons import Teaching, TrainingData, TrainingOptions
+from edgekit_converters.compress.losses import Teaching, TrainingData, TrainingOptions
 from edgekit_converters.compress.network import read_network
 from edgekit_converters.compress.train import fit
-from edgekit_converters.errors import CompressError
+from edgekit_converters.recipe.conversion_errors import CompressError
 
 pytestmark = pytest.mark.convert
 OPTIONS = TrainingOptions(steps=40, batch=16, rate=1e-2, seed=1, key="one")

@@ -11,9 +11,9 @@ import pytest
 from edgekit_converters.compress.channels import trace, without
 from edgekit_converters.compress.float_training import FloatRun, train_float
 from edgekit_converters.compress.hints import Hints, open_teacher, parse_layers, standardize
-from edgekit_converters.compress.lessons import Teaching, TrainingData, TrainingOptions
+from edgekit_converters.compress.losses import Teaching, TrainingData, TrainingOptions
 from edgekit_converters.compress.network import read_network
-from edgekit_converters.errors import CompressError
+from edgekit_converters.recipe.conversion_errors import CompressError
 from edgekit_converters.sources.load import load
 
 pytestmark = pytest.mark.convert

@@ -7,9 +7,9 @@ import pytest
 
 from edgekit_converters.compress.network import read_network, to_keras
 from edgekit_converters.compress.simulation import Simulation, calibrated
-from edgekit_converters.compress.targets import steps_apart, tensor_names
+from edgekit_converters.compress.twin import steps_apart, tensor_names
+from edgekit_converters.recipe.artifact import QuantizationPlan, recipe
 from edgekit_converters.sources.load import load
-from edgekit_converters.targets.artifact import QuantizationPlan, recipe
 from edgekit_converters.targets.workspace import Workspace
 
 pytestmark = pytest.mark.convert

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgekit_converters.compress.equalise import equalised
+from edgekit_converters.compress.channels import equalised
 from edgekit_converters.compress.network import read_network, to_keras
 from edgekit_converters.compress.simulation import Simulation, calibrated
-from edgekit_converters.errors import CompressError
+from edgekit_converters.recipe.conversion_errors import CompressError
 
 pytestmark = pytest.mark.convert
 ITEMS = np.random.default_rng(0).random((16, 8, 8, 3), np.float32)

@@ -10,12 +10,12 @@ import pytest
 from edgekit_converters.compress import train as training
 from edgekit_converters.compress.channels import trace, without
 from edgekit_converters.compress.float_training import FloatRun, train_float
-from edgekit_converters.compress.lessons import Teaching, TrainingData, TrainingOptions
+from edgekit_converters.compress.losses import Teaching, TrainingData, TrainingOptions
 from edgekit_converters.compress.network import read_network
+from edgekit_converters.compress.pruning import EVERY, Sparsity, smallest
 from edgekit_converters.compress.simulation import Simulation
-from edgekit_converters.compress.sparse import EVERY, Sparsity, smallest
 from edgekit_converters.compress.train import train
-from edgekit_converters.errors import CompressError
+from edgekit_converters.recipe.conversion_errors import CompressError
 
 pytestmark = pytest.mark.convert
 SHARE = 0.75

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekit_converters.compress.boxes import box_layout
+from edgekit_converters.compress.losses import box_layout
 from edgekit_converters.compress.network import read_network, to_keras
-from edgekit_converters.compress.record import JoinedOutput, Record, read_record, with_record
 from edgekit_converters.compress.split import can_split, detection_keys, joining, split, split_answer
-from edgekit_converters.contract_file.describe import describe
-from edgekit_converters.errors import CompressError
+from edgekit_converters.data.describe_contract import describe
+from edgekit_converters.formats.keras_record import JoinedOutput, Record, read_record, with_record
+from edgekit_converters.recipe.artifact import recipe
+from edgekit_converters.recipe.conversion_errors import CompressError
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import toml_text
-from edgekit_converters.targets.artifact import recipe
+from edgekit_converters.sources.source_model import toml_text
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.contract.detect import candidates
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgekit_converters.compress.lessons import TrainingOptions
+from edgekit_converters.compress.losses import TrainingOptions
 from edgekit_converters.compress.train import _load, _save, _State
 
 OPTIONS = TrainingOptions(key="run")

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from edgekit_converters.compress import train as training
-from edgekit_converters.compress.lessons import TrainingData, TrainingOptions
+from edgekit_converters.compress.losses import TrainingData, TrainingOptions
 from edgekit_converters.compress.network import read_network
 from edgekit_converters.compress.qat import train_for_8_bits
-from edgekit_converters.compress.record import MEMBER, Record, learnt_plan, read_record, with_record
 from edgekit_converters.compress.simulation import Simulation, calibrated
-from edgekit_converters.compress.targets import steps_apart, tensor_names
 from edgekit_converters.compress.train import train
-from edgekit_converters.errors import ConversionError, SourceError
+from edgekit_converters.compress.twin import steps_apart, tensor_names
+from edgekit_converters.formats.keras_record import MEMBER, Record, learnt_plan, read_record, with_record
+from edgekit_converters.recipe.artifact import recipe
+from edgekit_converters.recipe.conversion_errors import ConversionError, SourceError
 from edgekit_converters.sources.load import load
-from edgekit_converters.targets.artifact import recipe
 from edgekit_converters.targets.workspace import Workspace
 
 pytestmark = pytest.mark.convert

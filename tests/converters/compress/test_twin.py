@@ -7,7 +7,7 @@ import pytest
 
 from edgekit_converters.compress.network import read_network
 from edgekit_converters.compress.twin import keras_twin
-from edgekit_converters.errors import CompressError
+from edgekit_converters.recipe.conversion_errors import CompressError
 from edgekit_converters.sources.load import load
 
 pytestmark = pytest.mark.convert

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from linear import Linear, linear
 
-from edgekit_converters.calibration.open import open_dataset
-from edgekit_converters.contract_file.describe import describe
-from edgekit_converters.errors import CalibrationError, SourceError
+from edgekit_converters.data.describe_contract import describe
+from edgekit_converters.data.open import open_dataset
 from edgekit_converters.fidelity.reference import check_answerable, reason, reference
-from edgekit_runtime.errors import EngineError
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_converters.recipe.conversion_errors import CalibrationError, SourceError
+from edgekit_runtime.contract.spec import TensorSpec
+from edgekit_runtime.system.errors import EngineError
 
 TENSORFLOW = (
     "Graph execution error:\n\nDetected at node functional/GatherV2 defined at (most recent call last):\n"

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from linear import Linear, linear, onnx_artifact
 
-from edgekit_converters.calibration.dataset import Example, Subset
-from edgekit_converters.calibration.open import open_dataset
-from edgekit_converters.contract_file.describe import describe, settle
-from edgekit_converters.errors import CalibrationError, ConversionError, SourceError
+from edgekit_converters.data.dataset import Example, Subset
+from edgekit_converters.data.describe_contract import describe, settle
+from edgekit_converters.data.open import open_dataset
 from edgekit_converters.fidelity.compare import Evaluation, compare, compare_crossed, compare_parts, measure_ms
 from edgekit_converters.fidelity.reference import reference
+from edgekit_converters.recipe.conversion_errors import CalibrationError, ConversionError, SourceError
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
-from edgekit_runtime.errors import EngineError
+from edgekit_runtime.system.errors import EngineError
 
 # Three inputs, three classes: the class is the greatest input.
 SOURCE = linear((-1, 3), 3, weights=np.eye(3))

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_converters.errors import MetricError
 from edgekit_converters.fidelity.detection import (
     COCO,
     Boxes,
@@ -20,6 +19,7 @@ from edgekit_converters.fidelity.detection import (
 )
 from edgekit_converters.fidelity.metrics import named_metric, task_metrics
 from edgekit_converters.fidelity.repair_bench import output_noise
+from edgekit_converters.recipe.conversion_errors import MetricError
 from edgekit_runtime.contract.spec import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit_converters.calibration.lint import lint
-from edgekit_converters.calibration.observe import SourceSamples
-from edgekit_converters.calibration.open import open_dataset
-from edgekit_converters.contract_file.describe import describe, settle
+from edgekit_converters.data.describe_contract import describe, settle
+from edgekit_converters.data.lint import lint
+from edgekit_converters.data.open import open_dataset
+from edgekit_converters.data.statistics import SourceSamples
 from edgekit_converters.fidelity.compare import Evaluation, compare, measure_ms
 from edgekit_converters.fidelity.reference import pick_golden, reference
 
@@ -45,7 +45,7 @@ def test_golden_digits_are_four_different_ones_and_right(digits):
 
 @pytest.mark.parametrize("name", ["tflite-int8", "onnx-int8-qdq"])
 def test_int8_loses_at_most_half_a_point_of_top1(digits, name):
-    from edgekit_converters.targets.artifact import recipe
+    from edgekit_converters.recipe.artifact import recipe
     from edgekit_converters.targets.workspace import convert
 
     source, contract, calibration, evaluation, answers = digits
@@ -68,7 +68,7 @@ def test_int8_loses_at_most_half_a_point_of_top1(digits, name):
 
 
 def test_float_artifacts_answer_as_the_original(digits):
-    from edgekit_converters.targets.artifact import recipe
+    from edgekit_converters.recipe.artifact import recipe
     from edgekit_converters.targets.workspace import convert
 
     source, contract, _, evaluation, answers = digits

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from edgekit_converters.fidelity.explain.case import Case, IsolatedLayer
-from edgekit_converters.fidelity.explain.rules import explain
+from edgekit_converters.fidelity.causes import Case, IsolatedLayer
+from edgekit_converters.fidelity.explain import explain
 from edgekit_converters.fidelity.layers import LayerError
-from edgekit_converters.graph.graph import Layer
+from edgekit_converters.formats.graph import Layer
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def case(errors, layers, quantized=None, **more):
 @pytest.fixture(autouse=True)
 def _quantized(monkeypatch):
     """The share of 8 bits is read from bytes, which these graphs have not."""
-    from edgekit_converters.fidelity.explain import rules
+    from edgekit_converters.fidelity import explain as rules
 
     monkeypatch.setattr(rules, "quantized_fraction", lambda _format, _data: (1.0, 1.0))
 
@@ -251,7 +251,7 @@ def test_operators_outside_the_fast_path_split_the_graph():
 
 
 def test_nothing_quantized_is_said_first_of_all(monkeypatch):
-    from edgekit_converters.fidelity.explain import rules
+    from edgekit_converters.fidelity import explain as rules
 
     monkeypatch.setattr(rules, "quantized_fraction", lambda _format, _data: (0.0, 0.0))
     found = explain(case([error(CONV, out=None, own_sqnr_db=None)], [CONV]))

@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekit_converters.fidelity.explain.rules import examine, explain
-from edgekit_converters.graph.graph import open_graph
+from edgekit_converters.fidelity.explain import examine, explain
+from edgekit_converters.formats.graph import open_graph
 
 FEEDS = [
     [(10 + np.random.default_rng(seed).normal(size=(1, 64)) * (0.3 + 0.3 * (seed % 5))).astype(np.float32)]

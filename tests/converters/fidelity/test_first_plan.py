@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.repair_bench import first_plan
-from edgekit_converters.targets.artifact import STATIC, QuantizationPlan, recipe
+from edgekit_converters.recipe.artifact import STATIC, QuantizationPlan, recipe
+from edgekit_converters.recipe.conversion_errors import ConversionError
 
 INT8 = recipe("tflite-int8")
 AS_IT_IS = {(method, ("round",)): 1.0 for method in ("minmax", "mse", "percentile", "entropy")}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_converters.fidelity.statistics import (
+from edgekit_converters.fidelity.intervals import (
     Z95,
     mean_interval,
     paired_interval,

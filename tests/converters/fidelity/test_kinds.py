@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekit_converters.fidelity.kinds import kinds
-from edgekit_converters.fidelity.statistics import DriftMeter
+from edgekit_converters.data.output_kinds import kinds
+from edgekit_converters.fidelity.intervals import DriftMeter
 from edgekit_runtime.contract.spec import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 
 ITEMS = 200

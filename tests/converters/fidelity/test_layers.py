@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import CalibrationError
 from edgekit_converters.fidelity.layers import layer_errors, layer_histograms, worst
-from edgekit_converters.graph.graph import open_graph
+from edgekit_converters.formats.graph import open_graph
+from edgekit_converters.recipe.conversion_errors import CalibrationError
 
 FEEDS = [[np.random.default_rng(seed).normal(size=(1, 64)).astype(np.float32)] for seed in range(4)]
 

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linear import linear, onnx_artifact
 
-from edgekit_converters.calibration.open import open_dataset
-from edgekit_converters.contract_file.describe import describe
-from edgekit_converters.errors import CalibrationError, MetricError
+from edgekit_converters.data.describe_contract import describe
+from edgekit_converters.data.open import open_dataset
 from edgekit_converters.fidelity.compare import Evaluation, compare
 from edgekit_converters.fidelity.metric_function import FunctionMetric
 from edgekit_converters.fidelity.metrics import MeanAbsoluteError, TopK, macro_f1, named_metric, rehearse, task_metrics
 from edgekit_converters.fidelity.reference import reference
+from edgekit_converters.recipe.conversion_errors import CalibrationError, MetricError
 
 SOURCE = linear((-1, 8), 8, weights=np.eye(8))
 CLASSES = describe(SOURCE, None)

@@ -10,7 +10,7 @@ import numpy as np
 import tiny
 from linear import linear, onnx_artifact
 
-from edgekit_converters.contract_file.describe import describe
+from edgekit_converters.data.describe_contract import describe
 from edgekit_converters.fidelity.odd import odd_inputs, odd_samples
 
 LOADED = '{"loaded": true}\n'

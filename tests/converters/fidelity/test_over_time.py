@@ -8,12 +8,12 @@ import memory
 import numpy as np
 import pytest
 
-from edgekit_converters.calibration.sequences import open_sequences
-from edgekit_converters.contract_file.describe import describe
+from edgekit_converters.data.describe_contract import describe
+from edgekit_converters.data.sequences import open_sequences
 from edgekit_converters.fidelity.compare import Evaluation, OverTime, compare
 from edgekit_converters.fidelity.reference import GOLDEN_FRAMES, golden_sequences, reference
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import LoadOptions
+from edgekit_converters.sources.source_model import LoadOptions
 
 pytestmark = pytest.mark.convert
 
@@ -71,7 +71,7 @@ def test_an_artifact_carries_its_own_state_and_not_the_originals(tmp_path):
     )
     assert found.sequences == 4
     from edgekit_runtime.engines.registry import load_engine
-    from edgekit_runtime.stepping import Stepper
+    from edgekit_runtime.loading.replay import Stepper
 
     made = memory.artifact("int8")
     with load_engine("tflite", made.data) as engine:

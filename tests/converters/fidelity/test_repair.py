@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_converters.errors import ConversionError
 from edgekit_converters.fidelity.repair import MOST, HeldOutCheck, Repair, RepairStart, RepairTarget, repair
 from edgekit_converters.fidelity.sensitivity import Unit
-from edgekit_converters.progress import tick
-from edgekit_converters.targets.artifact import STATIC, QuantizationPlan
+from edgekit_converters.recipe.artifact import STATIC, QuantizationPlan
+from edgekit_converters.recipe.conversion_errors import ConversionError
+from edgekit_converters.recipe.progress import tick
 
 INT8, MIXED = "tflite-int8", "tflite-int8-mixed"
 

@@ -12,11 +12,11 @@ import pytest
 from edgekit_converters.fidelity.repair import RepairStart, RepairTarget, repair
 from edgekit_converters.fidelity.repair_bench import CheckedBench, WorkspaceBench, output_noise
 from edgekit_converters.fidelity.result import Fidelity
-from edgekit_converters.graph.graph import open_graph
-from edgekit_converters.refine.matrix import as_matrix
+from edgekit_converters.formats.graph import open_graph
+from edgekit_converters.recipe.artifact import STATIC, Artifact, recipe
+from edgekit_converters.recipe.store import DiskStore
 from edgekit_converters.sources.load import load
-from edgekit_converters.store import DiskStore
-from edgekit_converters.targets.artifact import STATIC, Artifact, recipe
+from edgekit_converters.targets.equalise import as_matrix
 from edgekit_converters.targets.workspace import Workspace
 
 pytestmark = pytest.mark.convert

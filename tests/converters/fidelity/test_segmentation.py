@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import MetricError
 from edgekit_converters.fidelity.metrics import VOID, channel_axis, is_map, named_metric, task_metrics
+from edgekit_converters.recipe.conversion_errors import MetricError
 from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
 
 INPUT = (InputContract("x", (4,), "float32"),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgekit_converters.fidelity.sensitivity import Unit, by_benefit, float_share, island_units, merge_units, stretches
-from edgekit_converters.graph.graph import Layer
+from edgekit_converters.formats.graph import Layer
 
 LAYERS = (
     Layer("conv", "Conv", "conv", ("x",), ("conv",), "w", "b", 0, macs=60),

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edgekit_converters.fidelity.kinds import Kind
-from edgekit_converters.fidelity.statistics import FLOOR_DB, Accuracy, DriftMeter, best_class, cosine
+from edgekit_converters.data.output_kinds import Kind
+from edgekit_converters.fidelity.intervals import FLOOR_DB, Accuracy, DriftMeter, best_class, cosine
 
 VECTORS = arrays(np.float64, 6, elements=st.floats(-1e3, 1e3, allow_subnormal=False))
 

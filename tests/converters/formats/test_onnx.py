@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import ConversionError
+from edgekit_converters.recipe.conversion_errors import ConversionError
 
 onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters.formats.onnx import (
+from edgekit_converters.formats.onnx_file import (
     FoldedView,
     GraphView,
     constants,
@@ -23,7 +23,7 @@ from edgekit_converters.formats.onnx import (
     nodes,
     parse,
     reads,
-    replace,
+    replace_values,
     tensors,
 )
 
@@ -93,7 +93,7 @@ def test_integers_behind_dequantizelinear_are_a_constant_in_the_folded_view():
 
 def test_a_field_is_replaced_by_some_of_its_own_items():
     model = branching()
-    replace(model.graph.node, list(model.graph.node)[::-1])
+    replace_values(model.graph.node, list(model.graph.node)[::-1])
     assert [node.op_type for node in model.graph.node] == ["Relu", "If"]
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.formats import tflite
 from edgekit_converters.formats import tflite_edit as edit
+from edgekit_converters.formats import tflite_file as tflite
+from edgekit_converters.recipe.conversion_errors import ConversionError
 
 pytest.importorskip("ai_edge_litert")
 ROOT = Path(__file__).parents[3]
@@ -59,7 +59,7 @@ def test_no_other_module_decodes_the_flatbuffer():
     rooms = [ROOT / "converters", ROOT / "edgekit"]
     found = {path.relative_to(ROOT) for room in rooms for path in room.rglob("*.py") if _decodes(path)}
     assert {str(path) for path in found} == {
-        "converters/edgekit_converters/formats/tflite.py",
+        "converters/edgekit_converters/formats/tflite_file.py",
         "converters/edgekit_converters/formats/tflite_edit.py",
     }
 

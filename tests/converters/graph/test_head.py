@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgekit_converters.graph.graph import Layer, head, joins
+from edgekit_converters.formats.graph import Layer, head, joins
 
 
 def layer(kind: str, inputs: str, output: str) -> Layer:

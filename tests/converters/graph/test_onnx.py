@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.graph.graph import open_graph
+from edgekit_converters.formats.graph import open_graph
+from edgekit_converters.recipe.conversion_errors import ConversionError
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -182,7 +182,7 @@ def test_the_same_network_looks_alike_in_both_formats():
 
 def test_integer_products_are_judged_without_int8_weights_which_saturate_on_some_processors():
     """`plain` runs a file node by node, where ONNX Runtime does not apply its own remedy."""
-    from edgekit_converters.graph.onnx import session, unsigned_products
+    from edgekit_converters.formats.onnx_graph import session, unsigned_products
 
     weights = np.random.default_rng(0).integers(-128, 128, (64, 8)).astype(np.int8)
     model = onnx.parser.parse_model(

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.graph.graph import open_graph
+from edgekit_converters.formats.graph import open_graph
+from edgekit_converters.recipe.conversion_errors import ConversionError
 
 pytest.importorskip("ai_edge_litert")
 MODELS = Path(__file__).parents[2] / "models"

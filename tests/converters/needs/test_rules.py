@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.needs.reading import read_needs
-from edgekit_converters.needs.rules import Needs, Runtime, Use, barriers, known_versions, limits, onnx_limits, parts
+from edgekit_converters.formats.needs import (
+    Needs,
+    Runtime,
+    Use,
+    barriers,
+    known_versions,
+    limits,
+    onnx_limits,
+    parts,
+    read_needs,
+)
+from edgekit_converters.recipe.conversion_errors import ConversionError
 
 OLD = Runtime("tflite-runtime", "2.14.0", "aarch64")
 OLDER = Runtime("tflite-runtime", "2.9.1", "aarch64")
@@ -124,7 +133,7 @@ def test_the_very_runtime_of_this_environment_was_found_to_know_what_it_knows():
     """The table says of FULLY_CONNECTED what the installed LiteRT says."""
     from edgekit_converters.formats import tflite_edit as tfl
     from edgekit_runtime.engines.registry import available, load_engine
-    from edgekit_runtime.errors import EngineError
+    from edgekit_runtime.system.errors import EngineError
 
     installed = available().get("litert")
     if installed not in known_versions("litert"):

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters.graph.graph import Graph, open_graph
+from edgekit_converters.formats.graph import Graph, open_graph
 
 
 class Drawn:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekit_converters.calibration.observe import observe
-from edgekit_converters.calibration.statistics import Statistics
-from edgekit_converters.graph.graph import Graph
-from edgekit_converters.refine.apply import apply, nearest, restore_layers
+from edgekit_converters.data.statistics import Statistics, observe
+from edgekit_converters.formats.graph import Graph
+from edgekit_converters.targets.rounding import apply, nearest, restore_layers
 from tests.converters.refine.networks import Drawn, inputs, outputs_of, separable
 
 

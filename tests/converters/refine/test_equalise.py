@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_converters.graph.graph import Graph
-from edgekit_converters.refine.equalise import equalise_channels
+from edgekit_converters.formats.graph import Graph
+from edgekit_converters.targets.equalise import equalise_channels
 from tests.converters.refine.networks import Drawn, inputs, outputs_of, separable
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgekit_converters.refine.matrix import as_matrix
+from edgekit_converters.targets.equalise import as_matrix
 from tests.converters.refine.networks import Drawn
 
 CONVOLUTIONS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_converters.refine.apply import LEVELS, compensate_rounding, nearest, output_error, steps_of
+from edgekit_converters.targets.rounding import LEVELS, compensate_rounding, nearest, output_error, steps_of
 
 
 @st.composite

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import SourceError
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.recipe.store import NO_STORE, DiskStore
 from edgekit_converters.sources.load import DeferredSource, actual, open_source
-from edgekit_converters.sources.model import LoadOptions
-from edgekit_converters.store import NO_STORE, DiskStore
+from edgekit_converters.sources.source_model import LoadOptions
 
 
 @pytest.mark.convert

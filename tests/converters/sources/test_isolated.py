@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import SourceError
+from edgekit_converters.recipe.artifact import float_model_from
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.recipe.store import NO_STORE, DiskStore
 from edgekit_converters.sources import isolated
 from edgekit_converters.sources.isolated import open_isolated
 from edgekit_converters.sources.load import load, open_source
-from edgekit_converters.sources.model import LoadOptions
-from edgekit_converters.store import NO_STORE, DiskStore
-from edgekit_converters.targets.artifact import float_model_from
+from edgekit_converters.sources.source_model import LoadOptions
+from edgekit_converters.sources.wall import missing_parts
 from edgekit_converters.targets.workspace import Workspace
-from edgekit_converters.wall import missing_parts
-from edgekit_runtime.children import environment, python_module
+from edgekit_runtime.system.children import environment, python_module
 
 pytestmark = pytest.mark.convert
 
@@ -221,6 +221,6 @@ def test_what_the_process_wrote_is_removed_also_where_the_build_was_killed(tmp_p
     left = tmp_path / "left"
     left.write_text("x")
     own = str(tmp_path)
-    command = python_module("edgekit_converters.isolated_child", own, own, own, str(1 << 30))
+    command = python_module("edgekit_converters.walled", own, own, own, str(1 << 30))
     subprocess.run(command, stdin=subprocess.DEVNULL, env={**environment(), "TMPDIR": own}, check=True, timeout=60)
     assert not left.exists()

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.compress.record import Record, read_record, with_record
-from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import onnx_graph
-from edgekit_converters.sources.keras import code
+from edgekit_converters.formats.keras_record import Record, read_record, with_record
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources.keras_source import code
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import LoadOptions
+from edgekit_converters.sources.source_model import LoadOptions
 from edgekit_converters.sources.traced import TracedSource
-from edgekit_converters.targets import tflite
+from edgekit_converters.targets import tflite_float as tflite
 from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert

@@ -11,11 +11,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import tflite
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.sources import tflite_source as tflite
 from edgekit_converters.sources.load import LOADERS, load
-from edgekit_converters.sources.model import LoadOptions
 from edgekit_converters.sources.shapes import image_layout, unique_names
+from edgekit_converters.sources.source_model import LoadOptions
 
 pytestmark = pytest.mark.convert
 

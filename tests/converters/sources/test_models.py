@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters.errors import ConversionError, SourceError
-from edgekit_converters.formats.onnx import opset_of, rename
-from edgekit_converters.sources import onnx_graph
+from edgekit_converters.formats.onnx_file import opset_of, rename
+from edgekit_converters.recipe.conversion_errors import ConversionError, SourceError
+from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources.float_onnx import order, renumber
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.onnx_graph import order, renumber
 from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert

@@ -9,17 +9,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit.building.request import BuildRequest
-from edgekit.building.subject import open_subject
-from edgekit_converters.contract_file.describe import describe, settle
-from edgekit_converters.errors import ConversionError, MissingToolsError, SourceError
-from edgekit_converters.progress import silent
+from edgekit.building.build_request import BuildRequest
+from edgekit.building.build_subject import open_subject
+from edgekit_converters.data.describe_contract import describe, settle
+from edgekit_converters.formats.workload import read_workload
+from edgekit_converters.recipe.artifact import RECIPES
+from edgekit_converters.recipe.conversion_errors import ConversionError, MissingToolsError, SourceError
+from edgekit_converters.recipe.progress import silent
+from edgekit_converters.recipe.store import NO_STORE
 from edgekit_converters.sources.load import load
-from edgekit_converters.store import NO_STORE
 from edgekit_converters.targets import onnx_to_tf
-from edgekit_converters.targets.artifact import RECIPES
 from edgekit_converters.targets.workspace import Workspace
-from edgekit_converters.workload.counting import read_workload
 
 pytestmark = pytest.mark.convert
 

@@ -9,10 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import onnx_file, onnx_graph
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.sources import checked_onnx as onnx_file
+from edgekit_converters.sources import float_onnx as onnx_graph
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import LoadOptions
+from edgekit_converters.sources.source_model import LoadOptions
 from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert

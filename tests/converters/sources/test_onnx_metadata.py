@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters.contract_file.describe import describe
-from edgekit_converters.errors import SourceError
+from edgekit_converters.data.describe_contract import describe
+from edgekit_converters.recipe.conversion_errors import SourceError
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import LoadOptions
+from edgekit_converters.sources.source_model import LoadOptions
 from edgekit_runtime.contract.spec import DetectionSpec, ImageSpec
 
 pytestmark = pytest.mark.convert

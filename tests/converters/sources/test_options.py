@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_converters.errors import SourceError
-from edgekit_converters.sources.model import LoadOptions, parse_constant, parse_shape
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.sources.source_model import LoadOptions, parse_constant, parse_shape
 
 
 @given(st.text("abc=/:. 0", min_size=1).map(str.strip).filter(bool), st.lists(st.integers(1, 2**31 - 1), max_size=5))

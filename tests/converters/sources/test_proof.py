@@ -10,16 +10,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters.formats.onnx import array, parse
-from edgekit_converters.sources import onnx_graph
+from edgekit_converters.formats.onnx_file import array, parse
+from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources.float_onnx import agreement
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import LoadOptions
-from edgekit_converters.sources.onnx_graph import agreement
+from edgekit_converters.sources.source_model import LoadOptions
 from edgekit_converters.targets.onnx_to_tf import _FailedError, _output_axes
 from edgekit_converters.targets.onnx_to_tf_worker import output_name
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.engines.registry import load_engine
-from edgekit_runtime.errors import EdgekitError
+from edgekit_runtime.system.errors import EdgekitError
 from tests.linear import linear
 
 pytestmark = pytest.mark.convert

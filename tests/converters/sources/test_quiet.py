@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from edgekit_converters.sources.quiet import quiet
+from edgekit_converters.recipe.foreign_code import quiet
 
 
 def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "import os, sys\nfrom edgekit_converters.sources.quiet import quiet\n" + code],
+        [sys.executable, "-c", "import os, sys\nfrom edgekit_converters.recipe.foreign_code import quiet\n" + code],
         capture_output=True,
         text=True,
         env={**os.environ, **env},

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import onnx_graph
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.sources import float_onnx as onnx_graph
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import LoadOptions
-from edgekit_converters.targets.tflite import float_model
+from edgekit_converters.sources.source_model import LoadOptions
+from edgekit_converters.targets.tflite_float import float_model
 from edgekit_runtime.engines.registry import load_engine
 
 pytestmark = pytest.mark.convert

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import SourceError
+from edgekit_converters.recipe.conversion_errors import SourceError
 from edgekit_converters.sources.load import load
 
 h5py = pytest.importorskip("h5py")

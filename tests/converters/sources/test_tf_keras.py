@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import onnx_graph
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.sources import float_onnx as onnx_graph
 from edgekit_converters.sources.load import load
 from edgekit_converters.sources.traced import TracedSource
 from edgekit_runtime.engines.registry import load_engine

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import onnx_graph, tflite
+from edgekit_converters.recipe.artifact import recipe
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources import tflite_source as tflite
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import LoadOptions
-from edgekit_converters.targets.artifact import recipe
+from edgekit_converters.sources.source_model import LoadOptions
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.engines.registry import load_engine
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.convert
 def convert(function, signature, *, optimize: str = "", weights=()) -> bytes:
     import tensorflow as tf
 
-    from edgekit_converters.sources.quiet import quiet
+    from edgekit_converters.recipe.foreign_code import quiet
 
     holder = tf.Module()
     holder.weights = list(weights)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_converters.errors import ConversionError, SourceError
+from edgekit_converters.recipe.artifact import default_recipes, recipe
+from edgekit_converters.recipe.conversion_errors import ConversionError, SourceError
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import LoadOptions
-from edgekit_converters.targets.artifact import default_recipes, recipe
+from edgekit_converters.sources.source_model import LoadOptions
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.engines.registry import load_engine

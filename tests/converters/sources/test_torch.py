@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import SourceError
-from edgekit_converters.sources import onnx_graph
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_converters.sources import float_onnx as onnx_graph
 from edgekit_converters.sources.load import load as load_source
-from edgekit_converters.sources.model import LoadOptions, SourceModel
+from edgekit_converters.sources.source_model import LoadOptions, SourceModel
 from edgekit_runtime.engines.registry import load_engine
 
 torch = pytest.importorskip("torch", reason="the 'torch' extra is not installed: make test-torch")

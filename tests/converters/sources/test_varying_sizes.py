@@ -12,13 +12,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters.calibration.open import open_dataset
-from edgekit_converters.contract_file.describe import describe
-from edgekit_converters.errors import SourceError
+from edgekit_converters.data.describe_contract import describe
+from edgekit_converters.data.open import open_dataset
 from edgekit_converters.fidelity.reference import reference
+from edgekit_converters.recipe.conversion_errors import SourceError
 from edgekit_converters.sources.isolated import open_isolated
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import LoadOptions
+from edgekit_converters.sources.source_model import LoadOptions
 
 pytestmark = pytest.mark.convert
 

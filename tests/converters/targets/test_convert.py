@@ -11,13 +11,13 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import CalibrationError, ConversionError
-from edgekit_converters.formats.onnx import opset_of
-from edgekit_converters.sources import onnx_graph
+from edgekit_converters.formats.onnx_file import opset_of
+from edgekit_converters.recipe.artifact import RECIPES, Artifact
+from edgekit_converters.recipe.artifact import recipe as find_recipe
+from edgekit_converters.recipe.conversion_errors import CalibrationError, ConversionError
+from edgekit_converters.sources import float_onnx as onnx_graph
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import SourceModel
-from edgekit_converters.targets.artifact import RECIPES, Artifact
-from edgekit_converters.targets.artifact import recipe as find_recipe
+from edgekit_converters.sources.source_model import SourceModel
 from edgekit_converters.targets.workspace import convert
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.pixels import quantize

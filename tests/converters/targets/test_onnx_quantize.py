@@ -13,15 +13,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters.calibration.observe import observe
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.formats.onnx import GraphView
-from edgekit_converters.graph.graph import open_graph
-from edgekit_converters.targets.artifact import RECIPES, FloatModel, QuantizationPlan
-from edgekit_converters.targets.onnx import apply_edits
+from edgekit_converters.data.statistics import observe
+from edgekit_converters.formats.graph import open_graph
+from edgekit_converters.formats.onnx_file import GraphView
+from edgekit_converters.formats.workload import quantized_fraction
+from edgekit_converters.recipe.artifact import RECIPES, FloatModel, QuantizationPlan
+from edgekit_converters.recipe.conversion_errors import ConversionError
+from edgekit_converters.targets.onnx_float import apply_edits
 from edgekit_converters.targets.onnx_qdq import int8_layers, step
 from edgekit_converters.targets.onnx_quantize import make
-from edgekit_converters.workload.counting import quantized_fraction
 from edgekit_runtime.engines.registry import load_engine
 
 RNG = np.random.default_rng(0)

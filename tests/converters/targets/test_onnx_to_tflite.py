@@ -10,17 +10,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.sources import onnx_graph
+from edgekit_converters.recipe.artifact import Artifact, recipe, transposed_pixels
+from edgekit_converters.recipe.conversion_errors import ConversionError
+from edgekit_converters.sources import float_onnx as onnx_graph
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import SourceModel
-from edgekit_converters.targets.artifact import Artifact, recipe, transposed_pixels
+from edgekit_converters.sources.source_model import SourceModel
 from edgekit_converters.targets.onnx_to_tf import available
 from edgekit_converters.targets.workspace import convert
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.pixels import quantize
 from edgekit_runtime.engines.registry import load_engine
-from edgekit_runtime.errors import install_command
+from edgekit_runtime.system.errors import install_command
 
 pytestmark = pytest.mark.convert
 with_onnx2tf = pytest.mark.skipif(not available(), reason="needs the onnx-tflite extra")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.targets.artifact import RECIPES, default_recipes
-from edgekit_converters.targets.artifact import recipe as find_recipe
+from edgekit_converters.recipe.artifact import RECIPES, default_recipes
+from edgekit_converters.recipe.artifact import recipe as find_recipe
+from edgekit_converters.recipe.conversion_errors import ConversionError
 
 
 def test_a_recipe_is_called_what_it_is() -> None:
@@ -42,7 +42,7 @@ def test_an_unknown_recipe_names_the_near_misses(name: str, says: str) -> None:
 
 
 def test_a_format_alone_is_answered_with_its_usual_recipe_first():
-    from edgekit_converters.targets.artifact import recipe
+    from edgekit_converters.recipe.artifact import recipe
 
     with pytest.raises(ConversionError) as caught:
         recipe("tflite")

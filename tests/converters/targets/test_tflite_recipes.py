@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgekit_converters.errors import ConversionError
 from edgekit_converters.formats import tflite_edit as tfl
-from edgekit_converters.graph.graph import open_graph
+from edgekit_converters.formats.graph import open_graph
+from edgekit_converters.recipe.artifact import FloatModel, QuantizationPlan, recipe
+from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_converters.sources.load import load
-from edgekit_converters.targets.artifact import FloatModel, QuantizationPlan, recipe
-from edgekit_converters.targets.tflite import float_model
+from edgekit_converters.targets.tflite_float import float_model
 from edgekit_converters.targets.tflite_quantize import make
 from edgekit_runtime.contract.adapt import dequantize
 from edgekit_runtime.contract.pixels import quantize
@@ -100,7 +100,7 @@ def peers(digits_model, inputs) -> Callable[[str], bytes]:
     import keras
     import tensorflow as tf
 
-    from edgekit_converters.sources.quiet import quiet
+    from edgekit_converters.recipe.foreign_code import quiet
 
     with quiet():
         model = keras.models.load_model(digits_model.model, compile=False)
@@ -242,7 +242,7 @@ def test_float_layers_are_honoured_where_only_weights_are_made_small(name, digit
 def traced(function: Callable[[Any], Any], shape: tuple[int, ...] = (1, 4, 4, 4)) -> FloatModel:
     import tensorflow as tf
 
-    from edgekit_converters.sources.quiet import quiet
+    from edgekit_converters.recipe.foreign_code import quiet
 
     kernel = tf.constant(np.random.default_rng(0).standard_normal((1, 1, 4, 4)).astype(np.float32))
     call = tf.function(

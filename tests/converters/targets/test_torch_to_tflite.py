@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import MissingToolsError
+from edgekit_converters.recipe.conversion_errors import MissingToolsError
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import LoadOptions
-from edgekit_converters.targets import onnx_to_tf, tflite, torch_to_tflite
+from edgekit_converters.sources.source_model import LoadOptions
+from edgekit_converters.targets import onnx_to_tf
+from edgekit_converters.targets import tflite_float as tflite
+from edgekit_converters.targets import tflite_float as torch_to_tflite
 from edgekit_runtime.engines.registry import load_engine
 
 torch = pytest.importorskip("torch", reason="the 'torch' extra is not installed: make test-torch")

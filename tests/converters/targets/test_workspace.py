@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import ConversionError
+from edgekit_converters.recipe.artifact import STATIC, recipe
+from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_converters.sources.load import load
-from edgekit_converters.targets.artifact import STATIC, recipe
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.engines.registry import load_engine
 

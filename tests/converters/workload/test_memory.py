@@ -9,7 +9,7 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_converters.workload.reading import arena_bytes, memory_bytes, peak
+from edgekit_converters.formats.workload import arena_bytes, memory_bytes, peak
 
 STEPS = {
     "a chain holds two": ([(["x"], ["a"]), (["a"], ["b"]), (["b"], ["y"])], {"x": 1, "a": 10, "b": 20, "y": 1}, 30),

@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.workload.counting import quantized_fraction, read_workload, uncounted_operations
+from edgekit_converters.formats.workload import quantized_fraction, read_workload, uncounted_operations
+from edgekit_converters.recipe.conversion_errors import ConversionError
 
 onnx = pytest.importorskip("onnx")
 

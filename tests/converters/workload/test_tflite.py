@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import ConversionError
-from edgekit_converters.workload.counting import quantized_fraction, read_workload, uncounted_operations
+from edgekit_converters.formats.workload import quantized_fraction, read_workload, uncounted_operations
+from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_profiles import Workload, load, mobilenet_v1
 from edgekit_profiles.estimate import estimate
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgekit_converters.errors import SourceError
+from edgekit_converters.recipe.conversion_errors import SourceError
 from edgekit_converters.zoo.efficientnet_lite0 import read_state_dict
 
 MAGIC = 0x1950A86A20F9469CFC6C

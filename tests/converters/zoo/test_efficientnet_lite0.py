@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.sources.load import load
-from edgekit_converters.sources.model import SourceModel
+from edgekit_converters.sources.source_model import SourceModel
 from edgekit_converters.zoo.efficientnet_lite0 import checkpoint_path, save_efficientnet_lite0
 
 pytestmark = pytest.mark.convert
@@ -30,8 +30,7 @@ def photos() -> tuple[np.ndarray, np.ndarray]:
     foolbox = pytest.importorskip("foolbox")
     from edgekit_runtime.contract.adapt import Adapter
     from edgekit_runtime.contract.decode import Decoder
-    from edgekit_runtime.contract.spec import ImageSpec, InputContract
-    from edgekit_runtime.tensors import TensorSpec
+    from edgekit_runtime.contract.spec import ImageSpec, InputContract, TensorSpec
 
     image = ImageSpec(224, 224, (127.0,) * 3, (128.0,) * 3, resize="center-crop", crop=0.875, interpolation="bicubic")
     contract = InputContract("image", (224, 224, 3), "float32", image)

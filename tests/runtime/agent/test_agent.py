@@ -16,12 +16,11 @@ from installed import BOARD, QUICK, Maker, current, events, new_key
 from mosquitto import Mosquitto
 
 from edgekit.packaging.assemble import BundleTerms
-from edgekit_runtime.agent import loop
-from edgekit_runtime.agent.deciding import MOST_ORDERS
-from edgekit_runtime.agent.loop import Agent, AgentOptions
-from edgekit_runtime.agent.wire import Order, parse_report
 from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.install import DownloadLimits, FetchOptions, InstallOptions, status
+from edgekit_runtime.install import agent as loop
+from edgekit_runtime.install.agent import Agent, AgentOptions
+from edgekit_runtime.install.orders import MOST_ORDERS, Order, parse_report
 from edgekit_runtime.telemetry.link import Broker, Handlers, Link
 
 pytest.importorskip("paho.mqtt")
@@ -252,7 +251,7 @@ def test_another_bundle_under_the_number_of_the_last_order_is_installed(made, ke
 
 
 def test_a_broken_network_is_tried_again_and_a_newer_order_takes_its_place(made, key, broker, desk, root, monkeypatch):
-    monkeypatch.setattr("edgekit_runtime.agent.loop.pause_s", lambda tries: 0.05)
+    monkeypatch.setattr("edgekit_runtime.install.agent.pause_s", lambda tries: 0.05)
     one, two = (made(v, key=key[0]) for v in ("1", "2"))
     script = Script(one.read_bytes(), cuts=[2000, 2000])
     with running(broker, root, key) as agent, serving(script) as url, serving(Script(two.read_bytes())) as other:
@@ -299,7 +298,7 @@ AGENT = """
 import sys, threading
 from pathlib import Path
 from installed import BOARD, QUICK
-from edgekit_runtime.agent.loop import Agent, AgentOptions
+from edgekit_runtime.install.agent import Agent, AgentOptions
 from edgekit_runtime.install import InstallOptions
 url, root, key = sys.argv[1:]
 asked = InstallOptions(trust=(key,), board=BOARD, proving=QUICK)

@@ -10,20 +10,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.agent.deciding import (
+from edgekit_runtime.install.orders import (
+    FINAL,
     MOST_ORDERS,
     MOST_TRIES,
     ORDER_S,
     AgentNote,
+    Former,
+    Order,
     OrderRate,
+    OrderReport,
     RootState,
     decide,
     next_note,
     outcome,
+    parse_order,
+    parse_report,
     pause_s,
 )
-from edgekit_runtime.agent.wire import FINAL, Former, Order, OrderReport, parse_order, parse_report
-from edgekit_runtime.errors import DownloadError, InstallError, SelfTestError, SignatureError, StorageError, WindowError
+from edgekit_runtime.system.errors import (
+    DownloadError,
+    InstallError,
+    SelfTestError,
+    SignatureError,
+    StorageError,
+    WindowError,
+)
 
 NEW, OLD, OTHER = "a" * 64, "b" * 64, "c" * 64
 ORDER = Order(7, "tiny", "2", NEW, "http://fleet:8787/bundles/x.ekb")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit_runtime.batching.batcher import Batcher
-from edgekit_runtime.errors import ClosedError
+from edgekit_runtime.system.errors import ClosedError
 
 
 def test_a_lone_caller_runs_at_once_in_its_own_thread():

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from edgekit_runtime.batching.batcher import Batcher
 from edgekit_runtime.batching.costs import Costs
-from edgekit_runtime.errors import BudgetExceeded, ClosedError, EngineHung, QueueFull
+from edgekit_runtime.system.errors import BudgetExceeded, ClosedError, EngineHung, QueueFull
 
 STORM = int(os.environ.get("EDGEKIT_STRESS", "20000"))
 COSTS = {

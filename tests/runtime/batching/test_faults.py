@@ -15,8 +15,8 @@ from gated import LONG, Gate, assumed, blocked, results
 
 from edgekit_runtime.batching.batcher import Batcher
 from edgekit_runtime.batching.costs import Costs
-from edgekit_runtime.batching.request import RequestState, WaitingCaller, for_member, wake_all
-from edgekit_runtime.errors import ClosedError, EngineError, EngineHung
+from edgekit_runtime.batching.queued_request import RequestState, WaitingCaller, for_member, wake_all
+from edgekit_runtime.system.errors import ClosedError, EngineError, EngineHung
 
 HUNG = EngineHung("the inference did not end", do="Open the bundle again")
 

@@ -8,7 +8,7 @@ import pytest
 
 from edgekit_runtime.batching.costs import Costs, Returns
 from edgekit_runtime.batching.queue import Lanes, Queue, hold, would_hold
-from edgekit_runtime.batching.request import WaitingCaller
+from edgekit_runtime.batching.queued_request import WaitingCaller
 
 COSTS = Costs({1: 1e-3, 2: 1.05e-3, 4: 1.1e-3, 8: 1.2e-3}, hand_off_s=1e-6)
 

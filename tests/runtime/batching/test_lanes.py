@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_runtime.batching.queue import Lanes
-from edgekit_runtime.batching.request import QueuedRequest, RequestState
+from edgekit_runtime.batching.queued_request import QueuedRequest, RequestState
 
 NEVER = float("inf")
 

@@ -12,7 +12,7 @@ from gated import LONG, Gate, assumed, blocked, results
 
 from edgekit_runtime.batching.batcher import Batcher
 from edgekit_runtime.batching.costs import Costs
-from edgekit_runtime.errors import BudgetExceeded, QueueFull
+from edgekit_runtime.system.errors import BudgetExceeded, QueueFull
 
 MS = 1e-3
 

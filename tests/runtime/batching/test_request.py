@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.batching.request import WaitingCaller, wake_all
+from edgekit_runtime.batching.queued_request import WaitingCaller, wake_all
 
 
 def woken(first):

@@ -13,8 +13,8 @@ from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.errors import BundleError
-from edgekit_runtime.strict_json import MAX_DEPTH, canonical_bytes, number_text, parse_canonical
+from edgekit_runtime.system.errors import BundleError
+from edgekit_runtime.system.strict_json import MAX_DEPTH, canonical_bytes, number_text, parse_canonical
 
 SEEN = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp", "Cf")), max_size=8)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53) + 1, 2**53 - 1)

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.bundle.codec import from_json, json_text, read_json, to_json
-from edgekit_runtime.contract.spec import CarriedState, Contract, DetectionSpec, EmbeddingSpec, ImageSpec
-from edgekit_runtime.errors import BundleError
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.contract.spec import CarriedState, Contract, DetectionSpec, EmbeddingSpec, ImageSpec, TensorSpec
+from edgekit_runtime.system.errors import BundleError
+from edgekit_runtime.system.strict_json import from_json, json_text, read_json, to_json
 
 CONTRACTS = st.from_type(Contract)
 

@@ -16,16 +16,15 @@ import rooted
 import tiny
 from refusing import has_code
 
-from edgekit.packaging.signing import SigningKey
-from edgekit.packaging.writer import BundleDraft, Encryption, canonical_json, write_bundle
+from edgekit.packaging.writer import BundleDraft, Encryption, SigningKey, canonical_json, write_bundle
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle.cipher import bound_to, encrypt
-from edgekit_runtime.bundle.codec import from_json
 from edgekit_runtime.bundle.header import MAGIC, align_up
 from edgekit_runtime.bundle.manifest import Manifest
 from edgekit_runtime.bundle.reader import Bundle, read_bundle
 from edgekit_runtime.bundle.secrets import Secret
-from edgekit_runtime.errors import BundleError, IntegrityError, SecretError, SelfTestError, SignatureError
+from edgekit_runtime.system.errors import BundleError, IntegrityError, SecretError, SelfTestError, SignatureError
+from edgekit_runtime.system.strict_json import from_json
 
 KEY, OTHER = Secret([bytes(range(100, 132))]), Secret([bytes(range(160, 192))])
 MODEL = tiny.model_bytes("tflite-int8")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from edgekit_runtime.bundle.header import MAGIC, MAX_HEADER_BYTES, header_needs, read_header
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import BundleError, IntegrityError
+from edgekit_runtime.system.errors import BundleError, IntegrityError
 
 pytestmark = pytest.mark.skipif("litert" not in available(), reason="needs LiteRT")
 

@@ -6,7 +6,7 @@ import pytest
 
 import edgekit
 from edgekit_runtime.bundle.manifest import RUNTIME_VERSION, check_reader
-from edgekit_runtime.errors import BundleError
+from edgekit_runtime.system.errors import BundleError
 
 CASES = [
     ("0.1.0", "0.1.0", True),

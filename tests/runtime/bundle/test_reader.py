@@ -16,7 +16,7 @@ from edgekit.packaging.writer import write_bundle
 from edgekit_runtime.bundle.header import MAGIC, MAX_MANIFEST_BYTES
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import BundleError, IntegrityError
+from edgekit_runtime.system.errors import BundleError, IntegrityError
 
 pytestmark = pytest.mark.skipif(
     "tflite-int8" not in [tiny.RECIPE_OF_ENGINE[name] for name in available()], reason="no TFLite engine is installed"

@@ -23,7 +23,7 @@ from edgekit_runtime.bundle.manifest import FORMAT_VERSION
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import BundleError
+from edgekit_runtime.system.errors import BundleError
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusing import has_code
 
-from edgekit_runtime import children
 from edgekit_runtime.bundle.secrets import Secret, find_secret, load_secret, opened_with, parse_source
-from edgekit_runtime.errors import SecretError
+from edgekit_runtime.system import children
+from edgekit_runtime.system.errors import SecretError
 
 KEY = bytes(range(100, 132))
 OTHER = bytes(range(200, 232))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgekit_runtime.cache.memory import PLAUSIBLE_S, Moment, age_s, elapsed_s, moment
+from edgekit_runtime.cache.memory_tier import PLAUSIBLE_S, Moment, age_s, elapsed_s, moment
 
 NOW = PLAUSIBLE_S + 1e7
 

@@ -18,8 +18,8 @@ import pytest
 from edgekit_runtime.cache.disk import DiskCache
 from edgekit_runtime.cache.disk_file import AnswerFile
 from edgekit_runtime.cache.kept import KeptForm
-from edgekit_runtime.cache.memory import MISS, PLAUSIBLE_S, Moment
-from edgekit_runtime.errors import CacheFileError
+from edgekit_runtime.cache.memory_tier import MISS, PLAUSIBLE_S, Moment
+from edgekit_runtime.system.errors import CacheFileError
 
 MB = 1 << 20
 

@@ -13,7 +13,7 @@ from PIL import Image
 from edgekit_runtime.cache.identity import identify
 from edgekit_runtime.contract.frame import Frame
 from edgekit_runtime.contract.picture import EncodedImage
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.system.errors import InputError
 
 
 def key(value, namespace=b"model"):

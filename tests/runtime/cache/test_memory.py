@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from edgekit_runtime.cache.memory import MISS, MemoryCache, entry_bytes, freeze
+from edgekit_runtime.cache.memory_tier import MISS, MemoryCache, entry_bytes, freeze
 
 SHAPES = {
     "ten classes": [(10,)],

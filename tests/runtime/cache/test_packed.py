@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit_runtime.cache.kept import KeptForm, PackError
-from edgekit_runtime.cache.memory import Moment
+from edgekit_runtime.cache.memory_tier import Moment
 
 KEY, BORN, FORM = b"key", Moment(1.8e9, 12.5, 7), KeptForm(b"model")
 DTYPES = ["<f4", "<f2", ">f8", "<i8", "|u1", "|b1", "<c8"]

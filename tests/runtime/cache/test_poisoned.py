@@ -19,8 +19,8 @@ from redis_server import RedisServer
 from edgekit_runtime import CacheOptions, open_bundle
 from edgekit_runtime.cache.identity import identify
 from edgekit_runtime.cache.kept import KeptForm
-from edgekit_runtime.cache.memory import moment
-from edgekit_runtime.sealed import seal
+from edgekit_runtime.cache.memory_tier import moment
+from edgekit_runtime.system.sealed import seal
 
 PROBS = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
 NAN, INF, NONE = float("nan"), float("inf"), None

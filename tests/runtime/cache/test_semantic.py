@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit_runtime.cache.similar import Semantic
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.system.errors import InputError
 
 
 def answer(number):

@@ -12,9 +12,9 @@ from redis_server import RedisServer
 
 from edgekit_runtime import CacheOptions, open_bundle
 from edgekit_runtime.cache.kept import KeptForm
-from edgekit_runtime.cache.memory import MISS
+from edgekit_runtime.cache.memory_tier import MISS
 from edgekit_runtime.cache.shared import READERS
-from edgekit_runtime.errors import OptionError
+from edgekit_runtime.system.errors import OptionError
 
 LONG = 30.0
 

@@ -9,7 +9,7 @@ import pytest
 
 from edgekit_runtime.cache.disk import DiskCache
 from edgekit_runtime.cache.kept import KeptForm
-from edgekit_runtime.cache.memory import MemoryCache
+from edgekit_runtime.cache.memory_tier import MemoryCache
 from edgekit_runtime.cache.similar import Semantic, Similar
 from edgekit_runtime.cache.tiered import Cache
 

@@ -11,7 +11,7 @@ import tiny
 
 from edgekit_runtime import CacheOptions, open_bundle
 from edgekit_runtime.cache.similar import Semantic
-from edgekit_runtime.errors import CacheFileError
+from edgekit_runtime.system.errors import CacheFileError
 
 
 def scores(answer):

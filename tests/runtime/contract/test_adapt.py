@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from edgekit_runtime.contract.adapt import Adapter
 from edgekit_runtime.contract.pixels import quantize
-from edgekit_runtime.contract.spec import ImageSpec, InputContract
-from edgekit_runtime.errors import InputError
-from edgekit_runtime.tensors import Quantization, TensorSpec
+from edgekit_runtime.contract.spec import ImageSpec, InputContract, Quantization, TensorSpec
+from edgekit_runtime.system.errors import InputError
 
 
 def image_input(mean, std, size=4):

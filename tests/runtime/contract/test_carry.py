@@ -13,9 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_runtime.contract.adapt import Carry
-from edgekit_runtime.contract.spec import CarriedState, Contract, InputContract, OutputContract
-from edgekit_runtime.errors import ContractError
-from edgekit_runtime.tensors import Quantization, TensorSpec
+from edgekit_runtime.contract.spec import (
+    CarriedState,
+    Contract,
+    InputContract,
+    OutputContract,
+    Quantization,
+    TensorSpec,
+)
+from edgekit_runtime.system.errors import ContractError
 
 CONTRACT = Contract(
     "raw",

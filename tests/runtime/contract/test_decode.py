@@ -11,7 +11,7 @@ from PIL import Image
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.picture import EncodedImage
 from edgekit_runtime.contract.spec import ImageSpec, InputContract
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.system.errors import InputError
 
 
 def contract(**changes):

@@ -13,7 +13,7 @@ from PIL import Image
 from edgekit_runtime.contract import picture
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.spec import ImageSpec, InputContract
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.system.errors import InputError
 
 MADE = {one.name: one for one in made()}
 REFUSED = {"tiff grey 16 big, white is 0", "tiff grey 12, white is 0"}

@@ -10,7 +10,7 @@ import pytest
 from edgekit_runtime.contract.detect import boxes, class_count, nonsense
 from edgekit_runtime.contract.geometry import Geometry
 from edgekit_runtime.contract.spec import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
-from edgekit_runtime.errors import ContractError
+from edgekit_runtime.system.errors import ContractError
 
 WIDTH, HEIGHT = 64, 48
 IMAGE = InputContract("x", (HEIGHT, WIDTH, 3), "float32", ImageSpec(HEIGHT, WIDTH, (0.0,) * 3, (1.0,) * 3))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgekit_runtime.contract.adapt import vector
 from edgekit_runtime.contract.spec import Contract, EmbeddingSpec, OutputContract
-from edgekit_runtime.errors import ContractError
+from edgekit_runtime.system.errors import ContractError
 
 
 def contract(normalize):

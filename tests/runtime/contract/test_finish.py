@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit_runtime.contract.adapt import Finisher, dequantize, softmax, top
-from edgekit_runtime.contract.spec import Contract, OutputContract
-from edgekit_runtime.errors import ContractError
-from edgekit_runtime.tensors import Quantization, TensorSpec
+from edgekit_runtime.contract.spec import Contract, OutputContract, Quantization, TensorSpec
+from edgekit_runtime.system.errors import ContractError
 
 
 def contract(scores="probabilities", task="classification", labels=None, classes=3):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.frame import Frame, FrameFormat, to_rgb
 from edgekit_runtime.contract.spec import ImageSpec, InputContract
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.system.errors import InputError
 
 RANDOM = np.random.default_rng(5)
 

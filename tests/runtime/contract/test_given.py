@@ -14,7 +14,7 @@ from edgekit_runtime import Frame
 from edgekit_runtime.contract.decode import Decoder, copy_in, unwrap
 from edgekit_runtime.contract.picture import MAX_BYTES, MAX_PIXELS, EncodedImage
 from edgekit_runtime.contract.spec import ImageSpec, InputContract
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.system.errors import InputError
 
 IMAGE = Decoder(InputContract("image", (8, 8, 3), "float32", ImageSpec(8, 8, (0.0,) * 3, (1.0,) * 3)))
 TENSOR = Decoder(InputContract("x", (3,), "float32"))

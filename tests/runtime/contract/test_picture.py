@@ -21,13 +21,13 @@ from PIL import Image, ImageOps
 from edgekit_runtime.contract.decode import Decoder
 from edgekit_runtime.contract.picture import MAX_PIXELS
 from edgekit_runtime.contract.spec import ImageSpec, InputContract
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.system.errors import InputError
 
 PEAK = """
 import resource, sys
 from edgekit_runtime.contract.spec import ImageSpec, InputContract
 from edgekit_runtime.contract.decode import Decoder
-from edgekit_runtime.errors import InputError
+from edgekit_runtime.system.errors import InputError
 from PIL import Image, PngImagePlugin
 image = ImageSpec(6, 6, (0.0,) * 3, (255.0,) * 3, resize="center-crop", crop=0.875, interpolation="bicubic")
 decode = Decoder(InputContract("image", (6, 6, 3), "float32", image))

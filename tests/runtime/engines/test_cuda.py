@@ -11,7 +11,7 @@ import pytest
 from native import compiled
 
 from edgekit_runtime.engines import cuda
-from edgekit_runtime.errors import EngineError
+from edgekit_runtime.system.errors import EngineError
 
 HERE = Path(__file__).parent
 

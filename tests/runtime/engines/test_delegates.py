@@ -9,9 +9,9 @@ import pytest
 import tiny
 from native import compiled
 
+from edgekit_runtime.engines.litert import split
 from edgekit_runtime.engines.registry import EngineSetup, available, load_with
-from edgekit_runtime.engines.tflite import split
-from edgekit_runtime.errors import EngineError
+from edgekit_runtime.system.errors import EngineError
 
 TFLITE = sorted(set(available()) & {"litert", "tflite-runtime"})
 pytestmark = pytest.mark.skipif(not TFLITE, reason="no TFLite engine is installed")

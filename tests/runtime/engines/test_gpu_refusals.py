@@ -10,7 +10,7 @@ import tiny
 
 from edgekit_runtime.engines import cuda
 from edgekit_runtime.engines.registry import EngineSetup, available, load_with
-from edgekit_runtime.errors import EngineError
+from edgekit_runtime.system.errors import EngineError
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,10 @@ import pytest
 import tiny
 from native import compiled
 
-from edgekit_runtime.children import environment
 from edgekit_runtime.engines.isolated import MOST_DEATHS, IsolatedHost
 from edgekit_runtime.engines.registry import ENGINES, EngineSetup, available
-from edgekit_runtime.errors import EngineError, EngineHung
+from edgekit_runtime.system.children import environment
+from edgekit_runtime.system.errors import EngineError, EngineHung
 
 ENGINE = min(available())
 RECIPE = tiny.RECIPE_OF_ENGINE[ENGINE]

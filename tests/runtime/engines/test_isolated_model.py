@@ -15,7 +15,7 @@ import tiny
 from edgekit_runtime import ModelLimits, open_bundle
 from edgekit_runtime.engines.isolated import MOST_DEATHS
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import EngineError, EngineHung
+from edgekit_runtime.system.errors import EngineError, EngineHung
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import tiny
 from linear import onnx_bytes
 
-from edgekit_runtime.children import python_code
+from edgekit_runtime.system.children import python_code
 
 pytest.importorskip("onnxruntime", reason="comes with the extra 'onnx'")
 
@@ -35,10 +35,10 @@ with IsolatedHost().load("onnxruntime", "onnx", Path(sys.argv[1]).read_bytes(), 
 CONVERTER = """
 import sys
 from pathlib import Path
-from edgekit_converters.graph.onnx import session
+from edgekit_converters.formats.onnx_graph import session
 session(Path(sys.argv[1]).read_bytes(), plain=True)
 """
-PEER = "import edgekit_runtime.errors, onnxruntime"
+PEER = "import edgekit_runtime.system.errors, onnxruntime"
 COMMAND = "from edgekit.cli import main; main()"
 
 

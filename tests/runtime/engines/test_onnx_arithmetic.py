@@ -20,12 +20,12 @@ from saturating import ARM, AVX2_ONLY, WITH_VNNI
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
-from edgekit_runtime.engines import onnx
-from edgekit_runtime.engines.recording import RecordingEngine
+from edgekit_runtime.engines import onnxruntime as onnx
 from edgekit_runtime.engines.registry import EngineSetup, load_with
-from edgekit_runtime.errors import SelfTestError
-from edgekit_runtime.selftest.replaying import check_same_bits, replay
-from edgekit_runtime.tuning.candidates import TuningOptions, candidates
+from edgekit_runtime.engines.variants import RecordingEngine
+from edgekit_runtime.loading.candidates import TuningOptions, candidates
+from edgekit_runtime.loading.replay import check_same_bits, replay
+from edgekit_runtime.system.errors import SelfTestError
 
 WITHOUT_VNNI = """
 import json, sys
@@ -33,8 +33,8 @@ import numpy as np
 from pathlib import Path
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import EngineSetup, load_with
-from edgekit_runtime.tuning.candidates import TuningOptions, candidates
-from edgekit_runtime.tuning.trial import Trial
+from edgekit_runtime.loading.candidates import TuningOptions, candidates
+from edgekit_runtime.loading.tuning_trial import Trial
 
 picture = np.array(json.loads(sys.argv[1]), np.float32)
 said = {"answers": {}, "facts": {}}

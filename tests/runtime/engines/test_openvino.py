@@ -11,9 +11,9 @@ import pytest
 import tiny
 
 from edgekit_runtime import open_bundle
-from edgekit_runtime.children import environment, python_code
 from edgekit_runtime.engines.registry import EngineSetup, available, load_with
-from edgekit_runtime.errors import EngineError
+from edgekit_runtime.system.children import environment, python_code
+from edgekit_runtime.system.errors import EngineError
 
 pytestmark = pytest.mark.skipif("openvino" not in available(), reason="openvino is not installed: make test-openvino")
 with_litert = pytest.mark.skipif("litert" not in available(), reason="it is compared with LiteRT")

@@ -16,13 +16,13 @@ import tiny
 from native import compiled
 
 from edgekit_runtime import open_bundle
-from edgekit_runtime.children import environment, python_code
 from edgekit_runtime.engines import cuda
 from edgekit_runtime.engines import tensorrt as ours
 from edgekit_runtime.engines.registry import EngineSetup, available, load_with
-from edgekit_runtime.errors import EngineError
-from edgekit_runtime.tuning.candidates import TuningOptions
-from edgekit_runtime.tuning.tune import Tuner, tune
+from edgekit_runtime.loading.candidates import TuningOptions
+from edgekit_runtime.loading.tuning import Tuner, tune
+from edgekit_runtime.system.children import environment, python_code
+from edgekit_runtime.system.errors import EngineError
 
 NAME = "tensorrt-rtx"
 HERE = Path(__file__).parent
@@ -127,9 +127,9 @@ BUILDS = """
 import json, sys
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines import cuda
-from edgekit_runtime.tuning.candidates import TuningOptions
-from edgekit_runtime.tuning.trial import Trial
-from edgekit_runtime.tuning.tune import offered_candidates
+from edgekit_runtime.loading.candidates import TuningOptions
+from edgekit_runtime.loading.tuning_trial import Trial
+from edgekit_runtime.loading.tuning import offered_candidates
 cuda._DRIVER = sys.argv[2]
 said = []
 bundle = read_bundle(sys.argv[1])

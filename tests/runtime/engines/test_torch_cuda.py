@@ -16,7 +16,7 @@ from edgekit_runtime import open_bundle
 from edgekit_runtime.engines import cuda
 from edgekit_runtime.engines import torch_cuda as ours
 from edgekit_runtime.engines.registry import EngineInfo, EngineSetup, available, load_with
-from edgekit_runtime.errors import EngineError, MissingExtraError
+from edgekit_runtime.system.errors import EngineError, MissingExtraError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 pytest.importorskip("onnx", reason="it reads the file")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgekit_runtime.contract.spec import TensorSpec
 from edgekit_runtime.engines.registry import Engine, EngineInfo
 from edgekit_runtime.engines.variants import BatchEngine, least_time
-from edgekit_runtime.errors import EngineError
-from edgekit_runtime.tensors import TensorSpec
+from edgekit_runtime.system.errors import EngineError
 
 
 class Doubling(Engine):

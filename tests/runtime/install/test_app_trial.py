@@ -19,11 +19,11 @@ from refusing import has_code
 from edgekit.packaging.assemble import BundleTerms
 from edgekit_runtime import EdgekitError, open_bundle
 from edgekit_runtime.bundle.manifest import Promise
-from edgekit_runtime.errors import InstallError, StorageError
 from edgekit_runtime.install import activate, collect, rollback, status
 from edgekit_runtime.install.trial import TrialCounts, TrialVerdict, judge
 from edgekit_runtime.install.trial import TrialTerms as Asked
 from edgekit_runtime.install.watching import TrialWatch
+from edgekit_runtime.system.errors import InstallError, StorageError
 
 APP = replace(UNSIGNED, trial="app")
 SHORT = Asked(answers=20, seconds=5.0)
@@ -132,8 +132,8 @@ def test_a_promise_that_is_broken_leads_back_without_a_lost_request(on_trial, ro
 
 
 def test_a_dead_engine_leads_back_at_once(on_trial, root, clock, monkeypatch):
-    from edgekit_runtime.model import Model
-    from edgekit_runtime.watchdog import Health
+    from edgekit_runtime.serving.model import Model
+    from edgekit_runtime.system.watchdog import Health
 
     with open_bundle(root) as model:
         watching = watch(model, clock)
@@ -187,7 +187,7 @@ def test_one_that_does_not_open_makes_way_at_once(on_trial, root):
 
 def refuses_to_read(monkeypatch, error):
     """The board, the first time that a bundle is read."""
-    from edgekit_runtime.install import opening
+    from edgekit_runtime.install import active as opening
 
     real, refused = opening.read_locked, []
 
@@ -307,7 +307,7 @@ def test_starts_that_go_on_are_no_failed_ones(on_trial, root):
 
 
 def test_where_a_start_cannot_be_written_down_the_committed_one_answers(on_trial, root, monkeypatch):
-    from edgekit_runtime.install import opening
+    from edgekit_runtime.install import active as opening
 
     def refuse(root, number):
         raise StorageError("the file system is read-only", code="read-only")

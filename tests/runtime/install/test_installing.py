@@ -17,11 +17,11 @@ from installed import BOARD, QUICK, UNSIGNED, current, events, names, new_key
 from refusing import has_code
 
 from edgekit.packaging.assemble import BundleTerms
-from edgekit.packaging.signing import SigningKey
+from edgekit.packaging.writer import SigningKey
 from edgekit_runtime import EdgekitError, open_bundle
-from edgekit_runtime.errors import InstallError, IntegrityError, SignatureError
 from edgekit_runtime.install import BoardIdentity, InstallOptions, activate, collect, install, rollback, status
 from edgekit_runtime.install.reading import trust_files
+from edgekit_runtime.system.errors import InstallError, IntegrityError, SignatureError
 
 
 def digest(path: Path) -> str:
@@ -101,7 +101,7 @@ def test_a_generation_is_activated_by_its_number(made, put, root):
 
 
 def test_what_the_system_refuses_is_told_of_what_was_done(tmp_path):
-    from edgekit_runtime.install.disk import reading, storage_errors
+    from edgekit_runtime.install.durable import reading, storage_errors
 
     cases = {
         (reading, errno.EACCES): (

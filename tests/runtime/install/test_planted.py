@@ -16,7 +16,7 @@ from installed import current, events, names
 
 from edgekit_runtime import EdgekitError, open_bundle
 from edgekit_runtime.install import status
-from edgekit_runtime.install.disk import foreign_file_error
+from edgekit_runtime.install.durable import foreign_file_error
 
 SECRET = b"not edgekit's\n"
 
@@ -234,7 +234,7 @@ def test_a_link_in_place_of_an_object_is_not_opened(made, put, root, tmp_path):
 
 def test_a_file_that_is_swapped_after_it_was_opened_changes_nothing(made, put, root, monkeypatch):
     """What is verified, loaded and held is one descriptor."""
-    from edgekit_runtime.install import opening
+    from edgekit_runtime.install import active as opening
 
     put(made("1"))
     stored = next((root / "objects").iterdir())

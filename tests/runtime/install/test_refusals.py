@@ -22,8 +22,8 @@ from edgekit.packaging.assemble import BundleTerms
 from edgekit_runtime import EdgekitError
 from edgekit_runtime.bundle.manifest import Promise
 from edgekit_runtime.bundle.secrets import Secret
+from edgekit_runtime.bundle.trust_store import parse_time
 from edgekit_runtime.install import BoardIdentity, InstallOptions, TrialOptions, status
-from edgekit_runtime.trust.store import parse_time
 
 
 def at(moment: str):
@@ -214,7 +214,7 @@ def test_a_pipe_is_no_bundle(put, root, tmp_path):
 
 def child_that(program: str, silence_s: float = 60.0) -> TrialOptions:
     """The self-test's child replaced by a real one that behaves so."""
-    from edgekit_runtime.children import run
+    from edgekit_runtime.system.children import run
 
     return replace(QUICK, silence_s=silence_s, run=lambda command, **how: run([sys.executable, "-c", program], **how))
 

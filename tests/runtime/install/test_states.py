@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusing import has_code
 
-from edgekit_runtime.errors import InstallError
 from edgekit_runtime.install.journal import (
     MOST_TRIES,
     STATES,
@@ -30,6 +29,7 @@ from edgekit_runtime.install.journal import (
     parse_journal,
     react,
 )
+from edgekit_runtime.system.errors import InstallError
 
 NOW = "2027-01-31T00:00:00Z"
 BEFORE = Journal(next=4, current=3, previous=2, burned=AcceptedSequence(7, "old"))

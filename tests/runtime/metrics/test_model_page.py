@@ -11,8 +11,8 @@ import tiny
 
 from edgekit_runtime import BudgetExceeded, open_bundle
 from edgekit_runtime.contract.adapt import CLIP_EVERY
-from edgekit_runtime.errors import InputError
-from edgekit_runtime.metrics.page import metrics_text
+from edgekit_runtime.system.errors import InputError
+from edgekit_runtime.telemetry.metrics import metrics_text
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_budget_that_is_missed_by_far_is_a_line_in_the_log(tmp_path, caplog, m
 
     now = [0.0]
     watch = slow.SlowWatch
-    monkeypatch.setattr("edgekit_runtime.model.SlowWatch", lambda *given: watch(*given, clock=lambda: now[0]))
+    monkeypatch.setattr("edgekit_runtime.serving.model.SlowWatch", lambda *given: watch(*given, clock=lambda: now[0]))
     with open_bundle(tiny.bundle(tmp_path), cache=False, budget_ms=2000.0) as model:
         for _ in range(120):
             model.predict(tiny.RED)

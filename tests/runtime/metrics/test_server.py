@@ -13,8 +13,8 @@ import pytest
 import tiny
 
 from edgekit_runtime import open_bundle
-from edgekit_runtime.errors import ClosedError, MetricsError
-from edgekit_runtime.metrics.page import CONTENT_TYPE, serve_metrics
+from edgekit_runtime.system.errors import ClosedError, MetricsError
+from edgekit_runtime.telemetry.metrics import CONTENT_TYPE, serve_metrics
 
 PAGE = 'edgekit_healthy{model="digits"} 1\n'
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.metrics.page import CacheFigures, ModelMetrics, metrics_text
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.meter import Meter
+from edgekit_runtime.telemetry.metrics import CacheFigures, ModelMetrics, metrics_text
 
 try:
     from prometheus_client.parser import text_string_to_metric_families

@@ -11,9 +11,9 @@ from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.errors import ModelFileError
 from edgekit_runtime.modelfile.check import ModelFacts, check_artifact, check_model
 from edgekit_runtime.modelfile.protobuf import count_varints, fields, signed, varints
+from edgekit_runtime.system.errors import ModelFileError
 
 FILES = {path.name: path.read_bytes() for path in sorted(tiny.MODELS.iterdir()) if path.suffix in (".tflite", ".onnx")}
 A_SECOND = 1.0

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime.errors import ModelFileError
 from edgekit_runtime.modelfile.check import check_model
+from edgekit_runtime.system.errors import ModelFileError
 
 onnx = pytest.importorskip("onnx", reason="comes with the extra 'dev'")
 from onnx import TensorProto, helper, numpy_helper

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import tiny
 
-from edgekit_runtime.errors import ModelFileError
 from edgekit_runtime.modelfile import tflite_schema as tables
 from edgekit_runtime.modelfile.check import ModelFacts, check_model
-from edgekit_runtime.modelfile.tflite import KNOWN_CUSTOM
 from edgekit_runtime.modelfile.tflite_rules import BITS
+from edgekit_runtime.modelfile.tflite_structure import KNOWN_CUSTOM
+from edgekit_runtime.system.errors import ModelFileError
 
 schema = pytest.importorskip("ai_edge_litert.schema_py_generated", reason="comes with the extra 'litert'")
 flatbuffers = pytest.importorskip("flatbuffers", reason="comes with the extra 'dev'")
@@ -430,7 +430,7 @@ def test_every_type_of_the_schema_has_its_bits_or_no_fixed_size():
 
 
 def test_the_custom_operators_are_those_that_every_runtime_was_found_to_carry():
-    from edgekit_converters.needs.rules import known_custom
+    from edgekit_converters.formats.needs import known_custom
 
     assert known_custom() == KNOWN_CUSTOM
 

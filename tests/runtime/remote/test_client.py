@@ -14,9 +14,9 @@ import pytest
 from refusing import has_code
 from scripted import Scripted, http, reset
 
-from edgekit_runtime.errors import HostError
 from edgekit_runtime.remote.client import HostClient, ModelIdentity, server_timing
 from edgekit_runtime.remote.oip import HEADER_LENGTH, InferResponse, decode_request, encode_response
+from edgekit_runtime.system.errors import HostError
 
 X = {"x": np.arange(6, dtype=np.float32).reshape(1, 6)}
 LONG = 20.0

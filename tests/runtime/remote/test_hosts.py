@@ -14,9 +14,9 @@ from tiny_host import TinyHost
 
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import HostError
+from edgekit_runtime.loading.replay import ReplayExample
 from edgekit_runtime.remote.hosts import CONNECTIONS, Hosts
-from edgekit_runtime.selftest.replaying import ReplayExample
+from edgekit_runtime.system.errors import HostError
 
 served = pytest.importorskip("served")
 pytestmark = pytest.mark.skipif("litert" not in available(), reason="the host's engine here is LiteRT")

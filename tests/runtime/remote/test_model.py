@@ -20,12 +20,11 @@ from scripted import Scripted, http
 from edgekit_runtime import Host, OptionError, open_bundle
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import available
-from edgekit_runtime.errors import HostError
+from edgekit_runtime.loading.replay import clearest_example
 from edgekit_runtime.remote.client import HostMetadata, TensorInfo
-from edgekit_runtime.remote.datatypes import DATATYPES
-from edgekit_runtime.remote.model import Form, RemoteModel
-from edgekit_runtime.remote.oip import HEADER_LENGTH, InferResponse, decode_request, encode_response
-from edgekit_runtime.selftest.replaying import clearest_example
+from edgekit_runtime.remote.oip import DATATYPES, HEADER_LENGTH, InferResponse, decode_request, encode_response
+from edgekit_runtime.remote.remote_model import Form, RemoteModel
+from edgekit_runtime.system.errors import HostError
 
 LONG = 20.0
 pytestmark = pytest.mark.skipif("litert" not in available(), reason="the bundle's engine here is LiteRT")

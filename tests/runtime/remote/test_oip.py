@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edgekit_runtime.errors import WireError
-from edgekit_runtime.remote.datatypes import DATATYPES
 from edgekit_runtime.remote.oip import (
+    DATATYPES,
     HEADER_LENGTH,
     InferResponse,
     Wire,
@@ -24,6 +23,7 @@ from edgekit_runtime.remote.oip import (
     encode_request,
     encode_response,
 )
+from edgekit_runtime.system.errors import WireError
 
 GOLDEN_JSON = (
     b'{"id":"7","parameters":{"timeout":50000},'

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from edgekit_runtime.remote.record import PROBE_S, PROVE_EVERY, STALE_S, HostRecord
+from edgekit_runtime.remote.host_record import PROBE_S, PROVE_EVERY, STALE_S, HostRecord
 
 SIZE = 150_528
 

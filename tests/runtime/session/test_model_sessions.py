@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgekit_runtime import open_bundle
-from edgekit_runtime.errors import ClosedError, ForkedError, SessionError
+from edgekit_runtime.system.errors import ClosedError, ForkedError, SessionError
 
 KIND = pytest.mark.parametrize("kind", memory.HERE)
 ROUGH = {"inside": 1e-5, "onnx": 1e-5, "int8": 0.15}

@@ -14,8 +14,8 @@ import pytest
 
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.engines.registry import load_engine
-from edgekit_runtime.errors import ClosedError, EngineError, InputError, SessionError
-from edgekit_runtime.session.session import SessionParts, Sessions, needs_session
+from edgekit_runtime.serving.session import SessionParts, Sessions, needs_session
+from edgekit_runtime.system.errors import ClosedError, EngineError, InputError, SessionError
 
 KIND = pytest.mark.parametrize("kind", memory.HERE)
 ROUGH = {"inside": 1e-5, "onnx": 1e-5, "int8": 0.15}  # 8 bits of tanh, through 40 steps

@@ -10,7 +10,7 @@ import tiny
 
 from edgekit_runtime import open_bundle
 from edgekit_runtime.contract.adapt import CLIP_EVERY
-from edgekit_runtime.telemetry.drift import BINS, LEAST, REFERENCE, Drift, psi
+from edgekit_runtime.telemetry.histogram import BINS, LEAST, REFERENCE, Drift, psi
 from edgekit_runtime.telemetry.meter import Meter
 
 

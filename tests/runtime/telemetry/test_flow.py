@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.telemetry.flow import Flow
+from edgekit_runtime.telemetry.messages import Flow
 
 
 def take(flow, last, now=0.0, floor=1, events=()):

@@ -19,7 +19,7 @@ from listener import Listener
 
 from edgekit_runtime import TelemetryOptions, open_bundle
 from edgekit_runtime.bundle.manifest import Target
-from edgekit_runtime.errors import MissingExtraError, TelemetryError, install_command
+from edgekit_runtime.system.errors import MissingExtraError, TelemetryError, install_command
 from edgekit_runtime.telemetry.link import Broker
 from edgekit_runtime.telemetry.messages import parse_event
 from edgekit_runtime.telemetry.meter import Meter

@@ -20,8 +20,8 @@ import tiny
 from refusing import has_code
 
 from edgekit_runtime import CacheOptions, OptionError, TelemetryOptions, open_bundle
-from edgekit_runtime.errors import TelemetryError
-from edgekit_runtime.sqlite_file import MOST_SET_ASIDE
+from edgekit_runtime.system.errors import TelemetryError
+from edgekit_runtime.system.files import MOST_SET_ASIDE
 from edgekit_runtime.telemetry.spool import Spool, refuse_foreign
 
 

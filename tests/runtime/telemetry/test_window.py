@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.errors import WindowError
+from edgekit_runtime.system.errors import WindowError
 from edgekit_runtime.telemetry.histogram import Histogram
 from edgekit_runtime.telemetry.window import (
     MOST_BYTES,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.trust.store import EARLIEST_S, judge, parse_time, seen_after, tell_time
+from edgekit_runtime.bundle.trust_store import EARLIEST_S, judge, parse_time, seen_after, tell_time
 
 NOW = parse_time("2027-06-01T00:00:00Z")
 FAR = parse_time("2100-01-01T00:00:00Z")

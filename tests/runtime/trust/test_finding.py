@@ -12,9 +12,9 @@ import pytest
 import rooted
 from refusing import has_code
 
-from edgekit_runtime.errors import SignatureError, TrustError
-from edgekit_runtime.trust.finding import find_trust, load_trust, trust_paths
-from edgekit_runtime.trust.signature import load_public_key
+from edgekit_runtime.bundle.signature import load_public_key
+from edgekit_runtime.bundle.trust_finding import find_trust, load_trust, trust_paths
+from edgekit_runtime.system.errors import SignatureError, TrustError
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def service_asks_the_machine(folder):
     program = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from edgekit_runtime.trust.finding import find_trust\n"
+        "from edgekit_runtime.bundle.trust_finding import find_trust\n"
         "def found(): return find_trust({'HOME': sys.argv[1]}, system=Path(sys.argv[2])).version\n"
         "before = found()\n"
         "os.setuid(65534)\n"

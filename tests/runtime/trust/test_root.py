@@ -11,8 +11,8 @@ import pytest
 import rooted
 from refusing import has_code
 
-from edgekit_runtime.errors import TrustError
-from edgekit_runtime.trust.root import MAX_ROOT_BYTES, follow, load_root, parse_root
+from edgekit_runtime.bundle.trust_root import MAX_ROOT_BYTES, follow, load_root, parse_root
+from edgekit_runtime.system.errors import TrustError
 
 
 def plain(**changes):
@@ -319,7 +319,7 @@ def test_an_expired_root_can_still_be_followed():
 
 
 def test_a_list_of_keys_has_no_successor(tmp_path):
-    from edgekit_runtime.trust.finding import load_trust
+    from edgekit_runtime.bundle.trust_finding import load_trust
 
     path = tmp_path / "bea.pub.pem"
     path.write_bytes(rooted.public_pem("bea"))

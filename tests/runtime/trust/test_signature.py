@@ -10,8 +10,8 @@ import rooted
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from edgekit_runtime.errors import BundleError
-from edgekit_runtime.trust.signature import parse_signatures, weakness
+from edgekit_runtime.bundle.signature import parse_signatures, weakness
+from edgekit_runtime.system.errors import BundleError
 
 FIELD = 2**255 - 19
 D = -121665 * pow(121666, FIELD - 2, FIELD) % FIELD

@@ -9,10 +9,10 @@ import pytest
 import rooted
 from refusing import has_code
 
-from edgekit_runtime.errors import SignatureError, TrustError
-from edgekit_runtime.trust.policy import TrustPolicy
-from edgekit_runtime.trust.root import parse_root
-from edgekit_runtime.trust.store import judge, parse_time
+from edgekit_runtime.bundle.trust_finding import TrustPolicy
+from edgekit_runtime.bundle.trust_root import parse_root
+from edgekit_runtime.bundle.trust_store import judge, parse_time
+from edgekit_runtime.system.errors import SignatureError, TrustError
 
 MANIFEST = b'{"format":1}'
 NOW = judge(rooted.IN_TIME)
@@ -212,7 +212,7 @@ def test_what_is_vouched_for_names_who_did():
 
 
 def test_no_more_than_64_signatures_are_looked_at():
-    from edgekit_runtime.trust.signature import parse_entries
+    from edgekit_runtime.bundle.signature import parse_entries
 
     entry = {"keyid": "0" * 64, "sig": base64.b64encode(bytes(64)).decode()}
     assert len(parse_entries([entry] * 64)) == 64

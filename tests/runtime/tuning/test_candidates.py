@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from edgekit_runtime.board import Cpu
 from edgekit_runtime.bundle.manifest import ArtifactEntry, Manifest, Target
-from edgekit_runtime.tuning.candidates import TuningOptions, candidates, untried_candidates
+from edgekit_runtime.loading.candidates import TuningOptions, candidates, untried_candidates
+from edgekit_runtime.system.board import Cpu
 
 BOTH = {"litert": "2.3.0", "onnxruntime": "1.31.1"}
 ALL = {**BOTH, "tflite-runtime": "2.14.0"}

@@ -12,10 +12,10 @@ from edgekit_runtime.bundle.secrets import Secret
 from edgekit_runtime.engines import cuda
 from edgekit_runtime.engines.isolated import IsolatedHost
 from edgekit_runtime.engines.registry import EngineSetup, available, load_with
-from edgekit_runtime.errors import EngineError
-from edgekit_runtime.tuning import trial
-from edgekit_runtime.tuning.candidates import TuningOptions, candidates
-from edgekit_runtime.tuning.tune import Tuner, tune
+from edgekit_runtime.loading import tuning_trial as trial
+from edgekit_runtime.loading.candidates import TuningOptions, candidates
+from edgekit_runtime.loading.tuning import Tuner, tune
+from edgekit_runtime.system.errors import EngineError
 
 pytestmark = pytest.mark.skipif("onnxruntime" not in available(), reason="only ONNX artifacts run on a GPU")
 HERE = {"onnxruntime": available().get("onnxruntime", ""), "torch-cuda": "2.11.0", "tensorrt-rtx": "1.7.1"}
@@ -28,7 +28,7 @@ def bundle(tmp_path_factory):
 
 @pytest.fixture
 def installed(monkeypatch):
-    monkeypatch.setattr(sys.modules["edgekit_runtime.tuning.tune"], "available", lambda: HERE)
+    monkeypatch.setattr(sys.modules["edgekit_runtime.loading.tuning"], "available", lambda: HERE)
 
 
 class Loads:
@@ -100,7 +100,7 @@ def test_a_verdict_is_good_for_one_gpu_and_driver(bundle, tmp_path, monkeypatch)
 
 
 def test_of_a_gpu_no_memory_but_the_machines_is_a_limit():
-    from edgekit_runtime import children
+    from edgekit_runtime.system import children
 
     limits = []
     with pytest.MonkeyPatch.context() as patched:

@@ -9,7 +9,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgekit_runtime.tuning.trial import Duel, Enter, Leave, Race
+from edgekit_runtime.loading.tuning_trial import Duel, Enter, Leave, Race
 
 
 class Board:

@@ -19,14 +19,21 @@ from native import compiled
 
 from edgekit.packaging.assemble import BundleArtifact, assemble
 from edgekit.packaging.writer import write_bundle
-from edgekit_runtime import children
 from edgekit_runtime.bundle.reader import read_bundle
+from edgekit_runtime.contract.spec import TensorSpec
 from edgekit_runtime.engines.registry import Engine, EngineInfo, available
-from edgekit_runtime.errors import EngineError, MemoryExceeded, SelfTestError
-from edgekit_runtime.tensors import TensorSpec
-from edgekit_runtime.tuning.candidates import CandidateTrial, TuningCandidate, TuningOptions, TuningVerdict, read, store
-from edgekit_runtime.tuning.trial import TooSlow, Trial, _EarlyStopEngine
-from edgekit_runtime.tuning.tune import Tuner, offered_candidates, tune
+from edgekit_runtime.loading.candidates import (
+    CandidateTrial,
+    TuningCandidate,
+    TuningOptions,
+    TuningVerdict,
+    read,
+    store,
+)
+from edgekit_runtime.loading.tuning import Tuner, offered_candidates, tune
+from edgekit_runtime.loading.tuning_trial import TooSlow, Trial, _EarlyStopEngine
+from edgekit_runtime.system import children
+from edgekit_runtime.system.errors import EngineError, MemoryExceeded, SelfTestError
 
 ENGINE = min(set(available()) & {"litert", "tflite-runtime"}, default="")
 pytestmark = pytest.mark.skipif(not ENGINE, reason="no TFLite engine is installed")
@@ -146,7 +153,7 @@ def test_a_folder_that_cannot_be_written_only_means_measuring_again(bundle, tmp_
 @pytest.mark.parametrize("pin", [None, "primary"])
 @pytest.mark.parametrize("state", ["read-only", "others may write"])
 def test_what_each_start_measures_anew_is_said_once_with_what_to_do(bundle, tmp_path, caplog, monkeypatch, state, pin):
-    monkeypatch.setattr(sys.modules["edgekit_runtime.tuning.tune"], "_SAID", set())
+    monkeypatch.setattr(sys.modules["edgekit_runtime.loading.tuning"], "_SAID", set())
     folder = Path("/proc/1/task") if state == "read-only" else tmp_path
     if state != "read-only":
         (tmp_path / "tuning").mkdir()

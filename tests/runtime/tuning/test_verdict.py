@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit_runtime.tuning.candidates import CandidateTrial, TuningCandidate, choose_verdict, key_of, read, store
+from edgekit_runtime.loading.candidates import CandidateTrial, TuningCandidate, choose_verdict, key_of, read, store
 
 FAST = TuningCandidate("tflite-int8", "aa", "litert", "2.3.0", 1)
 SLOW = TuningCandidate("tflite-int8", "aa", "litert", "2.3.0", 2)

@@ -1,0 +1,372 @@
+"""What every set of examples is: a length, an order, and items made when they are asked for.
+
+    for example in dataset:                              # from the first, any number of times
+        print(example.origin, example.label)
+    golden = list(dataset.pick([4, 17]))                 # just these
+    calibration, held_out = split(dataset)
+    fingerprint(open_dataset("photos/", contract))       # "5f2c...", or None where only running code gives the items
+
+Rules:
+- the fingerprint covers every byte of every file, the files' order, which items are taken and the labels; the contract
+  that decodes them is no part of it, and belongs into the same key;
+- made-up examples (`RandomDataset`) are used only where they were asked for, and the report says so.
+
+A raw value -> the canonical array of one input; what examples of a kind look like.
+
+    reader = Canonical(contract)
+    inputs = reader({"image": array}, origin="data.npz, item 3")       # CalibrationError names the item
+    sets_of(spec).noise(spec, generator)        # patches of colours for an image, numbers for a tensor
+
+The board's table of the same kinds is `edgekit_runtime.contract.kinds`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from edgekit_converters.recipe.conversion_errors import CalibrationError
+from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.kinds import ImageKind, TensorKind, kind_of, pictures
+from edgekit_runtime.contract.spec import Contract, InputContract
+from edgekit_runtime.system.errors import InputError
+
+
+class Canonical:
+    """Callable: raw values by input name in, canonical arrays by input name out."""
+
+    def __init__(self, contract: Contract) -> None:
+        self._inputs = contract.inputs
+        self._decoders = {spec.name: Decoder(spec) for spec in contract.inputs}
+
+    def __call__(self, values: Mapping[str, Any], origin: str) -> dict[str, NDArray[Any]]:
+        """The canonical arrays of one item.
+        Raises CalibrationError for a missing input, a wrong shape or dtype, NaN, infinity or a broken image."""
+        arrays = {}
+        for spec in self._inputs:
+            if spec.name not in values:
+                raise CalibrationError(f"has no value for the input '{spec.name}'", where=origin)
+            try:
+                array = self._decoders[spec.name](values[spec.name])
+            except InputError as error:
+                # A file's own error already says which file.
+                what = error.what if error.where == origin else f"{error.where}: {error.what}"
+                raise CalibrationError(what, where=origin, do=error.do or "Remove or replace it") from error
+            if array.dtype not in kind_of(spec).free_dtypes(spec):
+                with np.errstate(over="ignore"):
+                    array = np.array(array, spec.dtype, order="C")
+                if array.dtype.kind == "f" and not np.isfinite(array).all():
+                    what = f"the input '{spec.name}' has values beyond {spec.dtype}"
+                    raise CalibrationError(what, where=origin, do="Remove the item")
+            arrays[spec.name] = array
+        return arrays
+
+
+def check_kind(spec: InputContract, dtype: np.dtype[Any], where: str) -> None:
+    """Raises CalibrationError for a dtype that cannot stand for the input without guessing."""
+    try:
+        kind_of(spec).check_dtype(dtype, spec)
+    except InputError as error:
+        raise CalibrationError(f"{error.where}: {error.what}", where=where, do=error.do) from error
+
+
+_LARGE = 1e4
+
+
+class TensorSets:
+    """Examples of numbers of one shape."""
+
+    def fits(self, spec: InputContract, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+        """Whether items of this shape, without the batch, may stand for the input."""
+        return shape == spec.shape
+
+    def noise(self, spec: InputContract, generator: np.random.Generator) -> NDArray[Any]:
+        """Floats are normal, whole numbers 0 or 1."""
+        dtype = np.dtype(spec.dtype)
+        if dtype.kind == "f":
+            return generator.standard_normal(spec.shape).astype(dtype)
+        return generator.integers(0, 2, spec.shape).astype(dtype)
+
+    def extent(self, spec: InputContract) -> tuple[np.dtype[Any], float, float]:
+        """The smallest and largest numbers to try. Larger whole numbers than 1 may be no index."""
+        dtype = np.dtype(spec.dtype)
+        return (dtype, -_LARGE, _LARGE) if dtype.kind == "f" else (dtype, 0.0, 1.0)
+
+    def normalised(self, spec: InputContract) -> tuple[float, float] | None:
+        """The least and the most that floats for this input should hold, None where that is unknown."""
+        return None
+
+    def holds_ids(self, spec: InputContract) -> bool:
+        """Whether its numbers may be rows of a table."""
+        return np.dtype(spec.dtype).kind in "iu"
+
+
+class ImageSets(TensorSets):
+    """Examples of pictures."""
+
+    def fits(self, spec: InputContract, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+        """Pixels may have any size: the decoder resizes them, and says what is no picture."""
+        height, width, channels = spec.shape
+        pixels = dtype == np.uint8 and (len(shape) == 2 or (len(shape) == 3 and 0 not in shape))
+        return pixels or shape in (spec.shape, (channels, height, width))
+
+    def noise(self, spec: InputContract, generator: np.random.Generator) -> NDArray[Any]:
+        """Patches of random colours, of another size in each."""
+        height, width, channels = spec.shape
+        cell = int(generator.integers(1, 1 + max(1, min(height, width) // 4)))
+        patches = generator.integers(0, 256, (-(-height // cell), -(-width // cell), channels), np.uint8)
+        return np.ascontiguousarray(patches.repeat(cell, 0).repeat(cell, 1)[:height, :width])
+
+    def extent(self, spec: InputContract) -> tuple[np.dtype[Any], float, float]:
+        return np.dtype(np.uint8), 0.0, 255.0
+
+    def normalised(self, spec: InputContract) -> tuple[float, float] | None:
+        """What mean and std make of pixels 0 and 255.
+        It shows 0..255 given to a network that takes -1..1."""
+        [image] = pictures([spec])
+        ends = [(pixel - m) / s for m, s in zip(image.mean, image.std, strict=True) for pixel in (0.0, 255.0)]
+        return min(ends), max(ends)
+
+    def holds_ids(self, spec: InputContract) -> bool:
+        return False
+
+
+_SETS: dict[type[TensorKind], TensorSets] = {TensorKind: TensorSets(), ImageKind: ImageSets()}
+
+
+def sets_of(spec: InputContract) -> TensorSets:
+    """The row of an input."""
+    return _SETS[type(kind_of(spec))]
+
+
+Label = int | float | NDArray[Any]
+"""A class index, a number to be predicted, or an array: of such numbers, or boxes [M, 5] (x1, y1, x2, y2, class)."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One item.
+
+    inputs: by contract name, no batch axis: uint8 [height, width, channels] pixels for an image input (or floats of
+    that shape, already normalised as the original takes them), an array of the contract's shape and dtype otherwise.
+    label: None where there is none; for a classifier the class index. origin: the file or place it came from, for
+    messages.
+    step: where it stands in its sequence, 0 for a first frame; None where the model keeps no state.
+    """
+
+    inputs: Mapping[str, NDArray[Any]]
+    label: Label | None
+    origin: str
+    step: int | None = None
+
+
+class Dataset(Protocol):
+    """Examples in a fixed order.
+
+    Reading may raise CalibrationError: items are decoded only then.
+    """
+
+    @property
+    def name(self) -> str:
+        """Where it was opened, for messages."""
+        ...
+
+    @property
+    def any_order(self) -> bool:
+        """Whether `pick` takes indexes in any order, each at the cost of its item alone."""
+        ...
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Example]: ...
+
+    def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
+        """The items at these indexes, which must ascend unless `any_order`.
+        The others are not decoded where that can be avoided."""
+        ...
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Some items of a dataset, in its order; itself a Dataset."""
+
+    dataset: Dataset
+    indexes: Sequence[int]
+
+    @property
+    def name(self) -> str:
+        return self.dataset.name
+
+    @property
+    def any_order(self) -> bool:
+        return self.dataset.any_order
+
+    def __len__(self) -> int:
+        return len(self.indexes)
+
+    def __iter__(self) -> Iterator[Example]:
+        return self.dataset.pick(self.indexes)
+
+    def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
+        return self.dataset.pick([self.indexes[index] for index in indexes])
+
+
+def digest(example: Example) -> str:
+    """xxh3-128 over names, dtypes, shapes and every byte of the inputs.
+    The label is no part of it."""
+    state = xxhash.xxh3_128()
+    for name in sorted(example.inputs):
+        array = example.inputs[name]
+        state.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        state.update(np.ascontiguousarray(array).data)
+    return state.hexdigest()
+
+
+HELD_OUT = 64
+"""The most items that are held out."""
+
+
+def split(dataset: Dataset) -> tuple[Subset, Subset]:
+    """Split into (calibration, held out): every fifth item is held out, at most 64.
+
+    Spread, because folders come sorted by class: the first 64 would be of few classes. Both keep the set's order and
+    together are the set. Raises CalibrationError for a single item.
+    """
+    count = len(dataset)
+    if count < 2:
+        raise CalibrationError(
+            "one item cannot be both calibrated with and evaluated on", where=dataset.name, do="Give more items"
+        )
+    wanted = min(HELD_OUT, max(1, count // 5))
+    held = {(2 * place + 1) * count // (2 * wanted) for place in range(wanted)}
+    rest = [index for index in range(count) if index not in held]
+    return Subset(dataset, rest), Subset(dataset, sorted(held))
+
+
+FEWEST_APART = 10
+"""Fewer items than this in a half say too little of a drop."""
+
+
+def halves(kinds: Sequence[Hashable], digests: Sequence[str]) -> tuple[list[int], list[int]] | None:
+    """Indexes of two halves in which every kind is as frequent as in the other.
+    None where one had fewer than FEWEST_APART.
+
+    kinds: a label, or whatever an item should be balanced by. digests: equal ones stay in one half. Which half an item
+    is in follows from the items alone, not from their order.
+    """
+    order = sorted({(str(kind), name) for kind, name in zip(kinds, digests, strict=True)})
+    first = {name for place, (_, name) in enumerate(order) if place % 2 == 0}
+    one = [index for index, name in enumerate(digests) if name in first]
+    other = [index for index, name in enumerate(digests) if name not in first]
+    return None if min(len(one), len(other)) < FEWEST_APART else (one, other)
+
+
+def folds(weights: Sequence[int], digests: Sequence[str], count: int) -> list[list[int]]:
+    """Indexes of at most `count` parts of about the same weight, each with some of it.
+    Less than two where there is too little.
+
+    weights: what there is of an item to be judged by, such as its boxes. digests: equal ones stay in one part. Which
+    part an item is in follows from the items alone, not from their order.
+    """
+    whole = dict[str, int]()
+    for name, weight in zip(digests, weights, strict=True):
+        whole[name] = whole.get(name, 0) + weight
+    parts = [(0, 0, place) for place in range(min(count, sum(weight > 0 for weight in whole.values())))]
+    part_of = dict[str, int]()
+    for name, weight in sorted(whole.items(), key=lambda entry: (-entry[1], entry[0])):
+        if parts:
+            least, items, place = min(parts)
+            parts[parts.index((least, items, place))] = (least + weight, items + 1, place)
+            part_of[name] = place
+    return [[index for index, name in enumerate(digests) if part_of[name] == place] for _, _, place in parts]
+
+
+def without(dataset: Dataset, digests: Collection[str]) -> Dataset:
+    """The items whose digest is not among `digests` (see `lint`, code `overlap`).
+    Reads the set once if there are any.
+
+    Raises CalibrationError when nothing is left.
+    """
+    if not digests:
+        return dataset
+    kept = [index for index, example in enumerate(dataset) if digest(example) not in digests]
+    if not kept:
+        raise CalibrationError(
+            "every item is in the evaluation set too", where=dataset.name, do="Give other items for calibration"
+        )
+    return Subset(dataset, kept)
+
+
+_PIECE = 1 << 20
+
+
+def fingerprint(dataset: Dataset) -> str | None:
+    """None where the items are made by code, or a file cannot be read now."""
+    parts: list[str] = []
+    while isinstance(dataset, Subset):
+        parts.append(hashlib.sha256(",".join(map(str, dataset.indexes)).encode()).hexdigest())
+        dataset = dataset.dataset
+    own: str | None = getattr(dataset, "fingerprint", None)
+    # the files of a dataset that is nothing but files: `files`, or one `path`
+    known: set[str] = {field.name for field in fields(dataset)} if is_dataclass(dataset) else set()
+    paths: list[Path] | None = [Path(getattr(dataset, "path", ""))] if "path" in known else None
+    if "files" in known:
+        paths = [Path(file) for file in getattr(dataset, "files", ())]
+    labels = str(getattr(dataset, "labels", None) if hasattr(dataset, "files") else "in the file")
+    found = own if own is not None or paths is None else _of_files(paths, labels)
+    return None if found is None else hashlib.sha256("\0".join([found, *parts]).encode()).hexdigest()
+
+
+def _of_files(paths: Iterable[Path], labels: str) -> str | None:
+    state = xxhash.xxh3_128(labels.encode())
+    try:
+        for path in paths:
+            state.update(b"\0")
+            with path.open("rb") as file:
+                for piece in itertools.takewhile(bool, iter(lambda: file.read(_PIECE), b"")):
+                    state.update(piece)
+            state.update(path.stat().st_size.to_bytes(8, "little"))
+    except OSError:
+        return None
+    return state.hexdigest()
+
+
+@dataclass(frozen=True)
+class RandomDataset:
+    """A Dataset of seeded noise. The same seed and index give the same item.
+
+    Pictures are patches of random colours, of another size in each. Floats are normal, whole numbers 0 or 1.
+    """
+
+    contract: Contract
+    count: int
+    seed: int = 0
+    any_order: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return "random noise"
+
+    @property
+    def fingerprint(self) -> str:
+        """See `calibration.fingerprint`."""
+        return f"random {self.count} {self.seed}"
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Example]:
+        return self.pick(range(self.count))
+
+    def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
+        for index in indexes:
+            generator = np.random.default_rng((self.seed, index))
+            inputs = {spec.name: sets_of(spec).noise(spec, generator) for spec in self.contract.inputs}
+            yield Example(inputs, None, f"{self.name}, item {index}")

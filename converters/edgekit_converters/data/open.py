@@ -1,0 +1,202 @@
+"""A path or `module:function` -> the Dataset that reads it.
+
+    open_dataset("photos/", contract)                 # a folder of images, or of .wav recordings
+    open_dataset("my_data:examples", contract)        # a dict by input name (and "label"), `(x, y)` or `x` an item
+
+Rules: the user's function takes no arguments and is called again for every pass, so it must give the same items each
+time. It is counted once when the set is opened, and a pass that gives another number is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import itertools
+import os
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from edgekit_converters.data.arrays import open_npy, open_npz
+from edgekit_converters.data.boxed import BOXED, open_boxed
+from edgekit_converters.data.dataset import Canonical, Dataset, Example
+from edgekit_converters.data.folder import Classes, files_in, open_folder
+from edgekit_converters.data.recordings import open_recordings
+from edgekit_converters.recipe.conversion_errors import CalibrationError
+from edgekit_converters.recipe.foreign_code import working_folder_on_path
+from edgekit_runtime.contract.kinds import pictures
+from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.system.errors import EdgekitError
+
+MAX_ITEMS = 200_000
+"""A function that yields more is taken to be endless."""
+
+
+class GeneratedDataset:
+    """A Dataset over what a function yields. count: what it yielded when it was opened."""
+
+    any_order = False
+
+    def __init__(self, name: str, function: Callable[[], Iterable[Any]], contract: Contract) -> None:
+        self.name = name
+        self._function = function
+        self._contract = contract
+        self._count = sum(1 for _ in self._values())
+        if self._count == 0:
+            raise CalibrationError("yields no items", where=name, do="Yield at least one example")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Example]:
+        return self.pick(range(self._count))
+
+    def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
+        canonical, classes = Canonical(self._contract), Classes(self._contract)
+        values = enumerate(self._values())
+        for index in indexes:
+            value = next((value for at, value in values if at == index), _MISSING)
+            if value is _MISSING:
+                raise CalibrationError(
+                    f"gave {self._count} items the first time and fewer now",
+                    where=self.name,
+                    do="Give the same items at every call: fix the seed",
+                )
+            origin = f"{self.name}, item {index}"
+            raw, label = self._split_value(value, origin)
+            yield Example(canonical(raw, origin), None if label is None else classes.of_value(label, origin), origin)
+
+    def _values(self) -> Iterator[Any]:
+        """What the function yields.
+        Whatever it raises becomes one CalibrationError with the line that raised."""
+        try:
+            given, items = self._function(), None
+            if not isinstance(given, (str, bytes, Mapping)):  # one example is no set of them
+                with contextlib.suppress(TypeError):
+                    items = iter(given)
+            if items is None:
+                raise CalibrationError(
+                    f"gave {_kind(given)}, which is no set of examples",
+                    where=self.name,
+                    do="Yield the examples one by one, or return a list of them",
+                )
+            for count, value in enumerate(items):
+                if count >= MAX_ITEMS:
+                    raise CalibrationError(
+                        f"yields more than {MAX_ITEMS:,} items", where=self.name, do="Stop after a representative set"
+                    )
+                yield value
+        except EdgekitError:
+            raise
+        except (Exception, SystemExit) as error:  # a function that exits is one that fails, not the end of a build
+            raise _failed(self.name, error) from error
+
+    def _split_value(self, value: Any, origin: str) -> tuple[Mapping[str, Any], Any]:
+        names = [spec.name for spec in self._contract.inputs]
+        if isinstance(value, Mapping):
+            unknown = [str(key) for key in value if key not in (*names, "label")]
+            if unknown:
+                raise CalibrationError(
+                    f"has a key '{unknown[0]}'",
+                    where=origin,
+                    do=f'The model takes {", ".join(names)}; "label" is the class',
+                )
+            return value, (value.get("label") if "label" not in names else None)
+        label = None
+        if isinstance(value, tuple) and len(value) == 2:
+            value, label = value
+        if len(names) > 1 and not isinstance(value, Mapping):
+            raise CalibrationError(
+                f"is one value and the model takes {len(names)} inputs",
+                where=origin,
+                do=f"Yield a dict with the keys {', '.join(names)}",
+            )
+        return (value if isinstance(value, Mapping) else {names[0]: value}), label
+
+
+_MISSING = object()
+
+
+def open_function(spec: str, contract: Contract) -> GeneratedDataset:
+    """spec: `package.module:function`; the current folder is searched first.
+
+    Raises CalibrationError.
+    """
+    return GeneratedDataset(spec, find_function(spec), contract)
+
+
+def find_function(spec: str) -> Callable[[], Iterable[Any]]:
+    """Raises CalibrationError where there is no such module or function."""
+    module_name, function_name = spec.split(":", 1)
+    try:
+        with working_folder_on_path():
+            module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise CalibrationError(
+                f"there is no module '{error.name}'", where=spec, do="Run edgekit in the folder that holds it"
+            ) from error
+        raise _failed(spec, error) from error
+    except (Exception, SystemExit) as error:
+        raise _failed(spec, error) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        if function is not None:
+            do = "Name a function that yields examples"
+            raise CalibrationError(f"'{function_name}' is not a function, but {_kind(function)}", where=spec, do=do)
+        near = difflib.get_close_matches(
+            function_name,
+            [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name, None))],
+            1,
+        )
+        hint = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function that yields examples"
+        raise CalibrationError(f"'{module_name}' has no function '{function_name}'", where=spec, do=hint)
+    return cast(Callable[[], Iterable[Any]], function)
+
+
+def _kind(value: Any) -> str:
+    """`an int`, `a dict`."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def _failed(where: str, error: BaseException) -> CalibrationError:
+    """The person's own line is what helps them: name it instead of showing a traceback."""
+    last = list(itertools.islice(reversed(traceback.extract_tb(error.__traceback__)), 1))
+    place = f" ({last[0].filename}, line {last[0].lineno})" if last else ""
+    text = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+    return CalibrationError(f"raised {type(error).__name__}: {text}{place}", where=where, do="Mend the function")
+
+
+_GIVE = "Give an image folder, a .npy, a .npz, a data.yaml, COCO's .json or module:function"
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def open_dataset(path: str | os.PathLike[str], contract: Contract, *, labelled: bool = True) -> Dataset:
+    """Open a folder of images or `.wav` files, an array file, pictures with boxes, a function.
+    Sub-folders of images are labels; in a `.npz` `x` or the inputs' names hold the items, `y` the labels.
+
+    labelled=False: a folder's sub-folders are only folders, which is all that calibration needs.
+    Raises CalibrationError: what is wrong, where, what to do. A fault of a single item shows when it is read.
+    """
+    place = Path(path)
+    if place.is_dir():
+        if len(pictures(contract.inputs)) < len(contract.inputs) and files_in(place, {".wav"}):
+            return open_recordings(place, contract, labelled=labelled)
+        return open_folder(place, contract, labelled=labelled)
+    if place.is_file():
+        if place.suffix.lower() == ".npy":
+            return open_npy(place, contract)
+        if place.suffix.lower() == ".npz":
+            return open_npz(place, contract)
+        if place.suffix.lower() in BOXED:
+            return open_boxed(place, contract, labelled=labelled)
+        raise CalibrationError("is no set of examples", where=str(place), do=_GIVE)
+    if place.exists():
+        raise CalibrationError("is not a regular file", where=str(place), do=_GIVE)
+    if isinstance(path, str) and _FUNCTION.fullmatch(path):
+        return open_function(path, contract)
+    raise CalibrationError("does not exist", where=str(path), do=_GIVE)

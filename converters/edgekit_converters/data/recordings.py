@@ -1,0 +1,276 @@
+"""Recordings as examples.
+Each .wav as one row of numbers, or cut into frames for a model that keeps a state.
+
+    open_dataset("prompts/", contract)           # the loudest part of each .wav, as long as the model's input
+    open_streams(Path("speech/"), contract)      # a Dataset of frames; `lengths`: how many each recording has
+    samples, rate = read_wav(Path("yes.wav"))    # float32 [samples] in -1..1, 16000
+
+Rules:
+- PCM of 8, 16, 24 or 32 bits and IEEE floats of 32 or 64 are read; several channels are averaged;
+- nothing is resampled, so a set has one rate, which must be the rate of the model's training;
+- the input has one axis besides those of size 1; sub-folders are labels as in a folder of pictures;
+- a frame begins `hop` samples after the last one; a recording shorter than one frame is filled with zeros, and samples
+  behind the last whole frame are not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from math import prod
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.data.dataset import Canonical, Example
+from edgekit_converters.data.folder import files_in, labels_of, refuse_unreadable
+from edgekit_converters.recipe.conversion_errors import CalibrationError
+from edgekit_runtime.contract.kinds import takes_rows
+from edgekit_runtime.contract.spec import Contract
+
+_PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
+_AGAIN = "Save it again as 16-bit PCM, or remove it"
+
+
+def read_wav(path: Path) -> tuple[NDArray[np.float32], int]:
+    """float32 [frames] in -1..1, and frames a second.
+
+    Raises CalibrationError for a damaged or unknown file.
+
+    Python's own `wave` refuses floats, so the chunks (Microsoft's RIFF WAVE) are read here.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CalibrationError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+    if len(data) < 12 or data[:4] != b"RIFF" or data[8:12] != b"WAVE":
+        raise CalibrationError("is no .wav file", where=str(path), do=_AGAIN)
+    # The first chunk of each name; one that ends early (a recorder that was switched off) is what is there
+    found: dict[bytes, bytes] = {}
+    at = 12
+    while at + 8 <= len(data):
+        name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
+        found.setdefault(name, data[at + 8 : at + 8 + size])
+        at += 8 + size + size % 2
+    chunks = found
+    head, body = chunks.get(b"fmt ", b""), chunks.get(b"data", b"")
+    if len(head) < 16:
+        raise CalibrationError("has no format", where=str(path), do=_AGAIN)
+    kind, channels, rate, _, frame, bits = struct.unpack("<HHIIHH", head[:16])
+    if kind == _EXTENSIBLE and len(head) >= 26:
+        kind = struct.unpack("<H", head[24:26])[0]
+    if not frame or 8 * frame != channels * bits or not rate:
+        raise CalibrationError(f"has {channels} channels of {bits} bits in {frame} bytes", where=str(path), do=_AGAIN)
+    numbers = _numbers(body[: len(body) // frame * frame], kind, bits)
+    if numbers is None:
+        raise CalibrationError(
+            f"has samples of a kind that is not read ({kind}, {bits} bits)", where=str(path), do=_AGAIN
+        )
+    if not numbers.size:
+        raise CalibrationError("has no samples", where=str(path), do="Remove it")
+    with np.errstate(over="ignore", invalid="ignore"):
+        mono = numbers.reshape(-1, channels).mean(axis=1).astype(np.float32)
+    if not np.isfinite(mono).all():
+        raise CalibrationError("has samples that are NaN or infinite", where=str(path), do="Remove it")
+    return mono, int(rate)
+
+
+def loudest(samples: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """`count` samples: the part with the most energy, in steps of half its length.
+    Zeros behind a shorter recording."""
+    if len(samples) <= count:
+        return np.pad(samples, (0, count - len(samples)))
+    energy = np.concatenate([[0.0], np.cumsum(np.square(samples, dtype=np.float64))])
+    starts = np.unique([*range(0, len(samples) - count, max(1, count // 2)), len(samples) - count])
+    start = int(starts[np.argmax(energy[starts + count] - energy[starts])])
+    return samples[start : start + count]
+
+
+def _numbers(body: bytes, kind: int, bits: int) -> NDArray[np.float64] | None:
+    if kind == _FLOAT and bits in (32, 64):
+        return np.frombuffer(body, f"<f{bits // 8}").astype(np.float64)
+    if kind != _PCM:
+        return None
+    if bits == 8:
+        return (np.frombuffer(body, np.uint8).astype(np.float64) - 128) / 128
+    if bits in (16, 32):
+        return np.frombuffer(body, f"<i{bits // 8}").astype(np.float64) / 2.0 ** (bits - 1)
+    if bits == 24:
+        low, middle, high = np.frombuffer(body, np.uint8).reshape(-1, 3).T.astype(np.int64)
+        unsigned = low | middle << 8 | high << 16
+        return np.where(unsigned >= 1 << 23, unsigned - (1 << 24), unsigned) / float(1 << 23)
+    return None
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """A Dataset of the loudest part of each recording. rate: samples a second of all of them."""
+
+    root: Path
+    files: tuple[Path, ...]
+    labels: tuple[int, ...] | None
+    contract: Contract
+    rate: int
+    any_order: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return str(self.root)
+
+    @property
+    def fingerprint(self) -> str:
+        """See `calibration.fingerprint`."""
+        state = hashlib.sha256(f"wav\0{self.labels}".encode())
+        for file in self.files:
+            state.update(hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest())
+        return state.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __iter__(self) -> Iterator[Example]:
+        return self.pick(range(len(self.files)))
+
+    def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
+        canonical, spec = Canonical(self.contract), self.contract.inputs[0]
+        for index in indexes:
+            file = self.files[index]
+            samples, rate = read_wav(file)
+            if rate != self.rate:
+                raise CalibrationError(
+                    f"has {rate} samples a second, and the first recording has {self.rate}",
+                    where=str(file),
+                    do="Resample them all to the rate that the model was trained on",
+                )
+            row = loudest(samples, prod(spec.shape)).reshape(spec.shape).astype(spec.dtype)
+            label = None if self.labels is None else self.labels[index]
+            yield Example(canonical({spec.name: row}, str(file)), label, str(file))
+
+
+def open_recordings(root: Path, contract: Contract, *, labelled: bool) -> Recordings:
+    """A folder of .wav files.
+
+    Raises CalibrationError when there are none, or the model takes no row of floats.
+    """
+    files = files_in(root, {".wav"})
+    spec = contract.inputs[0]
+    if not takes_rows(contract) or not spec.shape:
+        taken = f"{spec.dtype} {list(spec.shape)}" if len(contract.inputs) == 1 else f"{len(contract.inputs)} inputs"
+        raise CalibrationError(
+            f"a folder of recordings does not fit a model that takes {taken}",
+            where=str(root),
+            do="Turn them into what the model takes: a .npz, or module:function that yields arrays",
+        )
+    if not files:
+        refuse_unreadable(root, {".wav"})
+        raise CalibrationError("no recordings in this folder", where=str(root), do="Put some there")
+    rate = 0
+    for file in files:
+        with contextlib.suppress(CalibrationError):  # a damaged one is left out later, and counted
+            rate = read_wav(file)[1]
+            break
+    labels = labels_of(root, files, contract) if labelled else None
+    return Recordings(root, files, labels, contract, rate)
+
+
+_OPEN = 32  # recordings kept in memory
+
+
+def pieces(samples: NDArray[np.float32], count: int, hop: int) -> NDArray[np.float32]:
+    """[frames, count], the first at the first sample."""
+    if len(samples) < count:
+        samples = np.pad(samples, (0, count - len(samples)))
+    return np.lib.stride_tricks.sliding_window_view(samples, count)[::hop]
+
+
+@dataclass(frozen=True)
+class Streams:
+    """A Dataset of all frames of all recordings, one recording after the other.
+
+    lengths: frames of each.
+    """
+
+    files: tuple[Path, ...]
+    contract: Contract
+    lengths: tuple[int, ...]
+    any_order: ClassVar[bool] = True
+    root: Path = field(default_factory=Path)
+
+    @property
+    def name(self) -> str:
+        return str(self.root)
+
+    @property
+    def fingerprint(self) -> str:
+        """See `calibration.fingerprint`."""
+        state = hashlib.sha256(f"{self.contract.hop} {self.contract.inputs[0].shape}".encode())
+        for file in self.files:
+            state.update(hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest())
+        return state.hexdigest()
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        return np.concatenate([[0], np.cumsum(self.lengths)])
+
+    def __len__(self) -> int:
+        return sum(self.lengths)
+
+    def __iter__(self) -> Iterator[Example]:
+        return self.pick(range(len(self)))
+
+    def pick(self, indexes: Iterable[int]) -> Iterator[Example]:
+        canonical, spec = Canonical(self.contract), self.contract.inputs[0]
+        for index in indexes:
+            place = int(np.searchsorted(self._starts, index, side="right")) - 1
+            file, step = self.files[place], index - int(self._starts[place])
+            cut = _frames(file, file.stat().st_mtime_ns, prod(spec.shape), _hop(self.contract))
+            row = cut[step].reshape(spec.shape).astype(spec.dtype)
+            origin = f"{file}, frame {step}"
+            yield Example(canonical({spec.name: row}, origin), None, origin)
+
+
+def open_streams(place: Path, contract: Contract) -> Streams:
+    """A .wav file or a folder of them.
+
+    contract: as the caller sees it. Raises CalibrationError when there are none, the model takes no row of floats, or
+    the rates differ.
+    """
+    files = (place,) if place.is_file() else files_in(place, {".wav"})
+    spec = contract.inputs[0]
+    if not takes_rows(contract):
+        taken = f"{spec.dtype} {list(spec.shape)}" if len(contract.inputs) == 1 else f"{len(contract.inputs)} inputs"
+        raise CalibrationError(
+            f"recordings do not fit a model that takes {taken}",
+            where=str(place),
+            do="Turn them into what the model takes: a .npz of [sequences, frames, ...], or module:function",
+        )
+    if not files:
+        refuse_unreadable(place, {".wav"})
+        raise CalibrationError("no recordings in this folder", where=str(place), do="Put .wav files there")
+    lengths, rate = [], 0
+    for file in files:
+        samples, found = read_wav(file)
+        rate = rate or found
+        if found != rate:
+            raise CalibrationError(
+                f"has {found} samples a second, and the first recording has {rate}",
+                where=str(file),
+                do="Resample them all to the rate that the model was trained on",
+            )
+        lengths.append(len(pieces(samples, prod(spec.shape), _hop(contract))))
+    return Streams(files, contract, tuple(lengths), place)
+
+
+def _hop(contract: Contract) -> int:
+    return contract.hop or prod(contract.inputs[0].shape)
+
+
+@lru_cache(maxsize=_OPEN)
+def _frames(file: Path, _changed_ns: int, count: int, hop: int) -> NDArray[np.float32]:
+    return pieces(read_wav(file)[0], count, hop)

@@ -1,0 +1,232 @@
+"""What is known of a graph in any format; and its head, where answers are made.
+
+    head(graph)                         # {"logits", "softmax"}: what comes after the last product
+    [join] = joins(graph, ranges)       # boxes up to 322 and scores up to 0.6 in one output
+    join.layers, join.least, join.most
+
+Why the head matters: a range that cuts off the largest values costs little inside of a network, where the next layer
+sums over many; at its end it makes the answers alike of which the network is surest. EfficientNet-Lite0 with percentile
+ranges: 18.2 dB between answers and their error, and 25.6 with its logits' whole range.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, cast
+
+from numpy.typing import NDArray
+
+from edgekit_converters.formats.grid import Grid
+from edgekit_converters.formats.workload import read_workload
+from edgekit_converters.recipe.conversion_errors import ConversionError
+
+Kind = Literal[
+    "conv", "depthwise", "dense", "recurrent", "activation", "elementwise", "pool", "concat", "move", "other"
+]
+"""What a layer does. dense: every matrix product. activation: of one tensor, without weights (softmax, hard-swish,
+tanh).
+move: values are copied, not computed (reshape, transpose, pad, slice, gather, quantize)."""
+
+
+@dataclass(frozen=True)
+class KernelWindow:
+    """How a convolution slides over its input.
+
+    Pairs are (vertical, horizontal); a sequence is a picture one high.
+
+    pads: zeros put around the input: top, left, bottom, right. channels_last: whether its input and output are NHWC.
+    """
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    groups: int
+    channels_last: bool
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One operator.
+
+    name: of the first tensor that it makes: plans, reports and caches call it so. op: as the format calls it. inputs:
+    activations that it reads; constants are not among them. weight, bias: names of constants. weight_axis: the axis of
+    `weight` that runs over output channels. macs: multiply-accumulates for a batch of 1. window: of a 1-D or 2-D
+    convolution.
+    fused: the activation that the operator itself carries out, in lower case: relu, relu6, tanh...
+    """
+
+    name: str
+    op: str
+    kind: Kind
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weight: str | None = None
+    bias: str | None = None
+    weight_axis: int | None = None
+    macs: int = 0
+    window: KernelWindow | None = None
+    fused: str | None = None
+
+
+class WatchedGraph(Protocol):
+    """A graph that runs and shows its tensors."""
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """inputs: in the file's order, batch of 1, with the file's own dtypes.
+
+        Watched tensors by name, float32.
+        """
+        ...
+
+
+class Graph(Protocol):
+    """A float or quantized model file.
+
+    inputs, outputs: tensor names in the engine's order. layers: in the order of execution. tensors: float activations
+    in that order, inputs first; in a quantized file those that once were float.
+    """
+
+    @property
+    def format(self) -> Literal["tflite", "onnx"]: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+    @property
+    def outputs(self) -> tuple[str, ...]: ...
+    @property
+    def layers(self) -> tuple[Layer, ...]: ...
+    @property
+    def tensors(self) -> tuple[str, ...]: ...
+    @property
+    def grids(self) -> Mapping[str, Grid]:
+        """Of the tensors that the file has in integers, by the float graph's names.
+
+        What is not in it stays in float.
+        """
+        ...
+
+    def constant(self, name: str) -> NDArray[Any]:
+        """A weight or bias in the file's layout; that of a quantized file is dequantized.
+
+        Raises KeyError.
+        """
+        ...
+
+    def with_constants(self, values: Mapping[str, NDArray[Any]]) -> Graph:
+        """A copy with other values of the same shapes.
+
+        Raises ValueError for another shape, KeyError for no such name.
+        """
+        ...
+
+    def watch(self, tensors: Sequence[str] | None = None) -> AbstractContextManager[WatchedGraph]:
+        """Run with these tensors in sight, None for all of `tensors`.
+
+        In a quantized file by the float graph's names.
+        """
+        ...
+
+
+def kinds(table: Mapping[Kind, str]) -> dict[str, Kind]:
+    """Operator name -> kind, from kind -> names in one string."""
+    return {name: kind for kind, names in table.items() for name in names.split()}
+
+
+def macs_by_tensor(format: str, data: bytes) -> dict[str, int]:  # noqa: A002
+    """By the name of the first tensor that an operation makes.
+    Empty for a model whose shapes cannot be worked out."""
+    try:
+        return {op.name: op.macs for op in read_workload(format, data, "float32").ops if op.macs}
+    except ConversionError:
+        return {}
+
+
+FEW_LEVELS = 4
+"""Of 256: what has no more distinct values than this says next to nothing."""
+
+UNLIKE = 8.0
+"""Ranges that differ by this factor are unlike: under one scale the smaller is left 32 of 256 levels or fewer."""
+
+_PRODUCTS = frozenset({"conv", "depthwise", "dense", "recurrent"})
+
+
+def head(graph: Graph) -> frozenset[str]:
+    """Every tensor from which an output follows without a product in between, and the outputs."""
+    made = {tensor: layer for layer in graph.layers for tensor in layer.outputs}
+    found: set[str] = set()
+    left = list(graph.outputs)
+    while left:
+        tensor = left.pop()
+        if tensor in found:
+            continue
+        found.add(tensor)
+        layer = made.get(tensor)
+        if layer is not None and layer.kind not in _PRODUCTS:
+            left.extend(layer.inputs)
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Parts of unlike ranges joined to one output, such as boxes in pixels and scores.
+
+    layers: all that copies the parts into the output: where these are in float, each part keeps a scale of its own.
+    part: the tensor with the smallest range. least, most: the largest magnitude of the smallest and of the largest
+    part.
+    """
+
+    output: str
+    layers: frozenset[str]
+    part: str
+    least: float
+    most: float
+
+    @property
+    def levels(self) -> float:
+        """Of 256, what one scale for all leaves the smallest part."""
+        return 256 * self.least / self.most
+
+
+def joins(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> tuple[Join, ...]:
+    """Of every output.
+
+    ranges: of tensors by name; a part without one, or that is always 0, is left out.
+    """
+    made = {tensor: layer for layer in graph.layers for tensor in layer.outputs}
+    found = []
+    for output in graph.outputs:
+        copied, parts, left = set[str](), set[str](), [output]
+        joined = False
+        while left:
+            tensor = left.pop()
+            layer = made.get(tensor)
+            if layer is None or layer.kind not in ("move", "concat"):
+                parts.add(tensor)
+            elif layer.name not in copied:
+                copied.add(layer.name)
+                joined = joined or layer.kind == "concat"
+                left.extend(layer.inputs)
+        reach = {part: max(map(abs, ranges[part])) for part in sorted(parts) if part in ranges}
+        reach = {part: most for part, most in reach.items() if most > 0}
+        if joined and reach and max(reach.values()) >= UNLIKE * min(reach.values()):
+            part = min(reach, key=lambda name: reach[name])
+            found.append(Join(output, frozenset(copied), part, reach[part], max(reach.values())))
+    return tuple(found)
+
+
+GRAPHS: dict[str, str] = {
+    "tflite": "edgekit_converters.formats.tflite_graph:TfliteGraph",
+    "onnx": "edgekit_converters.formats.onnx_graph:OnnxGraph",
+}
+"""Format -> `module:class`, called with the file's bytes."""
+
+
+def open_graph(format: str, data: bytes) -> Graph:  # noqa: A002
+    """Raises ConversionError for bytes that are no model of that format."""
+    module, name = GRAPHS[format].split(":")
+    return cast(Graph, getattr(importlib.import_module(module), name)(data))

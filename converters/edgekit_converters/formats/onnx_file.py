@@ -1,0 +1,397 @@
+"""An .onnx file.
+Its graph as who makes and who reads each value, its constants as arrays, and edits that keep all else.
+
+    view = GraphView(parse(data))
+    view.maker("y").op_type, [node.op_type for node in view.users("y")], view.shape("y")
+    FoldedView(parse(data)).constants["conv1.weight"].array()
+
+Rules:
+- what is no model, or one that computes nothing, is one error in one sentence;
+- a view is of the main graph, and what stands inside If, Loop or Scan counts as read by its node; an edit that changes
+  who makes or reads a value needs a new view;
+- what cannot be inferred is unknown, never an error;
+- the onnx package is imported by what is called, not by importing this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.formats.grid import AffineGrid
+from edgekit_converters.recipe.conversion_errors import ConversionError
+
+FLOATS = frozenset({1, 10, 11, 16})
+"""float, float16, double and bfloat16 in TensorProto.DataType."""
+
+_COPIES = frozenset({"Identity", "Cast"})
+
+
+def parse(data: bytes) -> Any:
+    """An onnx.ModelProto. Raises ConversionError when the bytes are not an ONNX model."""
+    import onnx
+
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's DecodeError derives from Exception alone
+        raise ConversionError("these bytes are not an ONNX model") from error
+    if not model.graph.node:
+        raise ConversionError("these bytes are not an ONNX model")
+    return model
+
+
+# What a graph holds
+# -----------------------------------------------------------------------------------------------------
+
+
+def subgraphs(graph: Any) -> Iterator[Any]:
+    """The graph and every graph inside its nodes (If, Loop, Scan)."""
+    yield graph
+    for node in graph.node:
+        for inner in _bodies(node):
+            yield from subgraphs(inner)
+
+
+def nodes(graph: Any) -> Iterator[Any]:
+    """The nodes of a graph or function in order, each followed by those of its inner graphs."""
+    for node in graph.node:
+        yield node
+        for inner in _bodies(node):
+            yield from nodes(inner)
+
+
+def _bodies(node: Any) -> Iterator[Any]:
+    for item in node.attribute:
+        if item.HasField("g"):
+            yield item.g
+        yield from item.graphs
+
+
+def reads(node: Any) -> Iterator[str]:
+    """What a node needs, with all that the graphs inside it name."""
+    yield from node.input
+    for body in _bodies(node):
+        for graph in subgraphs(body):
+            yield from (value.name for value in graph.output)
+            for child in graph.node:
+                yield from child.input
+
+
+def tensors(model: Any) -> Iterator[Any]:
+    """Every tensor in the file: weights, sparse weights, constants in nodes and functions."""
+    for graph in subgraphs(model.graph):
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+    for holder in (model.graph, *model.functions):
+        for item in (item for node in nodes(holder) for item in node.attribute):
+            if item.HasField("t"):
+                yield item.t
+            if item.HasField("sparse_tensor"):
+                yield from (item.sparse_tensor.values, item.sparse_tensor.indices)
+            yield from item.tensors
+
+
+def constants(graph: Any) -> Iterator[tuple[str, Any]]:
+    """The weights and constants of one graph, by the name of the value."""
+    yield from ((tensor.name, tensor) for tensor in graph.initializer)
+    for node in graph.node:
+        if node.op_type == "Constant":
+            yield from ((node.output[0], item.t) for item in node.attribute if item.name == "value")
+
+
+def array(tensor: Any) -> NDArray[Any]:
+    from onnx import numpy_helper
+
+    return np.asarray(numpy_helper.to_array(tensor))
+
+
+def attribute(node: Any, name: str, default: Any) -> Any:
+    """The value of a node's attribute."""
+    from onnx import helper
+
+    return next((helper.get_attribute_value(item) for item in node.attribute if item.name == name), default)
+
+
+def opset_of(model: Any) -> int:
+    """The version of the standard operators."""
+    return max((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
+
+
+@dataclass(frozen=True)
+class Value:
+    """kind: element type as in TensorProto.DataType, 0 for an unknown one.
+
+    shape: -1 for a free axis, None without a rank.
+    """
+
+    kind: int
+    shape: tuple[int, ...] | None
+
+
+def values(graph: Any) -> dict[str, Value]:
+    """What the graph says of its inputs, outputs and inner values."""
+    found = {}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        sides = tuple(int(axis.dim_value) if axis.HasField("dim_value") else -1 for axis in tensor.shape.dim)
+        found[value.name] = Value(int(tensor.elem_type), sides if tensor.HasField("shape") else None)
+    return found
+
+
+# Edits
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def copy_model(message: Any) -> Any:
+    return type(message).FromString(message.SerializeToString())
+
+
+def replace_values(field: Any, items: Iterable[Any]) -> None:
+    """Let a repeated field hold copies of these, in place; they may be of the field itself."""
+    copies = [copy_model(item) for item in items]
+    del field[:]
+    field.extend(copies)
+
+
+def new_node(op: str, inputs: Iterable[str], outputs: Iterable[str], name: str = "", **attributes: Any) -> Any:
+    from onnx import helper
+
+    return helper.make_node(op, list(inputs), list(outputs), name, **attributes)
+
+
+def new_constant(name: str, values: NDArray[Any]) -> Any:
+    """An initializer."""
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(np.ascontiguousarray(values).reshape(values.shape), name)
+
+
+def value_names(model: Any) -> set[str]:
+    """Names of all inputs, constants and computed values, also inside of nodes."""
+    found = {name for node in nodes(model.graph) for name in (*node.input, *node.output)}
+    for graph in subgraphs(model.graph):
+        found.update(value.name for value in (*graph.input, *graph.output, *graph.initializer))
+    return found
+
+
+def free_name(wanted: str, taken: set[str]) -> str:
+    """That name, numbered where it is taken; taken from now on."""
+    name, number = wanted, 0
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    taken.add(name)
+    return name
+
+
+def name_nodes(model: Any) -> None:
+    """Number nodes of one graph that share a name, in place: no engine loads them otherwise."""
+    for graph in subgraphs(model.graph):
+        taken = set[str]()
+        for node in graph.node:
+            if node.name:
+                node.name = free_name(node.name, taken)
+
+
+def rename(model: Any, names: dict[str, str]) -> None:
+    """Rename values (old -> new) in place, everywhere.
+    A value that already has a new name moves out of the way."""
+    names = {old: new for old, new in names.items() if old != new}
+    taken = value_names(model)
+    for new in list(names.values()):
+        if new in taken and new not in names:
+            names[new] = free_name(new, taken)
+    for graph in subgraphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
+            value.name = names.get(value.name, value.name)
+        for node in graph.node:
+            node.input[:] = [names.get(name, name) for name in node.input]
+            node.output[:] = [names.get(name, name) for name in node.output]
+
+
+# Views
+# ------------------------------------------------------------------------------------------------------------------
+
+
+class GraphView:
+    """model: an onnx.ModelProto, kept and not copied.
+
+    infer: whether types and shapes that it does not state are inferred.
+    """
+
+    def __init__(self, model: Any, *, infer: bool = True) -> None:
+        self.model = model
+        self.graph = model.graph
+        self.nodes = list(model.graph.node)
+        self.initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+        self.inputs = tuple(value.name for value in model.graph.input if value.name not in self.initializers)
+        self.outputs = tuple(value.name for value in model.graph.output)
+        self._infer = infer
+        self._makers = {name: node for node in self.nodes for name in node.output if name}
+        self._users: dict[str, list[Any]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(reads(node)):
+                if name:
+                    self._users.setdefault(name, []).append(node)
+
+    @cached_property
+    def values(self) -> dict[str, Value]:
+        """Types and shapes, as far as they are known."""
+        if not self._infer:
+            return values(self.graph)
+        import onnx
+
+        try:
+            return values(onnx.shape_inference.infer_shapes(self.model).graph)
+        except Exception:  # noqa: BLE001 - shapes that contradict each other, or a model too large for one message
+            return values(self.graph)
+
+    def maker(self, name: str) -> Any:
+        """The node that makes a value; None for inputs and constants."""
+        return self._makers.get(name)
+
+    def made_by(self, name: str, op: str) -> bool:
+        maker = self.maker(name)
+        return maker is not None and bool(maker.op_type == op)
+
+    def users(self, name: str) -> list[Any]:
+        """Nodes that read it, each once, in the graph's order."""
+        return self._users.get(name, [])
+
+    def only_user(self, name: str) -> Any:
+        """The one node that reads a value which is no output of the graph, or None."""
+        users = self.users(name)
+        return users[0] if len(users) == 1 and name not in self.outputs else None
+
+    def is_constant(self, name: str) -> bool:
+        return name in self.initializers
+
+    def constant(self, name: str) -> NDArray[Any] | None:
+        """The value of an initializer, None for anything else."""
+        tensor = self.initializers.get(name)
+        return None if tensor is None else array(tensor)
+
+    def number(self, name: str) -> float | None:
+        """The value of a constant of one element."""
+        found = self.constant(name)
+        return float(found.reshape(-1)[0]) if found is not None and found.size == 1 else None
+
+    def computed_inputs(self, node: Any) -> list[str]:
+        """The inputs of a node that are not constant."""
+        return [name for name in node.input if name and not self.is_constant(name)]
+
+    def kind(self, name: str) -> int:
+        """The element type, 0 for an unknown one."""
+        tensor = self.initializers.get(name)
+        return int(tensor.data_type) if tensor is not None else self.values.get(name, Value(0, None)).kind
+
+    def is_float(self, name: str) -> bool:
+        """float32; a value whose type is not known is not."""
+        return self.kind(name) == 1
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """-1 for an axis of unknown size; None where not even the rank is known."""
+        tensor = self.initializers.get(name)
+        return tuple(tensor.dims) if tensor is not None else self.values.get(name, Value(0, None)).shape
+
+    def rank(self, name: str) -> int | None:
+        shape = self.shape(name)
+        return None if shape is None else len(shape)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """tensor: the TensorProto that holds it.
+
+    affine: how its integers stand for floats, where they do.
+    """
+
+    tensor: Any
+    affine: AffineGrid | None = None
+
+    def array(self) -> NDArray[Any]:
+        values = array(self.tensor)
+        if self.affine is not None:
+            return self.affine.to_float(values)
+        return values.astype(np.float32) if self.tensor.data_type in FLOATS else values.copy()
+
+    def overwrite(self, values: NDArray[Any]) -> None:
+        """In place. Raises ValueError for another shape."""
+        from onnx import helper
+
+        name, shape = self.tensor.name, tuple(self.tensor.dims)
+        if values.shape != shape:
+            raise ValueError(f"'{name}' has shape {shape}, not {values.shape}")
+        dtype = helper.tensor_dtype_to_np_dtype(self.tensor.data_type)
+        if self.affine is not None and values.dtype.kind == "f":
+            values = self.affine.to_integer(values, dtype)
+        self.tensor.CopyFrom(new_constant(name, values.astype(dtype)))
+
+
+class FoldedView(GraphView):
+    """A view in which all that is known before a run is a constant.
+    Integers behind DequantizeLinear are, too.
+
+    constants: by the name of each value that one is. layers: the nodes that compute, in the file's order.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.constants = {name: Constant(tensor) for name, tensor in self.initializers.items()}
+        self.folded = set(self.constants)
+        self.layers = [node for node in self.nodes if not self._folds(node)]
+
+    def is_constant(self, name: str) -> bool:
+        return name in self.constants
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        return tuple(self.constants[name].tensor.dims) if name in self.constants else super().shape(name)
+
+    @cached_property
+    def dequantized(self) -> dict[str, str]:
+        """Tensor -> what comes back after it was put into integers, where the file does that to it."""
+        found: dict[str, str] = {}
+        for node in self.layers:
+            if node.op_type == "QuantizeLinear":
+                back = [user for user in self.users(node.output[0]) if user.op_type == "DequantizeLinear"]
+                if back:
+                    found.setdefault(node.input[0], back[0].output[0])
+        return found
+
+    def affine(self, node: Any) -> AffineGrid | None:
+        """Of a QuantizeLinear or DequantizeLinear whose scale is a constant."""
+        if attribute(node, "block_size", 0) or node.input[1] not in self.constants:
+            return None
+        scale = self.constants[node.input[1]].array()
+        given = len(node.input) > 2 and node.input[2] in self.constants
+        zero = self.constants[node.input[2]].array() if given else np.zeros(1)
+        return AffineGrid(scale.reshape(-1), zero.astype(np.int64).reshape(-1), int(attribute(node, "axis", 1)))
+
+    def _folds(self, node: Any) -> bool:
+        """Whether it is known before anything runs; if so its constants are noted."""
+        inputs = [name for name in node.input if name]
+        if node.op_type == "Constant":
+            for tensor in (item.t for item in node.attribute if item.name == "value"):
+                self.constants[node.output[0]] = Constant(tensor)
+        elif not inputs or any(name not in self.folded for name in inputs):
+            return False
+        elif node.op_type in _COPIES and inputs[0] in self.constants:
+            self.constants[node.output[0]] = self.constants[inputs[0]]
+        elif node.op_type == "DequantizeLinear" and inputs[0] in self.constants:
+            affine = self.affine(node)
+            if affine is not None:
+                self.constants[node.output[0]] = Constant(self.constants[inputs[0]].tensor, affine)
+                self.constants.setdefault(float_name(node.output[0]), self.constants[node.output[0]])
+        self.folded.update(node.output)
+        return True
+
+
+def float_name(name: str) -> str:
+    """What a constant was called before onnxruntime's quantizer put it into integers."""
+    return name.removesuffix("_DequantizeLinear_Output")

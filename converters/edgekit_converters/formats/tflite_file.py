@@ -1,0 +1,310 @@
+"""A .tflite file as plain values.
+Subgraphs, tensors, operators, signatures, and the constants where they stand in the file.
+
+Rules:
+- tensors keep the file's names; one without a name, or with that of an earlier one of its subgraph, gets `#index`
+  behind it;
+- a custom operator has its own name, and a built-in one that the installed schema does not know its number;
+- an index that names no tensor makes the file damaged; an input that is left out is -1.
+
+    file = read(data)
+    stored_values(data, file.main.tensors[3])          # the array as it stands in the file
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.formats.grid import AffineGrid
+from edgekit_converters.recipe.conversion_errors import ConversionError
+
+FLOATS = frozenset({"FLOAT32", "FLOAT16", "BFLOAT16", "FLOAT64"})
+QUANTIZED = frozenset({"INT8", "UINT8", "INT16"})
+DTYPES: dict[str, Any] = {
+    "FLOAT32": np.float32,
+    "FLOAT16": np.float16,
+    "FLOAT64": np.float64,
+    "INT8": np.int8,
+    "UINT8": np.uint8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "BOOL": np.bool_,
+}
+_CLAIM = b"min_runtime_version"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a subgraph.
+
+    name: unique in its subgraph. label: the name in the file, which may be empty or another's too. signature: `shape`
+    with -1 for axes that are only known at run time, empty where the file has none. nbytes: of its values in the file.
+    affine: how its integers stand for floats. variable: whether it keeps its values between two runs.
+    """
+
+    name: str
+    label: str
+    dtype: str
+    shape: tuple[int, ...]
+    signature: tuple[int, ...]
+    buffer: int
+    nbytes: int
+    affine: AffineGrid | None
+    variable: bool
+
+    @property
+    def constant(self) -> bool:
+        return self.buffer > 0 and self.nbytes > 0
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def fixed(self) -> bool:
+        """False where an axis other than the first is only known at run time."""
+        return all(side >= 0 for side in self.signature[1:])
+
+    @property
+    def once_float(self) -> bool:
+        return self.dtype in FLOATS or (self.dtype in QUANTIZED and self.affine is not None)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator.
+
+    strides, dilations: of a 2-D convolution, (vertical, horizontal). same: whether its zeros make as many outputs as
+    inputs a stride. transposed: of a matrix product, whether its second operand is. fused: the activation that the
+    operator itself carries out, in lower case.
+    """
+
+    op: str
+    version: int
+    custom: bool
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    strides: tuple[int, int] = (1, 1)
+    dilations: tuple[int, int] = (1, 1)
+    same: bool = False
+    transposed: bool = False
+    fused: str | None = None
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """inputs, outputs: indexes of tensors."""
+
+    tensors: tuple[Tensor, ...]
+    operators: tuple[Operator, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @cached_property
+    def folded(self) -> frozenset[int]:
+        """Tensors known before anything runs: constants, and what is made of constants alone."""
+        found = {index for index, tensor in enumerate(self.tensors) if tensor.constant}
+        for operator in self.operators:
+            if operator.inputs and operator.op != "CALL_ONCE" and all(i < 0 or i in found for i in operator.inputs):
+                found.update(operator.outputs)
+        return frozenset(found)
+
+    @cached_property
+    def aliases(self) -> Mapping[int, int]:
+        """Tensor -> the constant that it is, dequantized or unpacked."""
+        return {
+            operator.outputs[0]: operator.inputs[0]
+            for operator in self.operators
+            if operator.op in ("DEQUANTIZE", "DENSIFY")
+            and any(index in self.folded and self.tensors[index].constant for index in operator.inputs[:1])
+        }
+
+
+@dataclass(frozen=True)
+class Signature:
+    """names: index of a tensor -> its name for callers."""
+
+    key: str
+    subgraph: int
+    names: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class TfliteFile:
+    """claimed: the `min_runtime_version` that the file says it has."""
+
+    subgraphs: tuple[Subgraph, ...]
+    signatures: tuple[Signature, ...]
+    claimed: str | None
+
+    @property
+    def main(self) -> Subgraph:
+        return self.subgraphs[0]
+
+
+def schema() -> Any:
+    """The module of flatbuffer classes, which comes with LiteRT."""
+    from ai_edge_litert import schema_py_generated
+
+    return schema_py_generated
+
+
+@cache
+def names(enum: str) -> dict[int, str]:
+    """Value -> name, of TensorType, BuiltinOperator and the like."""
+    return {value: name for name, value in vars(getattr(schema(), enum)).items() if isinstance(value, int)}
+
+
+def read(data: bytes) -> TfliteFile:
+    """Raises ConversionError when the bytes are no TFLite model."""
+    if data[4:8] != b"TFL3":
+        raise ConversionError("these bytes are not a TFLite model")
+    try:
+        model = schema().Model.GetRootAs(data, 0)
+        codes = []  # name, version, and whether it is no built-in operator
+        for entry in (model.OperatorCodes(index) for index in range(model.OperatorCodesLength())):
+            # Codes up to 127 stand in the older field, all of them in the newer; the larger is right either way.
+            number = max(entry.DeprecatedBuiltinCode(), entry.BuiltinCode())
+            name, custom = names("BuiltinOperator").get(number, f"operator {number}"), entry.CustomCode()
+            codes.append((_text(custom) or name, entry.Version(), bool(custom) or name == "CUSTOM"))
+        subgraphs = [_subgraph(model, model.Subgraphs(index), codes) for index in range(model.SubgraphsLength())]
+        if not subgraphs:
+            raise ValueError("it has no subgraph")
+        signatures = []
+        for entry in (model.SignatureDefs(index) for index in range(model.SignatureDefsLength())):
+            ends = [entry.Inputs(index) for index in range(entry.InputsLength())]
+            ends += [entry.Outputs(index) for index in range(entry.OutputsLength())]
+            called = {int(end.TensorIndex()): _text(end.Name()) for end in ends}
+            signatures.append(Signature(_text(entry.SignatureKey()), int(entry.SubgraphIndex()), called))
+        return TfliteFile(tuple(subgraphs), tuple(signatures), _claimed(model))
+    except (struct.error, IndexError, ValueError, TypeError, AttributeError) as error:
+        raise ConversionError(f"the TFLite model cannot be read: {error}") from error
+
+
+def stored_values(data: bytes | bytearray, tensor: Tensor) -> NDArray[Any]:
+    """A constant as it stands in the file, mostly a view of it.
+
+    Raises KeyError for a type without an array's.
+    """
+    raw = raw_bytes(data, tensor)
+    if tensor.dtype == "INT4":  # two in a byte, the first in the low half
+        halves = np.stack([raw << 4, raw & 0xF0], axis=-1).view(np.int8) >> 4
+        return np.asarray(halves.reshape(-1)[: tensor.elements].reshape(tensor.shape))
+    if tensor.dtype == "BFLOAT16":
+        return np.asarray((raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(tensor.shape))
+    if tensor.dtype not in DTYPES:
+        raise KeyError(tensor.name)
+    return np.asarray(raw.view(DTYPES[tensor.dtype]).reshape(tensor.shape))
+
+
+def overwrite(data: bytearray, tensor: Tensor, values: NDArray[Any]) -> None:
+    """Puts floats or the file's own integers in the constant's place.
+
+    Raises ValueError for another shape.
+    """
+    if values.shape != tensor.shape:
+        raise ValueError(f"'{tensor.name}' has shape {tensor.shape}, not {values.shape}")
+    if tensor.dtype not in DTYPES:
+        raise ValueError(f"'{tensor.name}' is {tensor.dtype}, which is not written")
+    dtype = np.dtype(DTYPES[tensor.dtype])
+    if tensor.affine is not None and dtype.kind in "iu" and values.dtype.kind == "f":
+        values = tensor.affine.to_integer(values, dtype)
+    raw_bytes(data, tensor)[:] = np.ascontiguousarray(values, dtype).reshape(-1).view(np.uint8)
+
+
+def raw_bytes(data: bytes | bytearray, tensor: Tensor) -> NDArray[np.uint8]:
+    """A view of a constant; of a bytearray it can be written.
+
+    Files over 2 GB keep buffers behind the flatbuffer.
+    """
+    table = schema().Model.GetRootAs(data, 0).Buffers(tensor.buffer)
+    if table.Size() > 1:
+        return np.frombuffer(data, np.uint8, table.Size(), table.Offset())
+    found: NDArray[np.uint8] = table.DataAsNumpy()
+    return found
+
+
+def _subgraph(model: Any, graph: Any, codes: list[tuple[str, int, bool]]) -> Subgraph:
+    tensors: list[Tensor] = []
+    taken: set[str] = set()
+    for index in range(graph.TensorsLength()):
+        tensor = graph.Tensors(index)
+        label, buffer, affine = _text(tensor.Name()), model.Buffers(tensor.Buffer()), None
+        quantization = tensor.Quantization()
+        if quantization is not None and quantization.ScaleLength():
+            zero = quantization.ZeroPointAsNumpy() if quantization.ZeroPointLength() else np.zeros(1)
+            scale, axis = np.asarray(quantization.ScaleAsNumpy(), np.float32), int(quantization.QuantizedDimension())
+            affine = AffineGrid(scale, np.asarray(zero, np.int64), axis)
+        tensors.append(
+            Tensor(
+                name=label if label and label not in taken else f"{label}#{index}",
+                label=label,
+                dtype=names("TensorType").get(tensor.Type(), "?"),
+                shape=_ints(tensor.ShapeAsNumpy()),
+                signature=_ints(tensor.ShapeSignatureAsNumpy()),
+                buffer=int(tensor.Buffer()),
+                nbytes=int(buffer.Size() if buffer.Size() > 1 else buffer.DataLength()),
+                affine=affine,
+                variable=bool(tensor.IsVariable()),
+            )
+        )
+        taken.add(tensors[-1].name)
+    operators = tuple(_operators(graph, codes))
+    inputs, outputs = _ints(graph.InputsAsNumpy()), _ints(graph.OutputsAsNumpy())
+    optional = {index for operator in operators for index in operator.inputs if index != -1}
+    for index in (*inputs, *outputs, *optional, *(index for operator in operators for index in operator.outputs)):
+        if not 0 <= index < len(tensors):
+            raise ValueError(f"there is no tensor {index}")
+    return Subgraph(tuple(tensors), operators, inputs, outputs)
+
+
+def _operators(graph: Any, codes: list[tuple[str, int, bool]]) -> Iterator[Operator]:
+    for index in range(graph.OperatorsLength()):
+        operator = graph.Operators(index)
+        op, version, custom = codes[operator.OpcodeIndex()]
+        table, kind = operator.BuiltinOptions(), names("BuiltinOptions").get(operator.BuiltinOptionsType(), "")
+        options: Any = None
+        if table is not None and hasattr(schema(), kind):
+            options = getattr(schema(), kind)()
+            options.Init(table.Bytes, table.Pos)
+        sliding = op in ("CONV_2D", "DEPTHWISE_CONV_2D") and options is not None
+        fused = options.FusedActivationFunction() if hasattr(options, "FusedActivationFunction") else 0
+        yield Operator(
+            op,
+            version,
+            custom,
+            _ints(operator.InputsAsNumpy()),
+            _ints(operator.OutputsAsNumpy()),
+            strides=(int(options.StrideH()), int(options.StrideW())) if sliding else (1, 1),
+            dilations=(int(options.DilationHFactor()), int(options.DilationWFactor())) if sliding else (1, 1),
+            same=sliding and options.Padding() == 0,
+            transposed=op == "BATCH_MATMUL" and options is not None and bool(options.AdjY()),
+            fused=names("ActivationFunctionType").get(fused, "").lower() or None if fused else None,
+        )
+
+
+def _claimed(model: Any) -> str | None:
+    for entry in (model.Metadata(index) for index in range(model.MetadataLength())):
+        if entry.Name() == _CLAIM:
+            buffer = model.Buffers(entry.Buffer())
+            text = buffer.DataAsNumpy().tobytes() if buffer.DataLength() else b""
+            return text.rstrip(b"\0").decode("ascii", "replace") or None
+    return None
+
+
+def _ints(array: Any) -> tuple[int, ...]:
+    """A vector of a flatbuffer, which is 0 where the file has none."""
+    return tuple(array.tolist()) if isinstance(array, np.ndarray) else ()
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "replace")

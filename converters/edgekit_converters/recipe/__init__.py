@@ -1,0 +1,1 @@
+"""The ground: recipes and artifacts, kept results, progress, errors, quiet foreign code."""

@@ -1,0 +1,299 @@
+"""What conversion works with, as data.
+Recipes, plans, float models, artifacts, and their bytes in a store.
+
+    recipe("tflite-int8")                                        # Recipe("tflite-int8", "tflite", "int8")
+    QuantizationPlan(float_layers=frozenset({"block_1/conv"}), ranges="mse")  # how an artifact departs from its recipe
+
+Rules: a recipe's name reads `<format>-<precision>[-<form>]`; an artifact carries its recipe and its plan.
+Calibration examples are as the original takes them, and are transposed where a target's layout differs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.recipe.conversion_errors import ConversionError
+from edgekit_converters.recipe.progress import Progress
+from edgekit_runtime.contract.spec import TensorSpec
+from edgekit_runtime.system.strict_json import from_json, load_json, to_json
+
+RangeMethod = Literal["minmax", "percentile", "entropy", "mse"]
+"""How a tensor's range follows from what calibration saw; see `calibration.statistics`."""
+
+Step = Literal["equalise", "round", "bias"]
+"""A change of the float weights before they are quantized; see `refine`."""
+
+
+@dataclass(frozen=True)
+class QuantizationPlan:
+    """ranges: for every activation.
+
+    fixed_ranges: tensor -> (low, high), over `ranges`.
+    float_layers: names of layers (`graph.Layer.name`) that stay in float.
+    steps: carried out in this order on the float graph.
+    """
+
+    ranges: RangeMethod = "minmax"
+    fixed_ranges: tuple[tuple[str, float, float], ...] = ()
+    float_layers: frozenset[str] = field(default_factory=frozenset)
+    steps: tuple[Step, ...] = ()
+
+
+STATIC = QuantizationPlan(steps=("round",))
+"""What recipes that calibrate do when no plan is given: it costs seconds once a format, and on EfficientNet-Lite0 takes
+the noise at the outputs down by 5 dB."""
+
+
+Precision = Literal["int8", "int16x8", "dynamic", "float16", "float32"]
+
+LEAST_INT8 = 0.005
+"""Of the multiplications: with fewer in 8 bits, which read as 0 %, a file is INT8 in name only."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """name: `<format>-<precision>[-<form>]`, e.g. tflite-int8, tflite-dynamic, onnx-int8-qdq.
+
+    precision: `int8` quantizes weights and activations and needs calibration data, `int16x8` as well, with activations
+    of 16 bits; `dynamic` quantizes weights only. mixed: some layers stay in float. symmetric: the zero-point of every
+    activation is 0 and biases stay in float, as TensorRT wants it. finished: nothing is made, the source's file is
+    taken as it is, in whatever precision it has. per_tensor: dense layers have one scale for the whole kernel, as
+    runtimes want it that know no other. default: tried when no recipe is named.
+    """
+
+    name: str
+    format: Literal["tflite", "onnx"]
+    precision: Precision
+    mixed: bool = False
+    symmetric: bool = False
+    default: bool = True
+    finished: bool = False
+    per_tensor: bool = False
+
+    @property
+    def needs_calibration(self) -> bool:
+        return self.precision in ("int8", "int16x8") and not self.finished
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One converted model.
+
+    inputs, outputs: in the engine's order, `name` from the contract, `tensor` from the file.
+    quantized_macs, quantized_weights: the fraction (0..1) of multiply-accumulates and of weight elements that run in
+    8 bits. tools: distribution -> version of everything that had a hand in it. samples: calibration samples used. plan:
+    how it departs from its recipe.
+    """
+
+    recipe: Recipe
+    data: bytes
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    quantized_macs: float
+    quantized_weights: float
+    tools: dict[str, str]
+    samples: int = 0
+    plan: QuantizationPlan = field(default_factory=QuantizationPlan)
+
+
+RECIPES: dict[str, Recipe] = {
+    entry.name: entry
+    for entry in (
+        Recipe("tflite-int8", "tflite", "int8"),
+        Recipe("tflite-int8-mixed", "tflite", "int8", mixed=True, default=False),
+        Recipe("tflite-int8-per-tensor", "tflite", "int8", per_tensor=True, default=False),
+        Recipe("tflite-int8-per-tensor-mixed", "tflite", "int8", mixed=True, per_tensor=True, default=False),
+        Recipe("tflite-int16x8", "tflite", "int16x8", default=False),
+        Recipe("tflite-dynamic", "tflite", "dynamic"),
+        Recipe("tflite-f16", "tflite", "float16", default=False),
+        Recipe("tflite-f32", "tflite", "float32"),
+        Recipe("tflite-as-is", "tflite", "int8", default=False, finished=True),
+        Recipe("tflite-as-is-per-tensor", "tflite", "int8", per_tensor=True, default=False, finished=True),
+        Recipe("onnx-int8-qdq", "onnx", "int8"),
+        Recipe("onnx-int8-qdq-mixed", "onnx", "int8", mixed=True, default=False),
+        Recipe("onnx-int8-qdq-symmetric", "onnx", "int8", symmetric=True, default=False),
+        Recipe("onnx-int8-qdq-symmetric-mixed", "onnx", "int8", mixed=True, symmetric=True, default=False),
+        Recipe("onnx-int8-dynamic", "onnx", "dynamic", default=False),
+        Recipe("onnx-f16", "onnx", "float16", default=False),
+        Recipe("onnx-f32", "onnx", "float32"),
+    )
+}
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of that name. Raises ConversionError with the nearest names."""
+    if name in RECIPES:
+        return RECIPES[name]
+    near = [one for one in RECIPES if one.startswith(f"{name.lower()}-")][:3]  # a format: the usual recipes first
+    near = near or difflib.get_close_matches(name.lower(), RECIPES, n=2, cutoff=0.5)
+    do = f"Did you mean {' or '.join(near)}?" if near else f"Recipes: {', '.join(RECIPES)}"
+    raise ConversionError(f"there is no recipe '{name}'", do=do)
+
+
+def default_recipes() -> tuple[str, ...]:
+    """Names of the recipes that are tried when none is named."""
+    return tuple(name for name, entry in RECIPES.items() if entry.default)
+
+
+def with_islands(entry: Recipe) -> Recipe:
+    """The form of an int8 recipe that leaves layers in float: itself where it is that already."""
+    return entry if entry.mixed else RECIPES[f"{entry.name}-mixed"]
+
+
+def per_tensor(entry: Recipe) -> Recipe | None:
+    """The form of a recipe whose dense layers have one scale each.
+    None where it has none, or is that already."""
+    if entry.per_tensor:
+        return None
+    plain = entry.name.removesuffix("-mixed")
+    return RECIPES.get(f"{plain}-per-tensor{'-mixed' if entry.mixed else ''}")
+
+
+# A source written in a target's format, in float: what every recipe of that format starts from.
+
+
+@dataclass(frozen=True)
+class FloatModel:
+    """inputs, outputs: contract names in the engine's order.
+
+    transposed: picture inputs in the other layout here.
+
+    transposes: layout transpositions left in the graph. tools: distribution -> version.
+    """
+
+    format: Literal["tflite", "onnx"]
+    data: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tools: dict[str, str]
+    transposed: frozenset[str] = field(default_factory=frozenset)
+    transposes: int = 0
+
+
+def feeds(
+    model: FloatModel, specs: Sequence[TensorSpec], samples: Samples, progress: Progress
+) -> Iterator[list[NDArray[Any]]]:
+    """Calibration samples as the float model takes them: arrays in the engine's order.
+
+    specs: the source's inputs.
+    """
+    order = [next(i for i, spec in enumerate(specs) if spec.name == name) for name in model.inputs]
+    for arrays in checked_samples(samples, [spec.shape[1:] for spec in specs], progress):
+        yield [
+            (transposed_pixels(arrays[i], specs[i]) if specs[i].name in model.transposed else arrays[i]).astype(
+                specs[i].dtype, copy=False
+            )
+            for i in order
+        ]
+
+
+# What TensorFlow's converter is given, wherever it came from.
+
+
+@dataclass(frozen=True)
+class TensorFlowNetwork:
+    """TensorFlow code that answers as the source does.
+
+    call: tensors in the source's input order -> list of tensors in its output order. weights: the TensorFlow variables
+    that it reads. transposed: picture inputs that are NHWC here and NCHW in the source. tools: distributions that
+    had a hand in it.
+    """
+
+    call: Callable[..., list[Any]]
+    weights: Sequence[Any] = ()
+    transposed: frozenset[str] = field(default_factory=frozenset)
+    tools: tuple[str, ...] = ()
+
+
+# Float models and artifacts as bytes, for the store: a length, canonical JSON, then the model file.
+#
+# artifact == artifact_from(stored_bytes(artifact))
+
+
+Stored = TypeVar("Stored", FloatModel, Artifact)
+
+
+def float_model_from(stored: bytes) -> FloatModel:
+    """Raises ValueError or BundleError for bytes that `stored_bytes` did not write."""
+    return _unpacked(FloatModel, stored)
+
+
+def artifact_from(stored: bytes) -> Artifact:
+    """Raises ValueError or BundleError for bytes that `stored_bytes` did not write."""
+    return _unpacked(Artifact, stored)
+
+
+def stored_bytes(made: FloatModel | Artifact) -> bytes:
+    text = json.dumps({**to_json(made), "data": ""}, sort_keys=True, separators=(",", ":")).encode()
+    return len(text).to_bytes(8, "little") + text + made.data
+
+
+def _unpacked(kind: type[Stored], stored: bytes) -> Stored:
+    start = 8 + int.from_bytes(stored[:8], "little")
+    return from_json(kind, {**load_json(stored[8:start]), "data": stored[start:]}, "what was stored")
+
+
+class Samples(Protocol):
+    """Calibration examples.
+
+    May be read several times; each is one array a source input, in `source.inputs` order.
+
+    Arrays carry a batch axis of 1 and have the source's dtype and layout: what the original model takes.
+    """
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Sequence[NDArray[Any]]]: ...
+
+
+def transposed_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """The shape of a picture input in the other layout."""
+    n, a, b, c = spec.shape
+    return (n, c, a, b) if spec.layout == "NHWC" else (n, b, c, a)
+
+
+def transposed_pixels(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
+    """A batch of pictures in `spec`'s layout -> the other layout, contiguous."""
+    return np.ascontiguousarray(array.transpose((0, 3, 1, 2) if spec.layout == "NHWC" else (0, 2, 3, 1)))
+
+
+def checked_samples(
+    samples: Samples, shapes: Sequence[tuple[int, ...]], progress: Progress
+) -> Iterator[list[NDArray[Any]]]:
+    """Samples one by one, progress reported before each.
+
+    Raises ConversionError for one that does not fit the model.
+
+    shapes: of one item, without the batch axis, in the source's order.
+    """
+    total = len(samples)
+    wanted = [(1, *shape) for shape in shapes]
+    progress("calibration", 0, total)
+    for index, arrays in enumerate(samples):
+        got = [tuple(array.shape) for array in arrays]
+        if got != wanted:
+            raise ConversionError(
+                f"its arrays have the shapes {got}, the model takes {wanted}",
+                where=f"calibration sample {index}",
+                do="Give each example a batch axis of 1 and the original model's shape",
+            )
+        yield list(arrays)
+        progress("calibration", index + 1, total)
+
+
+def tool_versions(distributions: Iterable[str]) -> dict[str, str]:
+    """distribution -> version, for those that are installed."""
+    found = {}
+    for name in distributions:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,283 @@
+"""What was made once and need not be made again.
+Bytes under a key that says what they were made from.
+
+Rules:
+- a key is a digest of content: of the model, the data, the recipe and the plan, and, in every key, of edgekit's own
+  code and of the tools that make artifacts. Nothing ever needs to be declared stale;
+- an entry that another user could have written (`strict_modes`) is not there, and nothing is put beside it;
+- a store may forget at any time and never fails a build: what cannot be read is not there, what cannot be written is
+  made again next time;
+- an entry is written beside its name and moved there, and is sealed under its key (`sealed`): two builds at once, a
+  full disk or a power cut leave whole entries or none, and an entry that was put under another key is none;
+- what was stored is read as data: what its reader does not take, or what cannot be, such as NaN, is made again;
+- the least recently used entries go when the folder grows over its bound; so does what an interrupted build left and
+  no build resumed.
+
+    store = DiskStore(default_folder())
+    store.put(key("float-model", "tflite", source.sha256), data)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol, TypeVar
+
+from edgekit_runtime.engines.registry import ENGINES
+from edgekit_runtime.system.files import first_unsafe, read_own, write_cache
+from edgekit_runtime.system.sealed import SEAL_BYTES, is_sealed, seal
+from edgekit_runtime.system.strict_json import from_json, to_json
+
+T = TypeVar("T")
+
+_TOOLS = (
+    *(
+        "tensorflow",
+        "tensorflow-cpu",
+        "keras",
+        "tf-keras",
+        "torch",
+        "onnx",
+        "onnxslim",
+        "tf2onnx",
+        "onnx2tf",
+        "numpy",
+        "pillow",
+    ),
+    *(name for kind in ENGINES.values() for name in (kind.distribution, *kind.overwritten_by)),
+)
+_GIB = 1 << 30
+_SUFFIX, _PARTIAL = ".entry", ".partial"
+_UNFINISHED = ".unfinished"
+_MAGIC = b"edgekit2"
+_HEAD = len(_MAGIC) + SEAL_BYTES
+_MOST = 1e100  # no square, sum or ratio of what a network computes is larger
+_STALE_S = 3600.0  # a partial file older than this belongs to a build that is no more
+_ABANDONED_S = 14 * 86_400.0
+
+
+class StageStore(Protocol):
+    """Both may be called by several threads at once."""
+
+    def get(self, key: str) -> bytes | None:
+        """What was put there, or None: it never was, or was forgotten, or is damaged."""
+        ...
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep, if that is possible. Never raises for a disk that is full or may not be written."""
+        ...
+
+
+class _NoStore:
+    def get(self, key: str) -> bytes | None:
+        return None
+
+    def put(self, key: str, data: bytes) -> None:
+        return None
+
+
+NO_STORE: StageStore = _NoStore()
+"""Remembers nothing."""
+
+
+class DiskStore:
+    """One file an entry, in `folder`, which is made when something is first put.
+
+    max_bytes: of all entries together.
+
+    failure: why the last `put` kept nothing, "" where none failed.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int = 4 * _GIB) -> None:
+        self._folder, self._max_bytes = Path(folder), max_bytes
+        self._bytes: int | None = None  # in the folder, as far as this process knows; None before the first look
+        self._lock = Lock()
+        self.failure = ""
+
+    def get(self, key: str) -> bytes | None:
+        path = self._path(key)
+        stored = read_own(path, self._max_bytes)
+        if stored is None:
+            return None
+        data = stored[_HEAD:]
+        if stored[: len(_MAGIC)] != _MAGIC or not is_sealed(stored[len(_MAGIC) : _HEAD], key.encode(), data):
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        with contextlib.suppress(OSError):  # used just now: the last to be forgotten
+            os.utime(path)
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+        size = len(data) + _HEAD
+        if size > self._max_bytes:
+            return
+        if unsafe := first_unsafe(self._folder):
+            self.failure = f"{unsafe.where}: {unsafe.what}. {unsafe.do}"
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_cache(path, [_MAGIC + seal(key.encode(), data), data])
+        except OSError as error:
+            self.failure = f"{self._folder}: {error.strerror or error}"
+            return
+        self._bound(size)
+
+    def _path(self, key: str) -> Path:
+        if not key or not key.isalnum():
+            raise ValueError(f"no key of this store: {key!r}")
+        return self._folder / f"{key}{_SUFFIX}"
+
+    def _bound(self, added: int) -> None:
+        """Evict the least recently used down to nine tenths of the bound."""
+        with self._lock:
+            if self._bytes is not None:
+                self._bytes += added
+                if self._bytes <= self._max_bytes:
+                    return
+            entries = sorted(self._entries())
+            self._bytes = sum(size for _, size, _ in entries)
+            if self._bytes <= self._max_bytes:
+                return
+            for _, size, path in entries:
+                if self._bytes <= 0.9 * self._max_bytes:
+                    break
+                with contextlib.suppress(OSError):
+                    Path(path).unlink()
+                self._bytes -= size
+
+    def _entries(self) -> Iterator[tuple[float, int, str]]:
+        """(when it was last used, bytes, path). Another build's entries may vanish meanwhile."""
+        newest = 0.0
+        partials = []
+        with contextlib.suppress(OSError), os.scandir(self._folder) as found:
+            for entry in found:
+                with contextlib.suppress(OSError):
+                    stat = entry.stat(follow_symlinks=False)
+                    newest = max(newest, stat.st_mtime)
+                    if entry.name.endswith(_SUFFIX):
+                        yield stat.st_mtime, stat.st_size, entry.path
+                    elif entry.name.endswith((_PARTIAL, _UNFINISHED)):
+                        after = _STALE_S if entry.name.endswith(_PARTIAL) else _ABANDONED_S
+                        partials.append((stat.st_mtime + after, entry.path))
+        for over, path in partials:
+            if over < newest:
+                with contextlib.suppress(OSError):
+                    Path(path).unlink()
+
+
+def kept(store: StageStore, name: str, read: Callable[[bytes], T | None]) -> T | None:
+    """What `read` makes of the bytes there; None where there are none, or none that it takes."""
+    stored = store.get(name)
+    try:
+        return None if stored is None else read(stored)
+    except Exception:  # noqa: BLE001 - whatever they are, they are made again
+        return None
+
+
+def get_json(store: StageStore, name: str, kind: type[T], fits: Callable[[T], bool] | None = None) -> T | None:
+    """What `put_json` kept there; None for nothing, for another kind, and for what cannot be.
+
+    fits: whether the value can have been made here.
+    """
+
+    def read(stored: bytes) -> T | None:
+        value = _read(kind, stored, parse_float=_number, parse_constant=_constant)
+        return value if fits is None or fits(value) else None
+
+    return kept(store, name, read)
+
+
+def put_json(store: StageStore, name: str, value: Any) -> bytes:
+    """Keep a dataclass, or anything else that the codec reads back. Returns its bytes."""
+    data = json.dumps(to_json(value)).encode()  # unlike a manifest's, these numbers may be infinite
+    store.put(name, data)
+    return data
+
+
+def cached_json(
+    store: StageStore, name: str, kind: type[T], made: Callable[[], T], fits: Callable[[T], bool] | None = None
+) -> T:
+    """What is kept under that name, as of `get_json`, or what `made` gives now.
+
+    A person's own function is no part of the name.
+    """
+    found = get_json(store, name, kind, fits)
+    return _read(kind, put_json(store, name, made())) if found is None else found
+
+
+def _read(kind: type[T], stored: bytes, **how: Any) -> T:
+    return from_json(kind, json.loads(stored, **how), "what was stored", nulls=True)
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if abs(number) > _MOST:
+        raise ValueError(f"{text} was never measured")
+    return number
+
+
+def _constant(name: str) -> float:
+    if name == "NaN":
+        raise ValueError("NaN was never measured")
+    return float(name)
+
+
+def unfinished_folder(folder: Path, key: str) -> Path:
+    """Where a stage that takes long leaves what it has so far, beside the entries.
+
+    The folder is made.
+    """
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder / f"{key}{_UNFINISHED}"
+
+
+def default_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """`edgekit/build` in $XDG_CACHE_HOME, or in ~/.cache where that is not an absolute path."""
+    environment = os.environ if environment is None else environment
+    base = Path(environment.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "edgekit" / "build"
+
+
+def key(*parts: Any) -> str:
+    """A digest of the parts, of edgekit's code and of the tools' versions.
+    Parts are bytes, or what JSON can hold, where a tuple is a list."""
+    state = hashlib.sha256(_tool_versions().encode())
+    for part in parts:
+        binary = isinstance(part, (bytes, bytearray, memoryview))
+        data = part if binary else json.dumps(part, sort_keys=True, separators=(",", ":")).encode()
+        state.update(b"b" if binary else b"j")
+        state.update(len(data).to_bytes(8, "little"))
+        state.update(data)
+    return state.hexdigest()
+
+
+@cache
+def _tool_versions() -> str:
+    """Versions of the tools, and the very code that decides what is made.
+
+    An edited checkout has a version of its own.
+    """
+    import edgekit_runtime
+    from edgekit_converters.recipe.artifact import tool_versions
+
+    code = code_digest(Path(__file__).parent.parent, Path(edgekit_runtime.__file__).parent)
+    return json.dumps([code, tool_versions(_TOOLS)], sort_keys=True)
+
+
+def code_digest(*packages: Path) -> str:
+    """Of every Python file in these folders."""
+    state = hashlib.sha256()
+    for root in packages:
+        for path in sorted(root.rglob("*.py")):
+            state.update(f"{path.relative_to(root)}\0".encode())
+            state.update(hashlib.sha256(path.read_bytes()).digest())
+    return state.hexdigest()

@@ -1,0 +1,367 @@
+"""An ONNX file, parsed, checked and made ready before anything runs it.
+
+    file = read(Path("net.onnx"))
+    stored = widen(file.model)              # b"" for a graph without float16, which stays as it is
+    pin_shapes("net.onnx", file.model, options)
+
+Rules:
+- standard operators only, because a custom domain needs code that no board has; a float model;
+- weights in other files must stand in the model's own folder; weights are finite;
+- all float16 becomes float32, in inner graphs too: a board's CPU computes in float32. The widened graph must answer as
+  the file does, within float16's precision;
+- --shape: an axis with a name is one size wherever the inputs name it; shapes inside the graph are forgotten, because
+  they followed from the old ones; a pinned batch must give the answers of the original's;
+- an input that --constant names is gone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.formats.onnx_file import (
+    FLOATS,
+    array,
+    constants,
+    new_constant,
+    nodes,
+    parse,
+    subgraphs,
+    tensors,
+)
+from edgekit_converters.recipe.conversion_errors import ConversionError, SourceError, first_line
+from edgekit_converters.recipe.foreign_code import quiet
+from edgekit_converters.sources.onnx_classifier import merge_opsets
+from edgekit_converters.sources.shapes import check_finite, check_named, pin
+from edgekit_converters.sources.source_model import LoadOptions, changed_error, file_sha256, folder_sha256
+from edgekit_runtime.system.errors import MissingExtraError
+
+EXPORT_AGAIN = "Export the model to ONNX again"
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+_QUANTIZED = frozenset(
+    [
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "QLinearConv",
+        "QLinearMatMul",
+        "ConvInteger",
+        "MatMulInteger",
+    ]
+)
+# Read by one of these a constant is a weight; elsewhere an infinity may be meant, as in an attention mask.
+_WEIGHTED = frozenset(
+    [
+        "Conv",
+        "ConvTranspose",
+        "Gemm",
+        "MatMul",
+        "BatchNormalization",
+        "InstanceNormalization",
+        "LSTM",
+        "GRU",
+        "RNN",
+        "PRelu",
+    ]
+)
+_LARGEST = 2_000_000_000  # protobuf's own limit is 2 GiB
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """model: with every weight inside.
+
+    sha256: of the file, and of those that weights were read from.
+    """
+
+    model: Any
+    sha256: str
+
+
+def read(path: Path) -> OnnxFile:
+    """Raises SourceError with the reason for whatever is refused."""
+    if path.stat().st_size > _LARGEST:
+        _refuse(path, "it is larger than 2 GB: no board takes it", "Pass a smaller model")
+    try:
+        model = parse(path.read_bytes())
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("convert", "reading an ONNX model", where=str(path)) from error
+    except ConversionError as error:
+        _refuse(path, "this is not an ONNX model, or it is damaged", cause=error)
+    if not model.opset_import:
+        _refuse(path, "this is not an ONNX model, or it has no operators")
+    merge_opsets(model)
+    sha256 = _with_external_data(path, model)
+    check_graph(str(path), model)
+    return OnnxFile(model, sha256)
+
+
+def check_graph(where: str, model: Any) -> None:
+    """Check a graph.
+    Raises SourceError for foreign operators, a quantized model, a broken graph, or damaged weights."""
+    import onnx
+
+    _check_operators(where, model)
+    made = Counter(name for node in model.graph.node for name in node.output if name)
+    made.update(value.name for value in model.graph.input)
+    if twice := [name for name, times in made.items() if times > 1]:
+        do = "Export it again with other input_names and output_names: none that a layer has"
+        raise SourceError(f"two of its values are called '{twice[0]}', and no engine loads that", where=where, do=do)
+    try:
+        with quiet():
+            onnx.checker.check_model(model)
+    except Exception as error:
+        raise SourceError(
+            f"the graph breaks ONNX's own rules: {first_line(error)}", where=where, do=EXPORT_AGAIN
+        ) from error
+    held = (pair for graph in subgraphs(model.graph) for pair in constants(graph) if pair[1].data_type in FLOATS)
+    weights = {name for node in nodes(model.graph) if node.op_type in _WEIGHTED for name in node.input}
+
+    def arrays() -> Iterator[tuple[str, NDArray[Any]]]:
+        for name, tensor in held:
+            try:
+                yield name, array(tensor)
+            except (ValueError, TypeError) as error:  # onnx's checker does not count the bytes of every tensor
+                what = f"the weight '{name}' does not have its shape: {first_line(error)}"
+                raise SourceError(what, where=where, do=EXPORT_AGAIN) from error
+
+    check_finite(arrays(), where=where, may_be_infinite=lambda name: name not in weights)
+
+
+def _check_operators(where: str, model: Any) -> None:
+    every = [node for holder in (model.graph, *model.functions) for node in nodes(holder)]
+    own = {function.domain for function in model.functions}
+    foreign = sorted({f"{n.domain}.{n.op_type}" for n in every if n.domain not in _STANDARD and n.domain not in own})
+    if any(name.startswith("com.microsoft.") for name in foreign):
+        raise SourceError(
+            f"it was already optimized or quantized for ONNX Runtime ({foreign[0]})",
+            where=where,
+            do="Pass the float model that it was made from",
+        )
+    if foreign:
+        raise SourceError(
+            f"it uses operators that no board's engine has: {', '.join(foreign[:5])}",
+            where=where,
+            do=f"{EXPORT_AGAIN} with standard operators only",
+        )
+    if model.functions:
+        raise SourceError(
+            "it defines functions of its own, which the quantizer cannot see into",
+            where=where,
+            do="Inline them: onnx.inliner.inline_local_functions(model)",
+        )
+    quantized = sorted({node.op_type for node in every} & _QUANTIZED)
+    if quantized:
+        raise SourceError(
+            f"it is already quantized ({quantized[0]}), and what that lost cannot be measured",
+            where=where,
+            do="Pass the float model that it was made from",
+        )
+
+
+def _with_external_data(path: Path, model: Any) -> str:
+    """Read weights that stand beside the model into it; the digest of all.
+    Nothing outside of the model's folder is opened.
+    """
+    import onnx
+
+    external = [tensor for tensor in tensors(model) if tensor.data_location == tensor.EXTERNAL]
+    if not external:
+        return file_sha256(path)
+    folder = path.parent.resolve()  # as the weights' files are, so that each has a place in one folder
+    sizes: dict[Path, int] = {}
+    for tensor in external:
+        file, end = _place(path, folder, tensor)
+        sizes[file] = max(sizes.get(file, 0), end)
+    for file, end in sizes.items():
+        if file.stat().st_size < end:
+            _refuse(path, f"its weights' file {file.name} is too short: it is truncated", "Copy or download it again")
+    if sum(file.stat().st_size for file in sizes) > _LARGEST:
+        _refuse(path, "its weights are larger than 2 GB: no board takes it", "Pass a smaller model")
+    files = [folder / path.name, *sorted(sizes)]
+    before = folder_sha256(folder, files)
+    try:
+        onnx.load_external_data_for_model(model, str(folder))
+    except Exception as error:  # noqa: BLE001 - onnx raises ValidationError, ValueError and OSError here
+        _refuse(path, f"its weights cannot be read: {first_line(error)}", cause=error)
+    if folder_sha256(folder, files) != before:
+        raise changed_error(path)
+    return before
+
+
+def _place(path: Path, folder: Path, tensor: Any) -> tuple[Path, int]:
+    """The file that a tensor's data stands in, and where in it they end.
+    folder: the model's, without links."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    if "\0" in location:
+        _refuse(path, f"the location of the weights '{tensor.name}' holds a NUL character")
+    file = (folder / location).resolve()
+    if not location or folder not in file.parents:
+        linked = location and folder in Path(os.path.normpath(folder / location)).parents
+        to = f"'{file}' (by the link {location!r})" if linked else repr(location)
+        _refuse(
+            path,
+            f"the weights '{tensor.name}' point out of the model's folder, to {to}, which is never opened",
+            f"Copy {file} in the place of the link"
+            if linked
+            else "Save it as one file: onnx.save_model(model, path, save_as_external_data=False)",
+        )
+    if not file.is_file():
+        _refuse(path, f"its weights stand in {location}, which is not there", f"Copy {location} beside it")
+    try:
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", 0))
+    except ValueError as error:
+        _refuse(path, f"the location of the weights '{tensor.name}' is damaged", cause=error)
+    if offset < 0 or length < 0:
+        _refuse(path, f"the location of the weights '{tensor.name}' is damaged")
+    return file, offset + length
+
+
+def _refuse(path: Path, what: str, do: str = EXPORT_AGAIN, *, cause: Exception | None = None) -> NoReturn:
+    raise SourceError(what, where=str(path), do=do) from cause
+
+
+_TYPED = ("to", "dtype")  # attributes that name an element type: Cast, EyeLike, RandomNormal, SequenceEmpty, ...
+_PRECISION = 2e-2
+"""Of the largest magnitude: float16 keeps 11 bits, and a deep network adds up what each operator rounds."""
+
+
+def widen(model: Any) -> bytes:
+    """Widen float16 to float32 in place.
+    Returns the model's bytes before, and nothing where it has no float16."""
+    from onnx import TensorProto
+
+    half, graphs = TensorProto.FLOAT16, list(subgraphs(model.graph))
+    halves = [tensor for tensor in tensors(model) if tensor.data_type == half]
+    types: list[tuple[Any, str]] = []  # where an element type stands, and the field's name
+    for graph in graphs:
+        for value in (*graph.input, *graph.output):
+            types += [(kind, "elem_type") for kind in _kinds(value.type) if kind.elem_type == half]
+        for attribute in (attribute for node in graph.node for attribute in node.attribute):
+            if attribute.name in _TYPED and attribute.type == attribute.INT and attribute.i == half:
+                types.append((attribute, "i"))
+    if not halves and not types:
+        return b""
+    before = bytes(model.SerializeToString())
+    for tensor in halves:
+        tensor.CopyFrom(new_constant(tensor.name, array(tensor).astype(np.float32)))
+    for holder, name in types:
+        setattr(holder, name, TensorProto.FLOAT)
+    for graph in graphs:
+        del graph.value_info[:]  # what lies in between follows
+    return before
+
+
+def differs(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> str:
+    """What is wrong with the second answers, in words.
+    "" where they are the first's within float16's precision.
+
+    An answer that is too large for float16 says nothing, and neither does an integer one: a tie may fall otherwise.
+    """
+    for index, (want, got) in enumerate(zip(before, after, strict=True)):
+        if want.shape != got.shape:
+            return f"output {index} is {list(got.shape)} and not {list(want.shape)}"
+        if want.dtype.kind != "f" or not np.isfinite(want).all():
+            continue
+        error = np.abs(want.astype(np.float64) - got.astype(np.float64)).max(initial=0.0)
+        if not error <= _PRECISION * max(1.0, float(np.abs(want).max(initial=0.0))):
+            return f"output {index} is {error:.3g} off"
+    return ""
+
+
+def _kinds(kind: Any) -> Iterator[Any]:
+    """The tensor types in a type: of itself, or of a sequence's or an optional's elements."""
+    which = kind.WhichOneof("value")
+    if which in ("tensor_type", "sparse_tensor_type"):
+        yield getattr(kind, which)
+    elif which in ("sequence_type", "optional_type"):
+        yield from _kinds(getattr(kind, which).elem_type)
+
+
+def make_constants(where: str, model: Any, options: LoadOptions) -> None:
+    """In place. Raises SourceError where a constant does not fit the model."""
+    from onnx import helper
+
+    graph, inputs = model.graph, _inputs(model)
+    check_named(options.constants, list(inputs), where=where, option="--constant")
+    for name, number in options.constants.items():
+        value = inputs[name]
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        shape = _sizes(value.type.tensor_type.shape.dim)
+        if any(size < 0 for size in shape[1:]):
+            raise SourceError(
+                f"the input '{name}' has free axes, so it cannot be one number",
+                where=where,
+                do="Pin it with --shape",
+            )
+        array = np.full([abs(size) for size in shape], number, dtype)
+        if not np.all(array == number):
+            raise SourceError(
+                f"--constant gives the input '{name}' {number}, which is no {dtype.name}",
+                where=where,
+                do="Give it a number of that kind",
+            )
+        graph.initializer.append(new_constant(value.name, array))
+        del graph.input[[entry.name for entry in graph.input].index(value.name)]
+
+
+def pin_shapes(where: str, model: Any, options: LoadOptions) -> None:
+    """In place. Raises SourceError where a shape does not fit the model."""
+    inputs = _inputs(model)
+    check_named(options.shapes, list(inputs), where=where)
+    symbols: dict[str, int] = {}
+    for name, sizes in options.shapes.items():
+        dims = inputs[name].type.tensor_type.shape.dim
+        shape = pin(name, _sizes(dims), sizes, where=where)
+        for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
+            if axis and dim.dim_param not in ("", "?"):
+                symbols[dim.dim_param] = size
+            if size != -1:
+                dim.Clear()
+                dim.dim_value = size
+    for value in inputs.values():
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if axis and dim.dim_param in symbols:
+                dim.dim_value = symbols[dim.dim_param]
+    if options.shapes:
+        forget_shapes(model)
+
+
+def _inputs(model: Any) -> dict[str, Any]:
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return {_plain_name(value.name): value for value in model.graph.input if value.name not in weights}
+
+
+def fixed_batches(model: Any, options: LoadOptions) -> dict[str, int]:
+    """name -> batch of each input with a fixed batch above 1 that --shape pins to 1."""
+    found = {}
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        if _plain_name(value.name) in options.shapes and len(dims) > 0 and dims[0].dim_value > 1:
+            found[_plain_name(value.name)] = int(dims[0].dim_value)
+    return found
+
+
+def forget_shapes(model: Any) -> None:
+    """Of everything but the inputs, in place. How many axes an output has is kept."""
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
+
+
+def _sizes(dims: Sequence[Any]) -> tuple[int, ...]:
+    """Sizes with -1 where the file names none: by a symbol, by nothing, or by a number below 1."""
+    return tuple(int(dim.dim_value) if dim.dim_value > 0 else -1 for dim in dims)
+
+
+def _plain_name(name: str) -> str:
+    return name.removesuffix(":0")

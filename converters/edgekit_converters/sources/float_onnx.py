@@ -1,0 +1,354 @@
+"""What is done to every float ONNX graph before anything is made of it.
+Names, batch axis, versions, folding, proof.
+
+Rules: opset 17 unless the source's is newer (then at most 21), IR at most 10, which is what the ONNX Runtimes of boards
+take; constants folded; the result is run against the original on real items, random ones where there are none, and what
+differs is an error.
+
+    model = slim(tie_down(model))
+    set_batch(model, inputs, outputs)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.formats.onnx_file import (
+    constants,
+    copy_model,
+    free_name,
+    name_nodes,
+    new_constant,
+    nodes,
+    opset_of,
+    reads,
+    rename,
+    replace_values,
+)
+from edgekit_converters.recipe.conversion_errors import ConversionError, first_line
+from edgekit_converters.recipe.foreign_code import quiet
+from edgekit_converters.sources.source_model import SourceModel, varying_size
+from edgekit_runtime.contract.spec import TensorSpec
+from edgekit_runtime.system.errors import EngineError
+
+OPSET, MAX_OPSET, MAX_IR = 17, 21, 10
+NCHW_KEY = "edgekit.nchw"
+"""Metadata key: the inputs (comma separated) that are NCHW in this file though the source's are NHWC."""
+
+_TOLERANCE, _TINY = 1e-3, 1e-6
+PROOFS = 4
+
+
+def nchw_inputs(model: Any) -> frozenset[str]:
+    """Inputs that the export transposed from NHWC to NCHW."""
+    for entry in model.metadata_props:
+        if entry.key == NCHW_KEY:
+            return frozenset(entry.value.split(","))
+    return frozenset()
+
+
+def unused_inputs(graph: Any) -> list[str]:
+    """Inputs that no output depends on.
+    Optimizing a graph drops them, and a contract must not ask for them."""
+    weights = {tensor.name for tensor in graph.initializer}
+    makers = {name: node for node in graph.node for name in node.output if name}
+    pending, needed = [value.name for value in graph.output], set[str]()
+    while pending:
+        name = pending.pop()
+        if name in needed:
+            continue
+        needed.add(name)
+        if name in makers:
+            pending += reads(makers[name])
+    return [value.name for value in graph.input if value.name not in needed | weights]
+
+
+def set_batch(model: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    """Order inputs and outputs as the source's, with its shapes.
+    A free batch axis is named `batch`. In place."""
+    for values, specs in ((model.graph.input, inputs), (model.graph.output, outputs)):
+        by_name = {value.name: value for value in values}
+        ordered = [by_name[spec.name] for spec in specs]
+        for value, spec in zip(ordered, specs, strict=True):
+            shape = value.type.tensor_type.shape
+            del shape.dim[:]
+            for size in spec.shape:
+                dim = shape.dim.add()
+                if size == -1:
+                    dim.dim_param = "batch"
+                else:
+                    dim.dim_value = size
+        replace_values(values, ordered)
+    del model.graph.value_info[:]  # they name the batch axis otherwise; onnxruntime infers them again
+
+
+def tie_down(model: Any) -> Any:
+    """The model at an opset and IR version that boards take.
+
+    Raises ConversionError where ONNX has no way to go there.
+    """
+    from onnx import version_converter
+
+    opset = opset_of(model)
+    target = OPSET if opset < OPSET else min(opset, MAX_OPSET)
+    if opset != target:
+        try:
+            with quiet():
+                model = version_converter.convert_version(model, target)
+        except Exception as error:  # the C++ side raises RuntimeError, ConvertError and others
+            raise ConversionError(
+                f"the model is at opset {opset} and cannot be taken to {target}: {first_line(error)}",
+                do=f"Export it again at opset {OPSET}",
+            ) from error
+    model.ir_version = min(max(model.ir_version, 8), MAX_IR)
+    weights = {tensor.name for tensor in model.graph.initializer}  # IR 3 listed them as inputs
+    replace_values(model.graph.input, [value for value in model.graph.input if value.name not in weights])
+    return model
+
+
+def slim(model: Any) -> Any:
+    """Constants folded and dead ends removed, by onnxslim.
+    The model itself when onnxslim cannot, or drops an end."""
+    import onnxslim
+
+    try:
+        with quiet():
+            slimmed = onnxslim.slim(copy_model(model))
+    except Exception:  # noqa: BLE001 - an optimization: the graph is right without it
+        return model
+    return slimmed if slimmed is not None and _ends(slimmed) == _ends(model) else model
+
+
+def _ends(model: Any) -> tuple[set[str], set[str]]:
+    return {value.name for value in model.graph.input}, {value.name for value in model.graph.output}
+
+
+@dataclass(frozen=True)
+class GraphDifference:
+    """Where and by how much an ONNX graph differs from the original."""
+
+    output: str
+    worst: float
+
+
+def disagreement(
+    data: bytes, inputs: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]], names: Sequence[str]
+) -> GraphDifference | None:
+    """Run the graph.
+    None where every output agrees with `expected`, see `agreement`.
+
+    Raises EngineError when ONNX Runtime refuses the graph.
+    """
+    for name, got, want in zip(names, answers(data, inputs), expected, strict=True):
+        if (worst := agreement(got, want)) > 0:
+            return GraphDifference(name, worst)
+    return None
+
+
+def answers(data: bytes, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """The graph's, to several items: at once where its batch is free, else one by one.
+
+    Raises EngineError when ONNX Runtime refuses the graph.
+    """
+    from edgekit_runtime.engines.registry import load_engine
+
+    with load_engine("onnx", data, engine="onnxruntime") as engine:
+        if all(spec.shape[0] == -1 for spec in (*engine.inputs, *engine.outputs)):
+            return engine.run(inputs)
+        parts = [engine.run([array[i : i + 1] for array in inputs]) for i in range(len(inputs[0]))]
+    return [np.concatenate(part) for part in zip(*parts, strict=True)]
+
+
+def agreement(got: NDArray[Any], want: NDArray[Any]) -> float:
+    """How far the answers to several items are apart.
+    0 within a thousandth of the largest value among them.
+
+    A NaN or an infinity agrees with the same one. Else what differs is infinitely far away.
+    """
+    if got.shape != want.shape:
+        return float("inf")
+    one, other = got.astype(np.float64), want.astype(np.float64)
+    known = np.isfinite(other)
+    if not (np.isfinite(one[known]).all() and np.array_equal(one[~known], other[~known], equal_nan=True)):
+        return float("inf")
+    error = float(np.abs(one[known] - other[known]).max(initial=0.0))
+    return 0.0 if error <= max(_TOLERANCE * float(np.abs(other[known]).max(initial=0.0)), _TINY) else error
+
+
+def proof_inputs(source: SourceModel, items: int = PROOFS) -> list[NDArray[Any]]:
+    """So many items that a conversion is proved with.
+    Those that the source was given, else random ones.
+
+    Every second random item is without negative numbers, which a logarithm or a root has no answer to.
+    """
+    if source.items:
+        places = [place % len(source.items[0]) for place in range(items)]
+        return [array[places] for array in source.items]
+    random = random_inputs(source.inputs, items)
+    for array in random:
+        np.abs(array[1::2], out=array[1::2])
+    return random
+
+
+def random_inputs(specs: Sequence[TensorSpec], items: int, seed: int = 0) -> list[NDArray[Any]]:
+    """Standard normal numbers for float inputs.
+    0 and 1 for integers, which are valid indexes of any table."""
+    rng = np.random.default_rng(seed)
+    arrays: list[NDArray[Any]] = []
+    for spec in specs:
+        shape, dtype = (items, *spec.shape[1:]), np.dtype(spec.dtype)
+        values = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+        arrays.append(values.astype(dtype))
+    return arrays
+
+
+SUPPRESSION = "NonMaxSuppression"
+
+
+def without_suppression(model: Any, path: Path, *, ultralytics: bool) -> str:
+    """The command that makes the file without its NonMaxSuppression.
+    "" where it has none, or in a branch."""
+    graph = model.graph
+    node = next((node for node in graph.node if node.op_type == SUPPRESSION), None)
+    if node is None:
+        return ""
+    if ultralytics:
+        return f"yolo export model={path.stem}.pt format=onnx nms=False"
+    fixed = {name for name, _ in constants(graph)}
+    inputs = [value.name for value in graph.input if value.name not in fixed]
+    ends = [name for name in node.input[:2] if name not in fixed]
+    arguments = ", ".join(map(json.dumps, (str(path), f"{path.stem}-no-nms.onnx", inputs, ends)))
+    return f"python -c {shlex.quote(f'from onnx.utils import extract_model; extract_model({arguments})')}"
+
+
+def check_suppression(model: Any, inputs: Sequence[TensorSpec], where: str, command: str) -> None:
+    """Check that no output's size follows the number of boxes that are kept.
+    Raises SourceError.
+
+    It is made to keep one box of a class, then several: what pads its result to a fixed size has that either way.
+    """
+    from edgekit_runtime.engines.registry import load_engine
+
+    zeros = [np.zeros((1, *spec.shape[1:]), spec.dtype) for spec in inputs]
+    shapes: dict[str, tuple[int, ...]] = {}
+    for most in (1, 3, 10) if any(node.op_type == SUPPRESSION for node in nodes(model.graph)) else ():
+        copy = copy_model(model)
+        copy.graph.initializer.append(new_constant("edgekit/most", np.array([most], np.int64)))
+        copy.graph.initializer.append(new_constant("edgekit/overlap", np.array([1.0], np.float32)))
+        for node in nodes(copy.graph):
+            if node.op_type == SUPPRESSION:  # boxes, scores, how many of a class, the largest overlap, the least score
+                node.input[:] = [*node.input[:2], "edgekit/most", "edgekit/overlap"]
+        try:
+            with quiet(), load_engine("onnx", copy.SerializeToString(), engine="onnxruntime") as engine:
+                found = dict(zip((spec.name for spec in engine.outputs), engine.run(zeros), strict=True))
+        except EngineError:
+            continue  # it asks for more boxes than those
+        for name, array in found.items():
+            if shapes.setdefault(name, array.shape) != array.shape:
+                raise varying_size(name, array.shape, shapes[name], where, command)
+
+
+# The same graph, always written the same way: the exporters number nodes from a global counter and order them by hash.
+#
+# Rules: nodes stand in depth-first order from the outputs; a name loses its counter (`Less__16`) and gets the next free
+# one in that order; a weight is called after its first reader, because of several equal constants the exporters keep
+# any
+# one. Inputs' and outputs' names are the contract's and stay.
+#
+#     order(model)
+#     renumber(model)
+
+
+_COUNTER = re.compile(r"__\d+")
+
+
+def order(model: Any) -> None:
+    """Sort nodes and weights of the main graph, in place, and give each node a name of its own."""
+    graph = model.graph
+    name_nodes(model)
+    makers = {name: i for i, node in enumerate(graph.node) for name in node.output}
+    wanted = [makers[value.name] for value in graph.output if value.name in makers]
+    placed, sequence = set[int](), list[int]()
+    for start in (*wanted, *range(len(graph.node))):
+        stack = [(start, False)]
+        while stack:
+            index, ready = stack.pop()
+            if index in placed:
+                continue
+            if ready:
+                placed.add(index)
+                sequence.append(index)
+                continue
+            stack.append((index, True))
+            needs = [makers[name] for name in reads(graph.node[index]) if name in makers]
+            stack.extend((need, False) for need in reversed(needs) if need not in placed)
+    replace_values(graph.node, [graph.node[index] for index in sequence])
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    used = dict.fromkeys(name for node in graph.node for name in reads(node) if name in weights)
+    replace_values(graph.initializer, [weights[name] for name in (*used, *sorted(set(weights) - set(used)))])
+
+
+def renumber(model: Any) -> None:
+    """Give nodes, weights and values names that depend on the graph alone, in place."""
+    graph = model.graph
+    keep = {value.name for value in (*graph.input, *graph.output)}
+    taken, names = set(keep), dict[str, str]()
+    called = set[str]()
+    for node in graph.node:
+        node.name = free_name(_COUNTER.sub("", node.name) or node.op_type, called)
+        for position, name in enumerate(node.output):
+            if name and name not in keep:
+                names[name] = free_name(f"{node.name}:{position}", taken)
+    weights = {tensor.name for tensor in graph.initializer} - keep
+    for node in graph.node:
+        for position, name in enumerate(reads(node)):
+            if name in weights and name not in names:
+                names[name] = free_name(f"{node.name}/weight_{position}", taken)
+    # In two steps, so that no new name is an old one that has yet to go.
+    rename(model, {old: f"edgekit/{i}" for i, old in enumerate(names)})
+    rename(model, {f"edgekit/{i}": new for i, new in enumerate(names.values())})
+
+
+# A source's ONNX graph as every target takes it: tied to versions, folded, in canonical order, named, and proved.
+#
+# data = finished(model, source)
+
+
+def finish_onnx(original: Any, source: SourceModel) -> bytes:
+    """original: a graph whose values are called as the specs' `tensor`.
+
+    Raises ConversionError where its answers moved.
+    """
+    specs = (*source.inputs, *source.outputs)
+    inputs = proof_inputs(source)
+    expected = source.predict(inputs)
+    model = tie_down(copy_model(original))
+    problem = ""
+    for candidate in (slim(model), model):
+        order(candidate)
+        # Contract names in place of the file's (they differ where TensorFlow left ':0').
+        rename(candidate, {spec.tensor: spec.name for spec in specs})
+        set_batch(candidate, source.inputs, source.outputs)
+        data: bytes = candidate.SerializeToString(deterministic=True)
+        try:
+            difference = disagreement(data, inputs, expected, [spec.name for spec in source.outputs])
+        except EngineError as error:
+            problem = str(error)
+            continue
+        if difference is None:
+            return data
+        problem = f"the output '{difference.output}' moved by {difference.worst:.3g}"
+    before, after = opset_of(original), opset_of(model)
+    step, do = f"taking the graph from opset {before} to {after}", f"Export it again at opset {OPSET}"
+    if before == after:
+        step, do = "rewriting the graph", "Export it again for inference: one item must always get one answer"
+    raise ConversionError(f"{step} failed: {problem}", where=str(source.path), do=do)

@@ -1,0 +1,416 @@
+"""What every source becomes: a model that runs as it was trained; options to load it.
+
+    options = LoadOptions(shapes=dict([parse_shape("image=1,3,48,192")]))
+    source = load(Path("net.onnx"), options)
+    source.sha256                           # of the file, and of the options that make another model of it
+
+Rules: a shape names its input and every size, the batch first and 1; a constant names its input and one number; code in
+a model runs only where somebody said that the file is trusted.
+
+What a model file itself says of its numbers is the text of a contract file:
+
+    toml_text({"task": "classification", "labels": ["cat", "dog"], "input": {"kind": "image"}})
+    is_label("cat")                         # True
+
+The text is what a person could have written beside the model, and goes through the same checks; a label has at
+most 200 printable characters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.recipe.conversion_errors import SourceError
+from edgekit_runtime.contract.spec import TensorSpec
+
+_T = TypeVar("_T")
+_LARGEST = 2**31 - 1
+_NOTHING: Mapping[str, int | float] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How to read a model.
+    shapes: input -> all its sizes, (1, 3, 48, 192); the first is the batch and must be 1, which leaves a free batch
+        free.
+    constants: input -> the number that it always has; the input is then gone.
+    signature: which function of a SavedModel.
+    trust_model: code that the file holds (Lambda layers, classes of its author's, pickles) may run.
+    as_is: the file is not read as an original, but as what boards run already.
+    keep_label: a classifier's label stays an output, because it is not the class with the best score."""
+
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    constants: Mapping[str, int | float] = field(default_factory=lambda: _NOTHING)
+    signature: str | None = None
+    trust_model: bool = False
+    as_is: bool = False
+    keep_label: bool = False
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        shapes: Iterable[str] = (),
+        constants: Iterable[str] = (),
+        signature: str | None = None,
+        trust_model: bool = False,
+    ) -> LoadOptions:
+        """From a command line's words.
+
+        Raises SourceError naming the option, also where an input is named twice.
+        """
+        return cls(
+            _once(shapes, parse_shape, "--shape"),
+            _once(constants, parse_constant, "--constant"),
+            signature,
+            trust_model,
+        )
+
+
+def described_json(options: LoadOptions) -> dict[str, Any]:
+    """For the process that opens the file, and for the key of what came of it.
+
+    `as_is` is of neither, nor is `keep_label`, which is for files that are opened at once.
+    """
+    return {
+        "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
+        "constants": dict(options.constants),
+        "signature": options.signature,
+        "trust_model": options.trust_model,
+    }
+
+
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """`image=1,3,48,192` -> ("image", (1, 3, 48, 192)). Raises SourceError for anything else."""
+    name, sizes = _halves(text, "--shape", "NAME=1,3,224,224")
+    try:
+        numbers = tuple(int(size) for size in sizes.split(","))
+    except ValueError as error:
+        raise _refused("--shape", text, "a size is no whole number", "NAME=1,3,224,224") from error
+    if not all(0 < number <= _LARGEST for number in numbers):
+        raise _refused("--shape", text, "every size must be 1 or more", "NAME=1,3,224,224")
+    if numbers[0] != 1:
+        raise SourceError(
+            f"the first size is the batch and must be 1, not {numbers[0]}: a board answers one item at a time",
+            where=f"--shape {text}",
+            do=f"Write --shape {name}={','.join(map(str, (1, *numbers[1:])))}",
+        )
+    return name, numbers
+
+
+def parse_constant(text: str) -> tuple[str, int | float]:
+    """`sr=16000` -> ("sr", 16000). Raises SourceError for anything else."""
+    name, number = _halves(text, "--constant", "NAME=16000")
+    try:
+        return name, int(number)
+    except ValueError:
+        pass
+    try:
+        value = float(number)
+    except ValueError as error:
+        raise _refused("--constant", text, f"'{number}' is no number", "NAME=16000") from error
+    if not math.isfinite(value):
+        raise _refused("--constant", text, f"'{number}' is not finite", "NAME=16000")
+    return name, value
+
+
+def _halves(text: str, option: str, example: str) -> tuple[str, str]:
+    name, equals, value = text.rpartition("=")  # a name may hold an equals sign, numbers do not
+    if not equals or not name.strip() or not value.strip():
+        raise _refused(option, text, "this names no input and value", example)
+    return name.strip(), value.strip()
+
+
+def _refused(option: str, text: str, what: str, example: str) -> SourceError:
+    return SourceError(what, where=f"{option} {text}", do=f"Write {option} {example}")
+
+
+def _once(texts: Iterable[str], parse: Callable[[str], tuple[str, _T]], option: str) -> dict[str, _T]:
+    found: dict[str, _T] = {}
+    for text in texts:
+        name, value = parse(text)
+        if name in found:
+            raise SourceError(f"the input '{name}' is named twice", where=f"{option} {text}", do="Keep one of the two")
+        found[name] = value
+    return found
+
+
+class SourceModel(Protocol):
+    """A trained model as its author saved it.
+
+    `inputs` and `outputs` carry the contract's names; shapes have -1 where an axis is free (the batch), `layout` is set
+    for image-shaped inputs ([N, H, W, C] or [N, C, H, W] with 1, 3 or 4 channels). `sha256` is of the file, together
+    with the options that make another model of it. `state`, `state_pairs`, `notes`, `stated`: see `Description`.
+    """
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]: ...
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def state_pairs(self) -> tuple[tuple[str, str], ...]: ...
+    @property
+    def notes(self) -> tuple[Note, ...]: ...
+    @property
+    def stated(self) -> str: ...
+    @property
+    def items(self) -> list[NDArray[Any]]: ...
+
+    def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Run the original in float on a batch.
+        Arrays are in the order of `inputs`, results in the order of `outputs`."""
+        ...
+
+    def reset(self) -> None:
+        """The next answer is a first one, where `state` is internal; nothing otherwise."""
+        ...
+
+    def confirm(self, inputs: Sequence[NDArray[Any]], answers: Sequence[NDArray[Any]]) -> None:
+        """Check on real items what was taken for granted when the file was read.
+
+        Raises LabelOutputError.
+        """
+        ...
+
+    def onnx(self) -> bytes:
+        """The float model as ONNX, made once and kept.
+        It has opset 17, IR 10, and a free batch axis where the source has one.
+
+        Raises ConversionError where ONNX cannot express it.
+        """
+        ...
+
+
+# What every source says of itself; each reader adds how it answers.
+#
+# @dataclass(frozen=True, eq=False, kw_only=True)
+# class NewSource(Description): ...
+
+
+State = Literal["none", "explicit", "internal"]
+"""Whether an answer depends on earlier ones. explicit: what is remembered goes in and comes out, so the caller carries
+it.
+internal: the model keeps it to itself."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that a person should know of a model that was read all the same.
+
+    code: stable, for scripts.
+    """
+
+    code: str
+    what: str
+    do: str = ""
+
+
+def description_of(source: SourceModel) -> Description:
+    """What the model is, wherever its file lies."""
+    return Description(**{**{name: getattr(source, name) for name in Description.__dataclass_fields__}, "path": Path()})
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Description:
+    """path: the file, the folder, or `module:function`.
+
+    sha256: of the file, together with the options that make another model of it (shapes, constants, signature).
+    state_pairs: (input, output), where state is explicit.
+    stated: what the file itself says of its numbers, as a contract file's text. Two sources are equal only if they are
+    one.
+    """
+
+    path: Path
+    format: str
+    sha256: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    state: State = "none"
+    state_pairs: tuple[tuple[str, str], ...] = ()
+    notes: tuple[Note, ...] = ()
+    stated: str = ""
+
+    @property
+    def free_batch(self) -> bool:
+        """True when any number of items may be asked at once."""
+        return all(spec.free_batch for spec in (*self.inputs, *self.outputs))
+
+    @cached_property
+    def items(self) -> list[NDArray[Any]]:
+        """Real items that a conversion is proved with: an array for each input, or nothing.
+        Whoever has data fills the list."""
+        return []
+
+    def reset(self) -> None:
+        """Forget what earlier answers left inside.
+
+        A source whose state is not internal has nothing to forget.
+        """
+
+    def confirm(self, inputs: Sequence[NDArray[Any]], answers: Sequence[NDArray[Any]]) -> None:
+        """Most readers take nothing for granted."""
+
+    def answered(
+        self,
+        inputs: Sequence[NDArray[Any]],
+        run: Callable[[list[NDArray[Any]]], list[NDArray[Any]]],
+        *,
+        at_once: bool,
+    ) -> list[NDArray[Any]]:
+        """Outputs of `run` for a batch of any size, all items at once or one by one.
+        An empty batch is not run.
+
+        Raises SourceError for an output of another size than the model was described with.
+        """
+        arrays = [np.ascontiguousarray(array, spec.dtype) for array, spec in zip(inputs, self.inputs, strict=True)]
+        count = len(arrays[0])
+        if count == 0:
+            return [np.zeros((0, *spec.shape[1:]), spec.dtype) for spec in self.outputs]
+        if at_once:
+            return self.sized(run(arrays), count)
+        items = [self.sized(run([array[i : i + 1] for array in arrays]), 1) for i in range(count)]
+        return [np.concatenate(parts) for parts in zip(*items, strict=True)]
+
+    def sized(self, answers: list[NDArray[Any]], count: int) -> list[NDArray[Any]]:
+        """The answers to so many items.
+        Raises SourceError where one has another size than is described."""
+        for spec, answer in zip(self.outputs, answers, strict=True):
+            if answer.shape != (count, *spec.shape[1:]):
+                raise varying_size(spec.name, answer.shape, (count, *spec.shape[1:]), str(self.path))
+        return answers
+
+
+def varying_size(
+    output: str, found: Sequence[int], before: Sequence[int], where: str, command: str = ""
+) -> SourceError:
+    """The error for an output whose size depends on the input.
+    command: what exports it otherwise."""
+    do = "Export it without what chooses among its answers, as NonMaxSuppression: edgekit does that itself"
+    return SourceError(
+        f"the size of its output '{output}' depends on the input: {list(found)} for one, {list(before)} for another",
+        where=where,
+        do=f"Export it without NonMaxSuppression, which edgekit does itself: {command}" if command else do,
+    )
+
+
+# What identifies a model: its bytes, and the options that make another model of the same bytes.
+#
+# Rules: a digest is of the bytes that were read: a file that changed meanwhile is refused, because what is made of it
+# would be
+# remembered as made of the other one.
+#
+# model_sha256(Path("net.onnx"), LoadOptions(shapes={"x": (1, 3, 48, 192)}))
+
+
+def file_sha256(path: Path) -> str:
+    """Of the whole file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_sha256(folder: Path, files: Sequence[Path]) -> str:
+    """Of the named files, their places in the folder with them, in hex."""
+    entries = sorted((path.relative_to(folder).as_posix(), file_sha256(path)) for path in files)
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+
+
+def content_sha256(path: Path) -> str | None:
+    """Of the file, or of everything in the folder.
+
+    None for what is neither, such as `module:function`. Raises OSError.
+    """
+    if path.is_file():
+        return file_sha256(path)
+    if not path.is_dir():
+        return None
+    files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    return folder_sha256(path, [file for file in files if file.is_file()])
+
+
+def changed_error(path: Path) -> SourceError:
+    """The error for a model that is not what it was when its reading began."""
+    return SourceError(
+        "the file changed while it was read", where=str(path), do="Run the build again when nothing writes to it"
+    )
+
+
+def model_sha256(path: Path, options: LoadOptions, more: Sequence[Path] = ()) -> str:
+    """Of the file (with `more` files that belong to it) and of the options.
+
+    Of the file alone where there is no more.
+    """
+    digest = folder_sha256(path.parent, [path, *more]) if more else file_sha256(path)
+    return with_options(digest, options)
+
+
+def saved_model_sha256(folder: Path, options: LoadOptions) -> str:
+    """Of a SavedModel's graph, variables and assets, and of the options. Raises OSError."""
+    places = [folder / "variables", folder / "assets"]
+    files = [file for place in places if place.is_dir() for file in place.rglob("*") if file.is_file()]
+    return with_options(folder_sha256(folder, [folder / "saved_model.pb", *files]), options)
+
+
+def with_options(digest: str, options: LoadOptions) -> str:
+    """The digest itself where no option makes another model."""
+    if not (options.shapes or options.constants or options.signature or options.keep_label):
+        return digest
+    record = {
+        "file": digest,
+        "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
+        "constants": dict(options.constants),
+        "signature": options.signature,
+    } | ({"keep_label": True} if options.keep_label else {})
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+_LONGEST_LABEL = 200
+
+
+def is_label(text: object) -> bool:
+    return isinstance(text, str) and text.isprintable() and text.strip() != "" and len(text) <= _LONGEST_LABEL
+
+
+def toml_text(document: Mapping[str, Any]) -> str:
+    """Keys first, then one table for each mapping in it, at any depth."""
+    return "\n".join(_lines(document)).strip() + "\n"
+
+
+def _lines(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[str]:
+    lines = [f"{toml_key(name)} = {_value(value)}" for name, value in table.items() if not isinstance(value, Mapping)]
+    if lines and path:
+        lines = ["", f"[{'.'.join(map(toml_key, path))}]", *lines]
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            lines += _lines(value, (*path, name))
+    return lines
+
+
+def toml_key(name: str) -> str:
+    plain = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return name if plain else json.dumps(name, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,420 @@
+""".tflite files: float ones, and finished ones that are packed as they are.
+LiteRT runs both.
+
+    source = load(Path("net.tflite"), LoadOptions())
+    source = load_finished(Path("wake.tflite"), LoadOptions(as_is=True))     # quantized, or with its state inside
+
+Rules:
+- an original is a float model without a state inside: a quantized one has lost what a comparison needs;
+- built-in operators only; float16 weights become float32, so that every recipe finds the same kind of file;
+- a batch of 1, because many graphs take no other; names are those of the file's signature, or else of its tensors;
+- in a finished file nothing is converted, and nothing can be compared with what it was made from. `predict` takes and
+  gives the real numbers (float32) that 8-bit inputs and outputs stand for; only `reset` clears a state inside.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_converters.formats import tflite_edit as tfl
+from edgekit_converters.formats import tflite_file as tflite
+from edgekit_converters.recipe.conversion_errors import ConversionError, SourceError, one_line
+from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
+from edgekit_converters.sources import exported, shapes
+from edgekit_converters.sources import float_onnx as onnx_graph
+from edgekit_converters.sources.shapes import (
+    check_finite,
+    check_inputs,
+    check_named,
+    image_layout,
+    measured_outputs,
+    pin,
+    unique_names,
+)
+from edgekit_converters.sources.source_model import Description, LoadOptions, Note, State, model_sha256
+from edgekit_runtime.contract.adapt import dequantize
+from edgekit_runtime.contract.pixels import quantize
+from edgekit_runtime.contract.spec import TensorSpec
+from edgekit_runtime.engines.registry import Engine, load_engine
+from edgekit_runtime.modelfile.check import DELEGATED, delegated_operators
+from edgekit_runtime.system.errors import EngineError, MissingExtraError
+
+_AS_IS = "or pack the file as it is, with nothing measured: --recipe tflite-as-is"
+_MADE_FROM = f"Pass the float model that it was made from: the Keras, SavedModel, ONNX or float .tflite file; {_AS_IS}"
+_STATEFUL = frozenset(["VAR_HANDLE", "ASSIGN_VARIABLE", "READ_VARIABLE", "CALL_ONCE"])
+_WEIGHTED = frozenset(
+    ["CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "CONV_3D", "BATCH_MATMUL", "PRELU"]
+)
+_NARROW = frozenset(["INT8", "UINT8", "INT4", "INT2", "INT16"])
+
+
+@dataclass(frozen=True)
+class FloatTflite:
+    """data: the float32 file.
+
+    names: tensor's name -> the signature's, where the file has a signature.
+    shapes: of inputs, by tensor, -1 where the file leaves an axis free. halved: how many weights were float16.
+    stateful: operators that keep a state inside.
+    """
+
+    data: bytes
+    names: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]]
+    halved: int
+    stateful: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+
+
+def read(path: Path, *, as_is: bool = False) -> FloatTflite:
+    """Read a .tflite file.
+    as_is: quantized files and those with a state inside are read too, and nothing in them is changed.
+    Raises SourceError with the reason for whatever is refused."""
+    data = path.read_bytes()
+    try:
+        file = tflite.read(data)
+        if len(file.signatures) > 1:
+            keys = ", ".join(signature.key for signature in file.signatures)
+            _refuse(path, f"it has {len(file.signatures)} signatures: {keys}", "Convert it again with one of them")
+        names = {
+            file.subgraphs[signature.subgraph].tensors[index].label: name
+            for signature in file.signatures
+            for index, name in signature.names.items()
+        }
+        inputs = [file.main.tensors[index] for index in file.main.inputs]
+        shapes = {tensor.label: tensor.signature or tensor.shape for tensor in inputs}
+        # Built-in ones by name, others with what they are in front
+        found = {operator for graph in file.subgraphs for operator in graph.operators}
+        flex = {one.op for one in found if one.custom and one.op.startswith("Flex")}
+        custom = {one.op for one in found if one.custom} - flex
+        builtin = {one.op for one in found if not one.custom}
+        operators = frozenset(builtin | {f"CUSTOM {op}" for op in custom} | {f"SELECT-TF {op[4:]}" for op in flex})
+        # What keeps a state inside, in words
+        variable = any(tensor.variable for graph in file.subgraphs for tensor in graph.tensors)
+        stateful = tuple(sorted(operators & _STATEFUL)) or (("a variable tensor",) if variable else ())
+        if not as_is:
+            _check_original(path, file, stateful)
+        # operators of a known delegate may be in a finished file; the delegate must be there to run it
+        run_elsewhere = {f"CUSTOM {name}" for name in DELEGATED} if as_is else set()
+        foreign = sorted(n for n in operators - run_elsewhere if n.startswith(("CUSTOM ", "SELECT-TF ")))
+        if foreign:
+            _refuse(
+                path,
+                f"it has operators that boards' runtimes do not carry: {', '.join(foreign[:5])}",
+                "Convert it again with built-in operators only, or pass the model that it was made from",
+            )
+        data, halved = (data, 0) if as_is else _widened(data, file)
+        file = tflite.read(data) if halved else file
+        _check_weights(path, data, file)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("convert", "reading a .tflite model", where=str(path)) from error
+    except (ConversionError, IndexError, ValueError, MemoryError) as error:
+        _refuse(path, "this is not a TFLite model, or it is damaged", "Convert or download it again", error)
+    return FloatTflite(
+        data, names, shapes, halved, stateful, tuple(sorted(n.removeprefix("CUSTOM ") for n in operators))
+    )
+
+
+def with_shapes(data: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
+    """The same file with other input shapes, by tensor name, and every shape in it that follows.
+
+    Raises ValueError where the graph does not take them.
+    """
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    # A delegate would keep the shapes inside its part of the graph to itself.
+    plain = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    interpreter = Interpreter(model_content=data, experimental_op_resolver_type=plain)
+    for detail in interpreter.get_input_details():
+        if detail["name"] in shapes:
+            interpreter.resize_tensor_input(detail["index"], list(shapes[detail["name"]]), strict=True)
+    try:
+        interpreter.allocate_tensors()
+    except RuntimeError as error:
+        raise ValueError(one_line(error)) from error
+    model = tfl.read(data)
+    found = {detail["index"]: detail["shape"] for detail in interpreter.get_tensor_details()}
+    for index, tensor in enumerate(model.subgraphs[0].tensors):
+        if index in found and not tfl.is_constant(model, tensor):
+            tensor.shape = np.asarray(found[index], np.int32)
+            tensor.shapeSignature = None
+    return tfl.write(model)
+
+
+def _check_original(path: Path, file: tflite.TfliteFile, stateful: Sequence[str]) -> None:
+    tensors = [tensor for graph in file.subgraphs for tensor in graph.tensors]
+    quantized = next((tensor for tensor in tensors if tensor.dtype in _NARROW and tensor.affine is not None), None)
+    also = f"; it also keeps a state inside ({', '.join(stateful)})" if stateful else ""
+    if quantized is not None:
+        _refuse(
+            path,
+            f"it is already quantized ('{quantized.label}' is {quantized.dtype.lower()}), and what that lost cannot be "
+            f"measured or undone{also}",
+            _MADE_FROM,
+        )
+    if stateful:
+        _refuse(
+            path,
+            f"it keeps a state inside ({', '.join(stateful)}), and no recipe converts that",
+            f"Convert it again with its state as an input and the new state as an output; {_AS_IS}",
+        )
+
+
+def _widened(data: bytes, file: tflite.TfliteFile) -> tuple[bytes, int]:
+    """float16 weights that a DEQUANTIZE reads as float32 weights, and how many."""
+    if not any(tensor.dtype == "FLOAT16" and tensor.constant for graph in file.subgraphs for tensor in graph.tensors):
+        return data, 0
+    model, widened = tfl.read(data), 0
+    for graph in model.subgraphs:
+        kept = []
+        for operator in graph.operators or []:
+            tensor = graph.tensors[operator.inputs[0]] if tfl.op_of(model, operator) == "DEQUANTIZE" else None
+            if tensor is None or tfl.type_of(tensor) != "FLOAT16" or not tfl.is_constant(model, tensor):
+                kept.append(operator)
+                continue
+            values = tfl.constant(model, tensor).astype(np.float32)
+            graph.tensors[operator.outputs[0]].buffer = tfl.add_constant(model, values)
+            widened += 1
+        graph.operators = kept
+    return tfl.write(model) if widened else data, widened
+
+
+def _check_weights(path: Path, data: bytes, file: tflite.TfliteFile) -> None:
+    """Raises SourceError for a NaN in a constant, or an infinity in a layer's weights."""
+    weights = {
+        graph.tensors[index].label
+        for graph in file.subgraphs
+        for operator in graph.operators
+        if operator.op in _WEIGHTED
+        for index in operator.inputs
+        if index >= 0
+    }
+    constants = (
+        (tensor.label, tflite.raw_bytes(data, tensor).view(tflite.DTYPES[tensor.dtype]))
+        for graph in file.subgraphs
+        for tensor in graph.tensors
+        if tensor.constant and tensor.dtype in ("FLOAT32", "FLOAT16", "FLOAT64")
+    )
+    check_finite(constants, where=str(path), may_be_infinite=lambda name: name not in weights)
+
+
+def _refuse(path: Path, what: str, do: str, cause: Exception | None = None) -> NoReturn:
+    raise SourceError(what, where=str(path), do=do) from cause
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TfliteModel(Description):
+    """A source that is a float .tflite already.
+    Tensors are named by their `tensor`, in the engine's order."""
+
+    data: bytes = field(repr=False)
+    engine: Engine = field(repr=False)
+
+    def tflite(self) -> bytes:
+        """The file's bytes; float16 weights are float32 in them, and pinned shapes are fixed."""
+        return self.data
+
+    def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The original, in float, one item at a time."""
+        return self.answered(inputs, self.engine.run, at_once=False)
+
+    def onnx(self) -> bytes:
+        """Through tf2onnx, opset 17, IR 10, batch of 1; image inputs are NCHW there.
+
+        Raises ConversionError.
+        """
+        return self._onnx
+
+    @cached_property
+    def _onnx(self) -> bytes:
+        try:
+            import_tensorflow()
+            import tf2onnx
+
+            pictures = [spec.tensor for spec in self.inputs if spec.layout == "NHWC"]
+            with tempfile.NamedTemporaryFile(suffix=".tflite") as file, quiet():
+                Path(file.name).write_bytes(self.data)
+                model, _ = tf2onnx.convert.from_tflite(
+                    file.name, opset=onnx_graph.OPSET, inputs_as_nchw=pictures or None
+                )
+            exported.adopt(model, self, {spec.tensor: spec.name for spec in (*self.inputs, *self.outputs)}, 1)
+        except Exception as error:
+            raise exported.export_error(self, one_line(error)) from error
+        data, problem = exported.prove_export(model, self, 1)
+        if data is None:
+            raise exported.export_error(self, problem)
+        return data
+
+
+def load(path: Path, options: LoadOptions) -> TfliteModel:
+    """Raises SourceError with the reason for whatever is refused."""
+    where = str(path)
+    file = read(path)
+    data = _pinned(file, options, where)
+    try:
+        with quiet():
+            engine = load_engine("tflite", data)
+    except EngineError as error:
+        raise SourceError(error.what, where=where, do="Convert or download it again") from error
+    inputs = tuple(
+        replace(spec, name=name, shape=(1, *spec.shape[1:]), layout=image_layout(spec.shape, prefer="NHWC"))
+        for name, spec in zip(_called(file, engine.inputs, where, "input"), engine.inputs, strict=True)
+    )
+    names = _called(file, engine.outputs, where, "output")
+
+    def run(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
+        try:
+            return engine.run(arrays)
+        except EngineError as error:
+            raise SourceError(f"the model does not run: {error.what}", where=where, do="Convert it again") from error
+
+    tensors = [(name, spec.tensor) for name, spec in zip(names, engine.outputs, strict=True)]
+    outputs = measured_outputs(tensors, run, inputs, where=where)
+    halved = f"{file.halved} weights are stored as float16: what was lost to that is not measured"
+    return TfliteModel(
+        path=path,
+        format="tflite",
+        sha256=model_sha256(path, options),
+        inputs=inputs,
+        outputs=outputs,
+        notes=(Note("float16-weights", halved, "Pass the float32 model, if there is one"),) if file.halved else (),
+        data=data,
+        engine=engine,
+    )
+
+
+def _pinned(file: FloatTflite, options: LoadOptions, where: str) -> bytes:
+    """The file with every axis fixed; the error for a free one shows the option to give."""
+    names = {tensor: file.names.get(tensor, tensor) for tensor in file.shapes}
+    check_named(options.shapes, list(names.values()), where=where)
+    shapes: dict[str, tuple[int, ...]] = {}
+    specs = list[TensorSpec]()
+    for tensor, shape in file.shapes.items():
+        wanted = options.shapes.get(names[tensor])
+        pinned = shape if wanted is None else pin(names[tensor], shape, wanted, where=where)
+        specs.append(TensorSpec(names[tensor], tensor, "float32", pinned))
+        if pinned != shape or -1 in shape:
+            shapes[tensor] = (1, *pinned[1:])
+    check_inputs(specs, where=where)
+    if not shapes:
+        return file.data
+    try:
+        with quiet():
+            return with_shapes(file.data, shapes)
+    except ValueError as error:
+        raise SourceError(f"the graph does not take these shapes: {error}", where=where, do="Check --shape") from error
+
+
+def _called(file: FloatTflite, specs: Sequence[TensorSpec], where: str, kind: str) -> tuple[str, ...]:
+    return unique_names([file.names.get(spec.tensor, spec.tensor) for spec in specs], where=where, kind=kind)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FinishedTflite(Description):
+    """A source that is packed as it is: nothing is converted, and it is its own original.
+
+    tensors: inputs and outputs as the file has them, called as the contract does.
+    """
+
+    data: bytes = field(repr=False)
+    engine: Engine = field(repr=False)
+    tensors: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
+
+    def finished(self) -> bytes:
+        """The file's bytes."""
+        return self.data
+
+    def predict(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Run items one after the other, in and out as real numbers.
+        Where the state is inside, each follows the one before."""
+        took, gave = self.tensors
+
+        def run(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
+            raw = self.engine.run([_stored(array, spec) for array, spec in zip(arrays, took, strict=True)])
+            ends = zip(raw, gave, self.outputs, strict=True)
+            return [dequantize(value, tensor, np.dtype(spec.dtype)) for value, tensor, spec in ends]
+
+        return self.answered(inputs, run, at_once=False)
+
+    def reset(self) -> None:
+        if self.state == "internal":
+            self.engine.reset()
+
+    def onnx(self) -> bytes:
+        """Raises ConversionError: a finished file is taken as it is."""
+        raise ConversionError(
+            "a finished .tflite is packed as it is, and is made into nothing else", where=self.path.name
+        )
+
+
+def load_finished(path: Path, options: LoadOptions) -> FinishedTflite:
+    """Raises SourceError with the reason for whatever is refused."""
+    where = str(path)
+    file = read(path, as_is=True)
+    check_named(options.shapes, list(file.names.values()), where=where)
+    if options.shapes:
+        raise SourceError("a file that is packed as it is keeps its shapes", where=where, do="Leave --shape out")
+    try:
+        with quiet():
+            engine = load_engine("tflite", file.data)
+    except EngineError as error:
+        again = "Convert or download it again"
+        do = "Set EDGEKIT_DELEGATE to the accelerator's library" if delegated_operators(file.operators) else again
+        raise SourceError(error.what, where=where, do=do) from error
+    took = _named(file, engine.inputs, where, "input")
+    gave = _named(file, engine.outputs, where, "output")
+    inputs = tuple(replace(_real(spec), layout=image_layout(spec.shape, prefer="NHWC")) for spec in took)
+    check_inputs(inputs, where=where)
+
+    def run(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
+        try:
+            return engine.run([_stored(array, spec) for array, spec in zip(arrays, took, strict=True)])
+        except EngineError as error:
+            raise SourceError(f"the model does not run: {error.what}", where=where, do="Convert it again") from error
+
+    measured = measured_outputs([(spec.name, spec.tensor) for spec in gave], run, inputs, where=where)
+    outputs = tuple(replace(_real(spec), shape=found.shape) for spec, found in zip(gave, measured, strict=True))
+    engine.reset()
+    pairs = () if file.stateful else shapes.state_pairs(inputs, outputs)
+    kept: State = "internal" if file.stateful else "explicit" if pairs else "none"
+    what = "the file is packed as it is: nothing was converted, and what it lost when it was made is not measured"
+    notes = [Note("as-is", what, "To measure it, pass the float model that it was made from")]
+    if file.stateful:
+        inside = f"the model keeps a state inside ({', '.join(file.stateful)}): it is asked through model.session()"
+        notes.append(Note("internal-state", inside))
+    return FinishedTflite(
+        path=path,
+        format="tflite",
+        sha256=model_sha256(path, options),
+        inputs=inputs,
+        outputs=outputs,
+        state=kept,
+        state_pairs=pairs,
+        notes=tuple(notes),
+        data=file.data,
+        engine=engine,
+        tensors=(tuple(replace(spec, layout=real.layout) for spec, real in zip(took, inputs, strict=True)), gave),
+    )
+
+
+def _named(file: FloatTflite, specs: Sequence[TensorSpec], where: str, kind: str) -> tuple[TensorSpec, ...]:
+    names = unique_names([file.names.get(spec.tensor, spec.tensor) for spec in specs], where=where, kind=kind)
+    return tuple(replace(spec, name=name, shape=(1, *spec.shape[1:])) for name, spec in zip(names, specs, strict=True))
+
+
+def _real(spec: TensorSpec) -> TensorSpec:
+    """What the tensor stands for: real numbers where it is quantized."""
+    return spec if spec.quantization is None else replace(spec, dtype="float32", quantization=None)
+
+
+def _stored(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
+    if spec.quantization is None:
+        return np.ascontiguousarray(array, spec.dtype)
+    return quantize(array, spec.quantization, np.dtype(spec.dtype))

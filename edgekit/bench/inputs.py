@@ -1,0 +1,238 @@
+"""From the paths on a command line to what `predict` takes.
+
+    for given in expand(["cat.jpg", "photos/"]):
+        answer = model.predict(load(given, model.contract))
+    for name, frame in frames("speech.wav", session.contract) or ():      # a sequence, for a model that keeps a state
+        answer = session.predict(frame)                                   # name: "speech.wav, frame 12"
+
+Rules:
+- a folder stands for the pictures and arrays in it and below it, in order of their names; what has another ending or a
+  name that begins with a dot is left out;
+- a folder with nothing in it, or that cannot be read, is an error in its own place: what else was named is still there;
+- a file that is named itself is taken whatever its ending is, `X.NPY` is an array as `x.npy` is;
+- an array file is read only as far as the model can take it; anything else is the decoder's business;
+- a .wav is cut into frames, each a hop after the last one (the contract's, else the frame's length);
+- an array with one axis more than the model's input is a sequence of frames, a .npz of several such arrays too.
+
+Files as they come into a folder.
+
+    arrivals = Arrivals(Path("inbox"))
+    for file in arrivals.until(ended):          # ended: an Event
+        ...
+
+Rules:
+- what lies there when it begins is not new; a file that is written again is;
+- a file is reported once it has stopped changing: size, time and inode were the same for SETTLED_S. One that is moved
+  in whole settles as fast; one whose writer pauses for longer is reported as it is, and again when it has grown;
+- empty files, hidden files and what is neither a picture nor an array are left alone; folders are not entered;
+- looking takes at most a twentieth of the time, however many files there are.
+
+There is no system call in the standard library that waits for a file, so the folder is looked at ten times a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from edgekit_runtime.contract.kinds import kind_of, takes_rows
+from edgekit_runtime.system.errors import EdgekitError
+
+if TYPE_CHECKING:
+    from edgekit_runtime.contract.spec import Contract
+
+ARRAYS = (".npy", ".npz")
+
+
+class InputsError(EdgekitError):
+    """A folder that holds nothing to ask about, or that cannot be read."""
+
+    code = "inputs"
+
+
+def is_input(name: str) -> bool:
+    """Whether a file of a folder is an input, a picture or an array, by its ending."""
+    from edgekit_converters.data.folder import EXTENSIONS
+
+    suffix = Path(name).suffix.lower()
+    return not name.startswith(".") and (suffix in EXTENSIONS or suffix in ARRAYS)
+
+
+def list_files(given: Sequence[str]) -> Iterator[str | InputsError]:
+    """Replace each folder by its files, or by an error if it has none or is unreadable."""
+    for one in given:
+        if Path(one).is_dir():
+            yield from _in_folder(Path(one))
+        else:
+            yield one
+
+
+def expand(given: Sequence[str]) -> Iterator[str]:
+    """As `list_files`. Raises InputsError, when it comes to it."""
+    for one in list_files(given):
+        if isinstance(one, InputsError):
+            raise one
+        yield one
+
+
+def _in_folder(folder: Path) -> Iterator[str | InputsError]:
+    closed: list[InputsError] = []
+
+    def refused(error: OSError) -> None:
+        where = os.fsdecode(error.filename) if error.filename is not None else str(folder)
+        closed.append(InputsError(f"cannot be read: {error.strerror or error}", where=where))
+
+    files: list[Path] = []
+    for parent, folders, names in os.walk(folder, onerror=refused):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for file in (Path(parent, name) for name in names if is_input(name)):
+            try:  # not a pipe, nor a link that leads nowhere
+                there = stat.S_ISREG(file.stat().st_mode)
+            except OSError as error:  # one that may not be looked at is there: its reader says why it fails
+                there = isinstance(error, PermissionError)
+            files += [file] if there else []
+    yield from map(str, sorted(files))
+    yield from closed
+    if not files and not closed:
+        yield InputsError(
+            "holds no pictures and no arrays", where=str(folder), do=f"Put pictures, {' or '.join(ARRAYS)} files there"
+        )
+
+
+def load(given: str, contract: Contract) -> Any:
+    """Arrays from .npy and .npz files; anything else stays what it is.
+    Raises what `read_arrays` raises."""
+    if not given.lower().endswith(ARRAYS):
+        return given
+    from edgekit_runtime.contract.array_file import read_arrays
+
+    arrays = read_arrays(Path(given), sum(kind_of(spec).most_bytes(spec) for spec in contract.inputs))
+    return arrays if len(arrays) > 1 else next(iter(arrays.values()), None)
+
+
+_MOST_BYTES = 1 << 28
+
+
+def frames(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
+    """(name, frame) of each, None where the file is one frame or nothing that is known here.
+    contract: the caller's view.
+
+    Raises InputsError, InputError or CalibrationError for a file that cannot be read, or does not fit the model.
+    """
+    suffix = Path(given).suffix.lower()
+    if suffix != ".wav":
+        return _of_arrays(given, contract) if suffix in ARRAYS else None
+    from edgekit_converters.data.recordings import pieces, read_wav
+
+    spec = contract.inputs[0]
+    if not takes_rows(contract):
+        raise InputsError(
+            "the model does not take pieces of a recording",
+            where=given,
+            do="Pass an array of frames (.npy), or .npz for several inputs",
+        )
+    samples, _ = read_wav(Path(given))
+    cut = pieces(samples, prod(spec.shape), contract.hop or prod(spec.shape))
+    return ((f"{given}, frame {at}", piece.reshape(spec.shape)) for at, piece in enumerate(cut))
+
+
+def _of_arrays(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
+    from edgekit_runtime.contract.array_file import read_arrays
+
+    arrays = read_arrays(Path(given), _MOST_BYTES)
+    single = len(contract.inputs) == 1 and len(arrays) == 1
+    named = {contract.inputs[0].name: next(iter(arrays.values()))} if single else arrays
+    if any(spec.name not in named or named[spec.name].ndim != len(spec.shape) + 1 for spec in contract.inputs):
+        return None
+    counts = {len(named[spec.name]) for spec in contract.inputs}
+    if len(counts) > 1 or all(array.shape == (1, *spec.shape) for spec, array in _pairs(contract, named)):
+        return None  # one frame with a batch axis of 1, or arrays that do not belong together
+    return (
+        (f"{given}, frame {at}", {spec.name: array[at] for spec, array in _pairs(contract, named)})
+        for at in range(counts.pop())
+    )
+
+
+def _pairs(contract: Contract, named: dict[str, Any]) -> list[tuple[Any, Any]]:
+    return [(spec, named[spec.name]) for spec in contract.inputs]
+
+
+EVERY_S = 0.1
+SETTLED_S = 0.25
+
+Sign = tuple[int, int, int]
+"""Size, time of the last change in nanoseconds, inode: another one means that the file changed."""
+
+
+def settled_names(
+    seen: Mapping[str, tuple[Sign, float]], reported: Mapping[str, Sign], now_s: float, settled_s: float = SETTLED_S
+) -> list[str]:
+    """Names that are due, in the order in which they settled.
+    seen: sign, and since when the file has had it."""
+    due = [
+        (since, name)
+        for name, (sign, since) in seen.items()
+        if reported.get(name) != sign and now_s - since >= settled_s
+    ]
+    return [name for _, name in sorted(due)]
+
+
+class Arrivals:
+    """look: name -> sign of what lies there; for tests."""
+
+    def __init__(
+        self,
+        folder: Path,
+        look: Callable[[Path], dict[str, Sign]] | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._folder, self._look, self._clock = folder, look or signs, clock
+        self._reported = self._look(folder)
+        self._seen: dict[str, tuple[Sign, float]] = {}
+
+    def next(self) -> list[Path]:
+        """What has arrived since the last call. Raises InputsError when the folder is gone."""
+        now, lies = self._clock(), self._look(self._folder)
+        self._reported = {name: sign for name, sign in self._reported.items() if name in lies}
+        self._seen = {
+            name: (sign, self._seen[name][1] if name in self._seen and self._seen[name][0] == sign else now)
+            for name, sign in lies.items()
+        }
+        names = settled_names(self._seen, self._reported, now)
+        self._reported |= {name: lies[name] for name in names}
+        return [self._folder / name for name in names]
+
+    def until(self, ended: threading.Event) -> Iterator[Path]:
+        """One file after another, as they come, until the event is set."""
+        while not ended.is_set():
+            began = self._clock()
+            for file in self.next():
+                if ended.is_set():
+                    return
+                yield file
+                began = self._clock()
+            ended.wait(max(EVERY_S, 20 * (self._clock() - began)))
+
+
+def signs(folder: Path) -> dict[str, Sign]:
+    """What lies in a folder and can be asked about. Raises InputsError."""
+    found: dict[str, Sign] = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if is_input(entry.name):
+                    with contextlib.suppress(OSError):  # gone again
+                        now = entry.stat()
+                        if stat.S_ISREG(now.st_mode) and now.st_size:
+                            found[entry.name] = (now.st_size, now.st_mtime_ns, now.st_ino)
+    except OSError as error:
+        do = "Pass a folder that exists and may be read, to which your files are copied"
+        raise InputsError(f"cannot be watched: {error.strerror or error}", where=str(folder), do=do) from error
+    return found

@@ -1,0 +1,212 @@
+"""Every code that edgekit prints, and known messages of others: `catalogue.toml`.
+
+    entry("op-version").why
+    find_entries("Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'")[0].code       # "op-version"
+    finding("op-version", "FULLY_CONNECTED version 12 is newer than ...", artifact="tflite-dynamic")
+
+Rules: a code is explained once for everything that prints it; an error of edgekit is found by its code, by its message
+as the sources raise it, or by the words of its entry; a message of other software by a regular expression, anywhere in
+the text.
+
+The catalogue as a page: docs/codes.md is what this prints.
+
+python -m edgekit.boards.catalogue > docs/codes.md
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.resources
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from edgekit.boards.raised import best_match
+from edgekit_profiles.schema import parse_toml
+from edgekit_runtime.system import errors
+from edgekit_runtime.system.errors import EdgekitError
+
+Kind = Literal["check", "refusal", "error", "data", "damage", "message"]
+
+
+class UnexplainedError(EdgekitError):
+    """Neither a code nor a message that the catalogue knows."""
+
+    code = "unexplained"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A code and what it means.
+    kind: `check` is found by `edgekit check` (and refuses in a build), `refusal` is the build's, `error` ends a command
+        or is raised to an application, `data` is said of data and models, `damage` is what a build's page blames,
+        `message` is other software's.
+    messages: regular expressions.
+    sources: where the facts are from."""
+
+    code: str
+    kind: Kind
+    what: str
+    why: str
+    do: str
+    level: Literal["error", "warning"] = "error"
+    messages: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@functools.cache
+def entries() -> dict[str, Entry]:
+    """Code -> entry, in the file's order."""
+    text = (importlib.resources.files("edgekit.boards") / "catalogue.toml").read_text(encoding="utf-8")
+    found = {}
+    for code, table in parse_toml(text).items():
+        lists = {name: tuple(table.pop(name, ())) for name in ("messages", "sources")}
+        fields: dict[str, Any] = {name: " ".join(str(value).split()) for name, value in table.items()}
+        found[code] = Entry(code, **(fields | lists))
+    return found
+
+
+def entry(code: str) -> Entry:
+    """Raises UnexplainedError with the nearest codes."""
+    found = entries().get(code)
+    if found is None:
+        near = difflib.get_close_matches(code, entries(), n=3, cutoff=0.6)
+        do = f"Did you mean {' or '.join(near)}?" if near else "`edgekit doctor --codes` lists all codes"
+        raise UnexplainedError(f"there is no code '{code}'", do=do)
+    return found
+
+
+def find_entries(text: str) -> list[Entry]:
+    """The entries with a message that is in `text`.
+    Codes of edgekit's own come first, then those that match most of it."""
+    lengths = []
+    for found in entries().values():
+        hits = [match for pattern in found.messages if (match := re.search(pattern, text, re.IGNORECASE))]
+        if hits:
+            lengths.append((max(len(hit[0]) for hit in hits), found))
+    return [found for _, found in sorted(lengths, key=lambda pair: (pair[1].kind == "message", -pair[0]))]
+
+
+def explain(text: str) -> Entry:
+    """Return the entry of a code, of an error as a line or as JSON, or of a message.
+    Raises UnexplainedError."""
+    text = " ".join(text.split())
+    if text in entries():
+        return entry(text)
+    for code in re.findall(r"\[([a-z0-9-]+)\]|\"code\": *\"([a-z0-9-]+)\"", text)[::-1]:
+        if (found := entries().get(code[0] or code[1])) is not None:
+            return found
+    raised = best_match(text) if len(text.split()) > 1 else None
+    if raised is not None and 2 * raised.letters_in(text) >= sum(map(str.isalpha, text)):
+        return entry(raised.code)
+    found = _by_words(text, least=1.0) or next(iter(find_entries(text)), None)
+    if found is None and raised is not None:
+        return entry(raised.code)
+    found = found or _by_words(text, least=_ALIKE)
+    if found is not None:
+        return found
+    # The entry of an exception's class, as the last line of a traceback names it
+    for name in re.findall(r"(?:^|[\s.])([A-Z]\w+): ", text):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, EdgekitError) and kind.code in entries():
+            return entries()[kind.code]
+    if len(text.split()) == 1:
+        return entry(text)
+    raise UnexplainedError(
+        "no entry knows this message",
+        do="Quote the line that names the cause; `edgekit doctor --codes` lists all codes",
+    )
+
+
+_ALIKE = 0.7
+"""Share of the words of an entry's first line that a message must have."""
+
+
+def _by_words(text: str, least: float) -> Entry | None:
+    """The entry of edgekit's own whose first line has the most words in common with the text."""
+    given = _words(text)
+    shares = {}  # code -> (the part of the entry's words that the text has, how many words that is)
+    for one in entries().values():
+        wanted = _words(one.what)
+        common = len(wanted & given)
+        if one.kind != "message":
+            shares[one.code] = (common / len(wanted) if len(wanted) >= 2 else 0.0), common
+    code = max(shares, key=lambda code: shares[code])
+    return entries()[code] if shares[code][0] >= least else None
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z0-9.]*[a-z0-9]", text.lower()))
+
+
+Level = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class CheckFinding:
+    """what: of this bundle.
+    why: in general.
+    do: the next command.
+    artifact: the recipe it is about, "" for the bundle.
+    runtime: the engine and version it was found for, "" where it is about none."""
+
+    code: str
+    level: Level
+    what: str
+    why: str
+    do: str
+    artifact: str = ""
+    runtime: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def finding(
+    code: str, what: str, *, do: str = "", level: Level | None = None, artifact: str = "", runtime: str = ""
+) -> CheckFinding:
+    """The reason, and what to do and the level where they are not given, are the catalogue's."""
+    found = entry(code)
+    return CheckFinding(code, level or found.level, what, found.why, do or found.do, artifact, runtime)
+
+
+TITLES = {
+    "check": "Found by `edgekit check`; a build refuses for the errors among them",
+    "refusal": "Why a build left an artifact out",
+    "error": "Errors of commands and of the runtime",
+    "data": "Said of data, models and contracts",
+    "damage": "What damaged an INT8 artifact, on the page of a build",
+    "message": "Messages of other software",
+}
+
+
+def markdown() -> str:
+    lines = [
+        "<!-- Generated whole from the catalogue: python -m edgekit.boards.catalogue > docs/codes.md -->",
+        "# Codes",
+        "",
+        "Every code that edgekit prints: what happened, and what to do. `edgekit doctor CODE` adds the reason and its "
+        "sources;",
+        '`edgekit doctor "TEXT"` finds the code of a message by a loader, a converter or a package tool.',
+    ]
+    for kind, title in TITLES.items():
+        lines += ["", f"## {title}"]
+        for found in entries().values():
+            if found.kind == kind:
+                sentence = f"{found.what[0].upper()}{found.what[1:]}."
+                lines += ["", f"### `{found.code}`", "", _safe(f"{sentence} {found.do}.")]
+    return "\n".join(lines) + "\n"
+
+
+def _safe(text: str) -> str:
+    """Words in capitals, patterns and paths are no markup.
+    Angle brackets and single asterisks would be."""
+    return text.replace("<", "&lt;").replace("*", "\\*")
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

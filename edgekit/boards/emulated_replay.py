@@ -1,0 +1,343 @@
+"""Does this bundle install, load and agree on that board? QEMU answers, not hardware.
+
+    found = replay("camera.ekb", load("raspberry-pi-4"))
+    found.ok, found.runtime, found.worst, found.said
+
+Rules:
+- what is installed is what would be shipped: the wheelhouse alone, by the emulated board's own pip, every file checked
+  against its hash; 32-bit boards take from Debian what has no wheel there, and `packages` says which came whence;
+- the verdict is the runtime's own self-test, in process, which is what decides on the board; all tasks take one start
+  of its Python, and a missing answer belongs to the task during which the program ended;
+- where the golden answers are from the same engine version, they are x86's, and `as_on_x86` says whether the difference
+  is no larger than it was ever seen to be between the two;
+- a bundle that fails is a result. An error means that the replay itself was not possible.
+
+It proves resolution, wheel tags, glibc, imports, operators and numbers. It proves nothing about time, heat or memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgekit.boards.emulated_board import CPUS, EmulationError, NotEmulatedError, QemuCpu, cpu_for, image_for
+from edgekit.boards.qemu import SITE, EmulatedBoard, ProgramResult, emulator, emulator_version
+from edgekit.boards.userland import Userland, cache_root, make_folder, userland
+from edgekit.shipping.wheelhouse import Wheelhouse, collect
+from edgekit_profiles import Profile, installable
+from edgekit_runtime.bundle.reader import Bundle, read_bundle
+from edgekit_runtime.bundle.secrets import Secret
+from edgekit_runtime.engines.registry import ENGINES
+
+_PIP_TIMEOUT_S = 400.0
+
+
+class EmulatedInstallError(EmulationError):
+    """The board's pip refuses the wheelhouse; `what` has its own words."""
+
+    code = "emulation-install"
+
+
+def install_emulated(land: Userland, house: Wheelhouse, *, cache_dir: Path | None = None) -> Path:
+    """The folder of what emulated pip installed.
+    It is cached for the same files.
+
+    Raises InstallError with pip's words.
+    """
+    root = cache_root(cache_dir)
+    requirements = house.requirements.read_bytes()
+    key = hashlib.sha256(b"\0".join([land.root.name.encode(), requirements])).hexdigest()[:16]
+
+    def unpack(draft: Path) -> None:
+        with zipfile.ZipFile(house.folder / house.pip.file) as archive:
+            archive.extractall(draft)
+
+    # The shipped pip, unpacked: what it compiles under the emulator is compiled once, not at every start.
+    pip = make_folder(root, f"pip/{house.pip.sha256[:16]}", unpack)
+    name = f"installs/{land.image.suite}-{land.image.architecture}-{key}"
+    return make_folder(root, name, lambda draft: _install(land, house, pip, draft))
+
+
+def _install(land: Userland, house: Wheelhouse, pip: Path, draft: Path) -> None:
+    """The processor does not matter to pip: the plainest of the machine's does it for all."""
+    cpu = next(cpu for cpu in CPUS.values() if cpu.machine == land.image.machine)
+    # As a package's install.sh asks it: the list is whole, and Debian's packages give pip too little metadata
+    # (python3-xxhash says that it is version 0.0.0). Bytecode is made of what is imported, when it is.
+    arguments = ["install", "--no-index", "--no-deps", "--find-links", str(house.folder.absolute()), "--require-hashes"]
+    arguments += ["--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--quiet"]
+    with EmulatedBoard(land, cpu, site=draft) as machine:
+        done = machine.python(
+            ["-m", "pip", *arguments, "-r", house.requirements.absolute()],
+            env={"PYTHONPATH": str(pip), "VIRTUAL_ENV": str(machine.root / SITE), "PIP_ROOT_USER_ACTION": "ignore"},
+            timeout_s=_PIP_TIMEOUT_S,
+        )
+    if done.code != 0:
+        errors = [line for line in done.err.splitlines() if line.startswith("ERROR:")]
+        words = "; ".join(line.removeprefix("ERROR: ") for line in errors) or done.tail or done.ended
+        raise EmulatedInstallError(
+            f"pip on the emulated board refuses it: {words}",
+            where=f"{land.image}, under QEMU",
+            do="Collect the wheels for this very profile again",
+        )
+
+
+@dataclass(frozen=True)
+class Package:
+    """One installed distribution.
+    source: `wheel`, from the wheelhouse, or `debian`, from the system's packages."""
+
+    name: str
+    version: str
+    source: str
+
+
+@dataclass(frozen=True)
+class EmulatedSystem:
+    """What the emulated board says of itself: `3.11.2`, `aarch64`, `glibc 2.36`.
+
+    broken: packages that do not import.
+    """
+
+    python: str
+    machine: str
+    libc: str
+    packages: tuple[Package, ...]
+    broken: dict[str, str]
+
+
+@dataclass(frozen=True)
+class GuestReport:
+    """answers: as many as tasks were done, in their order."""
+
+    system: EmulatedSystem
+    answers: tuple[dict[str, Any], ...]
+    finished: ProgramResult
+
+
+def ask(
+    machine: EmulatedBoard,
+    tasks: Sequence[Mapping[str, Any]],
+    *,
+    timeout_s: float = 300.0,
+    options: Sequence[str] = (),
+    secret: Secret | None = None,
+) -> GuestReport:
+    """options: QEMU's own.
+    secret: of an encrypted bundle.
+    Raises EmulationError where not even Python came up."""
+    given, results = machine.root / "tmp/tasks.json", machine.root / "tmp/results.jsonl"
+    given.write_text(json.dumps(list(tasks)), encoding="utf-8")
+    script = Path(__file__).with_name("guest.py")
+    key = json.dumps(secret.to_pipe() if secret is not None else None)
+    finished = machine.python(["-P", script, given, results], timeout_s=timeout_s, options=options, said=key)
+    lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+    if not lines:
+        raise EmulationError(
+            f"the emulated board's Python {finished.ended or 'answered nothing'}: {finished.tail}",
+            where=f"{machine.land.image}, {machine.cpu.name}",
+            do=f"Remove {machine.land.root} and run it again",
+        )
+    first, *answers = map(json.loads, lines)
+    packages = tuple(Package(**one) for one in first.pop("packages"))
+    return GuestReport(EmulatedSystem(**first, packages=packages), tuple(answers), finished)
+
+
+_TIMEOUT_S = 500.0
+
+
+@dataclass(frozen=True)
+class GoldenVerdict:
+    """One output of one golden example of one artifact.
+
+    fits: the runtime's own verdict. steps: the difference, in quantization steps, or in 1e-4 of the largest golden
+    value of a float output. same_engine: the golden answer is of the very engine version, computed on x86. as_on_x86:
+    the difference is within what was measured between x86 and ARM; None where that was not measured, or the engines
+    differ.
+    """
+
+    recipe: str
+    golden: int
+    output: str
+    fits: bool
+    steps: float
+    cosine: float
+    same_best: bool
+    same_engine: bool
+    made_by: str
+    as_on_x86: bool | None
+
+
+@dataclass(frozen=True)
+class EmulatedReplay:
+    """runtime: engine and version, as it ran; empty where it never came to that.
+    worst: the largest difference in steps.
+
+    cpu: what QEMU emulated. stands_for: the profile's own core. opened: `open_bundle` succeeded there. failure: a
+    sentence, empty when ok. said: the last lines of the board's stderr, on a failure.
+    """
+
+    ok: bool
+    profile: str
+    runtime: str
+    cpu: str
+    stands_for: str
+    system: str
+    emulator: str
+    worst: float
+    goldens: tuple[GoldenVerdict, ...]
+    packages: tuple[Package, ...]
+    opened: bool = False
+    failure: str = ""
+    said: str = ""
+    where: str = "emulated"
+
+    @property
+    def as_on_x86(self) -> bool | None:
+        """Whether all that is comparable is as close to x86 as it was ever seen to be.
+        None where nothing is."""
+        known = [one.as_on_x86 for one in self.goldens if one.as_on_x86 is not None]
+        return all(known) if known else None
+
+    @property
+    def label(self) -> str:
+        """What may be said of it."""
+        return f"under QEMU {self.emulator} ({self.cpu}), {self.system}; not on hardware"
+
+
+def replay(
+    bundle_path: str | Path,
+    profile: Profile,
+    *,
+    cpu: str | None = None,
+    cache_dir: Path | None = None,
+    engine: str | None = None,
+    house: Wheelhouse | None = None,
+    secret: Secret | None = None,
+) -> EmulatedReplay:
+    """Install and replay a bundle on an emulated board.
+
+    cpu: one of `CPUS`, None for the profile's. cache_dir: where user lands are kept, None for the state folder. engine:
+    None for what installs on the board. house: None to collect it. secret: of an encrypted bundle. Raises
+    EmulationError's kinds, ShippingError's, BundleError.
+    """
+    image, core = image_for(profile), cpu_for(profile, cpu)
+    bundle = read_bundle(bundle_path)
+    emulator(image)  # before anything is fetched
+    engine = engine or engine_for(bundle, profile)
+    with tempfile.TemporaryDirectory(prefix="edgekit-wheels-") as folder:
+        house = house or collect(profile, engine, Path(folder))
+        land = userland(image, house.debian, cache_dir=cache_dir)
+        try:
+            site = install_emulated(land, house, cache_dir=cache_dir)
+        except EmulatedInstallError as error:
+            return EmulatedReplay(
+                ok=False,
+                profile=profile.name,
+                runtime="",
+                cpu=core.name,
+                stands_for=profile.core.type,
+                system=str(image),
+                emulator=emulator_version(image),
+                worst=0.0,
+                goldens=(),
+                packages=(),
+                failure=error.what,
+            )
+    tasks = tasks_for(bundle, engine)
+    with EmulatedBoard(land, core, site=site, cores=profile.core.count, model=profile.title) as machine:
+        return judge_replay(profile, core, tasks, ask(machine, tasks, timeout_s=_TIMEOUT_S, secret=secret))
+
+
+def tasks_for(bundle: Bundle, engine: str) -> list[dict[str, Any]]:
+    """One for each artifact that the engine runs, the primary one first."""
+    formats = ENGINES[engine].formats
+    entries = [entry for entry in bundle.manifest.artifacts if entry.role != "batch" and entry.format in formats]
+    path = str(Path(bundle.path).absolute())
+    ordered = sorted(entries, key=lambda entry: entry.role != "primary")
+    return [{"kind": "replay", "bundle": path, "recipe": entry.recipe, "engine": engine} for entry in ordered]
+
+
+def judge_replay(profile: Profile, cpu: QemuCpu, tasks: list[dict[str, Any]], report: GuestReport) -> EmulatedReplay:
+    """The verdict on what the board answered to these tasks. Pure."""
+    verdicts = []
+    names = ("golden", "output", "fits", "steps", "cosine", "same_best", "same_engine", "made_by")
+    for task, answer in zip(tasks, report.answers, strict=False):
+        seen = _SEEN_STEPS.get((answer.get("engine", ""), task["recipe"].partition("-")[2]))
+        for output in answer["outputs"]:
+            as_on_x86 = None
+            if seen is not None and output["same_engine"]:
+                as_on_x86 = bool(output["steps"] <= seen + 1e-3 and output["same_best"])
+            fields = {name: output[name] for name in names}
+            verdicts.append(GoldenVerdict(task["recipe"], as_on_x86=as_on_x86, **fields))
+    goldens = tuple(verdicts)
+    failure = _failure(tasks, report, goldens)
+    first = report.answers[0] if report.answers else {}
+    return EmulatedReplay(
+        ok=not failure,
+        profile=profile.name,
+        runtime=f"{first['engine']} {first['version']}" if "engine" in first else "",
+        cpu=cpu.name,
+        stands_for=profile.core.type,
+        system=f"{image_for(profile)}, {report.system.libc}",
+        emulator=emulator_version(image_for(profile)),
+        worst=max((one.steps for one in goldens), default=0.0),
+        goldens=goldens,
+        packages=report.system.packages,
+        opened=bool(first.get("opened")),
+        failure=failure,
+        said=report.finished.tail if failure else "",
+    )
+
+
+# (engine, the end of the recipe's name) -> the largest difference seen between x86-64 and emulated ARM with one engine
+# version: a 41-model sweep, a trained CNN and a MobileNetV2 with random weights. In quantization steps of a quantized
+# output, or in 1e-4 of a float output's largest. What is quantized in part (`tflite-int8-mixed`) was not measured.
+# tflite-runtime: between its reference kernels on x86-64 and the board's own, which may round a tie in another way.
+_SEEN_STEPS = {("litert", "int8"): 1.0, ("litert", "f32"): 0.1, ("litert", "f16"): 0.1,
+               ("tflite-runtime", "int8"): 1.0, ("tflite-runtime", "f32"): 0.1,
+               ("onnxruntime", "f32"): 0.1}  # fmt: skip
+
+
+def _failure(tasks: list[dict[str, Any]], report: GuestReport, goldens: tuple[GoldenVerdict, ...]) -> str:
+    for name, why in report.system.broken.items():
+        return f"{name} is installed and cannot be imported: {why}"
+    for task, answer in zip(tasks, report.answers, strict=False):
+        if answer["failure"]:
+            return f"{task['recipe']}: {answer['failure']}"
+    if len(report.answers) < len(tasks) or report.finished.ended:
+        during = tasks[min(len(report.answers), len(tasks) - 1)]["recipe"]
+        last = report.finished.err.strip().splitlines()[-1:] if report.finished.code else []
+        return (
+            f"{during}: Python {report.finished.ended or 'stopped'} on the emulated "
+            f"board{''.join(f' ({line})' for line in last)}"
+        )
+    wrong = [one for one in goldens if not one.fits]
+    if wrong:
+        first = wrong[0]
+        return (
+            f"{first.recipe}: golden example {first.golden} of '{first.output}' differs by {first.steps:.0f} steps "
+            f"(cosine {first.cosine:.4f}) from what {first.made_by} answered on x86"
+        )
+    return "" if goldens else "no golden example was replayed"
+
+
+def engine_for(bundle: Bundle, profile: Profile) -> str:
+    """The board's engine for the primary artifact, or for the first one that it can run."""
+    formats: list[str] = [entry.format for entry in bundle.manifest.artifacts]  # the primary one stands first
+    verdicts = sorted(
+        (one for one in installable(profile) if one.format in formats), key=lambda one: formats.index(one.format)
+    )
+    chosen = next((one.engine for one in verdicts if one.ok), None)
+    if chosen is None:
+        raise NotEmulatedError(
+            f"no engine for its artifacts installs there: {'; '.join(one.reason for one in verdicts)}",
+            where=profile.name,
+            do="Build for this profile, or choose another",
+        )
+    return chosen

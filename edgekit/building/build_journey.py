@@ -1,0 +1,341 @@
+"""The build: open, convert, compare, repair, choose, pack; then the report.
+
+Rules:
+- whatever can be refused before TensorFlow is loaded is refused then: profiles, recipes, names, the output folder, the
+  signing key, tools that writing needs;
+- every conversion and comparison is made once for all boards, and kept for the next build, also where this one is
+  interrupted;
+- one build at a time writes into a folder, another waits and says so; the kernel holds the lock, so a killed build
+  holds none;
+- a build that fails leaves no empty folder of its own;
+- a cache folder that cannot be written is done without; a path that is no folder is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from edgekit.building.build_report import BuildReport, BundleReport, candidate_json, finding_line
+from edgekit.building.build_request import Board, BuildRequest
+from edgekit.building.build_subject import open_subject
+from edgekit.building.candidates import Clocks, evidence, timer, workstation
+from edgekit.building.compared import ComparedFile, measure_compared, read_compared
+from edgekit.building.making import Maker, RecipeResult, Workers, compare, convert
+from edgekit.building.packing import BoardChoice, BoardRecipes, choose_all, degraded_artifact, pack, read_degraded
+from edgekit.building.repairing import Search, failed_repairs, repair
+from edgekit.packaging.assemble import BundleArtifact
+from edgekit.packaging.output_errors import OutputError
+from edgekit.packaging.signers import open_signers
+from edgekit.packaging.writer import Signer, check_tools, write_whole
+from edgekit_converters.choose import ChoiceLimits
+from edgekit_converters.data.lint import Finding
+from edgekit_converters.fidelity.compare import growth
+from edgekit_converters.recipe.artifact import Recipe
+from edgekit_converters.recipe.artifact import recipe as find_recipe
+from edgekit_converters.recipe.conversion_errors import ConversionError
+from edgekit_converters.recipe.progress import Progress, silent
+from edgekit_converters.recipe.store import NO_STORE, DiskStore
+from edgekit_profiles import Profile, ProfileError, installable, open_catalogue
+from edgekit_profiles.anchors import AnchorFile, read_anchor_file, refuse_other_boards
+from edgekit_runtime.bundle.manifest import RUNTIME_VERSION
+from edgekit_runtime.bundle.reader import Bundle
+from edgekit_runtime.system.errors import MissingExtraError
+from edgekit_runtime.system.files import take
+
+
+def build(
+    request: BuildRequest, progress: Progress = silent, say: Callable[[str], None] = lambda line: None
+) -> BuildReport:
+    """Build for every profile of the request.
+    Raises EdgekitError for what no board can get past.
+
+    say: is given what a person should know before the end: warnings, and the artifacts that there are before repairs.
+    """
+    start = time.perf_counter()
+    setup = _checked(request)
+    with refuse_full_disk(), output_folder(request.output, progress), Workers(request.jobs, progress) as workers:
+        opened = _open(setup, workers, say)
+        converted = convert(opened.maker, setup.recipes, setup.boards)
+        compared = compare(opened.maker, converted)
+        results = repair(opened.maker, compared, setup.boards, setup.search, say)
+        choices = _choose(setup, opened, results)
+        bundles = _pack(setup, opened, results, choices)
+        return _write_report(_report(setup, opened, results, bundles, lambda: time.perf_counter() - start))
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """The request, and what it names, read and checked."""
+
+    request: BuildRequest
+    boards: tuple[Board, ...]
+    board_recipes: BoardRecipes
+    recipes: tuple[Recipe, ...]
+    anchors: tuple[AnchorFile, ...]
+    signers: Sequence[Signer]
+    search: Search
+    degraded: Mapping[str, Bundle]
+    compared: tuple[ComparedFile, ...]
+
+
+def _checked(request: BuildRequest) -> _Setup:
+    """Raises EdgekitError before anything is loaded that takes seconds."""
+    check_tools("torch" if request.model.suffix == ".pt2" or ":" in request.model.name else "convert")
+    catalogue = open_catalogue(request.profile_paths)
+    profiles: dict[str, Profile] = {}
+    for profile in map(catalogue.load, request.profiles):
+        if profiles.setdefault(profile.name, profile) != profile:  # their bundles would overwrite each other
+            raise ProfileError(f"two different profiles are called '{profile.name}'", do="Rename one of them")
+    # A slip of the pen, or a short name, would keep a bundle off the board that it is for
+    compatible = tuple(catalogue.load(name).name for name in request.terms.compatible)
+    request = replace(request, terms=replace(request.terms, compatible=compatible))
+    anchors = tuple(read_anchor_file(path) for path in request.anchors)
+    refuse_other_boards(anchors, list(profiles.values()))
+    board_recipes = BoardRecipes(request.recipes, tuple(profiles.values()))
+    recipes = tuple(find_recipe(name) for name in board_recipes.names())
+    finished = next((recipe.name for recipe in recipes if recipe.finished), None)
+    if finished and len(recipes) > 1:
+        raise ConversionError(
+            f"{finished} packs the file as it is, and other recipes make another of it",
+            do="Name it alone, or leave it out",
+        )
+    if finished:
+        request = replace(request, options=replace(request.options, as_is=True))
+    signers = open_signers(request.signing)
+    _ = request.bundle_name  # raises for a name that is no plain file name
+    check_cache(request.cache)
+    boards = tuple((profile, installable(profile)) for profile in profiles.values())
+    limits = ChoiceLimits(max_drop=request.max_drop, budget_ms=request.budget_ms, alternates=request.alternates)
+    search = Search(limits, request.repair_s, request.jobs)
+    degraded = read_degraded(request.degraded, profiles, request.secret)
+    compared = read_compared(request.compare)
+    return _Setup(request, boards, board_recipes, recipes, anchors, signers, search, degraded, compared)
+
+
+@dataclass(frozen=True)
+class _OpenedBuild:
+    """The model, the data and the original's answers.
+
+    others: the files of other tools, measured.
+    degraded: profile -> the artifact for answers that would be late.
+    """
+
+    maker: Maker
+    others: tuple[RecipeResult, ...]
+    degraded: Mapping[str, BundleArtifact]
+
+
+def _open(setup: _Setup, workers: Workers, say: Callable[[str], None]) -> _OpenedBuild:
+    """Warnings about the model and the data are said at once."""
+    request = setup.request
+    store = NO_STORE if request.cache is None else DiskStore(request.cache)
+    subject = open_subject(request, store, workers.progress)
+    for finding in subject.findings:
+        if finding.level == "warning":
+            say(finding_line(finding))
+    maker = Maker(subject, subject.workspace(workers.progress), workers)
+    degraded = {profile: degraded_artifact(one, subject.contract) for profile, one in setup.degraded.items()}
+    return _OpenedBuild(maker, tuple(measure_compared(maker, setup.compared)), degraded)
+
+
+def _choose(setup: _Setup, opened: _OpenedBuild, results: Sequence[RecipeResult]) -> list[BoardChoice]:
+    subject, measured = opened.maker.subject, [*results, *opened.others]
+    clocks = Clocks(timer(subject, subject.store, measured), workstation(subject.store, measured), setup.anchors)
+    return choose_all(setup.request, setup.boards, setup.board_recipes, results, clocks, opened.others)
+
+
+def _pack(
+    setup: _Setup, opened: _OpenedBuild, results: Sequence[RecipeResult], choices: Sequence[BoardChoice]
+) -> list[BundleReport]:
+    request, maker, degraded = setup.request, opened.maker, opened.degraded
+    return [
+        pack(request, maker, one, results, setup.signers, setup.anchors, degraded.get(one.board[0].name))
+        for one in choices
+    ]
+
+
+def _report(
+    setup: _Setup,
+    opened: _OpenedBuild,
+    results: Sequence[RecipeResult],
+    bundles: Sequence[BundleReport],
+    elapsed_s: Callable[[], float],
+) -> BuildReport:
+    request, maker, subject = setup.request, opened.maker, opened.maker.subject
+    source, store = subject.source, subject.store
+    existing = [one for one in (*results, *opened.others) if one.artifact is not None]
+
+    def describe(one: RecipeResult) -> dict[str, object]:
+        return candidate_json(one, evidence(one, subject, maker.workspace, maker.workers.progress))
+
+    tools = {name: version for one in existing if one.artifact for name, version in one.artifact.tools.items()}
+    notes = _notes(maker, results)
+    candidates = tuple(maker.workers.run([partial(describe, one) for one in existing]))
+    return BuildReport(
+        model={
+            "path": str(request.model),
+            "sha256": source.sha256,
+            "format": source.format,
+            "task": subject.contract.task,
+        },
+        findings=(*subject.findings, *notes),
+        candidates=candidates,
+        bundles=tuple(bundles),
+        report=request.output / f"{request.bundle_name}-build.json",
+        seconds=elapsed_s(),
+        command=request.command,
+        tools=dict(sorted({"edgekit-deploy": RUNTIME_VERSION, **tools}.items())),
+        random_data=subject.sets.random,
+        limits={"max_drop": request.max_drop, "budget_ms": request.budget_ms},
+        not_repaired=tuple(failed_repairs(results, setup.search.limits)),
+        cache_failure=store.failure if isinstance(store, DiskStore) else "",
+    )
+
+
+def _write_report(report: BuildReport) -> BuildReport:
+    """The JSON, and the page made of it where its tools are installed."""
+    from edgekit.report.html import html
+
+    page: str | None = None
+    with_page = replace(report, page=report.report.with_suffix(".html"))
+    with contextlib.suppress(MissingExtraError):
+        page = html(with_page.as_json())
+    report = report if page is None else with_page
+    write_whole(report.report, (json.dumps(report.as_json(), indent=2) + "\n").encode(), "the report")
+    if page is not None and report.page is not None:
+        try:
+            write_whole(report.page, page.encode(), "the HTML report")
+        except OutputError as error:  # bundles and JSON are there; the page is made of the latter
+            return replace(report, page=None, page_failure=str(error))
+    return report
+
+
+def _notes(maker: Maker, results: Sequence[RecipeResult]) -> list[Finding]:
+    """Notes on early ends of calibration, transposed layouts, and files that grew."""
+    existing = [(one.recipe, one.artifact) for one in results if one.artifact is not None]
+    notes = []
+    given = len(maker.subject.sets.calibration or ())
+    read = {recipe.format: artifact.samples for recipe, artifact in existing if recipe.needs_calibration}
+    early = [f"{count} of {given} samples ({form})" for form, count in read.items() if count < given]
+    if early:
+        what = f"calibration stopped after {' and '.join(early)}: the ranges had settled"
+        notes.append(Finding("settled", "note", what, "More of the same kind would not change the artifact"))
+    converted = [(recipe, artifact) for recipe, artifact in existing if not recipe.finished]
+    if any(recipe.format == "tflite" for recipe, _ in converted):
+        count = maker.workspace.float_model("tflite").transposes
+        if count:
+            left = "1 layout transpose is" if count == 1 else f"{count} layout transposes are"
+            do = "They cost time and no accuracy; channels-last models have none"
+            notes.append(Finding("layout-transposes", "note", f"{left} left in the TFLite graph", do))
+    for recipe, artifact in converted:
+        before = maker.workspace.float_model(recipe.format).data
+        if why := growth(recipe.format, before, artifact.data):
+            do = "A smaller file is the float one; 8 bits may still be faster"
+            notes.append(Finding("grown", "note", f"{recipe.name} is {why}", do))
+    return notes
+
+
+def check_cache(folder: Path | None) -> None:
+    """Raises OutputError for a path that cannot be a folder: a file stands there, or in its way."""
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+        if there.exists() and not there.is_dir():
+            raise OutputError(
+                "a file cannot be the cache" if there == folder else f"{there} is a file, so this cannot be the cache",
+                where=str(folder),
+                do="Choose a folder with --cache, or keep nothing: --no-cache",
+            )
+
+
+@contextmanager
+def output_folder(folder: Path, progress: Progress = silent) -> Iterator[None]:
+    """Raises OutputError where the folder cannot be made or written."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    with (
+        _remove_if_empty(missing),
+        _locked(folder, progress),
+        _remove_if_empty(missing),
+    ):  # the inner one under the lock
+        yield
+
+
+@contextmanager
+def _remove_if_empty(made: Sequence[Path]) -> Iterator[None]:
+    """Remove, after an error, the folders that were made and are empty."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # not empty: somebody's file, or a bundle that is finished
+            for place in made:
+                place.rmdir()
+        raise
+
+
+@contextmanager
+def _locked(folder: Path, progress: Progress) -> Iterator[None]:
+    """Holds the folder itself: no file of ours is left in it."""
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            why = error.strerror or error
+            raise OutputError(
+                f"cannot be written: {why}", where=str(folder), do="Choose a writable folder with -o"
+            ) from error
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # the build before us failed, and took its folder away
+            continue
+        try:
+            # A file system that knows no locks (some network shares) admits every process
+            with contextlib.suppress(OSError):
+                if take(handle) is False:
+                    progress(f"waiting for another build in {folder}", 0, None)
+                    take(handle, wait=True)
+            try:
+                same = os.path.samestat(os.fstat(handle), folder.stat())
+            except OSError:
+                same = False
+            if not same:  # the build before us took the folder away while we waited
+                continue
+            yield
+            return
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def refuse_full_disk(output: Path | None = None) -> Iterator[None]:
+    """The tools write into temporary folders, and say `OSError` when there is no room.
+
+    output: a folder that is written to, too, and where nothing is kept for the next run.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where, do = tempfile.gettempdir(), "Make room there, or name another folder for temporary files with TMPDIR"
+        if output is None:
+            do += "; what was made so far is kept, and the next run resumes there"
+        else:
+            where, do = f"{output}, or {where}", f"{do} or for the result with -o; then run the same command again"
+        raise OutputError(
+            f"the disk is full: {error.strerror}",
+            where=str(error.filename or where),
+            do=do,
+        ) from error

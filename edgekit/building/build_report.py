@@ -1,0 +1,422 @@
+"""What a build found.
+The object that `--json` prints, and the few lines that a person reads.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgekit.report import words as scores
+from edgekit.report.decision import decide, evidence_of, sentences_of
+from edgekit.report.words import brief
+from edgekit_converters.choose import Candidate, Choice, Refusal
+from edgekit_converters.data.lint import Finding
+from edgekit_converters.fidelity.result import Fidelity
+from edgekit_profiles import Estimate, milliseconds
+from edgekit_runtime.system.errors import install_command, sentences
+
+if TYPE_CHECKING:
+    from edgekit.building.making import RecipeResult
+    from edgekit.packaging.assemble import BundleArtifact
+
+
+@dataclass(frozen=True)
+class OtherFile:
+    """A file of another tool on one board.
+    refusal: why it would not be chosen, None where it would be acceptable."""
+
+    candidate: Candidate
+    refusal: Refusal | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "recipe": self.candidate.recipe,
+            "estimate": estimate_json(self.candidate.estimate),
+            "memory_bytes": self.candidate.memory_bytes,
+            "refused": None if self.refusal is None else _refusal_json(self.refusal),
+        }
+
+
+@dataclass(frozen=True)
+class BundleReport:
+    """One board's outcome.
+    path: None where no artifact was acceptable.
+    candidates: every recipe as this board sees it.
+    batches: the chosen artifact for several items at once, or why there is none.
+    degraded: the artifact for answers that would be late, None for none.
+    others: files of other tools, none of which is in the bundle."""
+
+    profile: str
+    path: Path | None
+    choice: Choice
+    candidates: tuple[Candidate, ...] = ()
+    batches: tuple[RecipeResult, ...] = ()
+    degraded: BundleArtifact | None = None
+    others: tuple[OtherFile, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        chosen = self.choice.chosen
+        return {
+            "profile": self.profile,
+            "path": str(self.path) if self.path else None,
+            "recipe": chosen.recipe if chosen else None,
+            "bytes": chosen.size_bytes if chosen else None,
+            "fidelity": fidelity_json(chosen.fidelity) if chosen else None,
+            "estimate": estimate_json(chosen.estimate) if chosen else None,
+            "notes": [
+                *self.choice.notes,
+                *(f"no artifact for a batch: {one.failed}" for one in self.batches if one.failed),
+            ],
+            "batches": [
+                {
+                    "batch": one.artifact.inputs[0].shape[0],
+                    "bytes": len(one.artifact.data),
+                    "fidelity": fidelity_json(one.fidelity),
+                }
+                for one in self.batches
+                if one.artifact is not None
+            ],
+            "degraded": None
+            if self.degraded is None
+            else {"recipe": self.degraded.artifact.recipe.name, "bytes": len(self.degraded.artifact.data)},
+            "alternates": [
+                {
+                    "recipe": kept.recipe,
+                    "bytes": kept.size_bytes,
+                    "fidelity": fidelity_json(kept.fidelity),
+                    "estimate": estimate_json(kept.estimate),
+                }
+                for kept in self.choice.alternates
+            ],
+            "refused": [{"recipe": refusal.recipe, **_refusal_json(refusal)} for refusal in self.choice.refused],
+            "compared": [other.as_json() for other in self.others],
+            "candidates": [self._seen(candidate) for candidate in self.candidates],
+        }
+
+    def _seen(self, candidate: Candidate) -> dict[str, Any]:
+        """A candidate on this board: its latency, its memory, and the decision."""
+        refusal = next((r for r in self.choice.refused if r.recipe == candidate.recipe), None)
+        chosen = self.choice.chosen is not None and self.choice.chosen.recipe == candidate.recipe
+        return {
+            "recipe": candidate.recipe,
+            "role": "primary" if chosen else "alternate" if refusal is None else None,
+            "estimate": estimate_json(candidate.estimate),
+            "memory_bytes": candidate.memory_bytes,
+            "refused": None if refusal is None else _refusal_json(refusal),
+        }
+
+
+def _refusal_json(refusal: Refusal) -> dict[str, str]:
+    return {"code": refusal.code, "reason": refusal.reason, "do": refusal.do, "rule": refusal.rule}
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What a build made.
+    candidates: every artifact that was made, with its size, fidelity and evidence, whether a board took it or not.
+
+    command: how this build was asked for. random_data: made-up examples had a part in it. not_repaired: what came of
+    repairs, where no INT8 artifact keeps the limit. cache_failure: why nothing was kept for the next build, "" where it
+    was. limits: what was asked for, `max_drop` (0..1) and `budget_ms`, None for no limit. page: the report as one HTML
+    file, None where the tools to write it are not installed, or where it could not be written, and then page_failure
+    says why.
+    """
+
+    model: dict[str, str]
+    findings: tuple[Finding, ...]
+    candidates: tuple[dict[str, Any], ...]
+    bundles: tuple[BundleReport, ...]
+    report: Path
+    seconds: float
+    command: tuple[str, ...] = ()
+    tools: dict[str, str] = field(default_factory=dict)
+    random_data: bool = False
+    not_repaired: tuple[dict[str, Any], ...] = ()
+    cache_failure: str = ""
+    limits: dict[str, float | None] = field(default_factory=dict)
+    page: Path | None = None
+    page_failure: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Every board got a bundle, and INT8 that missed the limit was brought back within it."""
+        return all(bundle.path is not None for bundle in self.bundles) and not self.not_repaired
+
+    def __str__(self) -> str:
+        return "\n".join(summary(self))
+
+    def _repr_html_(self) -> str:
+        """For Jupyter: what was made, and what each board got."""
+        from html import escape
+
+        def line(cells: Sequence[str], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        head, *rows = _without_empty_columns(_metric_of(self.candidates), [_row(one) for one in self.candidates])
+        table = "".join([line(head, "th"), *(line(row, "td") for row in rows)])
+        boards = "\n".join(text for one in self.bundles for text in _bundle_lines(one, self.limits.get("budget_ms")))
+        return f"<table>{table}</table><pre>{escape(boards)}</pre>"
+
+    def as_json(self) -> dict[str, Any]:
+        record: dict[str, Any] = {
+            "model": self.model,
+            "data": [{"code": f.code, "level": f.level, "what": f.what, "do": f.do} for f in self.findings],
+            "candidates": list(self.candidates),
+            "bundles": [bundle.as_json() for bundle in self.bundles],
+            "report": str(self.report),
+            "page": str(self.page) if self.page else None,
+            "seconds": round(self.seconds, 3),
+            "command": shlex.join(self.command),
+            "tools": self.tools,
+            "random_data": self.random_data,
+            "limits": self.limits,
+        }
+        for bundle in record["bundles"]:
+            found = decide(evidence_of(record, bundle))
+            bundle["decision"] = {"verdict": found.verdict, "items": found.items, "why": found.why}
+        return record
+
+
+def candidate_json(made: RecipeResult, evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """One artifact. evidence: what `building.evidence` found of it."""
+    assert made.artifact is not None
+    found = fidelity_json(made.fidelity)
+    return {
+        "recipe": made.recipe.name,
+        "file": None if made.file is None else str(made.file),
+        "sha256": made.sha256,
+        "bytes": len(made.artifact.data),
+        "fidelity": found,
+        "tools": made.artifact.tools,
+        "samples": made.artifact.samples,
+        "size_breakdown": found["size"] if found else None,
+        "repair": made.repair,
+        **evidence,
+    }
+
+
+def fidelity_json(found: Fidelity | None) -> dict[str, Any] | None:
+    return _as_json(found) if found is not None else None
+
+
+def estimate_json(found: Estimate | None) -> dict[str, Any] | None:
+    return _as_json(found) if found is not None else None
+
+
+def _as_json(found: Fidelity | Estimate) -> dict[str, Any]:
+    """Tuples as lists, as JSON has them: the manifest holds this very object."""
+    record = {key: _lists(value) for key, value in asdict(found).items()}
+    if record.get("busy") is False:
+        del record["busy"]
+    if isinstance(found, Fidelity):
+        del record["top_scores"]  # the manifest has it beside this report
+        interval = _lists(found.loss_ci95)
+        record |= {"loss": found.loss, "loss_ci95": interval, "warnings": list(found.warnings)}
+        record["only_rounded"] = found.only_rounded
+        for output, drift in zip(record["outputs"], found.outputs, strict=True):
+            output |= {"loss": drift.loss, "measure": drift.measure}
+    return record
+
+
+def _lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _lists(inner) for key, inner in value.items()}
+    return [_lists(inner) for inner in value] if isinstance(value, (tuple, list)) else value
+
+
+def summary(report: BuildReport, *, warned: bool = False) -> Iterator[str]:
+    """A few lines on the data, each artifact, and what each board got and why.
+
+    warned: the build has said the warnings about the data already.
+    """
+    for finding in report.findings:
+        if not (warned and finding.level == "warning"):
+            yield finding_line(finding)
+    yield ""
+    if report.candidates:
+        yield from _table(_metric_of(report.candidates), [_row(candidate) for candidate in report.candidates])
+    uncounted = {name for c in report.candidates if c["fidelity"] for name in c["fidelity"]["uncounted"]}
+    if uncounted:
+        yield f"{_STAR} of the work that can be counted; not counted: {', '.join(sorted(uncounted))}"
+    for candidate in report.candidates:
+        story = candidate["repair"]
+        if story is not None and story["met"] and candidate["recipe"] == story["recipe"]:
+            yield f"{story['of']} was repaired: {story['why']}"
+    for candidate in report.candidates:
+        yield from _over_time(candidate)
+    for candidate in report.candidates:
+        for warning in (candidate["fidelity"] or {}).get("warnings", ()):
+            yield brief(f"warning: {candidate['recipe']}: {warning}")
+    # Recipes whose tools are not installed here, with the command that adds them: once, whatever the number of boards
+    every = [
+        refusal for bundle in report.bundles for refusal in bundle.choice.refused if refusal.code == "missing-extra"
+    ]
+    for (_, reason, do), recipes in _alike(every).items():
+        yield f"note: no {', '.join(recipes)}: {sentences(reason, do)}"
+    for bundle in report.bundles:
+        yield ""
+        yield from _bundle_lines(bundle, report.limits.get("budget_ms"))
+    for story in {story["of"]: story for story in report.not_repaired}.values():  # what came of a repair has it too
+        yield ""
+        yield f"{story['of']} was not repaired: {brief(story['why'])}"
+    yield ""
+    for _, sentence in sentences_of(report.as_json()):
+        yield sentence
+    if report.cache_failure:
+        yield ""
+        yield f"warning: nothing could be kept for the next build: {report.cache_failure}"
+    yield ""
+    yield f"report  {report.page or report.report}   {report.seconds:.0f} s"
+    if report.page_failure:
+        yield f"warning: there is no page: {report.page_failure}"
+    elif report.page is None:
+        yield f"        as a page too, once its tools are there: {install_command('convert')}"
+
+
+def finding_line(finding: Finding) -> str:
+    return f"{finding.level}: {sentences(brief(finding.what), finding.do)}"
+
+
+def before_repairs(made: Sequence[RecipeResult], missing: Sequence[RecipeResult], repair_s: float) -> Iterator[str]:
+    """What there is before the search for repairs, which may take minutes."""
+    plain = [candidate_json(one, {}) for one in made if one.artifact is not None]
+    yield from _table(_metric_of(plain), [_row(candidate) for candidate in plain])
+    names = ", ".join(one.recipe.name for one in missing)
+    yield f"{names} lost more than the limit: searching for a repair, for up to {repair_s:.0f} s of the processor"
+
+
+def _over_time(candidate: Mapping[str, Any]) -> Iterator[str]:
+    """How the noise of a stateful model changes over the steps."""
+    found = candidate["fidelity"]
+    spans = [span for span in (found or {}).get("over_time", ()) if span["sqnr_db"] is not None]
+    if not spans:
+        return
+    first, last = spans[0], spans[-1]
+    noise = f"{first['sqnr_db']:.0f} dB at steps {first['first']} to {first['last']}"
+    if len(spans) > 1:
+        low = min(spans, key=lambda span: float(span["sqnr_db"]))
+        noise += f", {last['sqnr_db']:.0f} dB at {last['first']} to {last['last']}, least {low['sqnr_db']:.0f} dB"
+    worst = max(span["worst"] for span in spans)
+    yield (
+        f"{candidate['recipe']} with its own state over {found['items']} frames of {found['sequences']} sequences: "
+        f"signal over noise {noise}; worst value off by {worst:.3g}"
+    )
+
+
+_STAR = "*"
+_HEAD = ("artifact", "size", "in int8", "{metric}", "drop", "95 % interval", "agrees", "scores", "of spread", "cosine")
+
+
+def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
+    found = candidate["fidelity"]
+    name = candidate["recipe"] if candidate["file"] is None else f"{candidate['recipe']} (another tool)"
+    if found is None:
+        return (name, _size(candidate["bytes"]), *["-"] * (len(_HEAD) - 2))
+    metric = ("-", "-", "-")
+    if found["drop"] is not None:
+        low, high = found["ci95"]
+        drop, below, above = (
+            scores.change(found["metric"], each, found["original"]) for each in (found["drop"], low, high)
+        )
+        # of an error also the share by which it grows: limits are held against that
+        if any(score["metric"] == found["metric"] and not score["higher_is_better"] for score in found["scores"]):
+            drop += scores.growth(found["drop"], found["original"])
+        metric = (scores.value(found["metric"], found["artifact"]), drop, f"{below} to {above}")
+    shares = [o["agreement"]["value"] for o in found["outputs"] if o["kind"] == "classes" and o["agreement"]]
+    agreement = found["agreement"] if found["agreement"] is not None else min(shares, default=None)
+    agrees = "-" if agreement is None else _percent(agreement)
+    # A detector's rows may change places, so its outputs as they are say nothing beside its boxes.
+    raw = [] if found.get("decisions") is not None else found["outputs"]
+    errors = [o["spread_error"] for o in raw if o["spread_error"] is not None]
+    spread = _percent(max(errors)) if errors else "-"
+    directed = not found["outputs"] or any(o["kind"] in ("classes", "vector") for o in raw)
+    cosine = f"{found['cosine']:.4f}" if directed else "-"  # of single numbers it says nothing
+    macs = f"{100 * found['quantized_macs']:.0f} %{_STAR if found['uncounted'] else ''}"
+    boxes = (found.get("decisions") or {}).get("scores")  # of the boxes that agree
+    confidence = "-" if boxes is None else f"{boxes[0]:.2f} to {boxes[1]:.2f}"
+    return (name, _size(candidate["bytes"]), macs, *metric, agrees, confidence, spread, cosine)
+
+
+def _metric_of(candidates: Sequence[Mapping[str, Any]]) -> str:
+    found = (candidate["fidelity"]["metric"] for candidate in candidates if candidate["fidelity"])
+    name = next((metric for metric in found if metric), "top1")
+    return scores.SHORT.get(name, name)
+
+
+def _without_empty_columns(metric: str, rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The head, then the rows, without columns that nothing stands in."""
+    head = tuple(title.format(metric=metric) for title in _HEAD)
+    filled = [i for i in range(len(head)) if not rows or any(row[i] != "-" for row in rows)]
+    return [tuple(row[i] for i in filled) for row in (head, *rows)]
+
+
+def _table(metric: str, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    table = _without_empty_columns(metric, rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        yield "  ".join(cells).rstrip()
+
+
+def _bundle_lines(bundle: BundleReport, budget_ms: float | None) -> Iterator[str]:
+    chosen = bundle.choice.chosen
+    if chosen is None:
+        yield f"{bundle.profile}: no bundle"
+    else:
+        yield f"{bundle.profile}: {chosen.recipe} -> {bundle.path}"
+        if chosen.estimate is not None:
+            known = "" if chosen.estimate.grade == "measured" else ", not measured on the board"
+            how = "not held against" if chosen.estimate.busy else "its upper end keeps"
+            within = "" if budget_ms is None else f"; {how} the budget of {budget_ms:g} ms"
+            yield f"  {_time(chosen.estimate)}{known}{within}"
+    for kept in bundle.choice.alternates:
+        timed = kept.estimate is not None and kept.estimate.grade == "measured"
+        yield (
+            f"  beside it, {'as fast by the times measured here' if timed else 'to be tried on the board'}: "
+            f"{kept.recipe}"
+        )
+    for other in bundle.others:
+        time = "no estimate" if other.candidate.estimate is None else _time(other.candidate.estimate)
+        yield f"  for comparison, not in the bundle: {other.candidate.recipe}, {time}"
+        if other.refusal is not None:
+            yield f"    it would be refused ({other.refusal.code}): {brief(other.refusal.reason)}"
+    for one in bundle.batches:
+        if one.artifact is not None:
+            yield f"  for {one.artifact.inputs[0].shape[0]} items at once: another {_size(len(one.artifact.data))}"
+        else:
+            yield f"  note: no artifact for a batch: {one.failed}"
+    if bundle.degraded is not None:
+        small = bundle.degraded.artifact
+        yield f"  instead of a late answer: {small.recipe.name}, another {_size(len(small.data))}"
+    for note in bundle.choice.notes:
+        yield f"  note: {brief(note)}"
+    for (code, reason, do), recipes in _alike(bundle.choice.refused).items():
+        if code != "missing-extra":  # said once for all boards
+            yield f"  not {', '.join(recipes)} ({code}): {sentences(brief(reason), do)}"
+
+
+def _time(found: Estimate) -> str:
+    middle, low, high = map(milliseconds, (found.mid_ms, found.low_ms, found.high_ms))
+    return f"{middle} ms ({low} to {high}), {found.grade}"
+
+
+def _alike(refusals: Iterable[Refusal]) -> dict[tuple[str, str, str], list[str]]:
+    """(code, reason, what to do) -> the recipes that it is said of, each once."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for refusal in refusals:
+        recipes = found.setdefault((refusal.code, refusal.reason, refusal.do), [])
+        if refusal.recipe not in recipes:
+            recipes.append(refusal.recipe)
+    return found
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.2f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"

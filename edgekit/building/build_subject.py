@@ -1,0 +1,343 @@
+"""What every artifact of a build is made from and compared with.
+The model, its contract, the data, the original's answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from edgekit.building.build_request import BuildRequest
+from edgekit.building.data import Opener, Sets, cached_reference, key, open_sets, unused_labels
+from edgekit_converters.data.dataset import FEWEST_APART, Subset
+from edgekit_converters.data.dataset import folds as folds_of_dataset
+from edgekit_converters.data.dataset import halves as split_halves
+from edgekit_converters.data.describe_contract import describe, find_contract_file, settle, stated_keys
+from edgekit_converters.data.lint import Finding
+from edgekit_converters.data.sequences import Sequences
+from edgekit_converters.data.statistics import SourceSamples
+from edgekit_converters.data.suspicions import suspicions
+from edgekit_converters.fidelity.compare import Evaluation
+from edgekit_converters.fidelity.metric_function import FunctionMetric
+from edgekit_converters.fidelity.metrics import Metric, named_metric, rehearse, task_metrics
+from edgekit_converters.fidelity.reference import Reference, check_answerable
+from edgekit_converters.fidelity.reference import reference as reference_outputs
+from edgekit_converters.formats.keras_record import read_record
+from edgekit_converters.recipe.artifact import recipe
+from edgekit_converters.recipe.conversion_errors import CalibrationError, LabelOutputError
+from edgekit_converters.recipe.progress import Progress
+from edgekit_converters.recipe.store import NO_STORE, StageStore, cached_json
+from edgekit_converters.sources.load import open_source
+from edgekit_converters.sources.source_model import SourceModel
+from edgekit_converters.targets.workspace import Workspace
+from edgekit_runtime.contract.detect import candidates
+from edgekit_runtime.contract.kinds import kind_of
+from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.system.strict_json import to_json
+
+_FEWEST_LABELS = 20
+_FEWEST_BOXES = 50
+_ENOUGH_BOXES = 200
+"""Half of which judge a repair to about 5 points."""
+_FOLDS = 5
+_PER_ITEM = ("top1", "top5")
+"""Metrics that change by one item's share when one answer changes."""
+_SAME = 1e-6
+"""Of an answer's largest value: what is closer is the same answer."""
+
+
+@dataclass(frozen=True)
+class BuildSubject:
+    """findings: of the data, and what was guessed of the model.
+    metric: None for the task's own.
+    scratch: where an interrupted stage leaves what it has, None for nowhere.
+    indexes: of a part of the evaluation set, its items' places in it."""
+
+    source: SourceModel
+    contract: Contract
+    sets: Sets
+    reference: Reference
+    findings: tuple[Finding, ...]
+    metric: Metric | None = None
+    store: StageStore = NO_STORE
+    scratch: Path | None = None
+    indexes: tuple[int, ...] | None = None
+
+    @cached_property
+    def halves(self) -> tuple[BuildSubject, BuildSubject] | None:
+        """The subject with each half of the evaluation set.
+        By the first a repair is chosen, by the other it is judged.
+
+        None where the set is too small to be divided. A sequence is never divided.
+        """
+        reference, evaluation = self.reference, self.sets.evaluation
+        if isinstance(evaluation, Sequences):
+            names = [str(place) for place, length in enumerate(evaluation.lengths) for _ in range(length)]
+            found = split_halves(names, names)
+        elif self.contract.state != "none":
+            return None
+        else:
+            classes = [label for label in reference.labels or () if isinstance(label, (int, np.integer))]
+            kinds = classes if classes and len(classes) == len(reference) else reference.best
+            found = split_halves(kinds or [0] * len(reference), reference.digests)
+        return None if found is None else (self._part(found[0]), self._part(found[1]))
+
+    @cached_property
+    def folds(self) -> tuple[BuildSubject, ...]:
+        """Parts of the evaluation set of a detector with few boxes.
+        Half would judge nothing. Each judges a repair that the others chose. None for the rest."""
+        if self.contract.task != "detection" or self.contract.state != "none":
+            return ()
+        boxes = box_counts(self.contract.of_caller, self.reference)
+        if boxes is None or sum(boxes) >= _ENOUGH_BOXES:
+            return ()
+        found = folds_of_dataset(boxes, self.reference.digests, _FOLDS)
+        return tuple(self._part(fold) for fold in found) if len(found) > 1 else ()
+
+    @cached_property
+    def choosers(self) -> tuple[BuildSubject, ...]:
+        """What chooses the repairs that `folds` judge: all the other items."""
+        every = range(len(self.reference))
+        return tuple(self._part([index for index in every if index not in (fold.indexes or ())]) for fold in self.folds)
+
+    def _part(self, indexes: Sequence[int]) -> BuildSubject:
+        sets = replace(
+            self.sets,
+            evaluation=Subset(self.sets.evaluation, indexes),
+            evaluation_digest=key("part", self.sets.evaluation_digest, list(indexes)),
+        )
+        return replace(self, sets=sets, reference=self.reference.only(indexes), indexes=tuple(indexes))
+
+    @property
+    def evaluation(self) -> Evaluation:
+        return Evaluation(self.contract, self.sets.evaluation, metric=self.metric, held_out=self.sets.held_out)
+
+    @cached_property
+    def evaluation_key(self) -> str:
+        """Of all that a comparison depends on besides the artifact."""
+        metric = self.metric.name if self.metric else None
+        return key("evaluation", self.source.sha256, to_json(self.contract), self.sets.evaluation_digest, metric)
+
+    @property
+    def evaluation_store(self) -> StageStore:
+        """Remembers comparisons.
+        Nothing where a person's own function scores, whose code edgekit cannot inspect."""
+        return NO_STORE if self.metric is not None and ":" in self.metric.name else self.store
+
+    def workspace(self, progress: Progress) -> Workspace:
+        """Where artifacts are made."""
+        sets = self.sets
+        proof = SourceSamples(sets.calibration or sets.evaluation, self.contract, self.source)
+        samples = None if sets.calibration is None else proof
+        contract = key("samples", to_json(self.contract), self.sets.calibration_digest)
+        return Workspace(
+            self.source,
+            samples,
+            progress,
+            store=self.store,
+            samples_digest=contract,
+            proof=proof,
+            scratch=self.scratch,
+        )
+
+
+def open_subject(request: BuildRequest, store: StageStore, progress: Progress) -> BuildSubject:
+    """Open the model and its data.
+    Raises SourceError, ContractFileError, CalibrationError or MetricError for what no artifact could get past."""
+    try:
+        return _opened(request, store, progress)
+    except LabelOutputError:
+        return _opened(replace(request, options=replace(request.options, keep_label=True)), store, progress)
+
+
+def _opened(request: BuildRequest, store: StageStore, progress: Progress) -> BuildSubject:
+    source = open_source(request.model, request.options, store)
+    file = request.contract or find_contract_file(request.model)
+    contract = describe(source, file)
+    made = read_record(request.model)  # a metric of one's own still reads what the original answered
+    named = {output.name for output in contract.outputs}
+    joined = made.joined if made is not None and made.joined is not None and named >= set(made.joined.parts) else None
+    metric = named_metric(request.metric, contract.of_caller, joined) if request.metric else None
+    sets = open_sets(request, Opener(contract, store, progress, source))
+    name = key("reference", source.sha256, to_json(contract), sets.evaluation_digest)
+    reference = cached_reference(
+        store, name, contract, lambda: reference_outputs(source, contract, sets.evaluation, progress)
+    )
+    _check_same(sets, reference)
+    _check_answerable(source, contract, sets, store, progress)
+    stated = stated_keys(file, source)
+    labelled = reference.labels is not None
+    contract, guesses = settle(contract, reference.outputs, stated, labelled=labelled)
+    if contract.task != "classification":
+        reference = replace(reference, best=None)
+    metrics = task_metrics(contract, reference.labels, metric)
+    if reference.labels is not None:
+        rehearse(metrics, reference.outputs, reference.labels, sets.evaluation.name)
+        if isinstance(metric, FunctionMetric):
+            metric.rehearse(reference.outputs, reference.labels)
+    unused = unused_labels(contract, bool(metrics), reference.labels is not None, sets.evaluation.name)
+    notes = tuple(
+        Finding(note.code, "note", note.what, note.do)
+        for note in source.notes
+        if file is None or note.code != "metadata-unused"
+    )
+    if file is None and source.stated:
+        do = f"To say otherwise, write a contract file: edgekit contract {request.model}"
+        notes += (Finding("contract-of-model", "note", _describe_contract(contract), do),)
+    suspected = _suspicions(source, contract, sets, store, progress)
+    guessing = labels_at_chance(reference, sets.evaluation.name)
+    guessing += never_changes(reference, sets.evaluation.name)
+    guessing += few_boxes(contract.of_caller, reference, sets.evaluation.name)
+    findings = (*sets.findings, *guessing, *suspected, *notes, *guesses, *unused)
+    rounded = not request.recipes or any(recipe(name).precision != "float32" for name in request.recipes)
+    if rounded and (reference.best is not None or (metrics and metrics[0].name in _PER_ITEM)):
+        findings += too_few_for(request.max_drop, len(reference), sets.evaluation.name)
+    return BuildSubject(source, contract, sets, reference, findings, metric, store, request.cache)
+
+
+def _describe_contract(contract: Contract) -> str:
+    """Of a contract that the model file itself states."""
+    said = [f"the task is {contract.task}"]
+    said += [f"'{one.name}' is {kind_of(one).describe(one)}" for one in contract.inputs if kind_of(one).any_size]
+    if contract.labels:
+        said.append(f"{len(contract.labels)} labels, from '{contract.labels[0]}' to '{contract.labels[-1]}'")
+    return "the model file itself says what its numbers mean: " + "; ".join(said)
+
+
+def _check_same(sets: Sets, reference: Reference) -> None:
+    """Refuse a data set whose items change between two readings, as a function's may."""
+    pairs = zip(sets.evaluation_items, reference.digests, strict=False)
+    changed = next((index for index, (first, second) in enumerate(pairs) if first != second), None)
+    if changed is None:
+        return
+    (example,) = sets.evaluation.pick([changed])
+    raise CalibrationError(
+        "was another item at the first look than at the second",
+        where=example.origin,
+        do="Give the same items in the same order at every call: fix the seed, sort the files",
+    )
+
+
+def _check_answerable(
+    source: SourceModel, contract: Contract, sets: Sets, store: StageStore, progress: Progress
+) -> None:
+    """The calibration set, once; the evaluation set has been answered."""
+    given = sets.calibration
+    if given is None:
+        return
+
+    def checked() -> bool:
+        check_answerable(source, contract, given, progress)
+        return True
+
+    cached_json(store, key("answerable", source.sha256, to_json(contract), sets.calibration_digest), bool, checked)
+
+
+def too_few_for(max_drop: float | None, items: int, where: str) -> tuple[Finding, ...]:
+    """A warning where one changed answer is already more than the limit.
+    A note where it is for the half that judges a repair."""
+    halved = items >= 2 * FEWEST_APART
+    if not max_drop or (2 if halved else 1) / items <= max_drop + _SAME:
+        return ()
+    needed = math.ceil(1 / max_drop - _SAME)
+    if 1 / items <= max_drop + _SAME:
+        what = (
+            f"{where}: a repair is judged by half of the {items} items, of which one is {200 / items:.3g} %, more than "
+            f"the limit of {100 * max_drop:.4g} %"
+        )
+        return (
+            Finding(
+                "limit-too-fine", "note", what, f"Give {2 * needed} items or more, so that it may change an answer"
+            ),
+        )
+    what = (
+        f"{where}: one changed answer of {items} is {100 / items:.3g} %, more than the limit of {100 * max_drop:.4g} "
+        "%, so an artifact keeps it only where no answer changes for the worse"
+    )
+    return (Finding("limit-too-fine", "warning", what, f"Give {needed} items or more, or a larger --max-drop"),)
+
+
+def never_changes(reference: Reference, where: str) -> tuple[Finding, ...]:
+    """A warning where the original answers every item alike, so that all agrees with it."""
+    first = reference.outputs[0]
+    if len(set(reference.digests)) < 2 or any(
+        not np.allclose(answer[name], value, rtol=_SAME, atol=_SAME * float(np.abs(value).max(initial=0)))
+        for answer in reference.outputs
+        for name, value in first.items()
+    ):
+        return ()
+    what = (
+        f"{where}: the original gives the same answer to all {len(reference)} items, so that any artifact agrees "
+        "with it"
+    )
+    do = "Check the model's weights, and how its input is scaled (mean and std in the contract file)"
+    return (Finding("same-answer", "warning", what, do),)
+
+
+def few_boxes(contract: Contract, reference: Reference, where: str) -> tuple[Finding, ...]:
+    """A warning where an unlabelled detector finds too little on the set to be compared."""
+    boxes = box_counts(contract, reference) if reference.labels is None else None
+    if boxes is None:
+        return ()
+    count = sum(boxes)
+    if count >= _FEWEST_BOXES:
+        return ()
+    found = f"{count} box{'' if count == 1 else 'es'}" if count else "no box"
+    what = f"{where}: the original finds {found} over its threshold in {len(reference)} items"
+    weight = f", and one of them is {100 / count:.1f} points" if count else ", so that its outputs are compared instead"
+    do = "Evaluate on pictures of what it detects"
+    return (Finding("few-boxes", "warning", what + weight, do),)
+
+
+def box_counts(contract: Contract, reference: Reference) -> list[int] | None:
+    """Of each item: its labelled boxes, without labels those that the original finds.
+    None where it is not known what a box is."""
+    if reference.labels is not None:
+        rows = [np.asarray(label).reshape(-1) for label in reference.labels]
+        return None if any(len(row) % 5 for row in rows) else [int((row[4::5] >= 0).sum()) for row in rows]
+    if contract.detection is None:
+        return None
+    return [len(candidates(answer, contract).scores) for answer in reference.outputs]
+
+
+def labels_at_chance(reference: Reference, where: str) -> tuple[Finding, ...]:
+    """A warning where the original is no better than guessing.
+    Then labels and classes do not fit together.
+
+    Guessing: answers and labels as often as they are, and nothing to do with each other; or, where that is less, one
+    class of those in the labels after another. At most two standard errors above it; 20 items of 2 classes at least.
+    """
+    if reference.best is None or reference.labels is None:
+        return ()
+    best, labels = np.asarray(reference.best), np.asarray(reference.labels)
+    count, classes = len(best), len(np.unique(labels))
+    if count < _FEWEST_LABELS or classes < 2:
+        return ()
+    size = int(max(best.max(), labels.max())) + 1
+    by_chance = float(np.bincount(best, minlength=size) @ np.bincount(labels, minlength=size)) / count**2
+    chance, right = min(by_chance, 1 / classes), float((best == labels).mean())
+    if right > chance + 2 * (chance * (1 - chance) / count) ** 0.5:
+        return ()
+    what = f"{where}: the original itself is right on {100 * right:.1f} % of {count} items, no more than guessing"
+    return (Finding("labels-at-chance", "warning", what, "Check that labels count from 0 in the model's order"),)
+
+
+def _suspicions(
+    source: SourceModel, contract: Contract, sets: Sets, store: StageStore, progress: Progress
+) -> tuple[Finding, ...]:
+    """Whether the original does better when the data are read otherwise.
+    RecipeResult-up data say nothing of that."""
+    if sets.random:
+        return ()
+    name = key("suspicions", source.sha256, to_json(contract), sets.evaluation_digest, sets.evaluation.name)
+
+    def found() -> tuple[Finding, ...]:
+        seen = suspicions(source, contract, sets.evaluation, progress)
+        return tuple(Finding(one.code, "warning", one.what, one.do) for one in seen)
+
+    return cached_json(store, name, tuple[Finding, ...], found)

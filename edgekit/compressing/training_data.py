@@ -1,0 +1,294 @@
+"""The training set of `edgekit compress`.
+
+It is checked against the evaluation set, and read as the model takes it.
+
+    given, found = training_set(request, subject, store, progress)              # a dataset, and what a look at it found
+    kind = check_labels(subject, found, request.train)                          # "classes", "numbers" or "boxes"
+    data = training_data(subject, Subset(given, readable), kind, folder, progress)
+
+Rules:
+- no item of the evaluation set is trained on: where the training set holds one, it is refused and the items counted;
+- labels that are missing or all the same are refused; what is no class was refused where it was read;
+- the items are in a file, because they may be more than the memory holds.
+
+A model that leaves its folder or its size.
+
+The contract file goes with it; of another size is the student of `--input`.
+
+    text = moved_contract(file, contract.labels)                        # labels in it, not in a file beside it
+    model = of_size(network, contract, (160, 160), "net.keras")         # the same weights, for smaller pictures
+    subject = subject_of_size(path, subject, "train/", "labelled/", progress)  # its sets, read again
+
+Rules: the original's answers stay those that artifacts are compared with; a teacher still reads pictures of its own
+size.
+
+The step `split` of `edgekit compress`: boxes and scores become outputs.
+
+Each has a scale of its own.
+
+    made, split = split_model(path, bench.subject)              # a TrainedFile that nothing has trained
+    write_whole(contract_file.default_file(candidate), split.contract_text(file).encode(), "the contract file")
+    subject = split.subject(candidate, subject, request.metric)         # compared with the same answers as before
+
+Rules: the model's numbers stay what they were, so that its answers are compared with the original's; a metric function
+still reads the original's one output; the contract file of the result says where boxes and scores are now.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit.building.build_subject import BuildSubject
+from edgekit.building.data import Opener, cached_survey, key
+from edgekit.compressing.compress_request import CompressRequest
+from edgekit_converters.data.contract_tasks import read_document
+from edgekit_converters.data.dataset import Dataset, Subset, digest
+from edgekit_converters.data.describe_contract import describe, find_contract_file
+from edgekit_converters.data.lint import Survey
+from edgekit_converters.data.statistics import SourceSamples
+from edgekit_converters.fidelity.metrics import named_metric
+from edgekit_converters.fidelity.reference import Reference
+from edgekit_converters.formats.keras_record import JoinedOutput
+from edgekit_converters.recipe.conversion_errors import CompressError
+from edgekit_converters.recipe.progress import Progress
+from edgekit_converters.recipe.store import NO_STORE, StageStore
+from edgekit_converters.sources.load import open_source
+from edgekit_converters.sources.source_model import LoadOptions, toml_text
+from edgekit_runtime.contract.kinds import pictures
+from edgekit_runtime.contract.spec import Contract
+
+ITEMS = "items.npy"
+"""The items, while a model is trained on them."""
+_SHOWN = 3
+
+
+def training_set(
+    request: CompressRequest, subject: BuildSubject, store: StageStore, progress: Progress
+) -> tuple[Dataset, Survey]:
+    """The training set, which holds no evaluation item. Raises CompressError, CalibrationError."""
+    opener = Opener(subject.contract, store, progress, subject.source)
+    given = opener.open(request.train, labelled=subject.contract.task != "detection")
+    found = cached_survey(store, given, subject.contract, progress)
+    evaluated = set(subject.sets.evaluation_items)
+    shared = [origin for one in found.by_digest if one in evaluated for origin in found.by_digest[one]]
+    if shared:
+        shown = ", ".join(shared[:_SHOWN]) + (", ..." if len(shared) > _SHOWN else "")
+        raise CompressError(
+            f"{len(shared)} of its {found.items} items are in the evaluation set too: {shown}",
+            where=request.train,
+            do="Take them out of one of the two: an accuracy on items that were trained on says nothing",
+        )
+    if found.not_finite:
+        raise CompressError(
+            f"{len(found.not_finite)} of its items hold NaN or infinity, {found.not_finite[0]} for one",
+            where=request.train,
+            do="Leave them out",
+        )
+    if len(found.digests) < 2 * request.batch:
+        raise CompressError(
+            f"{len(found.digests)} items are fewer than two batches of {request.batch}",
+            where=request.train,
+            do="Give more labelled items, or a smaller --batch",
+        )
+    return given, found
+
+
+def check_labels(subject: BuildSubject, found: Survey, train: str) -> Literal["classes", "numbers", "boxes"]:
+    """Refuse labels of the wrong form; what is no class was refused where it was read.
+
+    A detector's are of any form, and are not read.
+
+    Raises CompressError for labels that are missing or all the same.
+    """
+    if subject.contract.task == "detection":
+        return "boxes"
+    evaluation = subject.sets.evaluation.name
+    sets = ((train, found.labels), (evaluation, list(map(str, subject.reference.labels or ()))))
+    for where, labels in sets:
+        missing = labels.count("") if labels else len(subject.reference)
+        if missing:
+            raise CompressError(
+                f"{missing} of its {len(labels) or missing} items have no label",
+                where=where,
+                do="Give labels: sub-folders named as the classes, or `y` in an .npz",
+            )
+    if subject.contract.task != "classification":
+        return "numbers"
+    for where, labels in sets:
+        counted = Counter(labels)
+        if len(counted) < 2:
+            raise CompressError(
+                f"all its {len(labels)} items have one label, {next(iter(counted))}",
+                where=where,
+                do="Give items of every class that the model knows",
+            )
+    return "classes"
+
+
+def training_data(subject: BuildSubject, given: Subset, kind: str, folder: Path, progress: Progress) -> Any:
+    """The training set as the model takes it, in a file of the folder.
+
+    It may be larger than the memory.
+    """
+    from edgekit_converters.compress.losses import TrainingData
+    from edgekit_converters.compress.train import array_on_disk
+
+    samples = SourceSamples(given, subject.contract, subject.source)
+    x: NDArray[np.float32] | None = None
+    labels: list[Any] = []
+    for index, example in enumerate(given):
+        (item,) = samples.adapt(example)
+        if x is None:
+            x = array_on_disk(folder / ITEMS, (len(given), *item.shape[1:]))
+        x[index] = item[0]
+        labels.append(example.label)
+        progress("reading the training set", index + 1, len(given))
+    assert x is not None
+    if kind == "boxes":
+        return TrainingData(x, None, "boxes")
+    if kind == "classes":
+        return TrainingData(x, np.asarray(labels, np.int64), "classes")
+    return TrainingData(x, np.asarray(labels, np.float32).reshape(len(labels), -1), "numbers")
+
+
+def moved_contract(file: Path, labels: Sequence[str] | None) -> str:
+    """What the contract file says, for another folder. labels: those that it names."""
+    said = read_document(file).data
+    if not isinstance(said.get("labels"), str):
+        return file.read_text(encoding="utf-8-sig")
+    return toml_text({**said, "labels": list(labels or ())})
+
+
+def of_size(network: Any, contract: Contract, size: tuple[int, int], where: str) -> Any:
+    """A Keras model of that network and its weights, for pictures of (height, width).
+
+    Raises CompressError for a network that takes no picture, or one whose layers need its size."""
+    from edgekit_converters.compress.channels import trace, without
+
+    if len(contract.inputs) != 1 or not pictures(contract.inputs) or contract.task == "detection":
+        raise CompressError(
+            "--input needs a model that takes one picture, and answers no boxes in its pixels",
+            where=where,
+            do='Say that it is a picture in the contract file, kind = "image"; or leave --input out',
+        )
+    before = network.input.shape
+    last = tuple(before[1:]) == tuple(contract.inputs[0].shape)
+    shape = (before[0], *size, before[3]) if last else (before[0], before[1], *size)
+    if tuple(before[1:]) == tuple(shape[1:]):
+        raise CompressError(f"its pictures have {size[0]}x{size[1]} pixels already", where=where, do="Change --input")
+    try:
+        return without(network, trace(network), np.zeros(0, np.int64), shape=shape)
+    except ValueError as error:
+        flat = [call.name for call in network.calls if type(call.layer).__name__ in ("Flatten", "Reshape")]
+        what = f"what is behind '{flat[0]}' fits" if flat else "its layers fit"
+        raise CompressError(
+            f"{what} its own size alone",
+            where=where,
+            do="Give a network that ends in a mean over the picture (GlobalAveragePooling2D), or leave --input out",
+        ) from error
+
+
+def subject_of_size(path: Path, subject: BuildSubject, train: str, evaluation: str, progress: Progress) -> BuildSubject:
+    """The subject with a model of another size.
+
+    path: of that model, its contract file beside it.
+    subject: of the model before.
+    """
+    source = open_source(path, LoadOptions(), NO_STORE)
+    contract = describe(source, find_contract_file(path))
+    contract = replace(contract, scores=subject.contract.scores)
+    opener, sets = Opener(contract, NO_STORE, progress, source), subject.sets
+    evaluated = _same_items(sets.evaluation, opener.open(evaluation))
+    assert sets.calibration is not None
+    new = replace(
+        sets,
+        evaluation=evaluated,
+        calibration=_same_items(sets.calibration, opener.open(train)),
+        calibration_digest=key("size", sets.calibration_digest, list(contract.inputs[0].shape)),
+        evaluation_digest=key("size", sets.evaluation_digest, list(contract.inputs[0].shape)),
+    )
+    reference = replace(subject.reference, digests=tuple(map(digest, evaluated)))
+    return replace(subject, source=source, contract=contract, sets=new, reference=reference)
+
+
+def _same_items(before: Dataset, given: Dataset) -> Dataset:
+    return Subset(given, before.indexes) if isinstance(before, Subset) else given
+
+
+def can_split(subject: BuildSubject) -> bool:
+    """Whether one output of the model holds boxes and scores."""
+    from edgekit_converters.compress import split
+
+    return split.can_split(subject.contract)
+
+
+@dataclass(frozen=True)
+class OutputSplit:
+    """How a model's one output was split.
+
+    before: the contract of the model whose output it was.
+    names: of its new outputs.
+    joined: what gives the old one of them, None where nothing does.
+    """
+
+    before: Contract
+    names: tuple[str, ...]
+    joined: JoinedOutput | None
+
+    def answers(self, given: Reference, contract: Contract | None = None) -> Reference:
+        """Answers as the model gives them now.
+
+        contract: of the model that gave them, None for this one before.
+        """
+        from edgekit_converters.compress.split import split_answer
+
+        before = contract or self.before
+        return replace(given, outputs=tuple(split_answer(one, before, self.names) for one in given.outputs))
+
+    def contract_text(self, file: Path) -> str:
+        """Of the contract file for the new model. file: that of the model before."""
+        from edgekit_converters.compress.split import detection_keys
+
+        said = dict(read_document(file).data)
+        detection = {**said.pop("detection", {}), **detection_keys(self.before, self.names)}
+        inputs = said.pop("inputs", None)
+        if inputs:  # one, since it is trained
+            (said["input"],) = inputs.values()
+        if self.before.labels:
+            said["labels"] = list(self.before.labels)
+        head = f"# Written by edgekit compress, which gave boxes and scores an output each. Before: {file.name}\n\n"
+        return head + toml_text({**said, "detection": detection})
+
+    def subject(self, path: Path, subject: BuildSubject, metric: str | None) -> BuildSubject:
+        """path: of the new model, its contract file beside it. subject: of the model before."""
+        source = open_source(path, LoadOptions(), NO_STORE)
+        contract = describe(source, find_contract_file(path))
+        named = named_metric(metric, contract.of_caller, self.joined) if metric else None
+        reference = self.answers(subject.reference)
+        return replace(subject, source=source, contract=contract, metric=named, reference=reference)
+
+
+def split_model(path: Path, subject: BuildSubject) -> tuple[Any, OutputSplit]:
+    """Split a model's output: (TrainedFile, how it was split).
+
+    Raises CompressError for a model that cannot be made again.
+    """
+    from edgekit_converters.compress import split
+    from edgekit_converters.compress.qat import TrainedFile, open_network
+    from edgekit_converters.recipe.foreign_code import quiet
+
+    with tempfile.TemporaryDirectory(prefix="edgekit-") as scratch, quiet():
+        model = split.split(open_network(path), subject.contract)
+        names = tuple(map(str, model.output_names))
+        model.save(Path(scratch) / "model.keras")
+        data = (Path(scratch) / "model.keras").read_bytes()
+    made = TrainedFile(data, {}, {"outputs": list(names)})
+    return made, OutputSplit(subject.contract, names, split.joining(subject.contract, names))

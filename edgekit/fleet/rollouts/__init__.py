@@ -1,0 +1,1 @@
+"""A new version, wave by wave: its state, its boards, and the test that judges it."""

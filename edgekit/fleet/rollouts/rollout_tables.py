@@ -1,0 +1,395 @@
+"""Roll-outs in the fleet's store: what is wanted of each board, and what it reported.
+
+    tables = RolloutTables(store)
+    made = tables.make(bundle, url, plan, devices, now_ms)
+    for order in tables.due(now_ms, again_ms): ...          # to be published, and then `tables.mark_published(...)`
+
+Rules:
+- a step of a roll-out and the orders that follow from it are one transaction: a server that is killed has taken the
+  step with all of them, or not at all;
+- an order is due until its board reports an end, so a message that a broker lost is sent again;
+- a step counts only if the roll-out still stands where the step was decided: the operator's word between wins;
+- what a roll-out wants of a board is one word: "" (not yet), new, former (sent back), none (withdrawn);
+- a board is in one active roll-out at most;
+- what a board reports after its end changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from edgekit.fleet.rollouts.rollouts import ACTIVE, RolloutPlan, RolloutStanding, State, Tally, Word, obey, waves_of
+from edgekit.fleet.store.fleet_errors import FleetError
+from edgekit.fleet.store.store import FleetDevice, Store
+from edgekit_runtime.install.orders import FINAL, Order, OrderReport
+from edgekit_runtime.system.strict_json import read_json
+
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS rollout (
+    id {int} PRIMARY KEY, rev {int}, undo_rev {int}, name {text}, version {text}, profile {text}, sha256 {text},
+    sha {text}, url {text}, plan {text}, made_ms {int}, boards {int}, state {text}, wave {int}, since_ms {int},
+    waived {int}, why {text}, by_word {int})""",
+    """CREATE TABLE IF NOT EXISTS rollout_board (
+    rollout {int}, device {text}, wave {int}, want {text}, rev {int}, asked_ms {int}, phase {text}, version {text},
+    error {text}, code {text}, former_version {text}, former_sha256 {text}, at_ms {int},
+    PRIMARY KEY (rollout, device))""",
+    "CREATE INDEX IF NOT EXISTS rollout_board_device ON rollout_board (device, rev)",
+)
+_COLUMNS = (
+    "id, rev, undo_rev, name, version, profile, sha256, sha, url, plan, made_ms, boards, state, wave, since_ms, "
+    "waived, why, by_word"
+)
+_FINAL = ", ".join(f"'{phase}'" for phase in FINAL)
+_ACTIVE = ", ".join(f"'{state}'" for state in ACTIVE)
+_MOST_DUE = 500
+
+
+class Tables(Protocol):
+    """What a store offers for the tables of others; every method may raise StoreError."""
+
+    def select(self, statement: str, given: Sequence[Any] = ()) -> list[Any]: ...
+
+    def writing(self) -> AbstractContextManager[Any]:
+        """One transaction; what it yields has `execute(statement, given)` and `define(*statements)`."""
+        ...
+
+
+class SharedStore(Store, Tables, Protocol):
+    """The fleet's store, with tables of others in it."""
+
+
+@dataclass(frozen=True)
+class RolloutBundle:
+    """A bundle file.
+    profile: that it was built for; compatible: those that may run it.
+    sha: as boards report it."""
+
+    name: str
+    version: str
+    profile: str
+    compatible: tuple[str, ...]
+    sha256: str
+    sha: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """rev, undo_rev: of the orders forward and back. boards: how many it has."""
+
+    id: int
+    rev: int
+    undo_rev: int
+    name: str
+    version: str
+    profile: str
+    sha256: str
+    sha: str
+    url: str
+    plan: RolloutPlan
+    made_ms: int
+    boards: int
+    standing: RolloutStanding
+
+
+@dataclass(frozen=True)
+class BoardRow:
+    """want: "" not yet, "new", "former" (sent back) or "none" (its order was withdrawn).
+    phase: "" before a report."""
+
+    device: str
+    wave: int
+    want: str
+    phase: str
+    version: str
+    error: str
+    code: str
+    at_ms: int
+
+
+@dataclass(frozen=True)
+class DueOrder:
+    """order: None withdraws what the board was ordered."""
+
+    rollout: int
+    device: str
+    want: str
+    rev: int
+    order: Order | None
+
+
+def fitting(
+    bundle: RolloutBundle,
+    rows: Sequence[FleetDevice],
+    *,
+    model: str | None = None,
+    profile: str | None = None,
+    site: str | None = None,
+    group: str | None = None,
+) -> list[str]:
+    """Ids of the boards that a roll-out is for.
+
+    model: None for the bundle's own name. Boards that run the very bundle are left out.
+    """
+    return [
+        row.id
+        for row in rows
+        if row.model == (model if model is not None else bundle.name)
+        and row.profile in ((profile,) if profile is not None else bundle.compatible)
+        and site in (None, row.site)
+        and group in (None, row.group)
+        and row.sha != bundle.sha
+    ]
+
+
+class RolloutTables:
+    def __init__(self, store: Tables) -> None:
+        self._store = store
+        with store.writing() as batch:
+            batch.define(*_SCHEMA)
+
+    # What an operator does.
+
+    def make(self, bundle: RolloutBundle, url: str, plan: RolloutPlan, devices: Sequence[str], now_ms: int) -> Rollout:
+        """Raises FleetError where a board is in another roll-out, and where there is none."""
+        if not devices:
+            raise FleetError(
+                "no board fits", where=f"{bundle.name} {bundle.version} for {', '.join(bundle.compatible)}",
+                do="Check --model, --profile, --site and --group against the fleet page",
+            )  # fmt: skip
+        with self._store.writing() as batch:
+            busy = batch.execute(
+                "SELECT b.rollout, b.device FROM rollout_board b JOIN rollout r ON r.id = b.rollout "
+                f"WHERE r.state IN ({_ACTIVE})"
+            ).fetchall()
+            taken = [(number, device) for number, device in busy if device in set(devices)]
+            if taken:
+                number = taken[0][0]
+                raise FleetError(
+                    f"{len(taken)} of these boards are in roll-out {number}, which is not over",
+                    do=f"Wait for it; or end it: edgekit fleet abort {number}",
+                )
+            ((number, rev),) = batch.execute(
+                "SELECT coalesce(max(id), 0) + 1, coalesce(max(undo_rev), 0) + 1 FROM rollout"
+            ).fetchall()
+            rev = max(int(rev), now_ms)  # above those of a store that was lost
+            waves = waves_of(rev, devices, plan.waves)
+            given = (
+                number, rev, rev + 1, bundle.name, bundle.version, bundle.profile, bundle.sha256, bundle.sha, url,
+                json.dumps(asdict(plan)), now_ms, len(waves), "running", 0, now_ms, -1, "", 0,
+            )  # fmt: skip
+            batch.execute(f"INSERT INTO rollout ({_COLUMNS}) VALUES ({', '.join('?' * len(given))})", given)
+            for device, wave in waves.items():
+                batch.execute(
+                    "INSERT INTO rollout_board VALUES (?, ?, ?, '', 0, 0, '', '', '', '', '', '', 0)",
+                    (number, device, wave),
+                )
+            self._order(batch, int(number), "running", 0, rev, rev + 1, now_ms)
+        return self.get(int(number))
+
+    def speak(self, number: int, word: Word, now_ms: int) -> Rollout:
+        """Raises FleetError where the word makes no sense now."""
+        found = self.get(number)
+        after = obey(word, found.standing, now_ms)
+        if word == "undo":
+            ((later,),) = self._store.select(
+                "SELECT max(rollout) FROM rollout_board WHERE rollout > ? AND want IN ('new', 'former') "
+                "AND NOT (want = 'former' AND phase = 'committed') AND device IN "
+                "(SELECT device FROM rollout_board WHERE rollout = ?)",
+                (number, number),
+            )
+            if later is not None:
+                raise FleetError(
+                    f"roll-out {later} came after it for some of these boards",
+                    where=str(number),
+                    do=f"Undo that one first: edgekit fleet undo {later}",
+                )
+        if not self.step(found, after, now_ms):
+            raise FleetError(
+                "the roll-out moved on meanwhile", where=str(number), do="Look again: edgekit fleet rollouts"
+            )
+        return self.get(number)
+
+    # What the server does.
+
+    def step(self, rollout: Rollout, after: RolloutStanding, now_ms: int) -> bool:
+        """Take a step and give the orders that follow.
+        False where the roll-out stands elsewhere by now."""
+        before = rollout.standing
+        with self._store.writing() as batch:
+            changed = batch.execute(
+                "UPDATE rollout SET state = ?, wave = ?, since_ms = ?, waived = ?, why = ?, by_word = ? WHERE id = ? "
+                "AND state = ? AND wave = ? AND since_ms = ? AND waived = ?",
+                (
+                    after.state, after.wave, after.since_ms, after.waived, after.why, int(after.by_word), rollout.id,
+                    before.state, before.wave, before.since_ms, before.waived,
+                ),
+            ).rowcount  # fmt: skip
+            if changed:
+                undo_rev = rollout.undo_rev
+                if after.state == "undoing" and before.state != "undoing":  # boards take no number below their last
+                    ((last,),) = batch.execute("SELECT max(undo_rev) FROM rollout").fetchall()
+                    undo_rev = undo_rev if last == undo_rev else int(last) + 1
+                    batch.execute("UPDATE rollout SET undo_rev = ? WHERE id = ?", (undo_rev, rollout.id))
+                self._order(batch, rollout.id, after.state, after.wave, rollout.rev, undo_rev, now_ms)
+        return bool(changed)
+
+    def _order(self, batch: Any, number: int, state: State, wave: int, rev: int, undo_rev: int, now_ms: int) -> None:
+        if state == "running":
+            batch.execute(
+                "UPDATE rollout_board SET want = 'new', rev = ?, at_ms = ? WHERE rollout = ? AND wave <= ? "
+                "AND want = ''",
+                (rev, now_ms, number, wave),
+            )
+        elif state == "undoing":
+            self._send_back(batch, number, undo_rev, now_ms, "'new'", "('', 'fetching', 'trial', 'committed')")
+        if state in ("undoing", "aborted"):
+            moved = "phase <> 'committed'" if state == "aborted" else "1 = 1"
+            batch.execute(
+                f"UPDATE rollout_board SET want = 'none', asked_ms = 0 WHERE rollout = ? AND want = 'new' AND {moved}",
+                (number,),
+            )
+
+    def _send_back(self, batch: Any, number: int, undo_rev: int, now_ms: int, want: str, phases: str) -> None:
+        batch.execute(
+            "UPDATE rollout_board SET want = 'former', rev = ?, phase = '', error = '', code = '', asked_ms = 0, "
+            f"at_ms = ? WHERE rollout = ? AND want = {want} AND former_sha256 <> '' AND phase IN {phases}",
+            (undo_rev, now_ms, number),
+        )
+
+    def report(self, reports: Sequence[tuple[str, OrderReport]], now_ms: int) -> None:
+        """What boards said.
+        A withdrawn order that was carried out all the same is undone with the others.
+
+        A report of another bundle under the same number counts for nothing: the order is repeated.
+        """
+        with self._store.writing() as batch:
+            for device, said in reports:
+                former = said.former
+                batch.execute(
+                    "UPDATE rollout_board SET phase = ?, version = ?, error = ?, code = ?, at_ms = ?, "
+                    "former_version = CASE WHEN ? <> '' AND want <> 'former' THEN ? ELSE former_version END, "
+                    "former_sha256 = CASE WHEN ? <> '' AND want <> 'former' THEN ? ELSE former_sha256 END "
+                    f"WHERE device = ? AND rev = ? AND phase NOT IN ({_FINAL}) AND ? IN ('', CASE want WHEN 'former' "
+                    "THEN former_sha256 ELSE (SELECT r.sha256 FROM rollout r WHERE r.id = rollout_board.rollout) END)",
+                    (
+                        said.phase, said.version, said.error, said.code, now_ms,
+                        *([former.version] * 2 if former else ["", ""]), *([former.sha256] * 2 if former else ["", ""]),
+                        device, said.rev, said.sha256,
+                    ),
+                )  # fmt: skip
+            undone = batch.execute("SELECT id, undo_rev FROM rollout WHERE state IN ('undoing', 'undone')").fetchall()
+            for number, undo_rev in undone:
+                self._send_back(batch, number, undo_rev, now_ms, "'none'", "('trial', 'committed')")
+
+    def due(self, now_ms: int, again_ms: int) -> list[DueOrder]:
+        """What is to be published now."""
+        rows = self._store.select(
+            "SELECT b.rollout, b.device, b.want, b.rev, b.former_version, b.former_sha256, r.name, r.version, "
+            "r.sha256, r.url FROM rollout_board b JOIN rollout r ON r.id = b.rollout WHERE "
+            f"(b.want IN ('new', 'former') AND b.phase NOT IN ({_FINAL}) AND b.asked_ms < ?) "
+            "OR (b.want = 'none' AND b.asked_ms = 0) ORDER BY b.asked_ms LIMIT ?",
+            (now_ms - again_ms, _MOST_DUE),
+        )
+        found = []
+        for number, device, want, rev, former_version, former_sha256, name, version, sha256, url in rows:
+            order = None
+            if want == "new":
+                order = Order(rev, name, version, sha256, url)
+            elif want == "former":
+                known = self._store.select(
+                    "SELECT url FROM rollout WHERE sha256 = ? ORDER BY id DESC LIMIT 1", (former_sha256,)
+                )
+                former_url = str(known[0][0]) if known else ""  # boards may keep the only copies
+                order = Order(rev, name, former_version, former_sha256, former_url)
+            found.append(DueOrder(number, device, want, rev, order))
+        return found
+
+    def mark_published(self, published: Sequence[DueOrder], now_ms: int) -> None:
+        """An order that was replaced meanwhile stays due."""
+        with self._store.writing() as batch:
+            for due in published:
+                batch.execute(
+                    "UPDATE rollout_board SET asked_ms = ? WHERE rollout = ? AND device = ? AND want = ? AND rev = ?",
+                    (now_ms, due.rollout, due.device, due.want, due.rev),
+                )
+
+    # What anybody reads.
+
+    def get(self, number: int) -> Rollout:
+        """Raises FleetError where there is none."""
+        rows = self._store.select(f"SELECT {_COLUMNS} FROM rollout WHERE id = ?", (number,))
+        if not rows:
+            raise FleetError(f"there is no roll-out {number}", do="List them: edgekit fleet rollouts")
+        return _rollout(rows[0])
+
+    def all(self, *, active: bool = False) -> list[Rollout]:
+        """The latest first."""
+        where = f"WHERE state IN ({_ACTIVE})" if active else ""
+        return [
+            _rollout(row) for row in self._store.select(f"SELECT {_COLUMNS} FROM rollout {where} ORDER BY id DESC", ())
+        ]
+
+    def boards(self, number: int, most: int | None = None) -> list[BoardRow]:
+        """By wave; where only `most` are wanted, those with an error first."""
+        columns = "SELECT device, wave, want, phase, version, error, code, at_ms FROM rollout_board WHERE rollout = ?"
+        if most is None:
+            rows = self._store.select(f"{columns} ORDER BY wave, device", (number,))
+        else:
+            troubled = "CASE WHEN error <> '' OR code <> '' THEN 0 ELSE 1 END"
+            rows = self._store.select(f"{columns} ORDER BY {troubled}, wave, device LIMIT ?", (number, most))
+        return [BoardRow(*row) for row in rows]
+
+    def phases(self, number: int) -> dict[tuple[int, str, str], int]:
+        """(wave, want, phase) -> boards."""
+        rows = self._store.select(
+            "SELECT wave, want, phase, count(*) FROM rollout_board WHERE rollout = ? GROUP BY wave, want, phase "
+            "ORDER BY wave, want, phase",
+            (number,),
+        )
+        return {(int(wave), want, phase): int(n) for wave, want, phase, n in rows}
+
+    def tally(self, rollout: Rollout) -> Tally:
+        rows = self._store.select(
+            "SELECT phase, code, count(*), max(at_ms) FROM rollout_board WHERE rollout = ? AND wave = ? AND "
+            "want <> 'former' GROUP BY phase, code",
+            (rollout.id, rollout.standing.wave),
+        )
+        counts, reasons, last_ms = Counter[str](), Counter[str](), 0
+        for phase, code, n, at_ms in rows:
+            counts[phase if phase in FINAL else "pending"] += int(n)
+            if phase in FINAL:
+                last_ms = max(last_ms, int(at_ms))
+                if phase != "committed":
+                    reasons[code or phase] += int(n)
+        ((moving,),) = self._store.select(
+            f"SELECT count(*) FROM rollout_board WHERE rollout = ? AND want = 'former' AND phase NOT IN ({_FINAL})",
+            (rollout.id,),
+        )
+        return Tally(
+            boards=counts.total(),
+            pending=counts["pending"],
+            committed=counts["committed"],
+            failed=reasons.total(),
+            last_ms=last_ms,
+            reasons=tuple(reasons.most_common(3)),
+            moving_back=int(moving),
+        )
+
+    def knows(self, sha256: str) -> bool:
+        """Whether a roll-out has that bundle."""
+        return bool(self._store.select("SELECT 1 FROM rollout WHERE sha256 = ? LIMIT 1", (sha256,)))
+
+
+def _rollout(row: Sequence[Any]) -> Rollout:
+    plan = read_json(RolloutPlan, row[9], "the plan of a roll-out")
+    facts: dict[str, Any] = dict(zip(_COLUMNS.split(", "), row, strict=True))
+    standing = replace(RolloutStanding(*row[12:17]), by_word=bool(row[17]))
+    for name in ("plan", "state", "wave", "since_ms", "waived", "why", "by_word"):
+        del facts[name]
+    return Rollout(**facts, plan=plan, standing=standing)

@@ -1,0 +1,1 @@
+"""What boards reported, in SQLite or PostgreSQL: windows, events, boards and roll-ups."""

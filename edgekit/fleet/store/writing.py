@@ -1,0 +1,468 @@
+"""One transaction's worth of changes to a fleet's store.
+
+Rows are read once, changed in memory and written at the end.
+
+    batch = Batch(database, named)
+    batch.change(birth)
+    marks = batch.arrive(arrivals)
+    batch.finish()
+
+Rules:
+- what is read and written is one statement a table, whatever the number of boards;
+- all windows of one board and quarter are merged in one pass;
+- a count stops at 2^53 - 1; what a board gave up counts only as far as the board says so itself.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from edgekit.fleet.store import packed
+from edgekit.fleet.store.schema import DEVICE_COLUMNS, SUMS, quoted
+from edgekit.fleet.store.store import QUARTER_MS, Arrival, Change, Mark, moment_of, quarter_of
+from edgekit.fleet.store.sums import READ_ROLLUPS, ROW_BYTES, Database, Key, Sums, grow, select_in, write_rollups
+from edgekit_runtime.system.strict_json import load_json
+from edgekit_runtime.telemetry.window import Window
+
+RECENT = 60
+_MOST = packed.MOST
+_MOST_RANGES = 64
+_MOST_MARKS = 8
+_MOST_LOST = 1 << 31
+_MOST_BUILDS = 20
+"""That one board may bring in a day: a fleet has one more with each release, a board that means harm one a window."""
+_OTHER = ("(too many names)", "", "")
+_FIVE_MS = 300_000
+_NEW: dict[str, Any] = dict.fromkeys(DEVICE_COLUMNS, 0) | dict.fromkeys(
+    ("epoch", "software", "model", "version", "sha", "profile", "hardware", "site", "group", "born_epoch"), ""
+) | dict.fromkeys(
+    ("budget_ms", "p50", "p95", "p99", "rate", "psi", "temp", "cpu", "mem", "throttled", "disk")
+) | {"window_s": 60.0}  # fmt: skip
+
+
+_READ_DEVICES = f'SELECT {quoted(DEVICE_COLUMNS)} FROM device WHERE "id" IN ({{}})'
+_WRITE_DEVICE = (
+    f"INSERT INTO device ({quoted(DEVICE_COLUMNS)}) VALUES ({', '.join('?' * len(DEVICE_COLUMNS))}) "
+    "ON CONFLICT (num) DO UPDATE SET "
+    + ", ".join(f'"{name}" = excluded."{name}"' for name in DEVICE_COLUMNS if name not in ("num", "id"))
+)
+_WRITE_RECENT = (
+    "INSERT INTO recent (device, slot, moment_ms, epoch, seq, p50, p95, p99, rate, temp) VALUES "
+    "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (device, slot) DO UPDATE SET moment_ms = excluded.moment_ms, "
+    "epoch = excluded.epoch, seq = excluded.seq, p50 = excluded.p50, p95 = excluded.p95, p99 = excluded.p99, "
+    "rate = excluded.rate, temp = excluded.temp WHERE excluded.moment_ms >= recent.moment_ms"
+)
+_WRITE_MARK = (
+    "INSERT INTO mark (device, epoch, hwm, ahead, stored, gap, dropped, refused, seen_ms) VALUES "
+    "(?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (device, epoch) DO UPDATE SET hwm = excluded.hwm, "
+    "ahead = excluded.ahead, stored = excluded.stored, gap = excluded.gap, dropped = excluded.dropped, "
+    "refused = excluded.refused, seen_ms = excluded.seen_ms"
+)
+
+
+class _Epoch:
+    """What is stored of one epoch: all up to hwm, and the ranges in `ahead`."""
+
+    __slots__ = ("ahead", "dropped", "gap", "hwm", "new", "refused", "seen_ms", "stored")
+
+    def __init__(self, hwm: int) -> None:
+        self.hwm = hwm
+        self.ahead: list[list[int]] = []
+        self.stored = self.gap = self.dropped = self.refused = self.seen_ms = 0
+        self.new = True
+
+    @property
+    def lost(self) -> int:
+        return min(self.gap, self.dropped, _MOST_LOST)
+
+    @property
+    def held(self) -> int:
+        """Windows above hwm."""
+        return sum(high - low + 1 for low, high in self.ahead)
+
+    def take(self, seq: int) -> bool:
+        """Whether it was new and there is room to remember it."""
+        if seq <= self.hwm:
+            return False
+        ahead = self.ahead
+        if not ahead and seq == self.hwm + 1:
+            self.hwm = seq
+            return True
+        place = bisect_right(ahead, [seq, _MOST])
+        before, after = ahead[place - 1] if place else None, ahead[place] if place < len(ahead) else None
+        if before is not None and before[1] >= seq:
+            return False
+        joins_before = before is not None and before[1] == seq - 1
+        joins_after = after is not None and after[0] == seq + 1
+        if before is not None and joins_before:
+            before[1] = seq
+            if after is not None and joins_after:
+                before[1] = after[1]
+                del ahead[place]
+        elif after is not None and joins_after:
+            after[0] = seq
+        elif len(ahead) < _MOST_RANGES or seq == self.hwm + 1:
+            ahead.insert(place, [seq, seq])
+        else:
+            return False
+        self._advance()
+        return True
+
+    def give_up_below(self, floor: int) -> int:
+        """Move over what the board no longer has; how many windows those are."""
+        if floor - 1 <= self.hwm:
+            return 0
+        gone = floor - 1 - self.hwm
+        for low, high in self.ahead:
+            gone -= max(0, min(high, floor - 1) - low + 1)
+        self.hwm = floor - 1
+        self._advance()
+        self.gap = min(_MOST, self.gap + gone)
+        return gone
+
+    def _advance(self) -> None:
+        while self.ahead and self.ahead[0][0] <= self.hwm + 1:
+            self.hwm = max(self.hwm, self.ahead.pop(0)[1])
+
+
+class Batch:
+    def __init__(self, database: Database, named: dict[str, int]) -> None:
+        """named: how many builds each board has brought.
+        `brought` has those of this batch, once it is committed."""
+        self._db, self._named = database, named
+        self.brought: Counter[str] = Counter()
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._fresh: dict[str, list[tuple[Arrival, Window]]] = {}
+        self._builds: dict[tuple[str, str, str], int] = {}
+        self._events: list[tuple[int, int, str, str]] = []
+        self._sizes: dict[str, tuple[int, int]] = {}
+
+    def read(self, names: Iterable[str]) -> None:
+        """Read the rows of these devices, and make those that are not there yet."""
+        wanted = list(names)
+        for found in select_in(self._db, _READ_DEVICES, wanted):
+            row = dict(zip(DEVICE_COLUMNS, found, strict=True))
+            self._rows[row["id"]] = row
+        missing = [name for name in wanted if name not in self._rows]
+        if missing:
+            (last,) = self._db.execute("SELECT coalesce(max(num), 0) FROM device").fetchone()
+            for num, name in enumerate(missing, last + 1):
+                self._rows[name] = _NEW | {"num": num, "id": name}
+
+    def change(self, change: Change) -> None:
+        """A birth makes a device, and a later death of the same boot ends it."""
+        state, now, row = change.state, change.received_ms, self._rows[change.device]
+        if state.birth is None:
+            if row["epoch"] == state.epoch and state.boot >= row["boot"] and row["online"]:
+                self.offline(change.device, now, "is gone")
+            return
+        birth = state.birth
+        before, after = (row["model"], row["version"]), (birth.model, birth.version)
+        if row["model"] and before != after:
+            self._event(row, now, "model", f"runs {' '.join(after)} instead of {' '.join(before)}")
+        if row["epoch"] and row["epoch"] != state.epoch:
+            self._event(row, now, "epoch", "began a new spool")
+        elif row["boot"] and state.boot > row["boot"]:
+            self._event(row, now, "boot", "started again")
+        known = row["seen_ms"] > 0
+        row.update(
+            software=birth.software, model=birth.model, version=birth.version, sha=birth.sha, profile=birth.profile,
+            hardware=birth.hardware, budget_ms=birth.budget_ms, window_s=birth.window_s, site=birth.site,
+            group=birth.group, epoch=state.epoch, boot=state.boot, born_epoch=state.epoch, born_boot=state.boot,
+        )  # fmt: skip
+        if not known or not change.retained:
+            self._online(row, now)
+
+    def arrive(self, arrivals: Sequence[Arrival]) -> list[Mark]:
+        """Take what is new, and move the marks."""
+        groups: dict[tuple[str, str], list[Arrival]] = {}
+        for arrival in arrivals:
+            groups.setdefault((arrival.device, arrival.epoch), []).append(arrival)
+        numbers = {self._rows[name]["num"]: name for name, _ in groups}
+        known: dict[str, dict[str, _Epoch]] = {}
+        for num, epoch, hwm, ahead, stored, gap, dropped, refused, seen_ms in select_in(
+            self._db, "SELECT device, epoch, hwm, ahead, stored, gap, dropped, refused, seen_ms FROM mark "
+            "WHERE device IN ({})", list(numbers),
+        ):  # fmt: skip
+            mark = known.setdefault(numbers[num], {})[epoch] = _Epoch(hwm)
+            mark.ahead = load_json(ahead) if ahead else []
+            mark.stored, mark.gap, mark.dropped, mark.refused, mark.seen_ms = stored, gap, dropped, refused, seen_ms
+            mark.new = False
+        windows: list[tuple[Any, ...]] = []
+        marks, size = [], 0
+        for (name, epoch), group in groups.items():
+            group.sort(key=lambda arrival: arrival.seq)
+            mine = known.setdefault(name, {})
+            mark = mine.get(epoch) or mine.setdefault(epoch, _Epoch(group[0].floor - 1))
+            before = len(self._fresh.get(name, ()))
+            taken = self._arrive(self._rows[name], mark, group)
+            windows += taken
+            new = len(self._fresh.get(name, ())) - before
+            known_birth = self._is_known(self._rows[name], epoch, group[-1])
+            marks.append(Mark(name, epoch, mark.hwm, known_birth, mark.held, new, len(group) - len(taken)))
+        size = sum(len(window[5] or b"") for window in windows)
+        self._grow("win", len(windows), size + ROW_BYTES["win"] * len(windows))
+        self._db.many(
+            "INSERT INTO win (device, epoch, seq, received_ms, refused, payload) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (device, epoch, seq) DO NOTHING", windows,
+        )  # fmt: skip
+        self._write_marks(groups, known)
+        return marks
+
+    def _arrive(self, row: dict[str, Any], mark: _Epoch, group: list[Arrival]) -> list[tuple[Any, ...]]:
+        num, taken, before = row["num"], [], mark.lost
+        floor = 0
+        for arrival in group:
+            window = arrival.window
+            seal = window.seal if window is not None else None
+            floor = max(floor, arrival.floor)
+            mark.dropped = max(mark.dropped, arrival.dropped, seal.dropped if seal is not None else 0)
+            if not mark.take(arrival.seq):
+                continue
+            taken.append((
+                num, arrival.epoch, arrival.seq, arrival.received_ms, arrival.refused or None,
+                arrival.payload if not arrival.refused else None,
+            ))  # fmt: skip
+            if window is not None:
+                self._fresh.setdefault(row["id"], []).append((arrival, window))
+            elif arrival.event is not None:
+                self._event(row, min(arrival.event.at_ms, arrival.received_ms), arrival.event.kind, arrival.event.text)
+            elif arrival.refused:
+                row["refused"] = min(_MOST, row["refused"] + 1)
+                mark.refused += 1
+                if row["refused"] in (1, 10, 100, 1000):
+                    self._event(
+                        row, arrival.received_ms, "refused", f"sent a window that was refused: {arrival.refused}"
+                    )
+        gone = mark.give_up_below(floor)
+        mark.stored += len(taken)
+        row["stored"] = min(_MOST, row["stored"] + len(taken))
+        last = group[-1]
+        lost = mark.lost - before
+        if lost:
+            row["lost"] = min(_MOST, row["lost"] + lost)
+            self._event(row, last.received_ms, "lost", f"gave up {lost} windows")
+        elif gone:
+            self._event(row, last.received_ms, "lost", f"has {gone} windows no more that it did not give up")
+        if last.window is not None:
+            seal = last.window.seal
+            row["waiting"] = min(_MOST, max(0, seal.floor - 1 + seal.spooled - mark.hwm - mark.held))
+        mark.seen_ms = max(mark.seen_ms, last.received_ms)
+        self._online(row, last.received_ms)
+        return taken
+
+    @staticmethod
+    def _is_known(row: dict[str, Any], epoch: str, last: Arrival) -> bool:
+        boot = last.window.boot if last.window is not None else 0
+        return bool(row["born_epoch"] == epoch and row["born_boot"] >= boot)
+
+    def _write_marks(self, groups: dict[tuple[str, str], list[Arrival]], known: dict[str, dict[str, _Epoch]]) -> None:
+        rows, gone, new = [], [], 0
+        for name, epoch in groups:
+            mark, num = known[name].get(epoch), self._rows[name]["num"]
+            if mark is None:
+                continue
+            rows.append((
+                num, epoch, mark.hwm, json.dumps(mark.ahead) if mark.ahead else None, mark.stored, mark.gap,
+                mark.dropped, mark.refused, mark.seen_ms,
+            ))  # fmt: skip
+            new += mark.new
+        self._db.many(_WRITE_MARK, rows)
+        for name in {name for name, _ in groups}:
+            seen = sorted((mark.seen_ms, epoch) for epoch, mark in known[name].items())
+            gone += [(self._rows[name]["num"], epoch) for _, epoch in seen[: max(0, len(seen) - _MOST_MARKS)]]
+        if gone:
+            self._db.many("DELETE FROM mark WHERE device = ? AND epoch = ?", gone)
+        self._grow("mark", new - len(gone), (new - len(gone)) * ROW_BYTES["mark"])
+
+    def offline(self, name: str, now_ms: int, why: str) -> None:
+        row = self._rows[name]
+        row["online"], row["since_ms"] = 0, now_ms
+        self._event(row, now_ms, "offline", why)
+
+    def clear_figures(self, name: str) -> None:
+        row = self._rows[name]
+        row.update(dict.fromkeys(("p50", "p95", "p99", "rate", "psi")), figures_ms=0)
+        row.update(dict.fromkeys(
+            ("n", "hits", "misses", "host", "over", "errors", "blocked", "compared", "differed", "clipped", "values"), 0
+        ))  # fmt: skip
+
+    def finish(self) -> None:
+        """Roll up what is new, and write the rows that changed."""
+        self._roll_up()
+        seen = [row for row in self._rows.values() if row["seen_ms"]]
+        if seen:
+            self._db.execute(
+                "INSERT INTO counter (name, value) VALUES ('changed', 1) ON CONFLICT (name) DO UPDATE SET "
+                "value = counter.value + 1"
+            )
+            (changed,) = self._db.execute("SELECT value FROM counter WHERE name = 'changed'").fetchone()
+            for row in seen:
+                row["changed"] = changed
+            self._db.many(_WRITE_DEVICE, [tuple(row.values()) for row in seen])
+        if self._events:
+            self._db.many("INSERT INTO event (at_ms, device, kind, text) VALUES (?, ?, ?, ?)", self._events)
+            size = sum(len(event[3]) for event in self._events)
+            self._grow("event", len(self._events), size + ROW_BYTES["event"] * len(self._events))
+        grow(self._db, self._sizes)
+
+    def _roll_up(self) -> None:
+        """Merge the new windows into the roll-ups, and renew the figures of their boards."""
+        if not self._fresh:
+            return
+        timed = {
+            name: sorted(((moment_of(w, a.received_ms), a, w) for a, w in fresh), key=lambda one: one[0])
+            for name, fresh in self._fresh.items()
+        }
+        for name, windows in timed.items():
+            self._take_newest(self._rows[name], *windows[-1])
+        self._find_builds()
+        parts: dict[Key, list[Window]] = {}
+        fleet: dict[Key, Sums] = {}
+        lately: dict[str, list[Key]] = {}
+        points: list[tuple[Any, ...]] = []
+        for name, windows in timed.items():
+            row = self._rows[name]
+            num = row["num"]
+            for moment, _, window in windows:
+                build = self._builds[(window.model, window.version, window.profile)]
+                parts.setdefault((num, 15, quarter_of(moment), build), []).append(window)
+                key = (0, 5, moment - moment % _FIVE_MS, build)
+                if key not in fleet:
+                    fleet[key] = Sums()
+                fleet[key].add_window(window)
+            points += [_point(num, *one) for one in windows[-RECENT:]]
+            build = self._builds[(row["model"], row["version"], row["profile"])]
+            now = quarter_of(max(arrival.received_ms for _, arrival, _ in windows))
+            lately[name] = [(num, 15, now - QUARTER_MS, build), (num, 15, now, build)]
+        self._db.many(_WRITE_RECENT, points)
+        for (_, _, start, build), sums in list(fleet.items()):
+            for minutes in (15, 60):
+                key = (0, minutes, start - start % (minutes * 60_000), build)
+                fleet.setdefault(key, Sums()).merge(sums)
+        self._merge(parts, fleet, lately)
+
+    def _merge(self, parts: dict[Key, list[Window]], fleet: dict[Key, Sums], lately: dict[str, list[Key]]) -> None:
+        there: dict[Key, tuple[Sums, int]] = {}
+        keys = list({*parts, *fleet, *(key for some in lately.values() for key in some)})
+        for found in select_in(self._db, READ_ROLLUPS, keys, 4):
+            key = found[:4]
+            whole = key in parts or key in fleet
+            there[key] = (Sums.of_row(found[4:], whole), len(found[-3]) + len(found[-2] or b""))
+        changed: dict[Key, tuple[Sums, int]] = {}
+        for key, windows in parts.items():
+            changed[key] = there.setdefault(key, (Sums(), -1))
+            for window in windows:
+                changed[key][0].add_window(window)
+        for key, sums in fleet.items():
+            changed[key] = there.setdefault(key, (Sums(), -1))
+            changed[key][0].merge(sums)
+        for name, (rows, size) in write_rollups(self._db, changed).items():
+            self._grow(name, rows, size)
+        for name, some in lately.items():
+            sums_of = [there[key][0] for key in some if key in there]
+            if sums_of:
+                received_ms = max(arrival.received_ms for arrival, _ in self._fresh[name])
+                self._rows[name].update(_figures(sums_of), figures_ms=received_ms)
+
+    def _find_builds(self) -> None:
+        """Numbers of all (model, version, profile) that are met."""
+        wanted = {(w.model, w.version, w.profile) for fresh in self._fresh.values() for _, w in fresh}
+        rows = (self._rows[name] for name in self._fresh)
+        wanted |= {(row["model"], row["version"], row["profile"]) for row in rows}
+        for num, model, version, profile in select_in(
+            self._db, "SELECT num, model, version, profile FROM build WHERE model IN ({})",
+            list({model for model, _, _ in wanted}),
+        ):  # fmt: skip
+            self._builds[(model, version, profile)] = num
+        self._bound_names()
+        missing = [build for build in wanted if build not in self._builds]
+        if missing:
+            (last,) = self._db.execute("SELECT coalesce(max(num), 0) FROM build").fetchone()
+            self._builds.update({build: num for num, build in enumerate(missing, last + 1)})
+            self._db.many(
+                "INSERT INTO build (num, model, version, profile) VALUES (?, ?, ?, ?)",
+                [(self._builds[build], *build) for build in missing],
+            )
+
+    def _bound_names(self) -> None:
+        """A board that names ever new builds is counted under `_OTHER` from its `_MOST_BUILDS`th on."""
+        over: dict[tuple[str, str, str], str] = {}
+        allowed: set[tuple[str, str, str]] = set()
+        for name, fresh in self._fresh.items():
+            row = self._rows[name]
+            said = {(w.model, w.version, w.profile) for _, w in fresh} | {
+                (row["model"], row["version"], row["profile"])
+            }
+            for build in sorted(said - self._builds.keys()):
+                if self._named.get(name, 0) + self.brought[name] >= _MOST_BUILDS:
+                    over[build] = name
+                else:
+                    self.brought[name] += 1
+                    allowed.add(build)
+        refused = {build: name for build, name in over.items() if build not in allowed}
+        if not refused:
+            return
+        found = self._db.execute("SELECT num FROM build WHERE model = ?", (_OTHER[0],)).fetchone()
+        if found is None:
+            (last,) = self._db.execute("SELECT coalesce(max(num), 0) + 1 FROM build").fetchone()
+            self._db.many("INSERT INTO build (num, model, version, profile) VALUES (?, ?, ?, ?)", [(last, *_OTHER)])
+            found = (last,)
+        self._builds |= dict.fromkeys(refused, found[0])
+        for name in set(refused.values()):
+            if self._named.get(name, 0) + self.brought[name] == _MOST_BUILDS:
+                self.brought[name] += 1
+                now = self._fresh[name][-1][0].received_ms
+                self._event(self._rows[name], now, "refused", f"named more than {_MOST_BUILDS} builds in a day")
+
+    def _take_newest(self, row: dict[str, Any], moment: int, arrival: Arrival, window: Window) -> None:
+        """What a row shows of its newest window; of an earlier one, when a backlog comes, nothing."""
+        row["epoch"] = row["epoch"] or window.seal.epoch
+        row["boot"] = max(row["boot"], window.boot)
+        if moment < row["latest_ms"]:
+            return
+        system = window.system
+        row.update(
+            latest_ms=moment, temp=system.temp, cpu=system.cpu, mem=system.mem, throttled=system.thr, disk=system.disk,
+            model=window.model, version=window.version, sha=window.sha, profile=window.profile,
+        )  # fmt: skip
+        row["site"], row["group"] = window.site or row["site"], window.group or row["group"]
+
+    def _online(self, row: dict[str, Any], now_ms: int) -> None:
+        if not row["online"]:
+            self._event(row, now_ms, "online", "reports again" if row["seen_ms"] else "reports for the first time")
+            row["online"], row["since_ms"] = 1, now_ms
+        row["seen_ms"] = max(now_ms, row["seen_ms"])
+
+    def _event(self, row: dict[str, Any], at_ms: int, kind: str, text: str) -> None:
+        self._events.append((at_ms, row["num"], kind, text))
+
+    def _grow(self, name: str, rows: int, size: int) -> None:
+        have = self._sizes.get(name, (0, 0))
+        self._sizes[name] = (have[0] + rows, have[1] + size)
+
+
+def _point(num: int, moment: int, arrival: Arrival, window: Window) -> tuple[Any, ...]:
+    bins = {source: (h.scale, h.zeros, h.buckets) for source, h in window.latency.items()}
+    figures = [None if q is None else round(q, 3) for q in packed.quantiles([bins], (0.5, 0.95, 0.99))]
+    rate = round(1000.0 * window.n / window.dur_ms, 2)
+    return (num, arrival.seq % RECENT, moment, arrival.epoch, arrival.seq, *figures, rate, window.system.temp)
+
+
+def _figures(several: Sequence[Sums]) -> dict[str, Any]:
+    counts = [min(_MOST, sum(column)) for column in zip(*(sums.counts for sums in several), strict=True)]
+    row = dict(zip(SUMS, counts, strict=True))
+    dur_ms, _ = row.pop("dur_ms"), row.pop("windows")
+    p50, p95, p99 = packed.quantiles([sums.latency for sums in several], (0.5, 0.95, 0.99))
+    psi = max((sums.psi for sums in several if sums.psi is not None), default=None)
+    return row | {
+        "p50": p50,
+        "p95": p95,
+        "p99": p99,
+        "psi": psi,
+        "rate": 1000.0 * row["n"] / dur_ms if dur_ms else None,
+    }

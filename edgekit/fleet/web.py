@@ -1,0 +1,206 @@
+"""uvicorn's HTTP with bounds on connections and deadlines for requests.
+
+    uvicorn.Config(app, http=bounded(request_s=10, most=256, most_a_peer=64, exempt=("127.0.0.1",)))
+
+Rules:
+- a request must be whole within `request_s` of the connection, or of its own first byte; then the connection is closed;
+- at most `most` connections are open, and `most_a_peer` of one address (of IPv6: one network); a new one takes the
+  place of the one that has waited longest without a whole request, and is closed where there is none;
+- the process keeps descriptors for its broker and its store: `most` is at most a quarter of what it may open;
+- an exempt address, a trusted proxy's, has no bound of its own.
+
+Bundle files that the fleet server hands out to boards: `/bundles/SHA256.ekb`.
+
+    files = BundleFiles(Path("bundles"))
+    bundle = files.add(Path("net.ekb"))            # copied there under the name of its bytes
+
+Rules:
+- a file is served if a roll-out knows it; its name is the SHA-256 of its bytes, which only who has the bundle, or was
+  ordered to fetch it, can know;
+- nothing here is trusted: a board checks the digest, the signature and the rest by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID253 - this module is only loaded by a server
+import hashlib
+import re
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: TID253
+
+from edgekit.fleet.rollouts.rollout_tables import RolloutBundle
+from edgekit.fleet.store.fleet_errors import FleetError
+from edgekit.peers import peer_of
+from edgekit_runtime.bundle.checks import parse_manifest
+from edgekit_runtime.install.fetch import head_of, source_of
+from edgekit_runtime.system.files import write_durably
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
+
+MOST_HEAD_BYTES = 16 * 1024
+
+
+def bounded(*, request_s: float, most: int, most_a_peer: int, exempt: Collection[str] = ()) -> type[H11Protocol]:
+    """A protocol class for `uvicorn.Config(http=...)`; its connections count together."""
+
+    class Protocol(_BoundedProtocol):
+        _table = _Table(request_s, min(most, _affordable()), most_a_peer, frozenset(exempt))
+
+    return Protocol
+
+
+def _affordable() -> int:
+    """A quarter of the descriptors that this process may open."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 128
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1024 if soft == resource.RLIM_INFINITY else max(8, soft // 4)
+
+
+class _Table:
+    """The open connections, oldest first, each with its peer's address."""
+
+    def __init__(self, request_s: float, most: int, most_a_peer: int, exempt: Collection[str]) -> None:
+        self.request_s = request_s
+        self._most, self._most_a_peer, self._exempt = most, most_a_peer, exempt
+        self._open: dict[_BoundedProtocol, str] = {}  # with whose it is
+
+    def admit(self, one: _BoundedProtocol, peer: str) -> bool:
+        """Count it, in the place of another one where the bound is reached.
+        False if there is no place."""
+        exempt, peer = peer in self._exempt, peer_of(peer)
+        same = [other for other, theirs in self._open.items() if theirs == peer]
+        full = not exempt and len(same) >= self._most_a_peer
+        if full or len(self._open) >= self._most:
+            waiting = next((other for other in (same if full else self._open) if other.waits), None)
+            if waiting is None:
+                return False
+            self.remove(waiting)
+            waiting.transport.abort()
+        self._open[one] = peer
+        return True
+
+    def remove(self, one: _BoundedProtocol) -> None:
+        self._open.pop(one, None)
+
+
+class _BoundedProtocol(H11Protocol):
+    _table: _Table
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._admitted = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether no whole request is there that an answer is due to."""
+        return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        address = transport.get_extra_info("peername")
+        self._admitted = self._table.admit(self, str(address[0]) if address else "")
+        if not self._admitted:
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self._begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        self._table.remove(self)
+        if self._admitted:
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._admitted:
+            return
+        super().data_received(data)
+        if self.waits:
+            self._begin()
+        else:
+            self._end()
+
+    def _begin(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self._table.request_s, self._time_out)
+
+    def _end(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _time_out(self) -> None:
+        self._deadline = None
+        if self.waits:
+            self.transport.abort()
+
+
+_NAME = re.compile(r"([0-9a-f]{64})\.ekb\Z")
+
+
+def read_bundle_facts(path: Path) -> tuple[RolloutBundle, bytes]:
+    """What a roll-out needs to know, and the bytes.
+    Raises BundleError; no signature is checked: boards do that."""
+    header = head_of(source_of(path))
+    manifest = parse_manifest(header.manifest_bytes, str(path))
+    data = path.read_bytes()
+    target = manifest.target
+    compatible = tuple(dict.fromkeys((target.profile, *manifest.compatible)))
+    digest = hashlib.sha256(data).hexdigest()
+    name, version = manifest.name[:64], manifest.version[:64]  # as boards report them
+    return RolloutBundle(name, version, target.profile, compatible, digest, header.digest[:12], len(data)), data
+
+
+def bundles_beside(store: str) -> Path:
+    """Where a server with that store keeps bundles, unless it is named another folder."""
+    _, found, path = store.partition(":///")
+    return Path(path).parent / "bundles" if store.startswith("sqlite") and found else Path("bundles")
+
+
+class BundleFiles:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def add(self, sha256: str, data: bytes) -> Path:
+        """Raises FleetError where it cannot be written."""
+        path = self.folder / f"{sha256}.ekb"
+        try:
+            self.folder.mkdir(exist_ok=True)
+            write_durably(path, data)
+        except OSError as error:
+            what = f"the bundle cannot be kept for the server ({error.strerror or error})"
+            raise FleetError(
+                what, where=str(path), do="Check the folder's rights; or offer it yourself: --url"
+            ) from error
+        return path
+
+    def find(self, name: str, knows: Callable[[str], bool]) -> Path | None:
+        found = _NAME.match(name)
+        path = self.folder / name
+        return path if found is not None and path.is_file() and knows(found[1]) else None
+
+
+def bundle_route(files: BundleFiles, knows: Callable[[str], bool]) -> Route:
+    """With ranges and validators, as a download that resumes needs them."""
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import Request
+    from starlette.responses import FileResponse, PlainTextResponse, Response
+    from starlette.routing import Route
+
+    async def give(request: Request) -> Response:
+        name = request.path_params["name"]
+        path = await run_in_threadpool(files.find, name, knows)
+        if path is None:
+            return PlainTextResponse("Not Found: no roll-out has that bundle.\n", 404)
+        headers = {"etag": f'"{path.stem}"', "cache-control": "private, immutable"}
+        return FileResponse(path, media_type="application/octet-stream", headers=headers)
+
+    return Route("/bundles/{name}", give)

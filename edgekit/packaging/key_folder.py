@@ -1,0 +1,246 @@
+"""A person's keys: NAME.pem signs, NAME.pub.pem is trusted, NAME.secret encrypts.
+
+    folder = KeyFolder(default_folder())
+    files = folder.create("alice", passphrase=b"...")      # KeysError where 'alice' is there already
+    folder.private("alice"), folder.public("keys/bob.pub.pem")
+    create_secret(folder, "camera").id
+
+Rules:
+- the folder is 0700 and a private key or secret 0600 from the moment it exists, whatever the umask; a folder that
+  others may enter is refused;
+- nothing is ever overwritten: a lost secret takes with it every bundle that was encrypted with it;
+- a name is a file's name; a name with a separator, or one that is there as a file, is a path;
+- a secret is 32 bytes of the system's random source, in hex, below a remark that says what it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgekit.packaging.output_errors import KeysError
+from edgekit_runtime.bundle.cipher import KEY_BYTES
+from edgekit_runtime.bundle.secrets import Secret, load_secret
+from edgekit_runtime.bundle.signature import keyid_of, load_public_key, raw_key
+from edgekit_runtime.bundle.trust_finding import config_dir, refuse_unsafe
+from edgekit_runtime.system.errors import SecretError, SignatureError
+from edgekit_runtime.system.files import first_unsafe
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_PRIVATE, _PUBLIC = ".pem", ".pub.pem"
+
+
+@dataclass(frozen=True)
+class KeyEntry:
+    """private: None where only the public half is there. raw: the 32 bytes of the public key.
+
+    encrypted: it needs a passphrase. open_to_others: another user could read the private half, or write it.
+    """
+
+    name: str
+    keyid: str
+    raw: bytes
+    public: Path
+    private: Path | None
+    encrypted: bool = False
+    open_to_others: bool = False
+
+
+def default_folder() -> Path:
+    """$EDGEKIT_KEYS, else `keys` beside this user's other settings.
+
+    For a user without a home one that cannot be made.
+    """
+    if named := os.environ.get("EDGEKIT_KEYS"):
+        return Path(named)
+    return (config_dir() or Path(os.devnull)) / "keys"
+
+
+@dataclass(frozen=True)
+class KeyFolder:
+    """path: need not exist before a key is made there."""
+
+    path: Path
+
+    def create(self, name: str, passphrase: bytes | None = None) -> KeyEntry:
+        """A new Ed25519 pair.
+
+        Raises KeysError where the name is taken, makes no file's name, or the folder is open to others.
+        """
+        from cryptography.hazmat.primitives import serialization as pem
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+
+        _check_name(name)
+        if passphrase == b"":
+            raise KeysError("the passphrase is empty", do="Give one, or leave the option out")
+        private, public = self.path / f"{name}{_PRIVATE}", self.path / f"{name}{_PUBLIC}"
+        self._make()
+        pair = ed25519.Ed25519PrivateKey.generate()
+        locked: pem.KeySerializationEncryption = pem.NoEncryption()
+        if passphrase is not None:
+            locked = pem.BestAvailableEncryption(passphrase)
+        secret_pem = pair.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, locked)
+        public_pem = pair.public_key().public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo)
+        raw = raw_key(pair.public_key())
+        for there in (private, public):
+            if os.path.lexists(there):
+                raise KeysError(f"there is a key '{name}' already", where=str(there), do="Choose another name")
+        _write_new(private, secret_pem, 0o600)
+        _write_new(public, public_pem, 0o644)
+        return KeyEntry(name, keyid_of(raw), raw, public, private, passphrase is not None)
+
+    def add(self, file: str, name: str, data: bytes) -> Path:
+        """A new file of mode 0600 here, for the key `name`. Raises KeysError as `create` does."""
+        _check_name(name)
+        self._make()
+        path = self.path / file
+        if os.path.lexists(path):
+            raise KeysError(f"there is a key '{name}' already", where=str(path), do="Choose another name")
+        _write_new(path, data, 0o600)
+        return path
+
+    def entries(self) -> tuple[KeyEntry, ...]:
+        """Every key of the folder by name; what is no Ed25519 key is left out."""
+        try:
+            names = sorted(file.name for file in self.path.iterdir())
+        except OSError:
+            return ()
+        found = []
+        for name in names:
+            if name.endswith(_PUBLIC):
+                with contextlib.suppress(SignatureError):
+                    found.append(self._entry(name.removesuffix(_PUBLIC)))
+        return tuple(found)
+
+    def of(self, keyid: str) -> KeyEntry | None:
+        """The key of this folder with that keyid."""
+        return next((entry for entry in self.entries() if entry.keyid == keyid), None)
+
+    def private(self, named: str) -> Path:
+        """The file that signs in the name of `named`, a name or a path. Raises KeysError."""
+        return self._file(named, _PRIVATE)
+
+    def public(self, named: str) -> KeyEntry:
+        """The key that `named`, a name or the path of a public key, stands for.
+        Raises KeysError, TrustError or SignatureError.
+        """
+        path = self._file(named, _PUBLIC)
+        refuse_unsafe(path)
+        raw = raw_key(load_public_key(path))
+        return KeyEntry(path.name.removesuffix(_PRIVATE).removesuffix(".pub"), keyid_of(raw), raw, path, None)
+
+    def _file(self, named: str, ending: str) -> Path:
+        path, own = Path(named), self.path / f"{named}{ending}"
+        if os.sep not in named and not path.is_file() and own.is_file():
+            return own
+        if os.sep in named or path.exists():
+            return path
+        known = ", ".join(entry.name for entry in self.entries()) or "none"
+        raise KeysError(
+            f"there is no key '{named}', neither a file of that name nor one in {self.path} (there: {known})",
+            do=f"Make it: edgekit keys new {named}" if _NAME.fullmatch(named) else "Name a key or a PEM file",
+        )
+
+    def _entry(self, name: str) -> KeyEntry:
+        public, private = self.path / f"{name}{_PUBLIC}", self.path / f"{name}{_PRIVATE}"
+        raw = raw_key(load_public_key(public))
+        try:
+            with private.open("rb") as file:
+                head = file.read(64)
+                mode = os.fstat(file.fileno()).st_mode
+        except OSError:
+            return KeyEntry(name, keyid_of(raw), raw, public, None)
+        return KeyEntry(name, keyid_of(raw), raw, public, private, b"ENCRYPTED" in head, open_to_others(mode))
+
+    def _make(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                self.path.mkdir(mode=0o700)
+            mode = self.path.stat().st_mode
+        except OSError as error:
+            raise KeysError(
+                f"the folder cannot be made: {error.strerror or error}",
+                where=str(self.path),
+                do="Name another with --folder, or set EDGEKIT_KEYS",
+            ) from error
+        if not stat.S_ISDIR(mode):
+            do = "Name a folder with --folder, or set EDGEKIT_KEYS"
+            raise KeysError("keys lie in a folder, and this is a file", where=str(self.path), do=do)
+        if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+            raise KeysError(
+                "other users may look into this folder, and private keys would lie in it",
+                where=str(self.path),
+                do=f"Run: chmod 700 {self.path}; or name another with --folder",
+            )
+        if unsafe := first_unsafe(self.path):
+            raise KeysError(unsafe.what, where=str(unsafe.where), do=f"{unsafe.do}; or name another with --folder")
+
+
+def open_to_others(mode: int) -> bool:
+    """Whether users besides a private key's owner could do anything with a file of this mode."""
+    return os.name == "posix" and bool(mode & 0o077)
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name) or name.endswith((_PRIVATE, ".pub")):
+        raise KeysError(f"{name!r:.70} is no name for a key", do="Use letters, digits, '.', '_' and '-', at most 64")
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    """Create a file with `mode`, never over an existing one, durably."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
+        with os.fdopen(handle, "wb") as file:
+            if hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), mode)  # what the umask took away
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise KeysError(f"the key cannot be written: {error.strerror or error}", where=str(path)) from error
+
+
+ENDING = ".secret"
+
+
+@dataclass(frozen=True)
+class SecretEntry:
+    """id: what names the key in bundles and messages; empty where the file holds none.
+    trouble: why not."""
+
+    name: str
+    path: Path
+    id: str
+    trouble: str = ""
+
+
+def create_secret(folder: KeyFolder, name: str) -> SecretEntry:
+    """A new key.
+    Raises KeysError where the name is taken, makes no file's name, or the folder is open to others."""
+    secret = Secret([os.urandom(KEY_BYTES)])
+    (key,) = secret.to_pipe()
+    text = f"# edgekit: key {secret.id} of encrypted bundles. Who has it can read them.\n{key}\n"
+    path = folder.add(f"{name}{ENDING}", name, text.encode())
+    return SecretEntry(name, path, secret.id)
+
+
+def secrets_in(folder: KeyFolder) -> tuple[SecretEntry, ...]:
+    """Every one of the folder, by name."""
+    try:
+        files = sorted(file for file in folder.path.iterdir() if file.name.endswith(ENDING))
+    except OSError:
+        return ()
+    return tuple(_entry(file) for file in files)
+
+
+def _entry(file: Path) -> SecretEntry:
+    name = file.name.removesuffix(ENDING)
+    try:
+        return SecretEntry(name, file, load_secret(f"file:{file}").id)
+    except SecretError as error:
+        return SecretEntry(name, file, "", error.what)

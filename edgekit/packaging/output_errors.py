@@ -1,0 +1,81 @@
+"""Errors of the workstation and the host, and the line that prints an error."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from edgekit_runtime.system.errors import EdgekitError, MissingExtraError
+
+EXTRAS_OF: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("amqtt", "h11", "starlette", "uvicorn"), ("fleet",)),
+    **dict.fromkeys(("jinja2", "plotly"), ("convert", "fleet")),
+    **dict.fromkeys(
+        ("h5py", "keras", "onnx", "onnxslim", "rfc8785", "rich", "tensorflow", "tf2onnx", "yaml"), ("convert",)
+    ),
+    **dict.fromkeys(("ai_edge_litert", "flatbuffers"), ("litert",)),
+    **dict.fromkeys(("onnxscript", "torch"), ("torch",)),
+    **dict.fromkeys(("onnx2tf", "tf_keras"), ("onnx-tflite",)),
+    "PIL": ("image",),
+    "litert_torch": ("torch-tflite",),
+    "onnxruntime": ("onnx",),
+    "packaging": ("ship",),
+    "paho": ("telemetry",),
+    "psycopg": ("fleet-postgres",),
+    "redis": ("shared-cache",),
+    "tflite_runtime": ("tflite",),
+}
+"""Module that is imported only where it is needed -> the extras that bring it, the first unless another one is near."""
+
+
+class PackagingError(EdgekitError):
+    """A bundle cannot be written or signed."""
+
+    code = "packaging"
+
+
+class ComparedFileError(EdgekitError):
+    """A file given with --compare is no file of the model that is built."""
+
+    code = "compared-file"
+
+
+class OutputError(EdgekitError):
+    """Where the result should go cannot be written."""
+
+    code = "output"
+
+
+class PythonVersionError(EdgekitError):
+    """This Python is older than the command needs."""
+
+    code = "python-version"
+
+
+class DemoError(EdgekitError):
+    """The demo's real models or photos are not there."""
+
+    code = "demo"
+
+
+class KeysError(EdgekitError):
+    """A key cannot be made, found or used, or a root.json cannot be changed as asked."""
+
+    code = "keys"
+
+
+def error_line(error: EdgekitError) -> str:
+    """The line on stderr, which ends with the code."""
+    return f"error: {error} [{error.code}]"
+
+
+def missing_extra(error: BaseException, command: str) -> MissingExtraError | None:
+    """The error to show for the import of what no installed extra brings.
+
+    None for any other error.
+    command: of several extras the one that is called like it.
+    """
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if module not in EXTRAS_OF or importlib.util.find_spec(module) is not None:  # there, and damaged
+        return None
+    extras = EXTRAS_OF[module]
+    return MissingExtraError(command if command in extras else extras[0], "what was asked for")

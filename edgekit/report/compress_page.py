@@ -1,0 +1,267 @@
+"""The results of `edgekit compress` -> one self-contained page.
+Accuracy against latency, step by step.
+
+    page([result])                     # of NAME-compress.json
+    page([result, *others])            # with other seeds, whose spread is shown
+
+Rules:
+- a bar over an artifact is the 95 % interval of what it loses over the evaluation items; with several seeds it goes
+  from the lowest to the highest of them, and the dot is their mean;
+- a step whose gain is inside the noise is drawn hollow and called that: the 95 % interval of the gain over items holds
+  zero, or with several seeds that over the seeds (Student's t).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import Any
+
+from edgekit.report import words
+from edgekit.report import words as scores
+from edgekit.report.figures import LINES, Axes, AxisMarks, Dot, Figure, base_layout
+from edgekit.report.html import figure_json, render
+from edgekit_profiles import milliseconds
+
+Row = Mapping[str, Any]
+Result = Mapping[str, Any]
+
+_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""97.5 % of Student's t for 1 to 9 degrees of freedom; 2.2 is near enough for more."""
+_FORMATS = {"tflite": "TFLite", "onnx": "ONNX"}
+_DIAMETER, _SEED = 11.0, 5.0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One artifact over seeds.
+
+    rows: of each seed that has it. low, high: ends of the bar. gain: of its step over the
+    one before, mean and 95 % interval, None where it has none; noise: the interval holds zero."""
+
+    step: str
+    recipe: str
+    rows: tuple[Row, ...]
+    low: float
+    high: float
+    gain: tuple[float, float, float] | None
+    noise: bool
+    note: str
+
+    @property
+    def score(self) -> float:
+        return fmean(row["score"] for row in self.rows)
+
+    @property
+    def name(self) -> str:
+        return f"{self.step}, {_FORMATS.get(self.recipe.split('-')[0], self.recipe)}"
+
+    def mean(self, field: str) -> float | None:
+        values = [row[field] for row in self.rows if row.get(field) is not None]
+        return fmean(values) if values else None
+
+
+def page(results: Sequence[Result]) -> str:
+    """results: objects of NAME-compress.json, the page's own first.
+
+    Raises MissingExtraError without jinja2 or plotly."""
+    own, found = results[0], summary(results)
+    board = own["profile"]
+    figures = [
+        (f"On {board}, estimated", step_figure(found, _estimated, "expected latency on the board, ms")),
+        ("On this machine, measured", step_figure(found, _here, "median latency on this machine, ms")),
+    ]
+    return render(
+        "compress.html",
+        name=own["name"],
+        kept=own["kept"],
+        verdict=own["verdict"],
+        seeds=[result["seed"] for result in results],
+        metric=next((row["metric"] for row in own["rows"] if row["metric"]), None),
+        rows=[_cells(one) for one in found],
+        failed=[row for row in own["rows"] if row["failed"]],
+        figures=[(title, figure_json(figure)) for title, figure in figures if figure is not None],
+    )
+
+
+def summary(results: Sequence[Result]) -> list[Summary]:
+    """Of each artifact of the first result, over all results. What failed is left out."""
+    found = []
+    for row in results[0]["rows"]:
+        name = row["step"], row["recipe"]
+        same = [one for result in results for one in result["rows"] if (one["step"], one["recipe"]) == name]
+        rows = tuple(one for one in same if one["score"] is not None)
+        if row["score"] is None:
+            continue
+        steps = [step for result in results for step in result["steps"] if step["step"] == row["step"]]
+        gains = [step["gain"] for step in steps if step.get("gain") and step["gain"]["recipe"] == row["recipe"]]
+        gain = _over_seeds(gains) if gains else None
+        if len(rows) > 1:
+            values = [one["score"] for one in rows]
+            low, high = min(values), max(values)
+        else:
+            low, high = _interval(row)
+        noise = gain is not None and gain[1] <= 0 <= gain[2]
+        found.append(Summary(*name, rows, low, high, gain, noise, _note(steps)))
+    return found
+
+
+def _over_seeds(gains: Sequence[Mapping[str, Any]]) -> tuple[float, float, float]:
+    """Mean and 95 % interval; of one seed that over its items."""
+    values = [gain["points"] for gain in gains]
+    if len(values) == 1:
+        return (values[0], *gains[0]["ci95"])
+    student = _STUDENT[len(values) - 2] if len(values) - 2 < len(_STUDENT) else 2.2
+    middle, half = fmean(values), student * stdev(values) / math.sqrt(len(values))
+    return middle, middle - half, middle + half
+
+
+def _interval(row: Row) -> tuple[float, float]:
+    """Of a score: the original's less the drop; of an error: the original's and its growth."""
+    original, interval = row["original"], row["interval"]
+    if interval is None or row["drop"] is None:
+        return float(row["score"]), float(row["score"])
+    if row.get("error"):
+        return original * (1 + interval[0]), original * (1 + interval[1])
+    return original - interval[1], original - interval[0]
+
+
+def _note(steps: Sequence[Mapping[str, Any]]) -> str:
+    kept = sum(step["kept"] for step in steps)
+    if not steps:
+        return ""
+    if len(steps) == 1:
+        return "kept" if kept else f"not kept: {steps[0]['why']}"
+    return f"kept with {kept} of {len(steps)} seeds"
+
+
+def _estimated(row: Row) -> tuple[float, float, float] | None:
+    if row["ms"] is None:
+        return None
+    return row.get("low_ms") or row["ms"], row["ms"], row["high_ms"]
+
+
+def _here(row: Row) -> tuple[float, float, float] | None:
+    found = row.get("here_ms")
+    return None if found is None else (found, found, found)
+
+
+def step_figure(
+    found: Sequence[Summary], time: Callable[[Row], tuple[float, float, float] | None], title: str
+) -> Figure | None:
+    """time: (low, middle, high) milliseconds of a row. None where nothing has a time."""
+    shown = [(one, [each for row in one.rows if (each := time(row)) is not None]) for one in found]
+    shown = [(one, times) for one, times in shown if times]
+    if not shown:
+        return None
+    spans = {one.name: (min(t[0] for t in times), max(t[2] for t in times)) for one, times in shown}
+    metric = next((row["metric"] for one, _ in shown for row in one.rows), None)
+    ends = [end for one, _ in shown for end in (one.low, one.high)]
+    is_share = scores.is_share(metric)
+    marks = AxisMarks(ends, share=is_share, least=0.02) if is_share else AxisMarks(ends)
+    frame = Axes.of(list(spans.values()), marks)
+    dots = [Dot(one.name, fmean(t[1] for t in times), one.score, _DIAMETER) for one, times in shown]
+    places, on_a_phone = frame.places(dots), replace(frame, width=280.0).places(dots)
+    steps = list(dict.fromkeys(one.step for one, _ in shown))
+    traces = []
+    for at, step in enumerate(steps):
+        members = [one for one, _ in shown if one.step == step]
+        middles = [dot for dot in dots if dot.name in {one.name for one in members}]
+        colour = LINES[at % len(LINES)]
+        traces.append(_trace(step, colour, members, middles, spans) | {
+            "textposition": [places[one.name] for one in members],
+            "meta": {"narrow": [on_a_phone[one.name] for one in members]},
+        })  # fmt: skip
+        seeds = [(time(row), row["score"]) for one in members for row in one.rows if len(one.rows) > 1]
+        if seeds:
+            traces.append({
+                "type": "scatter", "mode": "markers", "showlegend": False, "hoverinfo": "skip",
+                "x": [each[1] for each, _ in seeds if each], "y": [score for each, score in seeds if each],
+                "marker": {"color": colour, "size": _SEED, "opacity": 0.5},
+            })  # fmt: skip
+    layout = base_layout(title, words.metric(metric))
+    layout["xaxis"] |= frame.x_axis
+    layout["yaxis"] |= frame.y_axis
+    return {"data": traces, "layout": layout}
+
+
+def _trace(
+    step: str, colour: str, members: Sequence[Summary], dots: Sequence[Dot], spans: Mapping[str, tuple[float, float]]
+) -> Figure:
+    symbols = ["circle" if one.recipe.startswith("tflite") else "diamond" for one in members]
+    return {
+        "type": "scatter",
+        "mode": "markers+text",
+        "name": step,
+        "x": [dot.x for dot in dots],
+        "y": [dot.y for dot in dots],
+        "text": [one.name for one in members],
+        "cliponaxis": False,
+        "error_x": _bars([(dot.x, *spans[dot.name]) for dot in dots], colour),
+        "error_y": _bars([(one.score, one.low, one.high) for one in members], colour),
+        "marker": {
+            "color": colour,
+            "size": _DIAMETER,
+            "symbol": [f"{symbol}-open" if one.noise else symbol for symbol, one in zip(symbols, members, strict=True)],
+        },
+        "hovertext": [
+            f"{one.name}<br>{words.format_score(one.score, one.rows[0]['metric'])}<br>{_gain_words(one)}"
+            for one in members
+        ],
+        "hoverinfo": "text",
+    }
+
+
+def _bars(ends: Sequence[tuple[float, float, float]], colour: str) -> Figure:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [high - middle for middle, _, high in ends],
+        "arrayminus": [middle - low for middle, low, _ in ends],
+        "thickness": 1.2,
+        "color": colour,
+    }
+
+
+def _gain_words(one: Summary) -> str:
+    if one.gain is None:
+        return ""
+    metric = one.rows[0]["metric"]
+    if one.rows[0].get("error"):
+        points, low, high = (f"{100 * value:+.1f} %" for value in one.gain)
+    else:
+        points, low, high = (scores.change(metric, value, one.score) for value in one.gain)
+    text = f"{points} ({low} to {high})"
+    return f"inside the noise: {text}" if one.noise else text
+
+
+def _cells(one: Summary) -> dict[str, Any]:
+    """As the table shows them."""
+    row, metric = one.rows[0], one.rows[0]["metric"]
+    estimate = None
+    if one.mean("ms") is not None:
+        estimate = {
+            f"{end}_ms": one.mean(field) for end, field in (("low", "low_ms"), ("mid", "ms"), ("high", "high_ms"))
+        }
+    here = one.mean("here_ms")
+    return {
+        "step": one.step,
+        "recipe": one.recipe,
+        "score": words.format_score(one.score, metric),
+        "ends": f"{words.format_score(one.low, metric)} to {words.format_score(one.high, metric)}",
+        "drop": words.lost(row) if len(one.rows) == 1 and row["drop"] is not None else words.DASH,
+        "gain": words.DASH if one.gain is None else scores.change(metric, one.gain[0], one.score),
+        "gain_ends": None
+        if one.gain is None
+        else " to ".join(scores.change(metric, end, one.score) for end in one.gain[1:]),
+        "noise": one.noise,
+        "macs": f"{row['macs'] / 1e6:.3g} M" if row["macs"] else words.DASH,
+        "bytes": one.mean("bytes") or None,
+        "packed": one.mean("packed_bytes") or None,
+        "estimate": estimate if estimate and None not in estimate.values() else None,
+        "here": words.DASH if here is None else f"{milliseconds(here)} ms",
+        "note": one.note,
+        "kept": one.note == "kept",
+    }

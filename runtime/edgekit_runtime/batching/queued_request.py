@@ -1,0 +1,211 @@
+"""One request to the batcher, from its arrival to its one and only end.
+
+    waiting -> running -> ended
+    waiting -> ended                  cancelled, expired, closed
+
+Rules:
+- the batcher's mutex guards `state`, and only who changed it to `ended` delivers the result: so every
+  request ends exactly once, whatever a worker, a watchdog, a canceller and `close()` do at the same moment;
+- a caller that waits and one that holds a future get it by the same method, `deliver`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from copy import copy
+from enum import Enum
+from typing import Any, NamedTuple
+
+from edgekit_runtime.system.errors import EngineError, ForkedError
+from edgekit_runtime.system.threads import orphan
+
+
+class BatchResult(NamedTuple):
+    """A result with its times in seconds: queued, in its batch; and the size of the batch."""
+
+    result: Any
+    queued_s: float
+    ran_s: float
+    batch: int
+
+
+Outcome = BatchResult | BaseException
+
+
+class RequestState(Enum):
+    WAITING = 0
+    RUNNING = 1
+    ENDED = 2
+
+
+class QueuedRequest:
+    """item: forgotten when the request ends.
+    due, queued_at: of the batcher's clock.
+    first: it found the engine idle.
+    """
+
+    __slots__ = ("due", "first", "item", "priority", "queued_at", "state")
+
+    def __init__(self, item: Any, queued_at: float, due: float, priority: int) -> None:
+        self.item = item
+        self.queued_at = queued_at
+        self.due = due
+        self.priority = priority
+        self.state = RequestState.WAITING
+        self.first = False
+
+    def begin(self) -> bool:
+        """It is about to run; False where the caller was quicker to cancel. The mutex is held."""
+        if self.state is not RequestState.WAITING:
+            return False
+        self.state = RequestState.RUNNING
+        return True
+
+    def end(self) -> bool:
+        """Whether this is the one that ends it, and so must `deliver`. The mutex is held."""
+        if self.state is RequestState.ENDED:
+            return False
+        self.state = RequestState.ENDED
+        return True
+
+    def deliver(self, outcome: Outcome) -> None:
+        raise NotImplementedError
+
+
+class WaitingCaller(QueuedRequest):
+    """A caller that waits in its own thread.
+
+    Waking a thread takes longer than most of what is done here, so who is woken wakes the next two: see `wake_all`.
+    leaf: one that may be interrupted, and so must not be relied on to wake others.
+    """
+
+    __slots__ = ("_delivered", "followers", "leaf", "outcome")
+
+    def __init__(self, item: Any, queued_at: float, due: float, priority: int) -> None:
+        super().__init__(item, queued_at, due, priority)
+        self.outcome: Outcome | None = None
+        self.followers: Sequence[WaitingCaller] = ()
+        self.leaf = False
+        self._delivered = threading.Lock()
+        self._delivered.acquire()
+
+    def deliver(self, outcome: Outcome) -> None:
+        self.hand(outcome)
+        self.wake()
+
+    def hand(self, outcome: Outcome) -> None:
+        """As `deliver`, but let another wake it."""
+        self.item = None
+        self.outcome = outcome
+
+    def wake(self) -> None:
+        self._delivered.release()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until the result was delivered, or the time is over."""
+        try:
+            if timeout_s is None:
+                return self._delivered.acquire()
+            return self._delivered.acquire(True, min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
+        finally:
+            if self.followers:
+                self.pass_on()
+
+    def pass_on(self) -> None:
+        """Wake those that rely on it."""
+        followers, self.followers = self.followers, ()
+        for follower in followers:
+            follower.wake()
+
+
+def wake_all(waiting: Sequence[WaitingCaller]) -> Sequence[WaitingCaller]:
+    """Let each wake two others; returns those that the caller must wake.
+
+    The mutex is held, and all have their outcome.
+    """
+    if len(waiting) <= 2:
+        return waiting
+    order = sorted(waiting, key=lambda request: request.leaf)
+    able = len(order) - sum(request.leaf for request in order)
+    for n, request in enumerate(order[:able]):
+        request.followers = order[2 * n + 2 : 2 * n + 4]
+    return [*order[:2], *order[2 * able + 2 :]]
+
+
+class FutureRequest(QueuedRequest):
+    """A caller that holds a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(
+        self, item: Any, queued_at: float, due: float, priority: int, cancelled: Callable[[FutureRequest], None]
+    ) -> None:
+        super().__init__(item, queued_at, due, priority)
+        self.future: _Future = _Future(lambda: cancelled(self))
+
+    def begin(self) -> bool:
+        return super().begin() and self._claim()
+
+    def end(self) -> bool:
+        waiting = self.state is RequestState.WAITING
+        return super().end() and (not waiting or self._claim())
+
+    def _claim(self) -> bool:
+        if self.future.set_running_or_notify_cancel():
+            return True
+        self.state = RequestState.ENDED
+        return False
+
+    def deliver(self, outcome: Outcome) -> None:
+        self.item = None
+        self.future.unbind()
+        if isinstance(outcome, BaseException):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
+
+    def forked(self, error: ForkedError) -> None:
+        """Fail it: in a forked child no result will come."""
+        self.state, self.item = RequestState.ENDED, None
+        self.future.unbind()
+        orphan(self.future, error)
+
+
+class _Future(Future[BatchResult]):
+    """Says when it was cancelled, so that the queue holds no place and no tensors for it."""
+
+    def __init__(self, cancelled: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_cancel: Callable[[], None] | None = cancelled
+
+    def unbind(self) -> None:
+        """It can be cancelled no more; do not keep the request alive."""
+        self._on_cancel = None
+
+    def cancel(self) -> bool:
+        gone = super().cancel()
+        on_cancel, self._on_cancel = self._on_cancel, None
+        if gone and on_cancel is not None:
+            on_cancel()
+        return gone
+
+
+def for_member(error: BaseException, member: int) -> BaseException:
+    """A copy of the error for each request of a batch.
+    Threads that raise one object would mix their tracebacks.
+
+    The first gets the error itself; others get a copy with the first as its cause, or, where it cannot be copied, an
+    EngineError that says the same.
+    """
+    if member == 0:
+        return error
+    try:
+        copied = copy(error)
+        if type(copied) is not type(error) or str(copied) != str(error):
+            raise TypeError("the copy differs")
+    except Exception:  # noqa: BLE001 - whatever its constructor thinks of being copied
+        copied = EngineError(f"the inference failed: {type(error).__name__}: {error}")
+    copied.__cause__, copied.__traceback__ = error, None
+    return copied

@@ -1,0 +1,261 @@
+"""root.json: which keys a machine trusts, how many of them must sign, and until when.
+
+    {"signed": {"type": "edgekit-root", "format": 1, "version": 3, "issued": "2026-11-22T00:00:00Z",
+                "expires": "2027-11-22T00:00:00Z",
+                "keys": {KEYID: {"name": "alice", "public": BASE64, "expires"?: TIME}},
+                "roles": {"root": {"keyids": [KEYID], "threshold": 1}, "bundle": {"keyids": [KEYID], "threshold": 1}},
+                "revoked": [{"keyid": KEYID, "name": "bob", "why"?: "laptop stolen"}]},
+     "signatures": [{"keyid": KEYID, "sig": BASE64}]}
+
+Rules:
+- signed is the DSSE encoding of the canonical bytes (RFC 8785) of "signed", with a payload type of its own: the
+  signature of a bundle is none of a root.json, and the other way round;
+- a root.json carries the signatures of at least the threshold of its own role `root`;
+- the next one has the next version, and the threshold of the one before signed it besides. No version is left out: who
+  skips one could skip the one that revoked a key;
+- a keyid is the SHA-256 of its key, so that one key has one keyid; no list names a key twice; a revoked key is in no
+  role;
+- a revocation is for good: the next root.json lists every key that this one lists as revoked.
+
+`parse_root` is the one way in: whatever it returns has kept all of this.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+from edgekit_runtime.bundle.signature import Signature, keyid_of, parse_entries, verify, weakness
+from edgekit_runtime.bundle.trust_store import RevokedKey, Role, TrustedKey, TrustStore, parse_time
+from edgekit_runtime.system.errors import TrustError
+from edgekit_runtime.system.files import read_regular
+from edgekit_runtime.system.strict_json import canonical_bytes, is_format, strict_json
+
+ROOT_PAYLOAD_TYPE = "application/vnd.edgekit.root.v1+json"
+MAX_ROOT_BYTES = 256 << 10
+MAX_KEYS = 256
+MAX_WHY = 500
+_AGAIN = "Get it again from who made it"
+_KEYID = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+class _MalformedError(ValueError):
+    """What is wrong, in words; becomes a TrustError that names the file."""
+
+
+def load_root(path: str | Path) -> TrustStore:
+    """Load a root.json.
+    Raises TrustError for what cannot be read, is no root.json, or lacks signatures of its own. Dates are asked about
+    when something is checked by it."""
+    return parse_root(read_root(Path(path)), str(path))
+
+
+def read_root(path: Path) -> bytes:
+    """The file's bytes.
+
+    Raises TrustError for what is no regular file, cannot be read or is too large for a root.json.
+    """
+    try:
+        return read_regular(path, MAX_ROOT_BYTES)
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+        why = getattr(error, "strerror", None) or error
+        raise TrustError(f"cannot be read: {why}", where=str(path), do="Check the path") from error
+
+
+def is_document(data: bytes) -> bool:
+    """Whether it is a root.json, whatever is in it, and no PEM file of a key."""
+    return data.lstrip()[:1] == b"{"
+
+
+def parse_root(data: bytes, where: str) -> TrustStore:
+    """A root.json that is signed by its own role `root`. Raises TrustError."""
+    if len(data) > MAX_ROOT_BYTES:
+        raise TrustError(f"more than {MAX_ROOT_BYTES:,} bytes, which no root.json has", where=where, do=_AGAIN)
+    try:
+        store, body, signatures = _parse(data, where)
+    except ValueError as error:
+        raise TrustError(f"no root.json that can be trusted: {error}", where=where, do=_AGAIN) from error
+    assert store.root is not None
+    _require(store, store, body, signatures, "the file itself")
+    return store
+
+
+def follow(old: TrustStore, data: bytes, where: str) -> TrustStore:
+    """The root.json `data` as the successor of `old`.
+    `old` itself when it is the very same version of the same content.
+
+    Raises TrustError (root-rollback) for one that is older, leaves a version out or claims the version in force with
+    other content; TrustError for one that the old one's keys did not sign, that drops a revocation, or that is
+    malformed.
+    """
+    new = parse_root(data, where)
+    if old.root is None or old.version is None or new.version is None:
+        raise ValueError("a list of keys has no successor")
+    if new.version == old.version and new.fingerprint == old.fingerprint:
+        return old
+    if new.version != old.version + 1:
+        if new.version == old.version:
+            what = f"another version {new.version} than the one in force here"
+            do = "Ask who made it: there must be one of each version"
+        elif new.version < old.version:
+            what = f"version {new.version} is older than version {old.version}, which is in force here"
+            do = "Bring a newer one"
+        else:
+            what = f"version {new.version} does not follow version {old.version}, which is in force here"
+            between = "edgekit keys update takes several files"
+            do = f"Bring those in between as well, {old.version + 1} first: {between}"
+        raise TrustError(what, where=where, do=do, code="root-rollback")
+    _, body, signatures = _parse(data, where)
+    _require(old, new, body, signatures, f"version {old.version}, which is in force")
+    if dropped := [name for name in old.revoked if name not in new.revoked]:
+        raise TrustError(
+            f"version {new.version} does not list {old.name_of(dropped[0])} as revoked, and version {old.version} does",
+            where=where,
+            do="Ask its author for a version that keeps every revocation: a revoked key never comes back",
+        )
+    return new
+
+
+def parse_unsigned(signed: dict[str, Any], where: str) -> TrustStore:
+    """The store that "signed" describes, with any signatures: for those who write it.
+    Raises TrustError."""
+    try:
+        return _store(signed, where)
+    except ValueError as error:
+        raise TrustError(f"no root.json that can be trusted: {error}", where=where, do="Change it") from error
+
+
+def signed_part(data: bytes, where: str) -> tuple[dict[str, Any], tuple[Signature, ...]]:
+    """The part "signed" and the signatures of a root.json that may still lack some.
+
+    For those who sign it. Raises TrustError.
+    """
+    try:
+        document = strict_json(data)
+        _parse(data, where)
+        return document["signed"], parse_entries(document["signatures"])
+    except ValueError as error:
+        raise TrustError(f"no root.json: {error}", where=where, do=_AGAIN) from error
+
+
+def _require(by: TrustStore, store: TrustStore, body: bytes, signatures: tuple[Signature, ...], whose: str) -> None:
+    """Raises TrustError unless the threshold of `by`'s role root signed `body`."""
+    assert by.root is not None
+    good = verify(body, signatures, {name: by.keys[name].public for name in by.root.keyids}, ROOT_PAYLOAD_TYPE)
+    if len(good) < by.root.threshold:
+        missing = ", ".join(by.name_of(name) for name in by.root.keyids if name not in good)
+        raise TrustError(
+            f"version {store.version} is signed by {len(good)} of the {by.root.threshold} root keys that must, says "
+            f"{whose}",
+            where=store.where,
+            do=f"Let others sign it ({missing}): edgekit keys sign ROOT.json --sign KEY",
+        )
+
+
+def _parse(data: bytes, where: str) -> tuple[TrustStore, bytes, tuple[Signature, ...]]:
+    """Everything but the signatures' truth. Raises ValueError."""
+    document = _object(strict_json(data), "the file")
+    signed = _object(document.get("signed"), "signed")
+    return _store(signed, where), canonical_bytes(signed), parse_entries(document.get("signatures"))
+
+
+def _store(signed: dict[str, Any], where: str) -> TrustStore:
+    if signed.get("type") != "edgekit-root":
+        raise _MalformedError("its type is not edgekit-root")
+    if not is_format(signed.get("format"), 1):
+        raise _MalformedError(f"its format is {signed.get('format')!r:.20}, and this runtime knows 1")
+    revoked: dict[str, RevokedKey] = {}
+    for key in map(_revoked, _list(signed.get("revoked"), "revoked")):
+        if key.keyid in revoked:
+            raise _MalformedError(f"revoked names key {key.keyid[:8]} twice")
+        revoked[key.keyid] = key
+    keys = {name: _key(name, value) for name, value in _object(signed.get("keys"), "keys").items()}
+    if len(keys) > MAX_KEYS:
+        raise _MalformedError(f"{len(keys)} keys are more than {MAX_KEYS}")
+    if again := keys.keys() & revoked.keys():
+        raise _MalformedError(f"key {min(again)[:8]} is revoked and listed at once")
+    roles = _object(signed.get("roles"), "roles")
+    issued, expires = (_time(signed.get(name), name) for name in ("issued", "expires"))
+    version = signed.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 2**53:
+        raise _MalformedError(f"version {version!r:.20} is no whole number from 1 on")
+    return TrustStore(
+        where, keys, _role(roles, "bundle", keys), _role(roles, "root", keys), version,
+        issued, expires, revoked, hashlib.sha256(canonical_bytes(signed)).hexdigest(),
+    )  # fmt: skip
+
+
+def _key(keyid: str, value: object) -> TrustedKey:
+    found = _object(value, f"key {keyid[:8]}")
+    text = _text(found.get("public"), f"the public half of key {keyid[:8]}")
+    try:
+        public = base64.b64decode(text.encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raise _MalformedError(f"the public half of key {keyid[:8]} is no base64") from None
+    if base64.b64encode(public).decode() != text:
+        raise _MalformedError(f"the public half of key {keyid[:8]} is base64 of a form that is not canonical")
+    if weak := weakness(public):
+        raise _MalformedError(f"key {keyid[:8]} must not be trusted: {weak}")
+    if keyid_of(public) != keyid:
+        raise _MalformedError(f"key {keyid[:8]} stands under a keyid that is not its own")
+    expires = found.get("expires")
+    return TrustedKey(keyid, _name(found), public, None if expires is None else _time(expires, f"key {keyid[:8]}"))
+
+
+def _role(roles: dict[str, Any], which: str, keys: dict[str, TrustedKey]) -> Role:
+    found = _object(roles.get(which), f"the role {which}")
+    keyids = tuple(_text(item, f"a keyid of the role {which}") for item in _list(found.get("keyids"), f"role {which}"))
+    if len(set(keyids)) != len(keyids):
+        raise _MalformedError(f"the role {which} names a key twice")
+    if unknown := [name for name in keyids if name not in keys]:
+        raise _MalformedError(f"the role {which} names key {unknown[0][:8]}, which is not listed")
+    threshold = found.get("threshold")
+    if not isinstance(threshold, int) or isinstance(threshold, bool) or not 1 <= threshold <= len(keyids):
+        raise _MalformedError(
+            f"the threshold of the role {which}, {threshold!r:.20}, is not between 1 and its {len(keyids)} keys"
+        )
+    return Role(keyids, threshold)
+
+
+def _revoked(value: object) -> RevokedKey:
+    found = _object(value, "an entry of revoked")
+    keyid, why = _text(found.get("keyid"), "the keyid of a revoked key"), found.get("why", "")
+    if not _KEYID.fullmatch(keyid):
+        raise _MalformedError("the keyid of a revoked key is not 64 digits of lower-case hex")
+    reason = _text(why, "the reason of a revocation")
+    if len(reason) > MAX_WHY or not reason.isprintable():  # it is shown on terminals
+        raise _MalformedError(f"{reason!r:.20} is no reason of a revocation: {MAX_WHY} characters that can be printed")
+    return RevokedKey(keyid, _name(found), reason)
+
+
+def _name(found: dict[str, Any]) -> str:
+    name = _text(found.get("name"), "the name of a key")
+    if not name or len(name) > 64 or not name.isprintable():
+        raise _MalformedError(f"{name!r:.20} is no name for a key: 1 to 64 characters that can be printed")
+    return name
+
+
+def _time(value: object, of: str) -> float:
+    return parse_time(_text(value, f"the time of {of}"))
+
+
+def _object(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _MalformedError(f"{what} is missing or no object")
+    return value
+
+
+def _list(value: object, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise _MalformedError(f"{what} is missing or no list")
+    return value
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise _MalformedError(f"{what} is missing or no text")
+    return value

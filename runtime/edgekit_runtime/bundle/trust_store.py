@@ -1,0 +1,253 @@
+"""The trust store: trusted keys, thresholds, and the time by which dates are judged.
+
+    store = load_root("root.json")                                   # or TrustStore of PEM files, by `load_trust`
+    moment = judge(seen_s=root_state.seen_s, issued_s=store.issued_s)
+    signers = store.check(manifest, signatures, moment)            # their keyids, or a SignatureError that says why not
+
+Rules:
+- a key counts once, however often and under however many names it stands in a signature block; only keys of the role
+  `bundle` count, and only as many as its threshold asks for: more signatures, by keys that are unknown or were
+  revoked, take nothing away;
+- revocation holds always. Dates (of the root.json and of a key) hold for what is new on a machine: what it accepted in
+  time stays active, because a fleet that stops at midnight helps no one. Who asks says which, by `new`;
+- what is not enough is refused with the clearest reason: revoked before expired before false before unknown;
+- the time is the latest of four: the system's clock, the last time seen on this board, the day the root.json was
+  issued, and the day this code was written. A clock that was set back, or never set, opens nothing that had expired
+  before;
+- a clock that is ahead may refuse what is still good, and every such refusal says by which clock. It spoils nothing for
+  later: the last time seen never goes beyond what was plausible (`seen_after`), so that setting the clock mends it;
+- a board without a clock cannot know that it is late: until it learns a later time it accepts what has expired since.
+"""
+
+from __future__ import annotations
+
+import calendar
+import datetime
+import re
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from edgekit_runtime.bundle.signature import PAYLOAD_TYPE, Signature, verify
+from edgekit_runtime.system.errors import SignatureError, TrustError
+
+EARLIEST_S = calendar.timegm((2026, 11, 1, 0, 0, 0))
+"""No board ran this code before."""
+_LATEST_S = calendar.timegm((2070, 1, 1, 0, 0, 0))
+"""Where nothing says until when a time is plausible: a clock that was never set and runs backwards, or the wrong unit.
+"""
+_MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_SIGN = "Ask its sender to sign it: edgekit keys sign BUNDLE --sign KEY"
+
+
+@dataclass(frozen=True)
+class TrustTime:
+    """at_s: seconds since 1970, UTC, to judge by.
+    text: the words for a refusal, which name the clock it rests on."""
+
+    at_s: float
+    text: str
+
+
+def judge(system_s: float | None = None, *, seen_s: float | None = None, issued_s: float | None = None) -> TrustTime:
+    """The time to judge by.
+
+    system_s: seconds since 1970, None to ask the system; seen_s: the last time seen on this board; issued_s: when the
+    root.json was.
+    """
+    system = time.time() if system_s is None else system_s
+    others = {
+        "the day this runtime was written": float(EARLIEST_S),
+        "the day its root.json was issued": issued_s,
+        "the last time seen on this board": seen_s,
+    }
+    latest, why = system, ""
+    for name, value in others.items():
+        if value is not None and value > latest:
+            latest, why = value, name
+    says = f"this machine's clock says {tell_time(system)}"
+    return TrustTime(latest, f"({says})" if not why else f"(judged by {why}, {tell_time(latest)}; {says})")
+
+
+def seen_after(system_s: float, seen_s: float | None, plausible_until_s: float | None = None) -> float:
+    """The last time seen, after `system_s` was.
+    It never goes back, and implausible times do not move it.
+
+    plausible_until_s: when the root in force expires. After it nothing is accepted anyhow, so nothing is lost by not
+    believing such a clock, and a board whose clock said 2100 for a day works again once it is set.
+    """
+    before = float(EARLIEST_S) if seen_s is None else seen_s
+    until = _LATEST_S if plausible_until_s is None else plausible_until_s
+    return max(before, system_s) if system_s <= until else before
+
+
+def seconds_of(moment: str) -> int | None:
+    """Seconds since 1970, without leap seconds.
+    None for what is not written so, or is no day and time."""
+    if not _MOMENT.fullmatch(moment):
+        return None
+    try:
+        return int(datetime.datetime.fromisoformat(f"{moment[:-1]}+00:00").timestamp())
+    except ValueError:  # the 31st of April, 24:00:00, the year 0
+        return None
+
+
+def moment_of(seconds: float) -> str:
+    """The second that `seconds` since 1970 lies in."""
+    return datetime.datetime.fromtimestamp(int(seconds), datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_time(text: str) -> float:
+    """`2027-01-31T00:00:00Z` -> seconds since 1970.
+    Raises ValueError for any other form and for days that do not exist.
+    """
+    seconds = seconds_of(text)
+    if seconds is None:
+        raise ValueError(f"{text!r:.40} is no time of the form 2027-01-31T00:00:00Z")
+    return seconds
+
+
+def tell_time(at_s: float) -> str:
+    """Seconds since 1970 -> `2027-01-31T00:00:00Z`; what no calendar has stays in seconds."""
+    try:
+        return moment_of(at_s)
+    except (ValueError, OverflowError, OSError):
+        return f"{at_s:.0f} s after 1970"
+
+
+@dataclass(frozen=True)
+class TrustedKey:
+    """name: a person's word for it.
+    public: the raw 32 bytes.
+    expires_s: seconds since 1970, None for as long as the root."""
+
+    keyid: str
+    name: str
+    public: bytes
+    expires_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Role:
+    """keyids: whose signatures count. threshold: how many of them must sign."""
+
+    keyids: tuple[str, ...]
+    threshold: int
+
+
+@dataclass(frozen=True)
+class RevokedKey:
+    keyid: str
+    name: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class TrustStore:
+    """where: the file, for messages.
+    keys: keyid -> key.
+    bundle: who signs bundles.
+    root: who signs the next root.json, None where a person only named keys.
+    version, issued_s, expires_s: of the root.json, None without one.
+    fingerprint: SHA-256 in hex of what its signatures are over, by which people compare two root.json; empty without
+        one.
+    by_the_root: an install root says so, not this machine or the caller."""
+
+    where: str
+    keys: Mapping[str, TrustedKey]
+    bundle: Role
+    root: Role | None = None
+    version: int | None = None
+    issued_s: float | None = None
+    expires_s: float | None = None
+    revoked: Mapping[str, RevokedKey] = field(default_factory=dict)
+    fingerprint: str = ""
+    by_the_root: bool = False
+
+    def check(
+        self,
+        manifest: bytes,
+        signatures: Sequence[Signature],
+        now: TrustTime | None = None,
+        *,
+        new: bool = True,
+        where: str = "",
+    ) -> tuple[str, ...]:
+        """The keyids that signed and count. manifest: its bytes as they stand in the bundle.
+
+        now: the time to judge by, None for this machine's clock. new: False for what this machine has accepted before:
+        dates are not asked about then. where: the bundle's name, for messages. Raises a subclass of SignatureError that
+        says why it is not enough.
+        """
+        moment = now or judge(issued_s=self.issued_s)
+        if new:
+            self.check_date(moment)
+        allowed = {name: self.keys[name].public for name in self.bundle.keyids}
+        good = verify(manifest, signatures, allowed, PAYLOAD_TYPE)
+        ends = {name: self.keys[name].expires_s for name in good} if new else {}
+        counted = tuple(name for name in good if (end := ends.get(name)) is None or moment.at_s < end)
+        if len(counted) >= self.bundle.threshold:
+            return counted
+        raise self._refusal([name for name, _ in signatures], good, counted, moment, where)
+
+    def check_date(self, now: TrustTime) -> None:
+        """Raises TrustError (root-expired) when this root.json is past its date."""
+        if self.expires_s is not None and now.at_s >= self.expires_s:
+            raise TrustError(
+                f"this root.json (version {self.version}) expired on {tell_time(self.expires_s)} {now.text}",
+                where=self.where,
+                do="Set the clock if it is wrong; else get a newer one and run: edgekit keys update ROOT.json",
+                code="root-expired",
+            )
+
+    def suffices(self, keyids: Collection[str]) -> bool:
+        """Whether what these keys signed would count now, dates aside.
+
+        Whether a record of theirs still binds.
+        """
+        return len(set(keyids) & set(self.bundle.keyids)) >= self.bundle.threshold
+
+    def name_of(self, keyid: str) -> str:
+        """`alice (1f00c0de)`, or the first digits of an unknown key."""
+        known = self.keys.get(keyid) or self.revoked.get(keyid)
+        return f"{known.name} ({keyid[:8]})" if known else keyid[:16]
+
+    def _refusal(
+        self, named: Sequence[str], good: Sequence[str], counted: Sequence[str], now: TrustTime, where: str
+    ) -> SignatureError:
+        """named: every keyid in the block.
+        good: whose signature holds.
+        counted: those of them that are in time."""
+        role, needed = set(self.bundle.keyids), f"{self.bundle.threshold} of {len(self.bundle.keyids)} trusted keys"
+        revoked = [name for name in dict.fromkeys(named) if name in self.revoked]
+        late = [name for name in good if name not in counted]
+        false = [name for name in dict.fromkeys(named) if name in role and name not in good]
+        do_cli = ""
+        if not named:
+            code, what, do = "unsigned", "the bundle is not signed", _SIGN
+        elif revoked:
+            why = self.revoked[revoked[0]].why
+            code, what = "revoked-key", f"the bundle is signed by {self._names(revoked)}, which was revoked"
+            what, do = (
+                what + (f": {why}" if why else ""),
+                "Ask its sender to sign it with another key; nothing else lets it in",
+            )
+        elif late:
+            code, do = "key-expired", "Set the clock if it is wrong; else ask its sender to sign it with a newer key"
+            until = tell_time(self.keys[late[0]].expires_s or 0)
+            what = f"the bundle is signed by {self._names(late)}, which was trusted until {until} {now.text}"
+        elif false:
+            code, do = "bad-signature", "Copy it again: it was damaged, or changed by somebody else"
+            what = f"the signature in the name of {self._names(false)} does not hold"
+        elif counted:
+            code, do = "too-few-signatures", "Let another key sign it as well: edgekit keys sign BUNDLE --sign KEY"
+            what = f"the bundle is signed by {self._names(counted)} alone, and {needed} must sign"
+        else:
+            code, do = "unknown-key", "Trust that key, if you know whose it is (trust=, or edgekit keys update)"
+            do_cli = "Trust that key, if you know whose it is (--trust, or edgekit keys update)"
+            what = f"the bundle is signed, but by no key that is trusted here ({self._names(dict.fromkeys(named))})"
+        return SignatureError(what, where=where, do=do, code=code, do_cli=do_cli)
+
+    def _names(self, keyids: Collection[str]) -> str:
+        shown = [self.name_of(keyid) for keyid in list(keyids)[:4]]
+        return ", ".join(shown) + (f" and {len(keyids) - 4} more" if len(keyids) > 4 else "")

@@ -1,0 +1,230 @@
+"""TFLite artifacts through LiteRT or tflite-runtime, and their delegates.
+LiteRT is `ai-edge-litert`; where that has no wheel, `tflite-runtime` 2.14 runs them.
+
+    delegate = load_delegate(interpreter_module, "libedgetpu.so.1,device=usb:0")
+
+Rules:
+- an inference copies its inputs into the interpreter and its outputs out of it, once each, and does nothing else;
+- a delegate is a shared library that takes over the parts of a graph that it can run (Edge TPU, an NPU). What cannot be
+  loaded is a typed error that says why: no such file, no delegate, or the library's own words;
+- a library is looked at before the interpreter is asked, which would print a traceback of its own for a missing symbol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.contract.spec import Quantization, TensorSpec
+from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, version_of
+from edgekit_runtime.system.errors import EngineError
+
+_IDENTIFIER = b"TFL3"
+_RESOLVERS = {"default": "AUTO", "plain": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "reference": "BUILTIN_REF"}
+_SYMBOLS = ("tflite_plugin_create_delegate", "tflite_plugin_destroy_delegate")
+_DO = "Check the path, and that the library is a TFLite external delegate for this processor"
+
+
+class TFLiteEngine(Engine):
+    """One interpreter. Not thread-safe: one thread at a time."""
+
+    def __init__(self, module: ModuleType, info: EngineInfo, data: bytes, *, batch: int = 1) -> None:
+        if data[4:8] != _IDENTIFIER:
+            raise EngineError("these bytes are not a TFLite model", where=info.name)
+        self._module, self._data = module, data
+        self.info = info
+        interpreter = _interpreter(module, info, data)
+        self._take(interpreter)
+        inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+        self.inputs = tuple(_spec(detail) for detail in inputs)
+        self.outputs = tuple(_spec(detail) for detail in outputs)
+        self._input_indexes = [detail["index"] for detail in inputs]
+        self._output_indexes = [detail["index"] for detail in outputs]
+        self._free_batch = bool(self.inputs) and all(tensor.free_batch for tensor in self.inputs)
+        self._batch = 1
+        if self._free_batch and batch != 1:
+            self._resize(batch)
+
+    def _take(self, interpreter: Any) -> None:
+        """Its methods are looked up once: a call saves as much as half the tiniest net takes."""
+        self._interpreter: Any = interpreter
+        self._set: Callable[[int, NDArray[Any]], None] = interpreter.set_tensor
+        self._invoke: Callable[[], None] = interpreter.invoke
+        self._get: Callable[[int], NDArray[Any]] = interpreter.get_tensor
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        indexes = self._input_indexes
+        if len(inputs) != len(indexes):
+            raise EngineError(f"{len(inputs)} inputs were given, it has {len(indexes)}", where=self.info.name)
+        if self._free_batch and len(inputs[0]) != self._batch:
+            self._resize(len(inputs[0]))
+        try:
+            if len(indexes) == 1:
+                self._set(indexes[0], inputs[0])
+            else:
+                for index, array in zip(indexes, inputs, strict=True):
+                    self._set(index, array)
+            self._invoke()
+        except (ValueError, RuntimeError) as error:
+            raise EngineError(f"the inference failed: {error}", where=self.info.name) from error
+        outputs = self._output_indexes
+        return [self._get(outputs[0])] if len(outputs) == 1 else [self._get(index) for index in outputs]
+
+    def reset(self) -> None:
+        """A new interpreter of the same bytes.
+        `reset_all_variables` would not do: it leaves resource variables (VAR_HANDLE) as they are, in LiteRT 2.3 and in
+        tflite-runtime 2.14.
+        """
+        self._take(_interpreter(self._module, self.info, self._data))
+        self._batch = 1
+
+    def close(self) -> None:
+        self._interpreter = None
+        self._data = b""
+        self._set = self._invoke = self._get = _closed
+        self._free_batch = False
+
+    def _resize(self, batch: int) -> None:
+        """Make room for `batch` items.
+        It takes microseconds where no packed weights depend on it (dense nets: 2 us)."""
+        try:
+            for index, tensor in zip(self._input_indexes, self.inputs, strict=True):
+                shape = [1 if n == -1 else n for n in tensor.shape[1:]]
+                self._interpreter.resize_tensor_input(index, [batch, *shape])
+            self._interpreter.allocate_tensors()
+        except (ValueError, RuntimeError) as error:
+            self._batch = -1  # the next input is sized again
+            raise EngineError(f"a batch of {batch} does not fit: {error}", where=self.info.name) from error
+        self._batch = batch
+
+
+def load_litert(form: str, data: bytes, setup: EngineSetup) -> TFLiteEngine:
+    """LiteRT, the current runtime."""
+    with _quiet_stderr():
+        from ai_edge_litert import interpreter
+
+    return TFLiteEngine(interpreter, _info("litert", "ai-edge-litert", setup), data, batch=setup.batch)
+
+
+def load_tflite_runtime(form: str, data: bytes, setup: EngineSetup) -> TFLiteEngine:
+    """tflite-runtime 2.14, the last of its line; needs NumPy 1."""
+    from tflite_runtime import interpreter
+
+    return TFLiteEngine(interpreter, _info("tflite-runtime", "tflite-runtime", setup), data, batch=setup.batch)
+
+
+def _info(name: str, distribution: str, setup: EngineSetup) -> EngineInfo:
+    return EngineInfo(name, version_of(distribution) or "unknown", setup.threads, setup.kernels, setup.delegate)
+
+
+def _interpreter(module: ModuleType, info: EngineInfo, data: bytes) -> Any:
+    """Raises EngineError where the runtime refuses the bytes, or the delegate cannot be had."""
+    delegates = None
+    if info.delegate is not None:
+        delegates = [load_delegate(module, info.delegate)]
+    try:
+        with _quiet_stderr():
+            interpreter = module.Interpreter(
+                model_content=data,
+                num_threads=info.threads,
+                experimental_op_resolver_type=getattr(module.OpResolverType, _RESOLVERS[info.kernels]),
+                experimental_delegates=delegates,
+            )
+            interpreter.allocate_tensors()
+    except (ValueError, RuntimeError, SystemError) as error:
+        raise EngineError(
+            f"{info.name} {info.version} refuses the artifact: {error}",
+            where=info.delegate or "",
+            do="Rebuild for a profile with this runtime",
+        ) from error
+    return interpreter
+
+
+def _spec(detail: dict[str, Any]) -> TensorSpec:
+    scales, zero_points = detail["quantization_parameters"]["scales"], detail["quantization_parameters"]["zero_points"]
+    signature = detail.get("shape_signature")
+    shape = detail["shape"] if signature is None or len(signature) == 0 else signature
+    return TensorSpec(
+        name=detail["name"],
+        tensor=detail["name"],
+        dtype=np.dtype(detail["dtype"]).name,
+        shape=tuple(int(n) for n in shape),
+        quantization=Quantization(float(scales[0]), int(zero_points[0])) if len(scales) == 1 else None,
+    )
+
+
+def _closed(*_: Any) -> Any:
+    raise EngineError("the engine was closed", do="Open the bundle again")
+
+
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """The C++ side writes notices ("Created TensorFlow Lite XNNPACK delegate") straight to fd 2.
+    Keep them off a terminal.
+
+    EDGEKIT_ENGINE_LOG=1 lets them through.
+    """
+    if os.environ.get("EDGEKIT_ENGINE_LOG"):
+        yield
+        return
+    try:
+        saved = os.dup(2)
+    except OSError:  # no stderr at all: a daemon
+        yield
+        return
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # too many open files: a notice does no harm
+        os.close(saved)
+        yield
+        return
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(null)
+
+
+def split(delegate: str) -> tuple[str, dict[str, str]]:
+    """ "PATH,key=value,..." -> the path and the options that the library is given.
+    Raises EngineError."""
+    path, *pairs = (part.strip() for part in delegate.split(","))
+    options = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise EngineError(f"'{pair}' is no option", where=delegate, do='Write "LIBRARY,key=value,..."')
+        options[key.strip()] = value.strip()
+    return path, options
+
+
+def load_delegate(module: ModuleType, delegate: str) -> Any:
+    """module: the interpreter's.
+    Returns what its `Interpreter(experimental_delegates=[...])` takes.
+
+    Raises EngineError.
+    """
+    import ctypes
+
+    path, options = split(delegate)
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise EngineError(f"the delegate cannot be loaded: {error}", where=path, do=_DO) from error
+    missing = [symbol for symbol in _SYMBOLS if not hasattr(library, symbol)]
+    if missing:
+        raise EngineError(f"this library is no TFLite delegate: it has no {missing[0]}", where=path, do=_DO)
+    try:
+        return module.load_delegate(path, options)
+    except (ValueError, RuntimeError, OSError) as error:
+        own_words = str(error).removeprefix(f"Failed to load delegate from {path}").split()
+        why = " ".join(own_words) or "it gave no reason; the accelerator may be missing"
+        raise EngineError(f"the delegate refuses to start: {why}", where=path, do=_DO) from error

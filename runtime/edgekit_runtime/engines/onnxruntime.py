@@ -1,0 +1,118 @@
+"""ONNX artifacts through ONNX Runtime, on the CPU or with CUDA.
+
+Rules:
+- sums of 8-bit products are exact on every processor. On an x86 without VNNI ONNX Runtime adds pairs of uint8 x int8
+  products in 16 bits, which saturate, unless `session.x64quantprecision` is 1. With VNNI the answers are the same
+  either way, and that option makes INT8 half as fast (ResNet-50: 55 ms, 26 without it): it is left out there;
+- without VNNI only `EngineSetup(kernels="fast")` leaves it out, and only tuning sets that, after comparing golden
+  answers;
+- every session of edgekit starts from `session_options`, those of the converters too;
+- with CUDA the session's first provider must be CUDA: ONNX Runtime falls back to the CPU without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.contract.spec import TensorSpec
+from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, Kernels, import_engine, version_of_engine
+from edgekit_runtime.system.board import cpu
+from edgekit_runtime.system.errors import EngineError
+
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(double)": "float64",
+    "tensor(int8)": "int8",
+    "tensor(uint8)": "uint8",
+    "tensor(int16)": "int16",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(bool)": "bool",
+}
+
+
+class OnnxEngine(Engine):
+    """One session. A free batch axis takes any batch as it is.
+
+    providers: the first is the one that must run it; what it lacks runs on the next.
+    """
+
+    def __init__(
+        self, module: Any, info: EngineInfo, data: bytes, providers: Sequence[str] = ("CPUExecutionProvider",)
+    ) -> None:
+        options = session_options(module, info.threads, exact=info.arithmetic == "exact")
+        try:
+            self._session = module.InferenceSession(data, options, providers=list(providers))
+        except Exception as error:
+            raise EngineError(f"{info.name} {info.version} refuses the artifact: {_first_line(error)}") from error
+        if (runs := self._session.get_providers()[0]) != providers[0]:
+            raise EngineError(
+                f"{info.name} {info.version} runs the artifact with {runs}, not with {providers[0]}",
+                do="Install the CUDA and cuDNN libraries that this version of onnxruntime-gpu asks for",
+            )
+        self.info = info
+        self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
+        self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
+        self._input_names = [node.name for node in self._session.get_inputs()]
+        self._output_names = [node.name for node in self._session.get_outputs()]
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        session = self._session
+        if session is None:
+            raise EngineError("the engine was closed", do="Open the bundle again")
+        if len(inputs) != len(self._input_names):
+            raise EngineError(f"{len(inputs)} inputs were given, it has {len(self._input_names)}", where="onnxruntime")
+        try:
+            outputs = session.run(self._output_names, dict(zip(self._input_names, inputs, strict=True)))
+        except Exception as error:
+            raise EngineError(f"the inference failed: {_first_line(error)}", where="onnxruntime") from error
+        return [np.asarray(output) for output in outputs]
+
+    def close(self) -> None:
+        self._session = None
+
+
+def session_options(module: Any, threads: int, *, exact: bool = True) -> Any:
+    """What each session starts from. module: onnxruntime. exact: see this module's rules."""
+    options = module.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.x64quantprecision", "1" if exact and cpu().lacks_vnni else "0")
+    return options
+
+
+def load_onnxruntime(form: str, data: bytes, setup: EngineSetup) -> OnnxEngine:
+    """ONNX Runtime, CPU provider. `setup.kernels` matters for "fast" alone."""
+    import onnxruntime
+
+    version = version_of_engine("onnxruntime") or onnxruntime.__version__
+    kernels: Kernels = "fast" if setup.kernels == "fast" else "default"
+    return OnnxEngine(onnxruntime, EngineInfo("onnxruntime", version, setup.threads, kernels), data)
+
+
+def load_onnxruntime_cuda(form: str, data: bytes, setup: EngineSetup) -> OnnxEngine:
+    """ONNX Runtime, CUDA provider."""
+    module = import_engine("onnxruntime-cuda")
+    if hasattr(module, "preload_dlls"):  # the CUDA libraries that pip installed
+        module.preload_dlls()
+    version = version_of_engine("onnxruntime-cuda") or module.__version__
+    providers = ("CUDAExecutionProvider", "CPUExecutionProvider")
+    return OnnxEngine(module, EngineInfo("onnxruntime-cuda", version, setup.threads), data, providers)
+
+
+def _spec(node: Any) -> TensorSpec:
+    dtype = _DTYPES.get(node.type)
+    if dtype is None:
+        raise EngineError(f"tensor '{node.name}' has the type {node.type}, which no contract can describe")
+    shape = tuple(n if isinstance(n, int) else -1 for n in node.shape)
+    return TensorSpec(name=node.name, tensor=node.name, dtype=dtype, shape=shape)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

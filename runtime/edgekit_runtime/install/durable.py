@@ -1,0 +1,410 @@
+"""Writing that survives a power cut, and opening that follows no links.
+A file that edgekit did not leave gets an error that says what to do.
+
+    write_file(root / "journal.json", text)      # the old text or the new one, whenever the power goes
+    with open_regular(path) as file: ...         # InstallError (planted) for a link, a pipe, a file with a second name
+
+Rules:
+- a file is written under its name with `.new`, flushed to the disk, renamed, and its folder flushed: a name never
+  stands for half a file;
+- nothing is opened through a symbolic link, and a file that has a second name somewhere is not ours;
+- whatever is made, moved or removed is named within an open folder, and each folder of a root is opened by its name in
+  the one above it: a link that takes a folder's place meanwhile leads nothing of ours elsewhere;
+- what the system refuses is one typed error: no room, read-only, or the disk itself;
+- the command that takes away what is not ours is whole, and takes away the name alone, never what it leads to: a folder
+  may hold somebody's things, so it is moved aside, and a file with a second name becomes one of its own. What is lost
+  is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from edgekit_runtime.system.errors import InstallError, StorageError
+from edgekit_runtime.system.files import NOFOLLOW, Draft, draft_in, replace_in
+
+_KEPT = {
+    "journal.json": "the active bundle stays active; where a rollback leads is forgotten",
+    "slot.json": "say again what you said before: edgekit install --trust and --profile",
+    "generation.json": "the generation is lost with it: install its bundle again",
+    "trial.json": "the trial is counted from its beginning",
+}
+_FOLDERS = frozenset({"incoming", "objects", "generations", "trust"})
+_GENERATION = re.compile(r"[1-9][0-9]{0,8}(?:\.new)?")
+_MOST_TEXT = 1 << 20
+"""Nothing that edgekit keeps in a root as text is longer."""
+
+
+def foreign_file_error(what: str, path: Path) -> InstallError:
+    """what: that it is not ours. path: where edgekit keeps something."""
+    return InstallError(what, where=str(path), do=_removal(path), code="planted")
+
+
+def move_aside(path: Path) -> str:
+    """The command that moves it out of the way, under a name that nothing asks for."""
+    return f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.aside')}"
+
+
+def _removal(path: Path) -> str:
+    try:
+        found = path.lstat()
+    except OSError:
+        return "Look for what somebody else does there"
+    name = shlex.quote(str(path))
+    if stat.S_ISDIR(found.st_mode):
+        return f"Run: {move_aside(path)}; {_after_removal(path)}"
+    if path.name in ("objects", "generations"):
+        return "Put the folder itself there again: only the root folder itself may be a link"
+    if stat.S_ISREG(found.st_mode) and (path.name in _KEPT or path.parent.name in ("objects", "trust")):
+        copy = shlex.quote(f"{path}.copy")
+        return f"Run: cp -p {name} {copy} && mv {copy} {name}; that makes it a file of its own, and nothing is lost"
+    return f"Run: rm -f {name}; {_after_removal(path)}"
+
+
+def _after_removal(path: Path) -> str:
+    if path.name == "current":
+        return f"then: edgekit status --root {shlex.quote(str(path.parent))}, which points it at what answers"
+    if path.name in _KEPT:
+        return _KEPT[path.name]
+    if path.parent.name == "objects":
+        return "if a bundle was there before, install it again"
+    if path.parent.name == "trust" or path.name == "trust":
+        return "name the key again: edgekit install --trust"
+    if path.parent.name == "incoming" or path.name == "incoming":
+        return "an incomplete download starts over"
+    return "nothing is lost"
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """What the system refuses inside becomes a StorageError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise _typed(error, path) from error
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """The same, where nothing is to be written."""
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(error, path) from error
+
+
+def unreadable(error: OSError, path: Path) -> InstallError:
+    """What is raised where a file or folder does not let itself be read."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        what = f"this user may not read it: {error.strerror}"
+        return StorageError(what, where=str(path), do="Run this as a user who may read the root")
+    return _typed(error, path)
+
+
+def _typed(error: OSError, path: Path) -> InstallError:
+    where, why = str(path), error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(f"there is no room: {why}", where=where, do="Make room, then try again", code="disk-full")
+    if error.errno == errno.EROFS:
+        return StorageError(
+            "the file system is read-only", where=where, do="Mount it for writing, then try again", code="read-only"
+        )
+    if error.errno in (errno.ELOOP, errno.EMLINK):
+        return foreign_file_error("a symbolic link stands where edgekit keeps a file", path)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return StorageError(f"cannot be written: {why}", where=where, do="Run this as the user who owns the root")
+    return StorageError(f"the disk refused: {why}", where=where, do="Check the disk, then try again")
+
+
+def open_folder(folder: Path) -> int:
+    """A descriptor of a folder of a root, or of the root itself.
+    Raises OSError where there is none, InstallError (planted) for a link.
+    """
+    below = _below_root(folder)
+    base = folder.parents[below - 1] if below else folder
+    descriptor = _opened(base, base, None)
+    for name in folder.parts[len(folder.parts) - below :]:
+        base /= name
+        above = descriptor
+        try:
+            descriptor = _opened(name, base, above)
+        finally:
+            os.close(above)
+    return descriptor
+
+
+def _opened(name: str | Path, folder: Path, above: int | None) -> int:
+    try:
+        return os.open(name, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NOFOLLOW, dir_fd=above)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK) or (error.errno == errno.ENOTDIR and folder.is_symlink()):
+            raise _no_folder(folder) from error
+        raise
+
+
+def _no_folder(folder: Path) -> InstallError:
+    what = "a symbolic link" if folder.is_symlink() else "something that is no folder"
+    return foreign_file_error(f"{what} stands where edgekit keeps a folder", folder)
+
+
+def _below_root(folder: Path) -> int:
+    """How many folders below its root a folder lies, by the names that a root has (`layout`)."""
+    name, number, all_of_them = (*folder.parts[:-4:-1], "", "", "")[:3]
+    if name == "starts" and _GENERATION.fullmatch(number) and all_of_them == "generations":
+        return 3
+    if _GENERATION.fullmatch(name) and number == "generations":
+        return 2
+    return 1 if name in _FOLDERS else 0
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[tuple[int, str]]:
+    """The open folder that it lies in, and its name there. Raises as `open_folder`."""
+    folder = open_folder(path.parent)
+    try:
+        yield folder, path.name
+    finally:
+        os.close(folder)
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file with one name.
+    Raises OSError where there is none, InstallError (planted) for anything else.
+    """
+    try:
+        with _beside(path) as (folder, name):
+            flags |= NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
+            descriptor = os.open(name, flags, 0o644, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            raise _typed(error, path) from error
+        raise
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise foreign_file_error("something that is no file stands where edgekit keeps one", path)
+        if found.st_nlink > 1:
+            raise foreign_file_error(
+                "the file has a second name elsewhere (a hard link), by which others could change it", path
+            )
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_text(path: Path) -> str | None:
+    """The text of a file that edgekit keeps; None where there is none.
+    Raises StorageError, InstallError (planted)."""
+    with reading(path):
+        try:
+            descriptor = open_regular(path)
+        except FileNotFoundError:
+            return None
+    with reading(path), os.fdopen(descriptor, "rb") as file:
+        return file.read(_MOST_TEXT).decode("utf-8", errors="replace")
+
+
+def write_file(path: Path, text: str) -> None:
+    """All of it or nothing, durably.
+
+    Raises StorageError, StorageError (disk-full, read-only), InstallError (planted).
+    """
+    draft = path.with_name(f"{path.name}.new")
+    with create_draft(draft) as file:
+        file.write(text.encode("utf-8"))
+    move(draft, path)
+
+
+@contextlib.contextmanager
+def create_draft(path: Path) -> Iterator[Draft]:
+    """A new file to write, in place of one that a cut left behind.
+
+    Flushed to the disk at the end; removed on an error.
+    """
+    with storage_errors(path), _beside(path) as (folder, name):
+        _clear(path, folder)
+        with draft_in(folder, name) as file:
+            yield file
+
+
+def create_empty(path: Path) -> None:
+    """A new empty file. Raises OSError, FileExistsError where something has the name."""
+    with _beside(path) as (folder, name):
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o644, dir_fd=folder))
+
+
+def _clear(path: Path, folder: int) -> None:
+    """What a cut left under a draft's name.
+    Anything that no cut of ours leaves there is somebody else's."""
+    try:
+        found = os.lstat(path.name, dir_fd=folder)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        raise foreign_file_error("something that edgekit did not leave stands in the way", path)
+    os.unlink(path.name, dir_fd=folder)
+
+
+def move(draft: Path, path: Path) -> None:
+    """Rename within one folder, durably."""
+    with storage_errors(path), _beside(path) as (folder, name):
+        replace_in(folder, draft.name, name)
+
+
+def move_between(old: Path, new: Path) -> None:
+    """Rename from one folder of a root to another, durably.
+    Raises OSError, InstallError (planted)."""
+    with _beside(old) as (source, name), _beside(new) as (target, other):
+        os.replace(name, other, src_dir_fd=source, dst_dir_fd=target)
+        os.fsync(target)
+        os.fsync(source)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's names to the disk. Raises OSError, InstallError (planted)."""
+    if os.name == "nt":
+        return
+    descriptor = open_folder(folder)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folders(folder: Path) -> None:
+    """A folder, and those that it lies in, durably, one after the other. Raises OSError.
+
+    They are the owner's: one of them may be a link. The last one that is there may be of a run that was killed before
+    it was flushed.
+    """
+    missing = [one for one in (folder, *folder.parents) if not one.is_dir()] or [folder]
+    with contextlib.suppress(PermissionError):
+        sync_folder(missing[-1].parent.parent.resolve())
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+        sync_folder(one.parent.resolve())
+
+
+def make_folder(folder: Path) -> None:
+    """A folder of ours, durably.
+    Raises InstallError (planted) where a link or a file has its name."""
+    with storage_errors(folder), _beside(folder) as (above, name):
+        try:
+            os.mkdir(name, dir_fd=above)
+            os.fsync(above)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=above).st_mode):
+                raise _no_folder(folder) from None
+
+
+def drop_folder(folder: Path) -> None:
+    """A generation's folder and what is in it; links are removed, never followed.
+    Nothing where there is none."""
+    with storage_errors(folder), _beside(folder) as (above, name):
+        try:
+            found = os.lstat(name, dir_fd=above)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(found.st_mode):
+            raise _no_folder(folder)
+        _drop(name, above)
+        os.fsync(above)
+
+
+def _drop(name: str, above: int) -> None:
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | NOFOLLOW, dir_fd=above)
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+        for inside, is_folder in found:
+            if is_folder:
+                _drop(inside, folder)
+            else:
+                os.unlink(inside, dir_fd=folder)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=above)
+
+
+def names_in(folder: Path) -> list[str]:
+    """What is in a folder of a root, in order. Raises OSError, InstallError (planted)."""
+    descriptor = open_folder(folder)
+    try:
+        return sorted(os.listdir(descriptor))  # noqa: PTH208 - of a descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_link(link: Path) -> str:
+    """Where a link in a root leads, as it says. Raises OSError, InstallError (planted)."""
+    with _beside(link) as (folder, name):
+        return os.readlink(name, dir_fd=folder)
+
+
+def make_link(link: Path, target: str) -> None:
+    """A link under a name that is free. Not yet flushed. Raises OSError, InstallError (planted)."""
+    with _beside(link) as (folder, name):
+        os.symlink(target, name, dir_fd=folder)
+
+
+def clear_link(link: Path, folder: str) -> None:
+    """Away with a link into `folder` that a cut left there.
+    Raises InstallError (planted) for anything else under that name.
+    """
+    with storage_errors(link), _beside(link) as (above, name):
+        try:
+            found = Path(os.readlink(name, dir_fd=above))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            raise foreign_file_error("something that is no link of edgekit's stands in the way", link) from None
+        if found.parent != Path(folder):
+            raise foreign_file_error(f"a link to {str(found)!r:.80}, which edgekit did not make", link)
+        os.unlink(name, dir_fd=above)
+
+
+def put_link(link: Path, target: str) -> None:
+    """A symbolic link under a new name, in place of one that a cut left there. Not yet flushed."""
+    clear_link(link, str(Path(target).parent))
+    with storage_errors(link):
+        make_link(link, target)
+
+
+def point(link: Path, prepared: Path) -> None:
+    """The one switch: `prepared` takes the place of `link` at once, durably. Raises OSError."""
+    with _beside(link) as (folder, name):
+        replace_in(folder, prepared.name, name)
+
+
+def remove(path: Path) -> None:
+    """A file or a link, durably; nothing where there is none."""
+    with storage_errors(path), _beside(path) as (folder, name):
+        try:
+            os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            return
+        os.fsync(folder)
+
+
+def drop_twin(name: Path, other: Path) -> None:
+    """Remove the old name of a file that a power cut left under both names of a rename."""
+    with storage_errors(name), contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(name.lstat(), other.lstat()):
+            remove(name)
+
+
+def free_bytes(folder: Path) -> int:
+    """Room for a file of ours."""
+    with storage_errors(folder):
+        found = os.statvfs(folder)
+        return found.f_bavail * found.f_frsize

@@ -1,0 +1,291 @@
+"""Orders and reports as they travel: JSON, retained, on `ek/v1/ID/cmd` and `ek/v1/ID/rep`.
+
+    order = parse_order(payload)            # the bundle that a board should have
+    OrderReport(order.rev, "committed", "7").encode()
+
+Rules:
+- an order names a bundle by the SHA-256 of its whole file; it carries no key, and grants nothing;
+- a bundle is fetched by http or https alone; an order without a URL is for a bundle that the board still keeps;
+- every text is bounded and has no control characters; what does not fit is refused with one word, as windows are. Names
+  and versions, which are for people, travel shortened.
+
+What an agent does next.
+An order, what it wrote down of it, and how its root stands, in; one step out.
+
+    decide(order, AgentNote(rev=7, phase="fetching"), RootState(current="ab12.."))     # "install"
+
+Rules:
+- an order that came to an end is never begun again: only a higher rev, or another bundle under it, is another order. A
+  rev counts up to an hour ahead of this board's clock, so that one from far in the future locks no later order out;
+- what the root says decides, not what was to be done: after a kill the same question gives the right step;
+- a bundle that the root keeps is activated and not fetched; a trial that no order wants any more is given up;
+- orders have a rate: `MOST_ORDERS` at once, and one more in `ORDER_S`. The last one to come is the one that waits;
+- what may be better later (a network, a disk, another install) is tried again, `MOST_TRIES` times with growing pauses;
+  a bundle that was refused or did not pass is not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+from urllib.parse import urlsplit
+
+from edgekit_runtime.system.errors import DownloadError, EdgekitError, StorageError, WindowError
+from edgekit_runtime.telemetry.window import is_text, read_object
+
+if TYPE_CHECKING:
+    from edgekit_runtime.install.journal import Journal
+    from edgekit_runtime.install.layout import Root
+
+Phase = Literal["fetching", "trial", "committed", "rolled-back", "refused", "failed"]
+"""refused: not accepted, nothing of it ran. rolled-back: its self-test or trial failed. failed: it could not be
+fetched or stored.
+"""
+FINAL: tuple[Phase, ...] = ("committed", "rolled-back", "refused", "failed")
+MOST_ERROR = 200
+_MOST_BYTES = 4096
+_MOST_NAME = 64
+_MOST_REV = (1 << 53) - 1
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a board should have. rev: of this order; another one is another order.
+
+    sha256: of the whole file. url: where it is, empty for a bundle that the board keeps. root: the name of the install
+    root that is meant, empty for any.
+    """
+
+    rev: int
+    name: str
+    version: str
+    sha256: str
+    url: str = ""
+    root: str = ""
+
+    def encode(self) -> bytes:
+        called = {"name": self.name[:_MOST_NAME], "version": self.version[:_MOST_NAME]}
+        bundle = {**called, "sha256": self.sha256, "url": self.url}
+        value: dict[str, Any] = {"rev": self.rev, "bundle": bundle}
+        if self.root:
+            value["root"] = self.root
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True)
+class Former:
+    """The bundle to which a board can go back without fetching it. sha256: of the whole file."""
+
+    version: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class OrderReport:
+    """How an order stands.
+
+    version: the one that is active.
+    former: see there, None where the board keeps none.
+    sha256: of the ordered bundle, by which a report of another one under the same rev is recognized; empty where a
+    board does not say it.
+    """
+
+    rev: int
+    phase: Phase
+    version: str = ""
+    error: str = ""
+    code: str = ""
+    former: Former | None = None
+    sha256: str = ""
+
+    def encode(self) -> bytes:
+        value: dict[str, Any] = {
+            "rev": self.rev, "phase": self.phase, "version": self.version[:_MOST_NAME], "error": self.error,
+            "code": self.code,
+        }  # fmt: skip
+        if self.sha256:
+            value["sha256"] = self.sha256
+        if self.former is not None:
+            value["from"] = {"version": self.former.version[:_MOST_NAME], "sha256": self.former.sha256}
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def parse_order(payload: bytes) -> Order:
+    """Raises WindowError."""
+    value = read_object(payload, _MOST_BYTES)
+    bundle = value.get("bundle")
+    if not isinstance(bundle, dict):
+        raise WindowError("shape", "'bundle' is no object")
+    url = _text(bundle, "url", 2048)
+    if url:
+        try:
+            parts = urlsplit(url)
+            known = parts.scheme in ("http", "https") and bool(parts.hostname)
+        except ValueError:
+            known = False
+        if not known:
+            raise WindowError("shape", "'url' is no http or https URL")
+    root = _text(value, "root", 64) if "root" in value else ""
+    name, version = (_text(bundle, key, _MOST_NAME) for key in ("name", "version"))
+    return Order(_rev(value), name, version, _sha256(bundle), url, root)
+
+
+def parse_report(payload: bytes) -> OrderReport:
+    """Raises WindowError."""
+    value = read_object(payload, _MOST_BYTES)
+    phase: Any = value.get("phase")
+    if phase not in get_args(Phase):
+        raise WindowError("shape", "'phase' is none")
+    former = value.get("from")
+    if former is not None and not isinstance(former, dict):
+        raise WindowError("shape", "'from' is no object")
+    return OrderReport(
+        _rev(value),
+        phase,
+        _text(value, "version", _MOST_NAME),
+        _text(value, "error", MOST_ERROR),
+        _text(value, "code", 64),
+        None if former is None else Former(_text(former, "version", _MOST_NAME), _sha256(former)),
+        _sha256(value) if "sha256" in value else "",
+    )
+
+
+def _rev(value: Mapping[str, Any]) -> int:
+    rev = value.get("rev")
+    if not isinstance(rev, int) or isinstance(rev, bool) or not 1 <= rev <= _MOST_REV:
+        raise WindowError("shape", "'rev' is no whole number above 0")
+    return rev
+
+
+def _text(value: Mapping[str, Any], name: str, most: int) -> str:
+    text = value.get(name)
+    if not is_text(text, most):
+        raise WindowError("shape", f"'{name}' is no text of at most {most} characters")
+    return str(text)
+
+
+def _sha256(value: Mapping[str, Any]) -> str:
+    digest = value.get("sha256")
+    if not isinstance(digest, str) or not _SHA256.match(digest):
+        raise WindowError("shape", "'sha256' is not 64 hexadecimal digits")
+    return digest
+
+
+MOST_TRIES = 20
+MOST_ORDERS, ORDER_S = 8, 300.0
+_AHEAD_MS = 3_600_000
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 30.0, 3600.0
+Step = Literal["nothing", "install", "activate", "give-up-trial", "wait", "committed", "rolled-back", "failed", "gone"]
+"""gone: the order has no URL, and the board keeps no such bundle."""
+
+
+@dataclass(frozen=True)
+class AgentNote:
+    """ROOT/agent.json: the order in hand and how far it is.
+
+    tries: how often an install was begun for it.
+    former_version, former_sha256: what was active before it. switched: a step was begun that may switch bundles.
+    last_rev: no order of a lower number is taken.
+    """
+
+    format: int = 1
+    order: Order | None = None
+    phase: Phase | None = None
+    error: str = ""
+    code: str = ""
+    tries: int = 0
+    switched: bool = False
+    former_version: str = ""
+    former_sha256: str = ""
+    last_rev: int = 0
+
+    @property
+    def final(self) -> bool:
+        return self.phase in FINAL
+
+
+@dataclass(frozen=True)
+class RootState:
+    """SHA-256 of the files that a root keeps, empty for none.
+    The generation to which it can go back."""
+
+    current: str = ""
+    version: str = ""
+    on_trial: str = ""
+    previous: str = ""
+    previous_number: int = 0
+
+
+class OrderRate:
+    """How many orders are begun. clock: seconds, of any start."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._left, self._at = clock, float(MOST_ORDERS), clock()
+
+    def take(self) -> bool:
+        """Whether one more may be begun now."""
+        now = self._clock()
+        self._left, self._at = min(float(MOST_ORDERS), self._left + (now - self._at) / ORDER_S), now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+def next_note(note: AgentNote, order: Order | None, root: RootState, now_ms: int) -> AgentNote:
+    """The note of another order, or of none. now_ms: by this board's clock."""
+    if order is None:
+        return AgentNote(last_rev=note.last_rev)
+    last = max(note.last_rev, min(order.rev, now_ms + _AHEAD_MS))
+    return AgentNote(order=order, former_version=root.version, former_sha256=root.current, last_rev=last)
+
+
+def standing_of(root: Root, journal: Journal) -> RootState:
+    current, trial, previous = (root.perhaps(n) for n in (journal.current, journal.on_trial, journal.previous))
+    return RootState(
+        current.object if current else "",
+        current.version if current else "",
+        trial.object if trial else "",
+        previous.object if previous else "",
+        previous.number if previous else 0,
+    )
+
+
+def decide(note: AgentNote, root: RootState) -> Step:
+    order = note.order
+    if order is None or note.final:
+        return "nothing"
+    if root.on_trial:
+        return "wait" if root.on_trial == order.sha256 else "give-up-trial"
+    if root.current == order.sha256:
+        return "committed"
+    if note.phase == "trial":  # it was on trial, and is neither that nor active
+        return "rolled-back"
+    if root.previous == order.sha256:
+        return "activate"
+    if not order.url:
+        return "gone"
+    return "install" if note.tries < MOST_TRIES else "failed"
+
+
+def outcome(error: EdgekitError, began_trial: bool) -> Phase | None:
+    """The phase in which an install that failed ends; None where it is worth another try.
+
+    began_trial: the self-test had begun.
+    """
+    if error.code in ("selftest", "trial-failed"):
+        return "rolled-back"
+    if isinstance(error, StorageError) or error.code == "install-busy":
+        return None
+    if isinstance(error, DownloadError):
+        return "refused" if error.code == "download-size" else None
+    return "rolled-back" if began_trial else "refused"
+
+
+def pause_s(tries: int) -> float:
+    """Before the next try; the caller takes a random part of it."""
+    return float(min(_MOST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(max(0, tries - 1), 10)))

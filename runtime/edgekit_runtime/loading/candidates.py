@@ -1,0 +1,326 @@
+"""Candidates of a bundle on this board, their verdicts, and the file of verdicts.
+A candidate is an artifact, an engine, threads and a delegate.
+
+    found = candidates(manifest, available(), TuningOptions(), cores=4)
+    found[0]                    # what runs where nothing is measured: the bundle's own choice
+    verdict.chosen.label        # "tflite-int8 on litert 2.3.0, 1 thread"
+    verdict.why                 # "the fastest of 6: 3.2 ms, the next takes 3.9 ms"
+
+Rules:
+- the first is what the manifest says: the primary artifact, the preferred engine, the board's threads; a delegate that
+  was asked for comes before it. An artifact with a delegate's operators (an Edge TPU's) is never offered without one;
+- threads: what the caller or the bundle says, and 1, half and all of the cores; two can be slower than one;
+- `pin="primary"`: the primary artifact alone, on the first engine that runs it, by that engine's own choice of kernels:
+  the same answers on every machine that has this engine. A degraded artifact runs only where its recipe is pinned: it
+  answers beside the others, never in their place;
+- engines of a GPU come first, with one thread count. They answer only after they were measured here, or where the
+  caller asked for one: `engine="tensorrt"`, or "gpu" for any of them;
+- kernels other than the engine's own choice come last: they win seldom, and then by much. ONNX Runtime's fast 8-bit
+  sums are a candidate only where they can saturate, an x86 without VNNI: elsewhere they are what the default computes;
+- a stored verdict is good for one bundle, board, runtime and set of engines; anything unreadable is as if it were not
+  there. How much memory a model may take is found at each opening: the fastest of the measured that fits answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from edgekit_runtime.bundle.manifest import Manifest
+from edgekit_runtime.engines.registry import ANY_GPU, ENGINES, EngineSetup, Kernels, on_gpu
+from edgekit_runtime.modelfile.check import delegated_operators
+from edgekit_runtime.system.board import Cpu
+from edgekit_runtime.system.board import cpu as this_cpu
+from edgekit_runtime.system.files import read_own, write_cache
+from edgekit_runtime.system.strict_json import json_text, read_json
+
+Pin = Literal["primary"]
+MOST = 24
+"""Candidates that are looked at, at most."""
+_WORDS = {"plain": "without XNNPACK", "fast": "fast 8-bit sums"}
+FORMAT = 5
+_MOST_BYTES = 1 << 20
+How = Literal["measured", "stored", "default"]
+
+
+@dataclass(frozen=True)
+class TuningOptions:
+    """What the caller decided; None leaves it to the board.
+
+    delegate: a TFLite library, see `EngineSetup`.
+    engine: its name, or "gpu" for any engine of a GPU and no other.
+    pin: `primary`, or the recipe of the one artifact that may run; None for whichever is the fastest here.
+    """
+
+    engine: str | None = None
+    threads: int | None = None
+    delegate: str | None = None
+    pin: Pin | str | None = None
+
+    def takes(self, engine: str) -> bool:
+        """Whether this engine may answer.
+        What is pinned answers alike on every machine: not on a GPU, unless asked."""
+        if self.engine is None:
+            return self.pin is None or not on_gpu(engine)
+        return on_gpu(engine) if self.engine == ANY_GPU else self.engine == engine
+
+    @classmethod
+    def needed_by(cls, manifest: Manifest) -> TuningOptions:
+        """Nothing, but for a bundle that only a delegate runs the one that EDGEKIT_DELEGATE names."""
+        needed = any(delegated_operators(entry.ops) for entry in manifest.artifacts)
+        return cls(delegate=os.environ.get("EDGEKIT_DELEGATE") or None) if needed else cls()
+
+
+@dataclass(frozen=True)
+class TuningCandidate:
+    """One way of running the model. blob: the SHA-256 of the artifact's bytes, which names it."""
+
+    recipe: str
+    blob: str
+    engine: str
+    version: str
+    threads: int
+    kernels: Kernels = "default"
+    delegate: str | None = None
+
+    @property
+    def setup(self) -> EngineSetup:
+        return EngineSetup(self.threads, self.kernels, self.delegate)
+
+    @property
+    def on_gpu(self) -> bool:
+        return on_gpu(self.engine)
+
+    @property
+    def label(self) -> str:
+        threads = f"{self.threads} thread" if self.threads == 1 else f"{self.threads} threads"
+        parts = [f"{self.recipe} on {self.engine} {self.version}", "GPU" if self.on_gpu else threads]
+        if self.delegate is not None:
+            parts.append(f"delegate {self.delegate}")
+        if self.kernels != "default":
+            parts.append(_WORDS.get(self.kernels, f"{self.kernels} kernels"))
+        return ", ".join(parts)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe,
+            "blob": self.blob,
+            "engine": self.engine,
+            "version": self.version,
+            "threads": self.threads,
+            "kernels": self.kernels,
+            "delegate": self.delegate,
+        }
+
+
+def candidates(
+    manifest: Manifest, installed: Mapping[str, str], wanted: TuningOptions, *, cores: int, cpu: Cpu | None = None
+) -> tuple[TuningCandidate, ...]:
+    """Most promising first; empty where no engine for any artifact is installed.
+
+    cpu: None for this machine's.
+    """
+    may_saturate = (cpu or this_cpu()).lacks_vnni
+    default = wanted.threads or max(1, min(manifest.target.threads, cores))
+    counts = [default]
+    if wanted.threads is None:
+        counts += [n for n in dict.fromkeys((1, cores, cores // 2)) if 1 <= n <= cores and n != default]
+    found: list[tuple[tuple[Any, ...], TuningCandidate]] = []
+    for entry in manifest.artifacts:
+        answers = entry.role in ("primary", "alternate") or (entry.role == "degraded" and wanted.pin == entry.recipe)
+        if not answers or (wanted.pin or entry.role) not in (entry.role, entry.recipe):
+            continue
+        fitting = [name for name, kind in ENGINES.items() if entry.format in kind.formats and name in installed]
+        takes = [name for name in fitting if wanted.takes(name)]  # in order of preference
+        for place, name in enumerate(takes[:1] if wanted.pin else takes):
+            # the delegate of the caller, and none; an artifact with a delegate's own operators runs with it alone
+            chosen = (wanted.delegate,) if wanted.delegate and ENGINES[name].delegates else ()
+            for delegate in chosen if delegated_operators(entry.ops) else (*chosen, None):
+                fast = may_saturate and "int8" in entry.recipe
+                left_out = {"reference"} if fast else {"reference", "fast"}
+                ways: list[Kernels] = [kernels for kernels in ENGINES[name].kernels if kernels not in left_out]
+                if wanted.pin or delegate is not None:  # what a delegate leaves over is little
+                    ways = ["default"]
+                for kernels in ways:
+                    for rank, threads in enumerate(counts[:1] if on_gpu(name) else counts):
+                        first = (not on_gpu(name), delegate is None, kernels != "default", entry.role != "primary")
+                        one = TuningCandidate(
+                            entry.recipe, entry.blob, name, installed[name], threads, kernels, delegate
+                        )
+                        found.append(((*first, place, rank), one))
+    found.sort(key=lambda pair: pair[0])
+    return tuple(dict.fromkeys(one for _, one in found))[:MOST]
+
+
+def untried_candidates(offer: Sequence[TuningCandidate]) -> tuple[TuningCandidate, ...]:
+    """Candidates that may run unmeasured: none of a GPU, unless only such were asked for."""
+    return tuple(one for one in offer if not one.on_gpu) or tuple(offer)
+
+
+@dataclass(frozen=True)
+class CandidateTrial:
+    """One candidate's trial.
+
+    p50_ms: of a run with a golden example.
+    memory_mb: what loading and running it added to the memory that a process has for itself, and the bundle's artifacts
+    (1e6 bytes).
+    ratio: its time by that of the fastest, run in turn; p50_ms follows from it. refused: why it is out, as
+    `EdgekitError.as_json` gives it. What was not measured is None.
+    """
+
+    candidate: TuningCandidate
+    p50_ms: float | None = None
+    runs: int = 0
+    load_ms: float | None = None
+    first_ms: float | None = None
+    memory_mb: float | None = None
+    ratio: float | None = None
+    refused: dict[str, str] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **self.candidate.as_json(),
+            "p50_ms": self.p50_ms,
+            "runs": self.runs,
+            "load_ms": self.load_ms,
+            "first_ms": self.first_ms,
+            "memory_mb": self.memory_mb,
+            "ratio": self.ratio,
+            "refused": self.refused,
+        }
+
+
+@dataclass(frozen=True)
+class TuningVerdict:
+    """how: measured now, stored from an earlier opening, or the bundle's default.
+    tried: in the order of trial.
+
+    seconds: what measuring took, then. kept: whether it is on disk. settled: nothing that was tried may be clearly
+    faster, and the board was not busy; else a later opening measures again. openings: how many measured.
+    """
+
+    chosen: TuningCandidate
+    how: How
+    why: str
+    tried: tuple[CandidateTrial, ...] = ()
+    seconds: float = 0.0
+    kept: bool = False
+    settled: bool = True
+    openings: int = 1
+
+    @property
+    def measured(self) -> CandidateTrial | None:
+        """What the chosen one's trial found."""
+        return next((one for one in self.tried if one.candidate == self.chosen), None)
+
+    def in_order(self) -> tuple[TuningCandidate, ...]:
+        """The chosen one and, should it not load after all, the others that passed, fastest first."""
+        passed = sorted(
+            (one for one in self.tried if one.p50_ms is not None and one.candidate != self.chosen),
+            key=lambda one: one.p50_ms or 0.0,
+        )
+        return (self.chosen, *(one.candidate for one in passed))
+
+    def describe(self) -> dict[str, Any]:
+        """For `Model.describe()`."""
+        return {
+            "chosen": self.chosen.label,
+            "how": self.how,
+            "why": self.why,
+            "seconds": round(self.seconds, 3),
+            "kept": self.kept,
+            "candidates": [
+                {
+                    "candidate": one.candidate.label,
+                    "engine": one.candidate.engine,
+                    "p50_ms": one.p50_ms,
+                    "memory_mb": one.memory_mb,
+                    "refused": ": ".join(filter(None, (one.refused["where"], one.refused["what"])))
+                    if one.refused
+                    else None,
+                }
+                for one in self.tried
+            ],
+        }
+
+
+def choose_verdict(
+    tried: Sequence[CandidateTrial], champion: TuningCandidate | None, memory_mb: float | None, settled: bool = True
+) -> TuningVerdict | None:
+    """The verdict over the tried candidates: the fastest one within memory_mb.
+
+    None when nothing passed.
+    """
+    passed = [one for one in tried if one.p50_ms is not None]
+    fitting = [one for one in passed if memory_mb is None or (one.memory_mb or 0.0) <= memory_mb]
+    if not fitting:
+        return None
+    first = next((one for one in fitting if one.candidate == champion), None)
+    best = first or min(fitting, key=lambda one: one.p50_ms or 0.0)
+    rest = sorted(one.p50_ms or 0.0 for one in fitting if one is not best)
+    why = f"the fastest of {len(fitting)}" if not rest or rest[0] >= (best.p50_ms or 0.0) else "none is surely faster"
+    why = "the only one that passed" if len(passed) == 1 else f"{why}: {best.p50_ms:.3g} ms"
+    if rest:
+        why += f", the next takes {rest[0]:.3g} ms"
+    if not settled and rest:
+        why += "; the board was busy or it was close, so a later opening measures again"
+    if len(tried) == 1:
+        why = "there is no other"
+    if first is None and champion is not None:
+        why += f"; the fastest of all does not fit into {memory_mb:.0f} MB"
+    return TuningVerdict(best.candidate, "measured", why, tuple(tried), settled=settled or not rest)
+
+
+@dataclass(frozen=True)
+class _VerdictRecord:
+    """What is kept of a verdict. key: the name of its file."""
+
+    format: int
+    key: str
+    chosen: TuningCandidate
+    seconds: float
+    settled: bool
+    openings: int
+    tried: tuple[CandidateTrial, ...]
+
+
+def key_of(*parts: str) -> str:
+    """The name of a verdict's file.
+
+    parts: the bundle's digest, the board, the runtime, the candidates.
+    """
+    return hashlib.sha256("\0".join((str(FORMAT), *parts)).encode()).hexdigest()
+
+
+def store(file: Path, verdict: TuningVerdict) -> TuningVerdict:
+    """Keep it.
+    A folder that cannot be written, or that others may write to, means that it is measured again."""
+    record = _VerdictRecord(
+        FORMAT, file.stem, verdict.chosen, verdict.seconds, verdict.settled, verdict.openings, verdict.tried
+    )
+    try:
+        write_cache(file, [json_text(record).encode()])
+    except OSError:
+        return replace(verdict, kept=False)
+    return replace(verdict, kept=read_own(file, _MOST_BYTES) is not None)
+
+
+def read(file: Path, offered: Sequence[TuningCandidate], memory_mb: float | None) -> TuningVerdict | None:
+    """The stored verdict.
+    None where there is none, another user could have written it, or it is of another key or candidates."""
+    try:
+        record = read_json(_VerdictRecord, read_own(file, _MOST_BYTES) or b"", "the verdict", format=FORMAT)
+        passed = {one.candidate for one in record.tried if one.p50_ms is not None}
+        ours = record.key == file.stem and {one.candidate for one in record.tried} == set(offered)
+        if not ours or record.chosen not in passed:
+            return None
+        found = choose_verdict(record.tried, record.chosen, memory_mb, record.settled)
+    except ValueError:
+        return None
+    if found is None:
+        return None
+    return replace(found, how="stored", seconds=record.seconds, kept=True, openings=record.openings)

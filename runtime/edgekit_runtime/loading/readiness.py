@@ -1,0 +1,349 @@
+"""From a checked bundle to a ready engine.
+Choose, load, self-test and warm up, within the memory budget.
+
+    prepared = prepare(bundle, Preparation(cache_mb=64))
+    prepared.engine.run_batch(items)         # one object for every batch size in use
+    prepared.ready.memory_mb, prepared.verdict.why, prepared.degraded
+
+Rules:
+- ready means warm: every batch size in use has run before anything reports it;
+- a variant for a batch that does not pay on this board is freed again: it would only take memory;
+- no engine is shown a file whose structure was not walked first (`modelfile`), nor this process one that no child
+  loaded;
+- what answers is what was tested: the golden examples are replayed by the very engine that will serve;
+- a candidate that passed its trial and does not load now makes way for the next, with its reason;
+- under a memory limit the model goes without batches and with a smaller cache, and says so, before it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+from edgekit_runtime.bundle.manifest import ArtifactEntry
+from edgekit_runtime.bundle.reader import Bundle
+from edgekit_runtime.engines.registry import ANY_GPU, ENGINES, Engine, expected_info, load_with
+from edgekit_runtime.engines.variants import BatchEngine
+from edgekit_runtime.loading.candidates import TuningCandidate, TuningOptions, TuningVerdict, untried_candidates
+from edgekit_runtime.loading.replay import SelfTest
+from edgekit_runtime.loading.selftest import first_open
+from edgekit_runtime.loading.tuning import Tuner, offered_candidates, tune
+from edgekit_runtime.loading.warming import Load, batches_offered, shares_one_engine, warm_up
+from edgekit_runtime.modelfile.check import DELEGATED, check_artifact, delegated_operators
+from edgekit_runtime.system.board import homeless, resident_mb
+from edgekit_runtime.system.errors import BundleError, EngineError, MemoryExceeded, MissingExtraError, SelfTestError
+from edgekit_runtime.system.memory import Claim, MemoryBudget, Need, megabytes, room_here
+
+PROCESS_MB = 40.0
+"""The least that a process of its own takes before it loads a model: Python, NumPy and an engine's library. Settled
+afterwards.
+"""
+_ESTIMATE = 3.0
+"""Memory of a loaded artifact by its bytes, where nothing was measured: the file, its packed weights, activations."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How `prepare` is to go about it.
+
+    wanted: what the caller decided.
+    batching: whether batches are wanted at all.
+    isolate: run the engine in a process of its own, which is ended when a run takes longer than hang_s seconds, None to
+    find out. memory: what this model shares with others, None for the system's
+    limits. cache_mb: what the cache would take, in MB (1e6 bytes). tuning: None for what EDGEKIT_TUNE says.
+    """
+
+    wanted: TuningOptions = field(default_factory=TuningOptions)
+    batching: bool = True
+    isolate: bool = False
+    hang_s: float | None = None
+    memory: MemoryBudget | None = None
+    cache_mb: float = 0.0
+    tuning: Tuner | None = None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Milliseconds, and MB (1e6 bytes).
+
+    choose: finding the artifact and engine (measuring, or reading the verdict).
+    first: the first inference. warm: all runs before ready, the first included. memory: by how much the process grew
+    meanwhile, whatever else it did, or what the engine's own process has resident; None where the system does not say.
+    """
+
+    choose_ms: float
+    load_ms: float
+    first_ms: float
+    warm_ms: float
+    memory_mb: float | None
+
+    @property
+    def total_ms(self) -> float:
+        return self.choose_ms + self.load_ms + self.warm_ms
+
+    def as_json(self) -> dict[str, float | None]:
+        figures = {
+            "choose_ms": self.choose_ms,
+            "load_ms": self.load_ms,
+            "first_ms": self.first_ms,
+            "warm_ms": self.warm_ms,
+            "memory_mb": self.memory_mb,
+        }
+        return {name: None if value is None else round(value, 3) for name, value in figures.items()}
+
+
+@dataclass(frozen=True)
+class PreparedEngine:
+    """costs: batch size -> seconds of a run, of every size in use.
+
+    notes: what was found on the way, in words: candidates that did not load, batches that do not pay. isolated: the
+    engine has a process of its own, and needs no other watchdog.
+    """
+
+    engine: BatchEngine
+    entry: ArtifactEntry
+    verdict: TuningVerdict
+    tested: SelfTest
+    costs: Mapping[int, float]
+    ready: Ready
+    notes: tuple[str, ...]
+    claim: Claim
+    isolated: bool = False
+
+    @property
+    def cache_mb(self) -> float:
+        """What the cache may take now, in MB (1e6 bytes)."""
+        return self.claim.cache_mb
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """What the model goes without now, for lack of memory."""
+        return self.claim.degraded
+
+    def describe(self) -> dict[str, Any]:
+        """For `Model.describe()`."""
+        return {
+            "tuning": self.verdict.describe(),
+            "batches": {size: round(seconds * 1e3, 4) for size, seconds in self.costs.items()},
+            "ready": self.ready.as_json(),
+            "degraded": list(self.degraded),
+            "notes": list(self.notes),
+            "isolated": self.isolated,
+        }
+
+    def close(self) -> None:
+        self.engine.close()
+        self.claim.release()
+
+
+def prepare(bundle: Bundle, how: Preparation | None = None) -> PreparedEngine:
+    """Everything between a checked bundle and the first request.
+
+    Raises EngineError, SelfTestError, BundleError, MissingExtraError, MemoryExceeded.
+    """
+    how = how or Preparation()
+    begun = perf_counter()
+    _check_runnable(bundle, how.wanted)
+    verdict = tune(bundle, how.wanted, _tuning(bundle, how))
+    chosen_at = perf_counter()
+    before = resident_mb() if not how.isolate else 0.0
+    loaded = _load_first(bundle, verdict, how)
+    try:
+        loaded_at = perf_counter()
+        offer = batches_offered(bundle, loaded.entry) if how.batching else {}
+        if not shares_one_engine(loaded.entry):
+            offer = {size: offer[size] for size in loaded.claim.grant.batches}
+        warm = warm_up(bundle, loaded.entry, loaded.single, offer, loaded.load)
+        own = getattr(loaded.single, "host", None)  # the process that holds the engine
+        after = resident_mb() if own is None else own.resident_mb
+        added = None if before is None or after is None else max(0.0, after - before)
+        loaded.claim.settle(after if how.isolate else loaded.claimed_mb(len(warm.engine.sizes)))
+    except BaseException:
+        loaded.close()
+        raise
+    ready = Ready(
+        choose_ms=(chosen_at - begun) * 1e3,
+        load_ms=(loaded_at - chosen_at) * 1e3,
+        first_ms=warm.first_ms,
+        warm_ms=(perf_counter() - loaded_at) * 1e3,
+        memory_mb=added,
+    )
+    return PreparedEngine(
+        warm.engine,
+        loaded.entry,
+        verdict,
+        warm.tested,
+        dict(warm.engine.seconds),
+        ready,
+        (*loaded.notes, *warm.notes, *filter(None, [homeless()])),
+        loaded.claim,
+        how.isolate,
+    )
+
+
+@dataclass(frozen=True)
+class _LoadedEngine:
+    """The engine for single items, and how to load its variants."""
+
+    candidate: TuningCandidate
+    entry: ArtifactEntry
+    single: Engine
+    load: Load
+    claim: Claim
+    notes: tuple[str, ...]
+
+    def claimed_mb(self, sizes: int) -> float:
+        """What was claimed, less the variants that were given up.
+
+        sizes: how many are left, the single one too.
+        """
+        if shares_one_engine(self.entry):
+            return self.claim.loaded_mb
+        return self.claim.loaded_mb / (1 + len(self.claim.grant.batches)) * sizes
+
+    def close(self) -> None:
+        self.single.close()
+        self.claim.release()
+
+
+def _load_first(bundle: Bundle, verdict: TuningVerdict, how: Preparation) -> _LoadedEngine:
+    """The chosen candidate, or the next that loads."""
+    order = (
+        untried_candidates(offered_candidates(bundle, how.wanted)) if verdict.how == "default" else verdict.in_order()
+    )
+    notes: list[str] = []
+    for place, candidate in enumerate(order):
+        try:
+            return _load(bundle, candidate, verdict, how, tuple(notes))
+        except (EngineError, SelfTestError) as error:
+            another = any(one.delegate is None for one in order[place + 1 :])
+            may_pass = candidate.delegate is not None or candidate.on_gpu or verdict.how != "default"
+            if not (another and may_pass) or (isinstance(error, SelfTestError) and not candidate.on_gpu):
+                raise
+            notes.append(f"{candidate.label} does not load: {error}")
+    raise AssertionError("there is always a candidate")
+
+
+def _load(
+    bundle: Bundle, candidate: TuningCandidate, verdict: TuningVerdict, how: Preparation, notes: tuple[str, ...]
+) -> _LoadedEngine:
+    entry = next(one for one in bundle.manifest.artifacts if one.blob == candidate.blob)
+    claim = _claim(bundle, candidate, entry, verdict, how)
+    try:
+        check_artifact(bundle, entry)
+        if verdict.how == "default":  # else its trial was the child that loaded it first
+            first_open(bundle, entry, expected_info(candidate.engine, candidate.setup))
+        load = _loader(bundle, candidate, how)
+        single = load(entry, 1)
+        try:
+            check_fits(bundle, entry, single)
+        except BaseException:
+            single.close()
+            raise
+    except BaseException:
+        claim.release()
+        raise
+    return _LoadedEngine(candidate, entry, single, load, claim, notes)
+
+
+def _loader(bundle: Bundle, candidate: TuningCandidate, how: Preparation) -> Load:
+    host = None
+    if how.isolate:
+        from edgekit_runtime.engines.isolated import IsolatedHost
+
+        longest_s, confidential = how.hang_s, bundle.secret is not None
+        limit_s = None if longest_s is None else lambda: longest_s
+        host = IsolatedHost(limit_s, confidential=confidential)
+
+    def load(entry: ArtifactEntry, batch: int) -> Engine:
+        setup = replace(candidate.setup, batch=batch, keep=bundle.secret is None)
+        data = bundle.blob(entry.blob)
+        check_artifact(bundle, entry)
+        if host is not None:
+            return host.load(candidate.engine, entry.format, data, setup)
+        return load_with(candidate.engine, entry.format, data, setup)
+
+    return load
+
+
+def _claim(
+    bundle: Bundle, candidate: TuningCandidate, entry: ArtifactEntry, verdict: TuningVerdict, how: Preparation
+) -> Claim:
+    """Raises MemoryExceeded."""
+    measured = next((one for one in verdict.tried if one.candidate == candidate), None)
+    model_mb = measured.memory_mb if measured is not None else None
+    model_mb = _ESTIMATE * entry.bytes / 1e6 if model_mb is None else max(model_mb, entry.bytes / 1e6)
+    offer = batches_offered(bundle, entry) if how.batching else {}
+    if how.isolate:
+        model_mb += PROCESS_MB
+    need = Need(model_mb, {} if shares_one_engine(entry) else dict.fromkeys(offer, model_mb), how.cache_mb)
+    name = f"{bundle.manifest.name} ({bundle.path.name})"
+    return (how.memory or room_here()).claim(name, need)
+
+
+def _tuning(bundle: Bundle, how: Preparation) -> Tuner:
+    """The tuner, within what is left of the memory budget.
+    A slower candidate that fits beats a faster one that does not.
+
+    Raises MemoryExceeded where not even a process of its own would fit.
+    """
+    left = how.memory.room_mb if how.memory is not None else room_here().hard_mb
+    if left is not None and how.isolate:
+        if left <= PROCESS_MB:
+            raise MemoryExceeded(
+                f"a process of its own takes {megabytes(PROCESS_MB)} MB before it loads anything, and "
+                f"{megabytes(max(0.0, left))} MB are left",
+                where=f"{bundle.manifest.name} ({bundle.path.name})",
+                do="Allow more, close another model, or open it with isolate=False",
+            )
+        left -= PROCESS_MB
+    return replace(how.tuning, memory_mb=left) if how.tuning is not None else Tuner.from_environment(left)
+
+
+def _check_runnable(bundle: Bundle, wanted: TuningOptions) -> None:
+    """Raises BundleError or MissingExtraError where no installed engine runs anything in it."""
+    if wanted.engine not in (None, ANY_GPU, *ENGINES):
+        raise EngineError(f"there is no engine '{wanted.engine}'", do=f"Engines: {', '.join(ENGINES)}")
+    if offered_candidates(bundle, wanted):
+        return
+    primary = bundle.artifact()
+    own = delegated_operators(primary.ops)
+    if own and wanted.delegate is None:
+        raise EngineError(
+            f"{primary.recipe} has the operator {own[0]}, which only a delegate runs, and no delegate was named",
+            where=str(bundle.path),
+            do=f'Pass delegate="{DELEGATED[own[0]]}" or set EDGEKIT_DELEGATE, where the accelerator is installed',
+        )
+    roles = ("primary",) if wanted.pin == "primary" else ("primary", "alternate")
+    formats = {one.format for one in bundle.manifest.artifacts if one.role in roles}
+    kinds = [kind for name, kind in ENGINES.items() if wanted.engine is None or wanted.takes(name)]
+    if formats.isdisjoint(form for kind in kinds for form in kind.formats):
+        do = f"It holds {primary.recipe}" + (", to which the pin holds it" if wanted.pin == "primary" else "")
+        on = "a GPU" if wanted.engine == ANY_GPU else wanted.engine
+        unfit = BundleError(f"nothing in it runs on {on}", where=str(bundle.path), do=do)
+        unfit.of_the_caller = True
+        raise unfit
+    extra = next(kind.extra for kind in kinds if not formats.isdisjoint(kind.formats))
+    if wanted.engine == ANY_GPU:
+        extra = "host-gpu"
+    raise MissingExtraError(extra, f"running {primary.recipe}", where=str(bundle.path))
+
+
+def check_fits(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> None:
+    """The manifest and the file must speak of the same tensors. Raises BundleError."""
+    promised, real = (*entry.inputs, *entry.outputs), (*engine.inputs, *engine.outputs)
+    if (len(entry.inputs), len(entry.outputs)) != (len(engine.inputs), len(engine.outputs)):
+        raise _misfit(bundle, "the manifest and the artifact differ in their inputs or outputs")
+    for wanted, found in zip(promised, real, strict=True):
+        if wanted.dtype != found.dtype or len(wanted.shape) != len(found.shape):
+            raise _misfit(
+                bundle,
+                f"the manifest says {wanted.dtype} {list(wanted.shape)} for '{wanted.tensor}', the artifact has "
+                f"{found.dtype} {list(found.shape)}",
+            )
+
+
+def _misfit(bundle: Bundle, what: str) -> BundleError:
+    return BundleError(what, where=str(bundle.path), do="Build the bundle again")

@@ -1,0 +1,329 @@
+"""Choosing the artifact and engine of this board.
+Measured once in a child process, and kept.
+
+    verdict = tune(bundle, TuningOptions(threads=None))
+    verdict.chosen, verdict.how, verdict.why
+
+Rules:
+- about `bound_s` seconds of measuring, at the first opening of a bundle on a board with these engines; never again
+  until one of them changes. An inference that runs when they are over is not cut short, and nothing else is begun.
+  EDGEKIT_TUNE=off takes the bundle's default, EDGEKIT_TUNE=SECONDS another bound;
+- a candidate must give the golden answers before it may win; one that crashes or hangs costs its child, not the
+  application;
+- what an engine of a GPU takes to be built is not measuring: the bound and the silence leave room for it. The verdict
+  is good for this GPU and its driver;
+- a child that others end (a supervisor, the kernel short of memory) says nothing about its candidate: it is tried once
+  more, at a second time left out for this opening, and what was found in such an opening is not kept;
+- what was measured on a busy board, or was too close, is measured again by an opening ten minutes later or more, up to
+  OPENINGS times in all; then it stays;
+- what takes too much memory by an old measurement, or by one dated in the future, is measured again: one that was wrong
+  must not refuse for ever;
+- a verdict is believed where no other user could have written it (`strict_modes`);
+- what cannot be kept is logged once a process, and stands in `why`: each start measures, and may choose another;
+- two processes that open at once measure one after the other, and the second finds the first one's verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from edgekit_runtime.bundle.jobs import Run, ask, bundle_job
+from edgekit_runtime.bundle.reader import Bundle
+from edgekit_runtime.engines.built import BUILD_S
+from edgekit_runtime.engines.registry import ANY_GPU, ENGINES, available, version_of
+from edgekit_runtime.loading.candidates import (
+    CandidateTrial,
+    TuningCandidate,
+    TuningOptions,
+    TuningVerdict,
+    candidates,
+    choose_verdict,
+    key_of,
+    read,
+    store,
+    untried_candidates,
+)
+from edgekit_runtime.system.board import cores, fingerprint, state_dir
+from edgekit_runtime.system.children import may_start, python_module
+from edgekit_runtime.system.children import run as run_child
+from edgekit_runtime.system.errors import (
+    EdgekitError,
+    EngineError,
+    MemoryExceeded,
+    MissingExtraError,
+    SelfTestError,
+    from_json,
+)
+from edgekit_runtime.system.files import first_unsafe, in_turn
+from edgekit_runtime.system.memory import megabytes
+
+BOUND_S = 5.0
+"""How long measuring may take unless EDGEKIT_TUNE says otherwise."""
+GRACE_S = 60.0
+"""How long a child may be silent beyond its bound: slow boards need seconds to import an engine, large models to
+answer.
+"""
+_REFUSES_S = 600.0
+"""For so long what was measured refuses, or is unsettled, and is then measured again."""
+OPENINGS = 3
+_LOG = logging.getLogger("edgekit_runtime.loading")
+_SAID: set[Path] = set()
+_CHANCES = 2
+"""How often a candidate is tried whose child others end."""
+_MOST_CHILDREN = 8
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """bound_s: seconds for measuring; 0 takes the default.
+    folder: where verdicts lie, None for the state folder.
+
+    memory_mb: what the model may take, None for no limit. run: starts the child, as `subprocess.run` does.
+    """
+
+    bound_s: float = BOUND_S
+    memory_mb: float | None = None
+    folder: Path | None = None
+    run: Run = run_child
+
+    @classmethod
+    def from_environment(cls, memory_mb: float | None = None, environ: Mapping[str, str] | None = None) -> Tuner:
+        """What EDGEKIT_TUNE says: `off`, or a number of seconds.
+        Raises EngineError for anything else."""
+        text = (os.environ if environ is None else environ).get("EDGEKIT_TUNE", "").strip().lower()
+        try:
+            seconds = BOUND_S if not text else 0.0 if text == "off" else float(text)
+        except ValueError:
+            seconds = -1.0
+        if not 0 <= seconds < 3600:
+            raise EngineError(f"'{text}' is neither off nor a number of seconds", where="EDGEKIT_TUNE", do="Unset it")
+        return cls(seconds, memory_mb)
+
+
+def offered_candidates(bundle: Bundle, wanted: TuningOptions) -> tuple[TuningCandidate, ...]:
+    """What could run here, most promising first."""
+    return candidates(bundle.manifest, available(), wanted, cores=cores())
+
+
+def tune(bundle: Bundle, wanted: TuningOptions, tuning: Tuner | None = None) -> TuningVerdict:
+    """The candidate that is to answer, and why.
+
+    Raises SelfTestError, EngineError or ModelFileError when no candidate passes, MemoryExceeded when none of those that
+    do fits, MissingExtraError when there is none at all.
+    """
+    tuning = tuning or Tuner.from_environment()
+    offer = offered_candidates(bundle, wanted)
+    if not offer:
+        primary = bundle.artifact()
+        kinds = [kind for kind in ENGINES.values() if primary.format in kind.formats]
+        extra = "host-gpu" if wanted.engine == ANY_GPU else kinds[0].extra
+        raise MissingExtraError(extra, f"running {primary.recipe}", where=str(bundle.path))
+    if tuning.bound_s <= 0:
+        return TuningVerdict(untried_candidates(offer)[0], "default", "nothing was measured: EDGEKIT_TUNE=off")
+    if not may_start():
+        return TuningVerdict(
+            untried_candidates(offer)[0], "default", "nothing was measured: no child process can be started here"
+        )
+    folder = (tuning.folder or state_dir()) / "tuning"
+    runtime = version_of("edgekit-deploy") or "unknown"
+    labels = [candidate.label + candidate.blob for candidate in offer]
+    if any(one.on_gpu for one in offer):
+        from edgekit_runtime.engines.cuda import identity
+
+        labels.append(identity())
+    file = folder / f"{key_of(bundle.digest, fingerprint(), runtime, *labels)}.json"
+    if (known := _known(bundle, offer, tuning, file)) is not None:
+        return known
+    with in_turn(folder, tuning.bound_s + _grace_s(offer)):
+        return _known(bundle, offer, tuning, file) or _measure(bundle, offer, tuning, file)
+
+
+def _unkept(verdict: TuningVerdict, offer: Sequence[TuningCandidate], file: Path) -> TuningVerdict:
+    """The verdict, with the reason why the next start measures again, which is logged once."""
+    unsafe = first_unsafe(file)
+    why = f"{unsafe.where}: {unsafe.what}" if unsafe else f"{file.parent} cannot be written"
+    if file.parent not in _SAID:
+        _SAID.add(file.parent)
+        several = len({one.blob for one in offer}) > 1
+        same = "pass pin='primary' to run the same artifact each time, " if several else ""
+        _LOG.warning(
+            "each start measures for seconds and may choose another way to run the model: the choice is not kept (%s). "
+            "Name a folder that lasts with EDGEKIT_STATE_DIR, %sor set EDGEKIT_TUNE=off", why, same,
+        )  # fmt: skip
+    return replace(verdict, why=f"{verdict.why}; not kept, so each start measures: {why}")
+
+
+def _known(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, file: Path) -> TuningVerdict | None:
+    """What was measured before; None where it must be measured.
+    Raises MemoryExceeded where nothing fits, by what was measured lately.
+    """
+    everything = read(file, offer, None)
+    if everything is None:
+        return None
+    fitting = read(file, offer, tuning.memory_mb)
+    if fitting is not None and fitting.settled:
+        return fitting
+    age_s = _REFUSES_S
+    with contextlib.suppress(OSError):
+        age_s = time.time() - file.stat().st_mtime
+    if not 0 <= age_s < _REFUSES_S:
+        return None
+    if fitting is None:
+        raise _nothing_passed(bundle, everything.tried, tuning.memory_mb)
+    return fitting
+
+
+def _measure(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, file: Path) -> TuningVerdict:
+    before, found = read(file, offer, None), _TrialResults(list(offer))
+    busy, started = _is_busy(), time.monotonic()
+    for _ in range(_MOST_CHILDREN):
+        left = [number for number in range(len(offer)) if number not in found.refused]
+        bound_s = max(1.0, tuning.bound_s - (time.monotonic() - started))
+        if not left or not _child(bundle, left, found, bound_s, tuning.run):
+            break
+    tried = found.tried()
+    if not any(one.p50_ms is not None or one.refused for one in tried):
+        return TuningVerdict(
+            untried_candidates(offer)[0], "default", "nothing was measured: the child process came to nothing"
+        )
+    champion = offer[found.champion] if found.champion is not None else None
+    seconds = time.monotonic() - started
+    openings = 1 if before is None else before.openings + 1
+    settled = (found.settled and not busy) or openings >= OPENINGS
+    everything = (
+        choose_verdict(tried, champion, None, settled) if champion is not None and not found.interrupted else None
+    )
+    kept = everything is not None and store(file, replace(everything, seconds=seconds, openings=openings)).kept
+    verdict = choose_verdict(tried, champion, tuning.memory_mb, settled)
+    if verdict is None:
+        raise _nothing_passed(bundle, tried, tuning.memory_mb)
+    verdict = replace(verdict, seconds=seconds, kept=kept, openings=openings)
+    return verdict if kept or everything is None else _unkept(verdict, offer, file)
+
+
+def _is_busy() -> bool:
+    """Whether others took more than half of the cores over the last minute."""
+    try:
+        return os.getloadavg()[0] > max(1.0, cores() / 2)
+    except OSError:
+        return False
+
+
+@dataclass
+class _TrialResults:
+    """What the children reported so far, by the candidate's number in the whole offer."""
+
+    offer: list[TuningCandidate]
+    facts: dict[int, dict[str, Any]] = field(default_factory=dict)
+    refused: dict[int, dict[str, str]] = field(default_factory=dict)
+    champion: int | None = None
+    settled: bool = True
+    interrupted: list[int | None] = field(default_factory=list)
+    """Whose trial others ended, once for each time."""
+
+    def tried(self) -> tuple[CandidateTrial, ...]:
+        facts = {**self.facts, **{number: {"refused": error} for number, error in self.refused.items()}}
+        return tuple(CandidateTrial(candidate, **facts.get(number, {})) for number, candidate in enumerate(self.offer))
+
+
+def _child(bundle: Bundle, numbers: Sequence[int], found: _TrialResults, bound_s: float, run: Run) -> bool:
+    """One child over these candidates.
+    True when another should continue: this one died of a candidate."""
+    job = {
+        **bundle_job(bundle),
+        "candidates": [found.offer[number].as_json() for number in numbers],
+        "bound_s": bound_s,
+    }
+    silence_s = bound_s + _grace_s([found.offer[number] for number in numbers])
+    try:
+        came = ask(python_module("edgekit_runtime.loading.tuning_trial"), job, silence_s=silence_s, run=run)
+    except OSError:
+        return False
+    died, ended = f"crashed with {came.crashed}" if came.crashed else "", came.interrupted
+    if came.silent:
+        died = f"did not come back within {silence_s:.0f} s"
+    blame = _listen(came.facts, numbers, found)
+    if ended:
+        return _spared(bundle, blame, found, ended)
+    if died and blame is not None:
+        candidate = found.offer[blame]
+        found.facts.pop(blame, None)
+        found.refused[blame] = SelfTestError(
+            f"the self-test with {candidate.engine} {candidate.version} {died}", where=str(bundle.path), do=_ELSE
+        ).as_json()
+        return True
+    return False
+
+
+def _grace_s(offer: Sequence[TuningCandidate]) -> float:
+    return GRACE_S + (BUILD_S if any(one.on_gpu for one in offer) else 0.0)
+
+
+def _spared(bundle: Bundle, number: int | None, found: _TrialResults, ended: str) -> bool:
+    """Others ended the child while this candidate was tried: again, or without it.
+    True when another child should continue.
+
+    number: None where it had not come to the first.
+    """
+    found.interrupted.append(number)
+    if found.interrupted.count(number) >= _CHANCES:
+        if number is None:
+            return False
+        found.facts.pop(number, None)
+        found.refused[number] = EngineError(
+            f"its trial was ended by {ended} {_CHANCES} times", where=str(bundle.path), do=_AGAIN
+        ).as_json()
+    return True
+
+
+def _listen(facts: Sequence[dict[str, Any]], numbers: Sequence[int], found: _TrialResults) -> int | None:
+    """Take in what the child said.
+    Returns the candidate that was being loaded when it fell silent."""
+    busy: int | None = None
+    for fact in facts:
+        if "enter" in fact:
+            busy = numbers[fact["enter"]]
+        elif "entered" in fact:
+            number = numbers[fact.pop("entered")]
+            found.facts[number] = {**fact, "runs": 1}
+        elif "refused" in fact:
+            found.refused[numbers[fact["refused"]]] = fact["error"]
+        elif "champion" in fact:
+            busy = None
+            found.champion = None if fact["champion"] is None else numbers[fact["champion"]]
+            found.settled = fact["settled"]
+            for one in fact["tried"]:
+                found.facts.setdefault(numbers[one.pop("number")], {}).update(one)
+    return busy
+
+
+_AGAIN = "Open it again; an unexpected SIGKILL is the system's, short of memory"
+_ELSE = "Do not use this bundle here: another engine or version may run it"
+
+
+def _nothing_passed(bundle: Bundle, tried: Sequence[CandidateTrial], memory_mb: float | None) -> EdgekitError:
+    """Too large, or the reason against the bundle's own choice.
+    A delegate's trouble is none, without it others may run."""
+    passed = [one.memory_mb or 0.0 for one in tried if one.p50_ms is not None]
+    if passed and memory_mb is not None:
+        return MemoryExceeded(
+            f"it needs {megabytes(min(passed))} MB without cache and batches, "
+            f"and {megabytes(max(0.0, memory_mb))} MB are left",
+            where=f"{bundle.manifest.name} ({bundle.path.name})",
+            do=f"Allow {megabytes(min(passed) - memory_mb)} MB more, close another model, or build a smaller one",
+        )
+    own = [one for one in tried if one.refused is not None]
+    if all(one.candidate.on_gpu for one in tried):
+        why = "; ".join(f"{one.candidate.engine}: {(one.refused or {})['what']}" for one in own)
+        return EngineError(f"no engine of a GPU runs it: {why}", where=str(bundle.path), do="See: edgekit doctor")
+    first = next((one for one in own if one.candidate.delegate is None and not one.candidate.on_gpu), own[0])
+    error = from_json(first.refused or {}, EngineError)
+    error.where = error.where or str(bundle.path)
+    return error

@@ -1,0 +1,398 @@
+"""The trial, in a child process.
+Load each candidate, replay its golden examples, race it against the best so far.
+
+A candidate that crashes is a reason and not the application's end, and what the losers loaded is gone with the child.
+One line of JSON a fact, as soon as it is known:
+
+    {"enter": 0}                       from here to the next line, candidate 0 is to blame for a crash
+    {"ran": 0}                         it is alive: slow and not hung
+    {"entered": 0, "p50_ms": ...}      it passed its self-test
+    {"refused": 1, "error": {...}}     it did not
+    {"champion": 0, "tried": [...]}    the end
+
+Rules:
+- most promising first: the first that passes its self-test is the champion, the others challenge it one after another,
+  so that no more than two are in memory;
+- champion and challenger run in turn within a round, and the ratio of the round is what counts: a neighbour that takes
+  the processor takes it from both;
+- effort goes where it is close: a challenger twice as slow is sent away after two rounds, a clear loser or winner after
+  three, and only the near ones run all rounds; those whose rounds contradict each other run twice as many;
+- to take over, a challenger must be faster by more than the noise; at a tie the more promising one stays. What may be
+  a tenth faster, and is not certain to be, leaves the race unsettled;
+- there is one measure: each time is that of the champion, multiplied by ratios of rounds run in turn;
+- when the bound is over no other candidate enters, and those being compared are judged by what is known. No inference
+  is begun that is not needed to name a winner: a slow model's other examples are replayed where it is opened. What
+  an engine of a GPU takes to be built, loaded and warm does not count against the bound;
+- fast 8-bit sums are admitted only where they give the very bits of the exact ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edgekit_runtime.bundle.jobs import Say, bundle_of, serve
+from edgekit_runtime.bundle.reader import Bundle
+from edgekit_runtime.engines.registry import Engine, import_engine, load_with
+from edgekit_runtime.engines.variants import RecordingEngine
+from edgekit_runtime.loading.candidates import TuningCandidate
+from edgekit_runtime.loading.replay import check_same_bits, replay
+from edgekit_runtime.modelfile.check import check_artifact
+from edgekit_runtime.system.board import private_mb
+from edgekit_runtime.system.children import limit_this_process
+from edgekit_runtime.system.errors import EdgekitError, EngineError
+
+ROUNDS = 7
+LEAST_GAIN = 0.05
+"""A challenger must be faster by this share."""
+HOPELESS = 4.0
+"""A candidate that takes this many times as long does not get a round."""
+_CLEAR = 0.15
+_FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Enter:
+    """Load the candidate, replay its golden examples, time a few runs; then `add` or `refused`."""
+
+    candidate: int
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Run both in turn, each for about `block_s`; then `record_round`."""
+
+    champion: int
+    challenger: int
+    block_s: float
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Free the candidate; it is out."""
+
+    candidate: int
+
+
+Step = Enter | Duel | Leave
+
+
+class Race:
+    """Which candidate is the fastest: the order of trials and when to stop.
+    It has no clock and no engine.
+
+        while (step := race.next(elapsed_s)) is not None:
+            ...                                   # Enter: load and try it; Duel: run both in turn; Leave: free it
+        race.champion
+
+    candidates: how many there are, 0 being the most promising. bound_s: how long all of it may take.
+    """
+
+    def __init__(self, candidates: int, bound_s: float) -> None:
+        self._waiting = deque(range(candidates))
+        self._bound_s = bound_s
+        self._block_s = min(0.1, max(0.002, bound_s / max(1, candidates) / (2 * ROUNDS) / 2))
+        self._challenger: int | None = None
+        self._ratios: list[float] = []
+        self._leaving: deque[int] = deque()
+        self._costs: dict[int, float] = {}  # by the time of the first champion
+        self.champion: int | None = None
+        self.settled = True
+
+    def next(self, elapsed_s: float) -> Step | None:
+        """What to do now; None when it is over."""
+        late = elapsed_s >= self._bound_s
+        rounds, middle = len(self._ratios), statistics.median(self._ratios or [1.0])
+        low, high = self._range()
+        one_sided = low > 1 or high < 1
+        clear = (rounds == 2 and low > 2) or (rounds >= _FEWEST and abs(middle - 1) > _CLEAR and one_sided)
+        enough = rounds >= (2 * ROUNDS if self._is_open() else ROUNDS)
+        if self._challenger is not None and (late or clear or enough):
+            self._settle()
+        if self._leaving:
+            return Leave(self._leaving.popleft())
+        if self._challenger is not None:
+            assert self.champion is not None
+            return Duel(self.champion, self._challenger, self._block_s)
+        if self._waiting and (self.champion is None or not late):
+            return Enter(self._waiting.popleft())
+        return None
+
+    def add(self, candidate: int, seconds: float, champion_s: float | None = None) -> None:
+        """It passed.
+
+        seconds: of one run, champion_s: what the champion took before it; a hopeless one does not duel.
+        """
+        if self.champion is None:
+            self.champion, self._costs[candidate] = candidate, 1.0
+            return
+        if champion_s is not None:
+            self._costs[candidate] = self._costs[self.champion] * seconds / max(champion_s, 1e-9)
+        if champion_s is not None and seconds > HOPELESS * champion_s:
+            self._leaving.append(candidate)
+            return
+        self._challenger, self._ratios = candidate, []
+
+    def refused(self, candidate: int) -> None:
+        """It cannot be loaded, fails its self-test, or does not fit: as if it had never been there."""
+
+    def record_round(self, champion_s: float, challenger_s: float) -> None:
+        """The medians of one round, in seconds a run."""
+        self._ratios.append(challenger_s / max(champion_s, 1e-9))
+
+    @property
+    def ratios(self) -> dict[int, float]:
+        """Candidate -> its time by the champion's; above 1 is slower."""
+        if self.champion is None:
+            return {}
+        return {one: cost / self._costs[self.champion] for one, cost in self._costs.items()}
+
+    @property
+    def left(self) -> tuple[int, ...]:
+        """Those that never came to their turn."""
+        return tuple(self._waiting)
+
+    def _range(self) -> tuple[float, float]:
+        """Of the median of all such rounds, with about 90 % (order statistics)."""
+        ordered = sorted(self._ratios or [0.0, math.inf])
+        outer = (len(ordered) - 1) // 6
+        return ordered[outer], ordered[-1 - outer]
+
+    def _is_open(self) -> bool:
+        """Whether the challenger may be clearly faster, and that is not certain."""
+        low, high = self._range()
+        return low < 1 - 2 * LEAST_GAIN and not high < 1
+
+    def _settle(self) -> None:
+        assert self._challenger is not None
+        assert self.champion is not None
+        challenger, self._challenger = self._challenger, None
+        few = len(self._ratios) < _FEWEST
+        self.settled = self.settled and not (self._range()[0] < 1 if few else self._is_open())
+        if not self._ratios:  # the bound was over before its first round: little is known of it
+            self._leaving.append(challenger)
+            return
+        ratio = statistics.median(self._ratios)
+        self._costs[challenger] = ratio * self._costs[self.champion]
+        if ratio < 1 - LEAST_GAIN and not few and self._range()[1] < 1:
+            challenger, self.champion = self.champion, challenger
+        self._leaving.append(challenger)
+
+
+_MOST_RUNS = 400
+_TELL_EVERY_S = 1.0
+_SMALL_BYTES = 16_000_000
+"""Beside a larger file an engine's library is little, and loading it twice would take long."""
+
+
+@dataclass
+class _Runner:
+    """A loaded candidate, with inputs to run it on, and every time it took (seconds)."""
+
+    engine: Engine
+    inputs: list[NDArray[Any]]
+    seconds: list[float] = field(default_factory=list)
+
+    def block(self, block_s: float) -> float:
+        """Run for about block_s, once at least; the median of one run."""
+        taken: list[float] = []
+        end = perf_counter() + block_s
+        while len(taken) < _MOST_RUNS:
+            start = perf_counter()
+            self.engine.run(self.inputs)
+            now = perf_counter()
+            taken.append(now - start)
+            if now >= end:
+                break
+        self.seconds += taken
+        return statistics.median(taken)
+
+
+class Trial:
+    """bundle: what is to run.
+    candidates: most promising first.
+    say: gets every fact as it becomes known.
+
+    clock: seconds, for the bound on all of it; how long an inference takes is always read from the real one.
+    """
+
+    def __init__(
+        self, bundle: Bundle, candidates: Sequence[TuningCandidate], say: Say, clock: Callable[[], float] = perf_counter
+    ) -> None:
+        self._bundle = bundle
+        self._candidates = candidates
+        self._say = say
+        self._clock = clock
+        self._loaded: dict[int, _Runner] = {}
+        self._times: dict[int, list[float]] = {}
+        self._end = math.inf
+        self._excused_s = 0.0
+        self._settled: set[str] = set()
+
+    def run(self, bound_s: float) -> None:
+        """All of it, within about bound_s: an inference that runs then is not cut short."""
+        start = self._clock()
+        self._end = start + bound_s
+        race = Race(len(self._candidates), bound_s)
+        while (step := race.next(self._clock() - start - self._excused_s)) is not None:
+            if isinstance(step, Duel):
+                champion, challenger = self._loaded[step.champion], self._loaded[step.challenger]
+                race.record_round(champion.block(step.block_s), challenger.block(step.block_s))
+            elif isinstance(step, Enter):
+                self._enter(step.candidate, race)
+            else:
+                self._free(step.candidate)
+        for number in list(self._loaded):
+            self._free(number)
+        ratios = race.ratios
+        best_ms = 0.0 if race.champion is None else statistics.median(self._times[race.champion]) * 1e3
+        tried = [
+            {"number": number, "p50_ms": best_ms * ratios[number], "runs": len(times), "ratio": ratios[number]}
+            for number, times in self._times.items()
+        ]
+        seconds = self._clock() - start
+        self._say({"champion": race.champion, "settled": race.settled, "tried": tried, "seconds": seconds})
+
+    def _enter(self, number: int, race: Race) -> None:
+        self._say({"enter": number})
+        champion = None if race.champion is None else statistics.median(self._times[race.champion])
+        try:
+            runner, facts = self._load(number, champion)
+        except MemoryError:
+            race.refused(number)
+            refusal = EngineError("it takes more memory than a model of its size may", where=str(self._bundle.path))
+            self._say({"refused": number, "error": refusal.as_json()})
+            return
+        except EdgekitError as error:
+            race.refused(number)
+            self._say({"refused": number, "error": error.as_json()})
+            return
+        self._loaded[number] = runner
+        self._times[number] = runner.seconds
+        race.add(number, min(runner.seconds), champion)
+        self._say({"entered": number, **facts})
+
+    def _load(self, number: int, champion_s: float | None) -> tuple[_Runner, dict[str, Any]]:
+        """Raises EngineError, SelfTestError, ModelFileError, MissingExtraError, TooSlow."""
+        candidate = self._candidates[number]
+        entry = next(one for one in self._bundle.manifest.artifacts if one.blob == candidate.blob)
+        setup, entered = replace(candidate.setup, keep=self._bundle.secret is None), self._clock()
+        with contextlib.suppress(ImportError):  # what the import takes is not the model's; loading says what is missing
+            import_engine(candidate.engine)
+        check_artifact(self._bundle, entry)
+        if candidate.engine not in self._settled and entry.bytes <= _SMALL_BYTES and not candidate.on_gpu:
+            # once for nothing: what an engine's library takes at its first use is not the model's
+            load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), setup).close()
+        self._settled.add(candidate.engine)
+        _give_back()
+        before, start = private_mb(), perf_counter()
+        engine = load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), setup)
+        loaded = perf_counter()
+        if candidate.on_gpu:
+            self._excuse(entered)
+            entered = self._clock()
+        recording = _EarlyStopEngine(engine, champion_s, lambda: self._say({"ran": number}))
+        try:
+            replay(self._bundle, entry, recording, lambda: self._clock() > self._end)
+        except BaseException:
+            engine.close()
+            raise
+        if candidate.on_gpu:  # at its first runs a library compiles
+            self._excuse(entered)
+        runner = _Runner(engine, recording.given)
+        if self._clock() > self._end:
+            p50_s = recording.last_s
+            runner.seconds.append(p50_s)
+        else:
+            p50_s = runner.block(0.005)
+        after = private_mb()
+        if engine.info.arithmetic != "exact":
+            exact = replace(setup, kernels="default")  # all golden inputs, however little time is left
+            try:
+                with load_with(candidate.engine, entry.format, self._bundle.blob(entry.blob), exact) as reference:
+                    check_same_bits(self._bundle, entry, engine, reference)
+            except BaseException:
+                engine.close()
+                raise
+        held = sum(one.bytes for one in self._bundle.manifest.artifacts) / 1e6  # a bundle that is open is in memory
+        memory = None if before is None or after is None else max(after - before, 0.0) + held
+        return runner, {
+            "load_ms": (loaded - start) * 1e3,
+            "first_ms": recording.first_s * 1e3,
+            "p50_ms": p50_s * 1e3,
+            "memory_mb": memory,
+        }
+
+    def _excuse(self, since: float) -> None:
+        """The time since then counts for no candidate."""
+        taken = self._clock() - since
+        self._excused_s += taken
+        self._end += taken
+
+    def _free(self, number: int) -> None:
+        self._loaded.pop(number).engine.close()
+
+
+class TooSlow(EdgekitError):  # noqa: N818 - what it is, not that something went wrong
+    """A candidate so far behind that its golden examples are not worth the wait."""
+
+    code = "slow"
+
+
+class _EarlyStopEngine(RecordingEngine):
+    """Stops when the second and third run take HOPELESS times as long as the best one.
+
+    on_run: called after a run, now and then.
+    """
+
+    def __init__(self, engine: Engine, champion_s: float | None, on_run: Callable[[], object] = lambda: None) -> None:
+        super().__init__(engine)
+        self._champion_s = champion_s
+        self._on_run, self._reported = on_run, perf_counter()
+        self._taken: list[float] = []
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        later = bool(self.given)
+        outputs = super().run(inputs)
+        if perf_counter() - self._reported > _TELL_EVERY_S:
+            self._reported = perf_counter()
+            self._on_run()
+        if not later or self._champion_s is None or len(self._taken) == 2:
+            return outputs
+        self._taken.append(self.last_s)
+        if min(self._taken) > HOPELESS * self._champion_s and len(self._taken) == 2:
+            raise TooSlow(f"a run takes {min(self._taken) * 1e3:.3g} ms, the best {self._champion_s * 1e3:.3g} ms")
+        return outputs
+
+
+def _give_back() -> None:
+    """Give the memory of earlier candidates back to the system.
+    Otherwise the next one would be measured as taking nothing."""
+    import ctypes
+    import gc
+
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # another C library has no such function
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def work(job: dict[str, Any], say: Say) -> dict[str, Any]:
+    bundle = bundle_of(job)
+    offer = [TuningCandidate(**one) for one in job["candidates"]]
+    together = sum(one.bytes for one in bundle.manifest.artifacts)
+    limit_this_process(together, max(one.threads for one in offer), gpu=any(one.on_gpu for one in offer))
+    Trial(bundle, offer, say).run(job["bound_s"])
+    return {}
+
+
+if __name__ == "__main__":
+    sys.exit(serve(work))

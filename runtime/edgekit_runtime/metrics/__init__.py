@@ -1,3 +1,0 @@
-"""What models have done, for Prometheus.
-The page as text, and the page over HTTP on loopback.
-"""

@@ -1,0 +1,1 @@
+"""What the caller decided: options, and budgets in milliseconds."""

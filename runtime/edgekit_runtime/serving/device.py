@@ -1,0 +1,217 @@
+"""The board's own engine as a destination.
+Adapt -> batcher -> engine -> finish, and what is learnt of it.
+
+    device = Device(contract, prepared)
+    outputs = device.finish(request, device.batcher.call(device.adapt(request, items)))
+
+Rules:
+- inputs are adapted before anything waits, so the caller may reuse its frame;
+- what is expected of the device is the queue before a request and the last service times, never a guess;
+- while hosts answer, or it is refused, it runs a copy of a request now and then: only so
+  is it known when it is fast again. One good inference is enough to be asked again;
+- an inference that ends after its caller has gone is learnt from all the same.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from itertools import count
+from time import perf_counter
+
+from edgekit_runtime.batching.batcher import Batcher, BatchStats
+from edgekit_runtime.batching.costs import Costs, hand_off_s
+from edgekit_runtime.batching.queued_request import BatchResult
+from edgekit_runtime.contract.adapt import CLIP_EVERY, Finisher, adapters, top_score
+from edgekit_runtime.contract.spec import Contract, TensorSpec
+from edgekit_runtime.loading.readiness import PreparedEngine
+from edgekit_runtime.policy.budget import DeviceOutlook, InferenceHistory
+from edgekit_runtime.policy.options import check_number
+from edgekit_runtime.serving.offload import WATCH_EVERY_S
+from edgekit_runtime.serving.request import Items, Outputs, Request, Tensors
+from edgekit_runtime.system.errors import ClosedError, EngineHung, QueueFull
+from edgekit_runtime.system.watchdog import WatchedEngine, limit_s, watch
+
+INLINE_BELOW_S = 0.01
+"""An inference that takes less runs in its caller's own thread where the queue is empty. One that takes longer never
+does: what two hand-offs cost is nothing beside it, and a caller can then be freed from an engine that hangs."""
+
+
+class Device:
+    """Thread-safe.
+
+    queue_limit: requests that wait at most.
+    hang_s: the longest an inference may take, None to find out.
+    batcher: what runs the adapted tensors. clock: monotonic seconds, those of `Request.due`. ready: input tensors of
+    the bundle's primary artifact, whose form callers may pass; None for the form of the artifact that runs.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        prepared: PreparedEngine,
+        *,
+        ready: Sequence[TensorSpec] | None = None,
+        queue_limit: int = 1024,
+        hang_s: float | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        entry, self.engine = prepared.entry, prepared.engine
+        self._adapters = adapters(contract, entry.inputs, entry.inputs if ready is None else ready)
+        self._adapted, self._contract = count(), contract
+        self._finisher = Finisher(contract, entry.outputs)
+        self._prepared = prepared
+        self._clock, self._learned = clock, InferenceHistory(clock=clock)
+        self._watching = threading.RLock()  # what is submitted while the interpreter ends runs in this very thread
+        self._watch: Future[BatchResult] | None = None
+        self._throttle_s = 0.0
+        free = all(tensor.free_batch for tensor in (*entry.inputs, *entry.outputs))
+        self.costs = Costs(prepared.costs, fixed=not free, hand_off_s=hand_off_s())
+        single_s = self._slowest_s = self.costs.seconds(1)
+        self._learned.add(single_s * 1e3)
+        self.batcher: Batcher[Tensors, Tensors] = Batcher(
+            self._run,
+            self.costs,
+            queue_limit=queue_limit,
+            clock=clock,
+            inline=prepared.isolated or (single_s < INLINE_BELOW_S and hang_s is None),
+            run_one=self._run_one,
+        )
+        self._hang_s = hang_s
+        self._watched: WatchedEngine | None = None
+
+    @property
+    def hung(self) -> EngineHung | None:
+        """Why nothing is answered here any more."""
+        return self._watched.hung if self._watched is not None else None
+
+    @property
+    def queued(self) -> int:
+        return self.batcher.queued
+
+    def stats(self) -> BatchStats:
+        return self.batcher.stats()
+
+    def ways(self) -> dict[str, str]:
+        """Input -> how pixels travel to the engine."""
+        return {name: adapter.way for name, adapter in self._adapters}
+
+    def outlook(self, priority: int = 0, came: float | None = None) -> DeviceOutlook:
+        """Expected latency of a request that arrives now or then: the queue and an inference."""
+        queue_s, elapsed_s = self.batcher.ahead(priority, came)
+        learned = self._learned
+        elapsed_ms = None if elapsed_s is None else elapsed_s * 1e3
+        return DeviceOutlook(learned.ascending_ms, learned.latest_ms, queue_s * 1e3, elapsed_ms)
+
+    def adapt(self, request: Request, items: Items) -> Tensors:
+        before = perf_counter()
+        tensors = []
+        for name, adapter in self._adapters:
+            tensors.append(adapter(items[name]))  # a comprehension is a call before Python 3.12
+        sample, rest = divmod(next(self._adapted), CLIP_EVERY)
+        if not rest:
+            request.clipped = 0, 0, None
+            for (_, adapter), tensor in zip(self._adapters, tensors, strict=True):
+                clipped, seen = adapter.clipped(tensor, sample)
+                if seen:
+                    request.clipped = clipped, seen, None
+        request.timings["adapt"] = (perf_counter() - before) * 1e3
+        return tensors
+
+    def finish(self, request: Request, served: BatchResult) -> Outputs:
+        """What the batcher gave as the contract's outputs; its times are noted and learnt from."""
+        before = self._clock()
+        outputs = self._finisher(served.result)
+        now, ran_s, timings = self._clock(), served.ran_s, request.timings
+        timings["queue"], timings["engine"] = served.queued_s * 1e3, ran_s * 1e3
+        timings["finish"] = (now - before) * 1e3
+        if request.clipped is not None:
+            request.clipped = *request.clipped[:2], top_score(outputs, self._contract)
+        learned = self._learned
+        if ran_s * 1e3 < learned.outdated_ms:
+            learned.add(ran_s * 1e3)
+        else:
+            learned.put((now, ran_s * 1e3))
+        self._slowest_s = max(self._slowest_s, ran_s)
+        return outputs
+
+    def finish_late(self, served: BatchResult) -> Outputs:
+        """As `finish`, for a request whose caller has gone."""
+        self._learned.add(served.ran_s * 1e3)
+        self._slowest_s = max(self._slowest_s, served.ran_s)
+        return self._finisher(served.result)
+
+    def watch(self, items: Items) -> None:
+        """Run a copy of a request that a host answers, to keep the device's times current."""
+        with self._watching:
+            if self._learned.age_s < WATCH_EVERY_S or (self._watch is not None and not self._watch.done()):
+                return
+            try:
+                self._watch = self.batcher.submit([adapter(items[name]) for name, adapter in self._adapters])
+            except (ClosedError, QueueFull):
+                return
+        self._watch.add_done_callback(self._learn)
+
+    def run_beside(self, items: Items, done: Callable[[Outputs], None]) -> bool:
+        """Run a request that a host answered, where the device is idle; whether it is.
+
+        done: gets the outputs.
+        """
+        if self.batcher.queued or self.batcher.running_s is not None:
+            return False
+        try:
+            served = self.batcher.submit([adapter(items[name]) for name, adapter in self._adapters])
+        except (ClosedError, QueueFull):
+            return False
+        served.add_done_callback(
+            lambda ran: None if ran.cancelled() or ran.exception() else done(self.finish_late(ran.result()))
+        )
+        return True
+
+    def throttle(self, delay_ms: float) -> None:
+        check_number("delay_ms", delay_ms)
+        if not 0 <= delay_ms < math.inf:
+            raise ValueError(f"delay_ms must be 0 or more, not {delay_ms}")
+        with self._watching:
+            self._throttle_s = delay_ms / 1e3
+            self.batcher.run_one = self._run_one
+
+    def close(self, timeout_s: float) -> None:
+        """Drain for at most timeout_s, fail the rest, and free the engine once it is unused."""
+        idle = self.batcher.close(timeout_s)
+        if self._watched is not None:
+            self._watched.end()
+        if idle:
+            self._prepared.close()
+
+    def _learn(self, done: Future[BatchResult]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self._learned.add(done.result().ran_s * 1e3)
+
+    def _run(self, batch: Sequence[Tensors]) -> Sequence[Tensors]:
+        """One inference for the whole batch; the engine's outputs, a list an item."""
+        self._before_run()
+        return [self.engine.run(batch[0])] if len(batch) == 1 else self.engine.run_batch(batch)
+
+    def _run_one(self, tensors: Tensors) -> Tensors:
+        """Run the first item alone, or each throttled one.
+        The engine's own `run` takes the others."""
+        self._before_run()
+        with self._watching:
+            if not self._throttle_s:
+                self.batcher.run_one = self.engine.run
+        return self.engine.run(tensors)
+
+    def _before_run(self) -> None:
+        if self._watched is None and not self._prepared.isolated:
+            self._watched = watch(
+                lambda: self.batcher.running_s,
+                lambda: self._slowest_s,
+                self.batcher.abandon,
+                lambda slowest_s: limit_s(slowest_s) if self._hang_s is None else self._hang_s,
+            )
+        if self._throttle_s:
+            time.sleep(self._throttle_s)

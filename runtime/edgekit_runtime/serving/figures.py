@@ -1,0 +1,88 @@
+"""`describe()` and `stats()` of an open model.
+
+    describe_model(journey)["engine"]      # {"name": "litert", "version": "2.3.0", "threads": 2, ...}
+    model_metrics(journey, healthy=True).queued
+
+Nothing is asked of the engine: all of it is known already.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edgekit_runtime.engines.registry import on_gpu
+
+if TYPE_CHECKING:
+    from edgekit_runtime.serving.journey import Journey
+    from edgekit_runtime.telemetry.metrics import ModelMetrics
+
+
+def describe_model(journey: Journey) -> dict[str, Any]:
+    """What is in use: bundle, artifact, engine, the way inputs travel, what the self-test found."""
+    opened, device = journey.opened, journey.device
+    prepared, manifest = opened.prepared, opened.bundle.manifest
+    tested, info = prepared.tested, prepared.engine.info
+    return {
+        "name": manifest.name,
+        "version": manifest.version,
+        "profile": manifest.target.profile,
+        "recipe": prepared.entry.recipe,
+        "role": prepared.entry.role,
+        "why_alternate": opened.why_alternate,
+        "artifact": prepared.entry.blob,
+        "engine": {
+            "name": info.name,
+            "version": info.version,
+            "threads": info.threads,
+            "arithmetic": info.arithmetic,
+            "device": "gpu" if on_gpu(info.name) else "cpu",
+        },
+        **prepared.describe(),
+        "inputs": device.ways(),
+        "selftest": {
+            "examples": tested.examples,
+            "same_engine": tested.same_engine,
+            "worst_steps": tested.worst_steps,
+            "worst_cosine": tested.worst_cosine,
+        },
+        "state": journey.contract.state,
+        "max_batch": device.costs.limit,
+        "batching": device.costs.as_json(),
+        "cache": journey.cache is not None,
+        "signed": opened.bundle.trusted,
+        "encrypted": manifest.encrypted_with is not None,
+        "trust": opened.bundle.trust_decision.text,
+        "installed": opened.held.describe() if opened.held is not None else None,
+        "degraded_artifact": None
+        if opened.degraded is None
+        else {"recipe": opened.degraded.entry.recipe, "engine": opened.degraded_engine},
+        "hosts": opened.hosts.describe() if opened.hosts is not None else [],
+    }
+
+
+def model_metrics(journey: Journey, *, healthy: bool) -> ModelMetrics:
+    """This model's part of a page for Prometheus."""
+    from edgekit_runtime.telemetry.metrics import CacheFigures, ModelMetrics
+
+    prepared, cache = journey.opened.prepared, journey.cache
+    manifest, info = journey.opened.bundle.manifest, prepared.engine.info
+    caches = {}
+    if cache is not None:
+        kept = cache.stats()
+        caches["memory"] = CacheFigures(kept.memory.hits, kept.memory.misses, kept.memory.entries, kept.memory.bytes)
+        if kept.shared is not None:
+            caches["shared"] = CacheFigures(kept.shared.hits, kept.shared.misses)
+        if kept.disk is not None:
+            caches["disk"] = CacheFigures(kept.disk.hits, kept.disk.misses, kept.disk.entries, kept.disk.bytes)
+    return ModelMetrics(
+        manifest.name,
+        manifest.version,
+        journey.meter.counted(),
+        {"recipe": prepared.entry.recipe, "engine": info.name, "engine_version": info.version},
+        journey.device.queued,
+        journey.device.stats().batches,
+        caches,
+        healthy=healthy,
+        restarts=journey.device.engine.restarts,
+        faults=journey.faults.counts(),
+    )

@@ -1,0 +1,497 @@
+"""The journey of a request through one bundle, a stage a method.
+
+    identify -> cache.lookup -> join an identical request in flight -> decode -> cache.similar -> budget.decide
+      -> device: adapt -> batcher -> engine     -> with hosts: fallback     -> neither: BudgetExceeded at once
+    -> finish -> cache.store -> meter.record -> Answer
+
+    journey = Journey(opened, limits, meter)
+    answer = journey.predict(Request(budget_ms=20), image)
+
+Rules:
+- inputs are hashed, decoded and adapted before `submit` returns: the caller may reuse its frame;
+- outputs never alias an engine's buffer, and are read-only: the cache may hold the same arrays;
+- every request that was accepted is answered, with an Answer or an error, also when the journey is closed;
+- a fault of the cache or the meter takes no answer away: it is noted (`faults`), and the request continues without it;
+- a host's answer is kept under the host's artifact, and found only for a request that the device would not answer in
+  time; a degraded answer is never kept, and those that joined the request go their own way;
+- with hosts, or a degraded artifact, a request with a budget ends by its deadline, with an answer or an error; what
+  comes later is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgekit_runtime.cache.identity import Flights, identify, of_artifact
+from edgekit_runtime.cache.tiered import Cache
+from edgekit_runtime.contract.decode import copy_in
+from edgekit_runtime.contract.kinds import kind_of
+from edgekit_runtime.policy.budget import decide
+from edgekit_runtime.serving.device import Device
+from edgekit_runtime.serving.opened import OpenedBundle
+from edgekit_runtime.serving.request import (
+    Answer,
+    IdentifiedInput,
+    Intake,
+    Items,
+    Outputs,
+    Request,
+    Source,
+    Tensors,
+    own,
+)
+from edgekit_runtime.serving.session import needs_session
+from edgekit_runtime.system.errors import BudgetExceeded, ClosedError, EdgekitError, EngineError, HostError
+from edgekit_runtime.system.faults import Faults
+from edgekit_runtime.system.threads import ForkGuard, FutureRelay, fork_safe_future
+from edgekit_runtime.telemetry.meter import Meter
+
+if TYPE_CHECKING:
+    from edgekit_runtime.cache.identity import Identity
+    from edgekit_runtime.cache.tiered import Hit
+    from edgekit_runtime.policy.options import ModelLimits
+    from edgekit_runtime.serving.fallback import Away, Fallback, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedResult:
+    """What those get that joined a request: its outputs, and where they came from."""
+
+    outputs: Outputs
+    source: Source
+    distance: float | None
+    by_host: bool
+
+
+class _LeaderInterruptedError(EngineError):
+    """Ctrl-C, or the like, struck the thread of the request that leads."""
+
+
+_LEADERS_OWN = (BudgetExceeded, _LeaderInterruptedError)
+"""What stopped the request that leads does not stop those that joined it: they go their own way."""
+
+
+class Journey:
+    """Thread-safe.
+
+    After `close` every request fails with ClosedError.
+    meter: counts what goes through this bundle alone.
+    cache: None where there is nothing to keep. faults: of the parts beside the answer.
+    """
+
+    def __init__(
+        self,
+        opened: OpenedBundle,
+        limits: ModelLimits,
+        meter: Meter,
+        cache: Cache | None = None,
+        faults: Faults | None = None,
+    ) -> None:
+        self.opened = opened
+        self.faults = faults or Faults(opened.bundle.manifest.name)
+        self.contract = opened.bundle.manifest.contract
+        ready = opened.bundle.artifact().inputs  # one form for callers, whichever artifact runs
+        self.device = Device(
+            self.contract, opened.prepared, ready=ready, queue_limit=limits.queue, hang_s=limits.hang_s
+        )
+        self._intake = Intake(self.contract, ready)
+        self._by = opened.prepared.entry.recipe, opened.engine
+        self.degraded: Device | None = None
+        self._by_degraded: tuple[str | None, str | None] = None, None
+        if opened.degraded is not None:
+            self.degraded = Device(
+                self.contract, opened.degraded, ready=ready, queue_limit=limits.queue, hang_s=limits.hang_s
+            )
+            self._by_degraded = opened.degraded.entry.recipe, opened.degraded_engine
+        self.cache = cache
+        self._flights: Flights[_SharedResult] = Flights()
+        self._namespace = opened.namespace
+        self.meter = meter
+        self._relay = FutureRelay()
+        self._counting = threading.Lock()
+        self.guard = ForkGuard()
+        self._closed = self._retired = False
+        self.predicted_late = 0
+        self._fallback: Fallback | None = None
+        if opened.hosts is not None or self.degraded is not None:
+            from edgekit_runtime.serving.fallback import Comparison, Fallback
+
+            def compared(differs: bool) -> None:
+                self.faults.shield("meter", lambda: self.meter.compared(differs=differs))
+
+            self._comparison = Comparison(self.contract, self.device.run_beside, compared)
+            self._fallback = Fallback(
+                self.device, opened.hosts, self._keep_late_answer, self._comparison.answered, self.degraded
+            )
+
+    def predict(self, request: Request, inputs: Any) -> Answer:
+        if self.guard.forked:
+            raise self.guard.error()
+        try:
+            while True:
+                pending = self._arrive(request, inputs, keep=False)
+                if isinstance(pending, list):
+                    due = math.inf if request.budget_ms is None else request.due
+                    served = self.device.batcher.call(pending, due=due, priority=request.priority)
+                    outputs = self.device.finish(request, served)
+                    if request.key is None and request.look is None:  # nothing to keep, and no request joined it
+                        return self._answer(request, outputs, "device")
+                    return self._deliver(request, outputs)
+                if isinstance(pending, Answer):
+                    return pending
+                if not isinstance(pending, Future):
+                    return self._conclude(request, pending.wait(request.left_ms() / 1e3))
+                try:
+                    return self._follow(request, pending.result())
+                except _LEADERS_OWN:
+                    continue
+        except BaseException as error:
+            self._fail(request, error, lost=not (self._retired and isinstance(error, ClosedError)))
+            raise
+
+    def submit(self, request: Request, inputs: Any) -> Future[Answer]:
+        if self.guard.forked:
+            raise self.guard.error()
+        answer: Future[Answer] = fork_safe_future()
+        try:
+            self._submit(answer, request, inputs)
+        except BaseException as error:
+            self._fail(request, error, lost=not (self._retired and isinstance(error, ClosedError)))
+            raise
+        return answer
+
+    def _submit(self, answer: Future[Answer], request: Request, inputs: Any) -> None:
+        pending = self._arrive(request, inputs, keep=True)
+        if isinstance(pending, Answer):
+            if answer.set_running_or_notify_cancel():
+                answer.set_result(pending)
+        elif isinstance(pending, Future):
+            own = {name: copy_in(value) for name, value in self._intake.take(inputs).items()}
+            self._settle_following(answer, request, own, pending)
+        elif not isinstance(pending, list):
+            errand = pending.errand
+            if not request.leads:
+                answer.add_done_callback(lambda caller: errand.withdraw() if caller.cancelled() else None)
+            self._settle(answer, request, pending.outcome, lambda outcome: self._conclude(request, outcome))
+        else:
+            served = self.device.batcher.submit(pending, due=request.due, priority=request.priority)
+            if not request.leads:
+                answer.add_done_callback(lambda caller: served.cancel() if caller.cancelled() else None)
+            self._settle(answer, request, served, lambda got: self._deliver(request, self.device.finish(request, got)))
+
+    def retire(self, timeout_s: float) -> None:
+        """Close, because another journey takes over.
+
+        A request that comes too late for this one is asked there again.
+        """
+        self._retired = True
+        self.close(timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Refuse new requests, drain for at most timeout_s, fail the rest, free the engine."""
+        self._closed = True
+        if self.opened.hosts is not None:
+            self.opened.hosts.close()
+        self.device.close(timeout_s)
+        if self.degraded is not None:
+            self.degraded.close(timeout_s)
+        if self._fallback is not None:
+            self._fallback.close()
+        if self.cache is not None:
+            cache = self.cache
+            self.faults.shield("cache", lambda: cache.close(timeout_s))
+        if self.opened.held is not None:
+            self.opened.held.close()
+
+    def _arrive(self, request: Request, inputs: Any, *, keep: bool) -> Answer | Future[_SharedResult] | Away | Tensors:
+        """Identify, look up, join, decode, compare, decide and adapt a request.
+        Returns an answer, a flight to follow, or the tensors to run.
+
+        keep: the caller may reuse its arrays before the engine has read them.
+        """
+        if self._closed:
+            raise ClosedError("the model was closed", do="Open the bundle again")
+        if self.contract.state != "none":
+            raise needs_session(self.contract)
+        intake, cache = self._intake, self.cache
+        direct = type(inputs) is np.ndarray and inputs.shape == intake.only_shape
+        named: IdentifiedInput = {intake.only: inputs} if direct else intake.take(inputs)
+        if cache is not None and cache.exact:
+            found, named = self._look_up(cache, request, named)
+            if found is not None:
+                return found
+        before = perf_counter()
+        if direct and inputs.dtype in intake.only_as_it_is:
+            items, request.geometry = named, intake.only_geometry
+        else:
+            items, request.geometry = intake.decode(named)
+        now = perf_counter()
+        request.timings["decode"] = (now - before) * 1e3
+        if (
+            cache is not None
+            and cache.compares
+            and (look := self.faults.shield("cache", partial(cache.similar, items))) is not None
+        ):
+            request.timings["similar"] = (perf_counter() - now) * 1e3
+            if look.hit is not None:
+                return self._deliver(request, look.hit.outputs, "similar", look.hit.distance)
+            request.look = look
+        if request.budget_ms is not None:
+            if request.stale_ok and cache is not None and request.key is None:
+                identified = self.faults.shield("cache", partial(identify, named, self._namespace))
+                request.stale_key = None if identified is None else identified[0]
+            try:
+                away = self._decide(request, items)
+            except BudgetExceeded as refusal:
+                kept_answer = self._instead(request, refusal)
+                if kept_answer is None:
+                    raise
+                return kept_answer
+            if away is not None:
+                if away.decision.destination != "device" and (hit := self._cached_host_answer(request)) is not None:
+                    return self._deliver(request, hit.outputs, "cache")
+                assert self._fallback is not None
+                self._fallback.begin(away, dict(zip(items, own(list(items.values()), named), strict=True)))
+                return away
+        tensors = self.device.adapt(request, items)
+        return own(tensors, named) if keep else tensors
+
+    def _look_up(
+        self, cache: Cache, request: Request, named: IdentifiedInput
+    ) -> tuple[Answer | Future[_SharedResult] | None, IdentifiedInput]:
+        """The exact answer, or the flight of an identical request.
+        None where this one has to be computed. The inputs, which may have been read meanwhile."""
+        hit = None
+        try:
+            if not cache.pays(request.start):
+                return None, named
+            request.key, named = identify(named, self._namespace)
+            hashed = perf_counter()
+            request.timings["identify"] = (hashed - request.start) * 1e3
+            if request.key is not None:
+                left_s = math.inf if request.budget_ms is None else request.due - hashed
+                hit = cache.lookup(request.key, hash_s=hashed - request.start, left_s=left_s)
+        except EdgekitError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the engine answers without a cache
+            request.key = None
+            self.faults.note("cache", error)
+        if request.key is None:
+            return None, named
+        flight = None
+        if hit is None:
+            if self._relay.now:  # a caller's callback in our own thread must not wait for what that thread would do
+                return None, named
+            flight, request.leads = self._flights.join(request.key)
+            if request.leads:
+                return None, named
+        if self._intake.placed:
+            request.geometry = self._intake.locate(named)
+        return flight if hit is None else self._answer(request, hit.outputs, "cache"), named
+
+    def _cached_host_answer(self, request: Request) -> Hit | None:
+        """A host's answer to the same request, for a request that was looked up in vain."""
+        cache, hosts, key = self.cache, self.opened.hosts, request.key
+        if cache is None or hosts is None or key is None:
+            return None
+        left_s = request.left_ms() / 1e3
+        keys = [of_artifact(key, artifact) for artifact in hosts.artifacts]
+        hit = self._first(keys, lambda key: cache.lookup(key, hash_s=None, left_s=left_s))
+        request.by_host = hit is not None
+        return hit
+
+    def _first(self, keys: Iterable[Identity], find: Callable[[Identity], Hit | None]) -> Hit | None:
+        found = (self.faults.shield("cache", partial(find, key)) for key in keys)
+        return next((hit for hit in found if hit is not None), None)
+
+    def _instead(self, request: Request, refusal: BudgetExceeded) -> Answer | None:
+        """A host's kept answer; or, where the caller takes it, an answer past its time.
+        None where there is none."""
+        hit = self._cached_host_answer(request)
+        if hit is not None:
+            return self._deliver(request, hit.outputs, "cache")
+        cache, key = self.cache, request.key or request.stale_key
+        if not request.stale_ok or cache is None or key is None:
+            return None
+        artifacts = () if self.opened.hosts is None else self.opened.hosts.artifacts
+        hit = self._first((key,), cache.stale)
+        if hit is None:
+            hit = self._first([of_artifact(key, artifact) for artifact in artifacts], cache.stale)
+            request.by_host = hit is not None
+        if hit is None:
+            return None
+        self._part(request, refusal)
+        return self._answer(request, hit.outputs, "stale")
+
+    def _part(self, request: Request, refusal: BudgetExceeded) -> None:
+        """Those that joined the request go their own way: they may have more time."""
+        if request.leads and request.key is not None:
+            request.leads = False
+            self._flights.crash(request.key, refusal)
+
+    def _decide(self, request: Request, items: Items) -> Away | None:
+        """Who answers in time; None for the device alone, where there are no hosts.
+        Raises BudgetExceeded where no one would."""
+        specs, away, left_ms = self.contract.inputs, None, request.left_ms()
+        if self._fallback is None:
+            decision = decide(left_ms, self.device.outlook(request.priority))
+        else:
+            # A host takes pixels, or what the original took; not what was made ready for this device's artifact.
+            travels = all(items[spec.name].dtype in kind_of(spec).dtypes(spec) for spec in specs)
+            size = sum(item.nbytes for item in items.values()) if travels else None
+            away = self._fallback.away(request, items, size)
+            decision = away.decision
+        if decision.destination == "neither":
+            self.device.watch(items)
+            left = f"{left_ms:.3g} ms of them" if left_ms > 0 else "nothing of them"
+            raise BudgetExceeded(
+                f"no answer is expected within {request.budget_ms:g} ms: the fastest is expected to take  "
+                f"{decision.predicted_ms:.3g} ms, and {left} is left",
+                do="Give more time, add a host, or use a smaller model",
+            )
+        if decision.fits is False and decision.destination == "device":
+            with self._counting:
+                self.predicted_late += 1
+        return away
+
+    def _conclude(self, request: Request, outcome: Outcome) -> Answer:
+        """The answer that came first; where none came in time, one that is kept, or the error."""
+        source, result, error = outcome
+        if source == "device":
+            return self._deliver(request, self.device.finish(request, result))
+        if source == "host":
+            outputs, answer = result
+            request.timings["network"] = answer.network_ms
+            request.timings["host"] = answer.total_ms - answer.network_ms
+            self._store_of_host(request, outputs, answer.artifact)
+            request.by_host = True
+            return self._deliver(request, outputs, "host")
+        if source != "degraded" and error is not None and not isinstance(error, (BudgetExceeded, HostError)):
+            raise error
+        why = "the time was over before the device or a host answered" if error is None else str(error)
+        refusal = BudgetExceeded(
+            f"no answer within {request.budget_ms:g} ms: {why}", do="Give more time, add a host, or use a smaller model"
+        )
+        refusal.__cause__ = error
+        kept_answer = self._instead(request, refusal)
+        if kept_answer is not None:
+            return kept_answer
+        if source != "degraded":
+            raise refusal
+        self._part(request, refusal)
+        outputs, served = result
+        request.timings["queue"], request.timings["engine"] = served.queued_s * 1e3, served.ran_s * 1e3
+        return self._answer(request, outputs, "degraded")
+
+    def _keep_late_answer(self, request: Request, source: str, result: Any) -> None:
+        """An answer whose caller has gone, or had another: it is kept for the next one who asks."""
+        if source == "host":
+            outputs, answer = result
+            self._store_of_host(request, outputs, answer.artifact)
+            return
+        outputs = self.device.finish_late(result)
+        cache, key = self.cache, request.key
+        if cache is not None and key is not None:
+            self.faults.shield("cache", lambda: cache.store(key, outputs, result.ran_s * 1e3))
+
+    def _store_of_host(self, request: Request, outputs: Outputs, artifact: str | None) -> None:
+        cache = self.cache
+        if cache is not None and request.key is not None and artifact is not None:
+            key = of_artifact(request.key, artifact)
+            self.faults.shield("cache", lambda: cache.store(key, outputs, self._cost_ms(request)))
+
+    def _deliver(
+        self, request: Request, outputs: Outputs, source: Source = "device", distance: float | None = None
+    ) -> Answer:
+        """Keep what the device computed, wake the followers, answer."""
+        cache = self.cache
+        known = request.key is not None or request.look is not None  # else: nothing was looked up, so nothing is kept
+        if cache is not None and known and source == "device":
+            try:
+                cache.store(request.key, outputs, self._cost_ms(request))
+                if request.look is not None:
+                    cache.store_similar(request.look, outputs)
+            except Exception as error:  # noqa: BLE001 - the answer is there already
+                self.faults.note("cache", error)
+        if request.leads and request.key is not None:
+            request.leads = False
+            self._flights.land(request.key, _SharedResult(outputs, source, distance, request.by_host))
+        return self._answer(request, outputs, source, distance)
+
+    @staticmethod
+    def _cost_ms(request: Request) -> float:
+        """What the answer took so far, without waiting for the engine."""
+        return (perf_counter() - request.start) * 1e3 - request.timings.get("queue", 0.0)
+
+    def _follow(self, request: Request, landed: _SharedResult) -> Answer:
+        request.by_host = landed.by_host
+        request.timings["joined"] = (perf_counter() - request.start) * 1e3
+        return self._answer(request, landed.outputs, landed.source, landed.distance)
+
+    def _answer(self, request: Request, outputs: Outputs, source: Source, distance: float | None = None) -> Answer:
+        total = (perf_counter() - request.start) * 1e3
+        request.timings["total"] = total
+        met = None if request.budget_ms is None else total <= request.budget_ms
+        try:
+            self.meter.record(source, total, met, request.timings, request.clipped)
+        except Exception as error:  # noqa: BLE001 - the answer is there already
+            self.faults.note("meter", error)
+        by = (None, None) if request.by_host else self._by_degraded if source == "degraded" else self._by
+        return Answer(outputs, source, request.timings, met, self.contract, distance, request.geometry, *by)
+
+    def _settle_following(
+        self, answer: Future[Answer], request: Request, inputs: Any, flight: Future[_SharedResult]
+    ) -> None:
+        """As `_settle`; where the request that leads had no time, this one goes its own way."""
+
+        def settle(done: Future[_SharedResult]) -> None:
+            if isinstance(done.exception(), _LEADERS_OWN) and not answer.cancelled():
+                try:
+                    self._submit(answer, request, inputs)
+                except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+                    self._fail(request, error)
+                    if answer.set_running_or_notify_cancel():
+                        answer.set_exception(error)
+                return
+            self._settle(answer, request, done, lambda landed: self._follow(request, landed))
+
+        flight.add_done_callback(settle)
+
+    def _settle(
+        self, answer: Future[Answer], request: Request, pending: Future[Any], finish: Callable[[Any], Answer]
+    ) -> None:
+        self._relay.carry(pending, answer, finish, lambda error, lost: self._fail(request, error, lost=lost))
+
+    def _fail(self, request: Request, error: BaseException, *, lost: bool = True) -> None:
+        """Count the error; a leader's followers get it too.
+
+        lost: False where the request is asked elsewhere.
+        """
+        if request.leads and request.key is not None:
+            request.leads = False
+            followed = (
+                error
+                if isinstance(error, Exception)
+                else _LeaderInterruptedError("the request this one joined was interrupted")
+            )
+            self._flights.crash(request.key, followed)
+        if lost:
+            self.count_error(error)
+
+    def count_error(self, error: BaseException) -> None:
+        """Count a request without an answer. Never raises."""
+        try:
+            if isinstance(error, BudgetExceeded):
+                self.meter.refused()
+            self.meter.error(error.code if isinstance(error, EdgekitError) else type(error).__name__)
+        except Exception as fault:  # noqa: BLE001 - the caller gets the errors own error
+            self.faults.note("meter", fault)

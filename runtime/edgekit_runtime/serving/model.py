@@ -1,0 +1,461 @@
+"""The facade: one object an application embeds.
+What a request goes through stands in `journey`.
+
+    with open_bundle("digits.ekb") as model:
+        answer = model.predict(image, budget_ms=20)
+
+Rules:
+- a model is ready when `open_bundle` returns: verified, self-tested, warm;
+- one way in for `predict`, `submit` and `apredict`: the same journey, the same batcher;
+- `swap` changes the bundle between two requests: each request is answered by one bundle alone, and none is lost.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from edgekit_runtime.batching.batcher import BatchStats
+from edgekit_runtime.cache.kept import KeptForm
+from edgekit_runtime.cache.memory_tier import MemoryCache
+from edgekit_runtime.cache.tiered import Cache, CacheStats
+from edgekit_runtime.contract.spec import Contract
+from edgekit_runtime.engines.registry import Arithmetic
+from edgekit_runtime.policy.options import CacheOptions, Options, check_number
+from edgekit_runtime.serving.journey import Journey
+from edgekit_runtime.serving.opened import OpenedBundle
+from edgekit_runtime.serving.request import Answer, Request, checked_budget
+from edgekit_runtime.serving.session import Session, SessionParts, Sessions
+from edgekit_runtime.system.errors import ClosedError, ContractError
+from edgekit_runtime.system.faults import Faults
+from edgekit_runtime.system.memory import scarce
+from edgekit_runtime.system.watchdog import Health
+from edgekit_runtime.telemetry.meter import Counts, Meter, MeterStats
+from edgekit_runtime.telemetry.slow import SlowWatch
+
+if TYPE_CHECKING:
+    from edgekit_runtime.bundle.manifest import Manifest
+    from edgekit_runtime.telemetry.metrics import ModelMetrics
+    from edgekit_runtime.telemetry.reporter import Reporter, TelemetryOptions, TelemetryStats
+
+MOST_PRIORITY = 1000
+
+
+@dataclass(frozen=True)
+class Stats:
+    """meter: answers and latencies, since the model was opened.
+    cache: None when it is off.
+    queued: requests waiting now.
+
+    device_p90_ms: what the device is expected to need, learnt from its last inferences. predicted_late: requests that
+    the device was given though its chance to be in time was below 0.9. telemetry: how reporting goes, None when the
+    model does not report. batching: what ran together. After `swap` cache, queued, max_batch, device_p90_ms,
+    batching and engine_restarts are those of the bundle that answers now.
+    engine_restarts: how often an engine in a process of its own (`isolate=True`) was started again, None where it has
+    none.
+    faults: part (cache, meter, telemetry) -> exceptions that it raised since the model was opened; requests were
+    answered without it, and the first of each part is in the log.
+    arithmetic: of sums of 8-bit products. `fast` ones can saturate; tuning chose them because golden answers kept their
+    bits.
+    artifact, engine: the recipe that answers, and the engine with its version.
+    """
+
+    meter: MeterStats
+    cache: CacheStats | None
+    queued: int
+    max_batch: int
+    device_p90_ms: float | None
+    predicted_late: int
+    telemetry: TelemetryStats | None = None
+    batching: BatchStats | None = None
+    engine_restarts: int | None = None
+    faults: dict[str, int] = field(default_factory=dict)
+    arithmetic: Arithmetic = "exact"
+    artifact: str = ""
+    engine: str = ""
+
+
+class Companion(Protocol):
+    """What belongs to a model and ends with it, such as the server of its metrics."""
+
+    def close(self) -> None: ...
+
+
+class Model:
+    """Made by `open_bundle`. Every method may be called from any thread.
+
+    In a child that was forked afterwards they raise ForkedError; `health` and `describe` answer, `close` does
+    nothing.
+
+    opener: opens another bundle the way this one was opened, for `swap`.
+    """
+
+    def __init__(
+        self, opened: OpenedBundle, options: Options, opener: Callable[[str | os.PathLike[str]], OpenedBundle]
+    ) -> None:
+        self._options, self._budget_ms = options, options.default_budget_ms
+        if self._budget_ms == math.inf:
+            self._budget_ms = None
+        self._opener = opener
+        self._faults = Faults(opened.bundle.manifest.name)
+        self._counts, self._predicted_late = Counts(), 0
+        self._journey = self._started(opened)
+        self._counts.begin(self._journey.meter)
+        self._sessions = Sessions(self._session_parts(self._journey))
+        self._swapping = threading.Lock()
+        self._closed = False
+        self._reporter: Reporter | None = None
+        self._telemetry: TelemetryOptions | None = None
+        self._accompanying, self._companions = threading.Lock(), weakref.WeakSet[Companion]()
+        if opened.held is not None:
+            opened.held.accompany(self)
+
+    @property
+    def contract(self) -> Contract:
+        """What `predict` takes and what an answer means."""
+        return self._journey.contract
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the bundle that is open now."""
+        return self._journey.opened.bundle.manifest
+
+    @property
+    def kept_form(self) -> KeptForm:
+        """How this model's answers are kept in a file that `CacheOptions(disk=)` names."""
+        return self._journey.opened.kept_form()
+
+    def predict(
+        self, inputs: Any, *, budget_ms: float | None = None, priority: int = 0, stale_ok: bool = False
+    ) -> Answer:
+        """Answer one item, waiting for it.
+
+        inputs: for a model with one input, what `Decoder` takes (path, encoded bytes, PIL image, uint8 or float array);
+        for several, a dict by name. budget_ms: what the caller can wait, milliseconds, None for what the bundle was
+        opened with; `answer.met_budget` says whether it held. priority: higher ones go first where requests wait.
+        stale_ok: where the budget cannot be met, take a cached answer past its time, if there is one.
+        Raises InputError, EngineError, ClosedError, QueueFull; BudgetExceeded when no answer is expected in time;
+        SessionError for a model that keeps a state, ForkedError in a child, MissingExtraError for a picture without
+        Pillow.
+        """
+        if budget_ms is None and priority == 0 and not stale_ok:
+            request = Request(self._budget_ms)  # as `_request`, without a call
+        else:
+            request = self._request(budget_ms, priority, stale_ok)
+        while True:
+            journey = self._journey
+            try:
+                return journey.predict(request, inputs)
+            except ClosedError:
+                if self._closed or journey is self._journey:  # else: swapped between the two lines above
+                    raise
+
+    def submit(
+        self, inputs: Any, *, budget_ms: float | None = None, priority: int = 0, stale_ok: bool = False
+    ) -> Future[Answer]:
+        """As `predict`, without waiting for the engine.
+        Bad input raises here; the future carries later errors."""
+        request = self._request(budget_ms, priority, stale_ok)
+        while True:
+            journey = self._journey
+            try:
+                return journey.submit(request, inputs)
+            except ClosedError:
+                if self._closed or journey is self._journey:
+                    raise
+
+    async def apredict(
+        self, inputs: Any, *, budget_ms: float | None = None, priority: int = 0, stale_ok: bool = False
+    ) -> Answer:
+        """As `predict`, for asyncio. Decoding runs here; the engine runs in the batcher's thread."""
+        import asyncio
+
+        return await asyncio.wrap_future(self.submit(inputs, budget_ms=budget_ms, priority=priority, stale_ok=stale_ok))
+
+    def swap(self, path: str | os.PathLike[str], *, timeout_s: float = 60.0) -> None:
+        """Answer with another bundle from now on.
+        Returns once the old one's requests are answered and it is closed.
+
+        The new bundle is verified, self-tested and warmed up first, while the old one keeps answering; where it
+        fails, nothing changes. It must take and give the same inputs and outputs. timeout_s: how long the old one may
+        drain. Raises ContractError, ClosedError, and what `open_bundle` raises.
+        """
+        self._journey.guard.check()
+        check_number("timeout_s", timeout_s)
+        with self._swapping:
+            if self._closed:
+                raise _closed()
+            if self.contract.state != "none":
+                raise ContractError(
+                    "a model that keeps a state cannot be swapped: its sessions would lose it",
+                    do="Close this model and open the other bundle",
+                )
+            opened = self._opener(path)
+            try:
+                _check_same_use(self._journey.contract, opened)
+                with scarce(path):
+                    fresh = self._started(opened)
+            except BaseException:
+                opened.close()
+                raise
+            self._counts.begin(fresh.meter)
+            old, self._journey = self._journey, fresh
+            if self._closed:
+                fresh.close(0.0)
+            try:
+                old.retire(timeout_s)
+            finally:
+                self._predicted_late += old.predicted_late
+                self._faults.shield("meter", lambda: self._counts.end(old.meter))
+            if opened.held is not None:
+                opened.held.accompany(self)
+            self._faults.shield("telemetry", self._restart_report)
+
+    def _restart_report(self) -> None:
+        """What a report says of the bundle has changed."""
+        if self._reporter is not None and self._telemetry is not None:
+            self._reporter.close()
+            self.report(self._telemetry)
+
+    def session(self) -> Session:
+        """Start a session of a model that keeps a state: see `session.Session`.
+
+        Raises SessionError for a model that keeps none, ClosedError.
+        """
+        self._journey.guard.check()
+        return self._sessions.open()
+
+    def stats(self) -> Stats:
+        journey = self._journey
+        journey.guard.check()
+        cache, reporter, shield = journey.cache, self._reporter, self._faults.shield
+        return Stats(
+            self._counts.stats(),
+            shield("cache", cache.stats) if cache is not None else None,
+            journey.device.queued,
+            journey.device.costs.limit,
+            journey.device.outlook().p90_ms,
+            self._predicted_late + journey.predicted_late,
+            shield("telemetry", reporter.stats) if reporter is not None else None,
+            journey.device.stats(),
+            journey.device.engine.restarts,
+            self._faults.counts(),
+            journey.device.engine.info.arithmetic,
+            journey.opened.prepared.entry.recipe,
+            journey.opened.engine,
+        )
+
+    def health(self) -> Health:
+        """Whether it answers, and if not, why."""
+        if self._closed:
+            return Health("closed")
+        if self._journey.guard.forked:
+            return Health("dead", "the process was forked after the model was opened")
+        device = self._journey.device
+        reason = str(device.hung) if device.hung is not None else device.engine.dead
+        return Health("ready") if reason is None else Health("dead", reason)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the open model: bundle, artifact, engine, inputs, self-test, telemetry."""
+        from edgekit_runtime.serving.figures import describe_model
+
+        reporter = self._reporter
+        sent = self._faults.shield("telemetry", reporter.stats) if reporter is not None else None
+        return describe_model(self._journey) | ({} if sent is None else {"telemetry": asdict(sent)})
+
+    def metrics_text(self) -> str:
+        """The counters and histograms as a page for Prometheus (text format 0.0.4).
+
+        `metrics.serve_metrics` serves it.
+        """
+        from edgekit_runtime.telemetry.metrics import metrics_text
+
+        return metrics_text([self.measured()])
+
+    def measured(self) -> ModelMetrics:
+        """This model's part of such a page, for a process that holds several."""
+        from edgekit_runtime.serving.figures import model_metrics
+
+        self._journey.guard.check()
+        return model_metrics(self._journey, healthy=self.health().ok)
+
+    def throttle(self, delay_ms: float) -> None:
+        """Make every inference on this device `delay_ms` slower; 0 ends it.
+        A drill: it shows what becomes of the budget, and whether a host takes over."""
+        self._journey.device.throttle(delay_ms)
+
+    def flush_cache(self) -> None:
+        """Forget every cached answer."""
+        self._journey.guard.check()
+        cache = self._journey.cache
+        if cache is not None:
+            cache.flush()
+
+    def report(self, options: TelemetryOptions) -> None:
+        """Begin to report what is counted; `open_bundle(telemetry=...)` does this.
+        One thread of its own does the work.
+
+        Raises MissingExtraError.
+        """
+        from edgekit_runtime.telemetry.reporter import Reporter
+        from edgekit_runtime.telemetry.window import About
+
+        self._journey.guard.check()
+        bundle = self._journey.opened.bundle
+        manifest, held = bundle.manifest, self._journey.opened.held
+        about = About(
+            options.device,
+            manifest.name,
+            manifest.version,
+            bundle.digest,
+            manifest.target.profile,
+            self._usual_budget_ms(manifest),
+            self._journey.cache is not None,
+            options.site,
+            options.group,
+            generation=held.number if held is not None else None,
+            trial=held is not None and held.state == "trial",
+            top_scores=self._journey.opened.prepared.entry.top_scores,
+        )
+        reporter = Reporter(self._journey.meter, about, options)
+        reporter.start()
+        self._reporter, self._telemetry = reporter, options
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Drain for at most timeout_s, fail the rest with ClosedError, free the engine.
+
+        A model that reports spools its last window, and waits up to two seconds for the fleet to confirm it. In a
+        forked child nothing is done: what there is to free, end or send is the parent's.
+        """
+        self._closed = True
+        if self._journey.guard.forked:
+            return
+        try:
+            self._sessions.close(timeout_s)
+            self._journey.close(timeout_s)
+            if self._reporter is not None:
+                self._faults.shield("telemetry", self._reporter.close)
+        finally:
+            with self._accompanying:
+                companions = list(self._companions)
+            for companion in companions:
+                self._faults.shield("metrics", companion.close)
+
+    def close_with(self, companion: Companion) -> None:
+        """Close it, too, when the model closes; it is not kept alive for that. Raises ClosedError."""
+        self._journey.guard.check()
+        with self._accompanying:
+            self._companions.add(companion)
+        if self._closed:
+            raise _closed()
+
+    def __enter__(self) -> Model:
+        """Raises ClosedError after `close`."""
+        if self._closed:
+            raise _closed()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _started(self, opened: OpenedBundle) -> Journey:
+        manifest = opened.bundle.manifest
+        cache = _cache(opened, self._options.cache) if manifest.contract.state == "none" else None
+        budget_ms = self._usual_budget_ms(manifest)
+        watch = SlowWatch(manifest.name, budget_ms) if budget_ms is not None else None
+        meter = Meter(watch, self._faults, budget_ms)
+        return Journey(opened, self._options.limits, meter, cache, self._faults)
+
+    def _usual_budget_ms(self, manifest: Manifest) -> float | None:
+        """Of requests that name none: what the bundle was opened with, else its own."""
+        opened_with = self._options.default_budget_ms
+        return manifest.target.budget_ms if opened_with is None else self._budget_ms
+
+    def _session_parts(self, journey: Journey) -> SessionParts:
+        opened = journey.opened
+
+        def answered(total_ms: float, met: bool | None, timings: Mapping[str, float]) -> None:
+            journey.faults.shield("meter", lambda: journey.meter.record("device", total_ms, met, timings))
+
+        return SessionParts(
+            journey.contract,
+            opened.prepared.entry,
+            opened.bundle.artifact().inputs,
+            opened.engine,
+            journey.device.batcher.call,
+            opened.another,
+            answered,
+            journey.count_error,
+            budget_ms=self._budget_ms,
+        )
+
+    def _request(self, budget_ms: float | None, priority: int, stale_ok: bool) -> Request:
+        budget_ms = self._budget_ms if budget_ms is None else checked_budget(budget_ms)
+        whole = isinstance(priority, (int, np.integer))
+        if not whole or not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+            raise ValueError(
+                f"priority must be a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}, not {priority!r:.40}"
+            )
+        return Request(None if budget_ms == math.inf else budget_ms, priority, stale_ok)
+
+
+def _cache(opened: OpenedBundle, options: CacheOptions) -> Cache | None:
+    """The tiers that are wanted, None for none.
+    In a shared budget the tier in memory follows what is left for it."""
+    claim, most = opened.prepared.claim, options.memory_bytes
+    max_bytes = min(round(claim.cache_mb * 1e6), most)
+    memory = similar = None
+    disk: DiskCache | SharedCache | None = None
+    if max_bytes > 0 or (claim.shared and most > 0):
+        memory = MemoryCache(max_bytes, ttl_s=options.ttl_s)
+    if options.disk is not None:
+        from edgekit_runtime.cache.disk import DiskCache
+
+        size = int(options.disk_mb * 2**20)
+        disk = DiskCache(options.disk, opened.kept_form(), max_bytes=size, ttl_s=options.ttl_s)
+    elif options.shared is not None:
+        from edgekit_runtime.cache.shared import SharedCache
+
+        form = opened.kept_form(options.shared_key())
+        disk = SharedCache(options.shared, form, ttl_s=options.ttl_s)
+    if options.similar is not None:
+        from edgekit_runtime.cache.similar import Similar
+
+        similar = Similar(options.similar)
+    if memory is None and disk is None and similar is None and options.semantic is None:
+        return None
+    cache = Cache(memory, disk=disk, similar=similar, semantic=options.semantic)
+    if claim.shared and most > 0:
+        claim.follow(lambda mb: cache.resize(min(round(mb * 1e6), most)))
+    return cache
+
+
+def _check_same_use(contract: Contract, opened: OpenedBundle) -> None:
+    """What the application passes and reads must still make sense."""
+    new = opened.bundle.manifest.contract
+
+    def form(c: Contract) -> list[tuple[str, tuple[int, ...], str]]:
+        inputs = [(spec.name, spec.shape, spec.dtype) for spec in c.inputs]
+        return inputs + [(spec.name, spec.shape, spec.dtype) for spec in c.outputs]
+
+    if new.task != contract.task or form(new) != form(contract) or new.state != contract.state:
+        raise ContractError(
+            "it has another task, or other inputs or outputs, than the bundle it would replace",
+            where=str(opened.bundle.path),
+            do="Close this model and open that one",
+        )
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the model was closed", do="Open the bundle again")

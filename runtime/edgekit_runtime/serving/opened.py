@@ -1,0 +1,104 @@
+"""An opened bundle before its first request.
+
+opened = OpenedBundle(bundle, prepared)
+journey = Journey(opened, limits, meter)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from edgekit_runtime.bundle.reader import Bundle
+from edgekit_runtime.cache.identity import namespace
+from edgekit_runtime.cache.kept import KeptForm
+from edgekit_runtime.engines.registry import Engine, EngineSetup, load_with
+from edgekit_runtime.loading.readiness import PreparedEngine
+
+if TYPE_CHECKING:
+    from edgekit_runtime.remote.hosts import Hosts
+
+
+class HeldGeneration(Protocol):
+    """The generation of an install root that a model answers with; `install` makes it."""
+
+    state: str
+
+    @property
+    def number(self) -> int: ...
+    def describe(self) -> dict[str, Any]: ...
+    def accompany(self, model: Any) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class OpenedBundle:
+    """A bundle that was verified, and the engine that was chosen, proved and warmed up with it.
+
+    held: of a bundle that was opened from an install root. degraded: the degraded artifact, where it is open, too.
+    """
+
+    bundle: Bundle
+    prepared: PreparedEngine
+    hosts: Hosts | None = None
+    held: HeldGeneration | None = None
+    degraded: PreparedEngine | None = None
+
+    @property
+    def namespace(self) -> bytes:
+        """What decides an answer besides the input, for the keys of a cache."""
+        return namespace(self.bundle.digest, self.prepared.entry.blob)
+
+    def kept_form(self, secret: bytes | None = None) -> KeptForm:
+        """How this model's answers are kept outside this process.
+
+        secret: what seals them; None for the key of an encrypted bundle.
+        """
+        if secret is None and self.bundle.secret is not None:
+            secret = self.bundle.secret.key()
+        return KeptForm(self.namespace, self.bundle.manifest.contract.outputs, secret)
+
+    @property
+    def engine(self) -> str:
+        """Name and version of the engine that answers."""
+        return _called(self.prepared)
+
+    @property
+    def degraded_engine(self) -> str | None:
+        """The same of the degraded artifact; None where it is not open."""
+        return None if self.degraded is None else _called(self.degraded)
+
+    @property
+    def why_alternate(self) -> str:
+        """Why answers may differ from those of other machines: an alternate artifact runs.
+        Empty where the primary does.
+        """
+        primary, runs = self.bundle.artifact().recipe, self.prepared.entry.recipe
+        if runs == primary:
+            return ""
+        return (
+            f"{runs} on {self.engine} answers, not the primary {primary}: {self.prepared.verdict.why}; another machine "
+            "may run another artifact"
+        )
+
+    def another(self) -> Engine:
+        """One more engine, opened as the tested one, for a session that keeps its state inside."""
+        entry, info = self.prepared.entry, self.prepared.engine.info
+        keep = self.bundle.secret is None
+        setup = EngineSetup(threads=info.threads, kernels=info.kernels, delegate=info.delegate, keep=keep)
+        return load_with(info.name, entry.format, self.bundle.blob(entry.blob), setup)
+
+    def close(self) -> None:
+        """Free what was opened and is not used."""
+        if self.hosts is not None:
+            self.hosts.close()
+        self.prepared.close()
+        if self.degraded is not None:
+            self.degraded.close()
+        if self.held is not None:
+            self.held.close()
+
+
+def _called(prepared: PreparedEngine) -> str:
+    info = prepared.engine.info
+    return f"{info.name} {info.version}"

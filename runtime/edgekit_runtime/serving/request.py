@@ -1,0 +1,240 @@
+"""One request in flight: its options and its state.
+
+request = Request(budget_ms=20)
+request.left_ms()       # 19.99...
+
+What a request comes back as.
+
+What a caller passed -> one canonical item an input, and where its picture lies.
+
+    intake = Intake(contract, entry.inputs)
+    named = intake.take(image)                  # by name, and refused where it cannot fit
+    items, geometry = intake.decode(named)
+    tensors = own(tensors, named)               # no memory of the caller's in them any more
+
+Rules:
+- the only input may be passed as it is, one of several by name;
+- what is far too large is refused before it is hashed, decoded or copied;
+- an array of the right shape takes the shortest way: around a network of milliseconds every line of code that is
+  touched has to come from memory again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekit_runtime.contract.adapt import Prediction, top
+from edgekit_runtime.contract.decode import Decoder
+from edgekit_runtime.contract.geometry import Geometry
+from edgekit_runtime.contract.spec import Contract, TensorSpec
+from edgekit_runtime.system.errors import InputError
+
+if TYPE_CHECKING:
+    from edgekit_runtime.cache.identity import Identity
+    from edgekit_runtime.cache.tiered import Look
+    from edgekit_runtime.contract.detect import Box
+
+Items = Mapping[str, NDArray[Any]]
+"""Contract name -> canonical item, no batch axis."""
+Tensors = list[NDArray[Any]]
+"""What the engine takes or gives, in its own order, with a batch axis of 1."""
+Outputs = Mapping[str, NDArray[Any]]
+"""Contract name -> read-only array, no batch axis."""
+
+
+@dataclass(slots=True)
+class Request:
+    """budget_ms: what the caller can wait, None for as long as it takes.
+    priority: higher ones go first.
+
+    stale_ok: an answer past its time is better than none. key: of the exact cache, once it is known. stale_key: the
+    same of a request that was not looked up, to find an answer past its time by. leads: whether
+    identical requests wait for this one; it must then land or crash their flight. look: what it was compared with.
+    by_host: a host computed its answer, now or earlier.
+    geometry: where the network's picture lies in the caller's, for a detector. timings: stage -> milliseconds. clipped:
+    input values at the limits of the artifact's integers, how many were looked at, and a classifier's top score; None
+    where this request is not looked at.
+    """
+
+    budget_ms: float | None = None
+    priority: int = 0
+    stale_ok: bool = False
+    start: float = field(default_factory=perf_counter)
+    key: Identity | None = None
+    stale_key: Identity | None = None
+    leads: bool = False
+    look: Look | None = None
+    geometry: Geometry | None = None
+    by_host: bool = False
+    timings: dict[str, float] = field(default_factory=dict)
+    clipped: tuple[int, int, float | None] | None = None
+
+    @property
+    def due(self) -> float:
+        """When the answer must be there, on the clock of `time.perf_counter`.
+        Infinite without a budget."""
+        return math.inf if self.budget_ms is None else self.start + self.budget_ms / 1e3
+
+    def left_ms(self) -> float:
+        """What is left of the budget; infinite without one."""
+        return math.inf if self.budget_ms is None else self.budget_ms - (perf_counter() - self.start) * 1e3
+
+
+def checked_budget(budget_ms: float) -> float:
+    """What a caller gave for one request.
+    Raises ValueError for what is no number of milliseconds above 0."""
+    if not isinstance(budget_ms, (float, int, np.floating, np.integer)) or budget_ms is True or not budget_ms > 0:
+        raise ValueError(f"budget_ms must be a number of milliseconds above 0, not {budget_ms!r:.40}")
+    try:
+        return float(budget_ms)
+    except OverflowError:
+        return math.inf
+
+
+Source = Literal["cache", "similar", "device", "host", "stale", "degraded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Outputs, and how they were computed.
+    outputs: contract name -> read-only array without a batch axis, in the original model's dtypes.
+
+    source: where it came from. timings: stage -> milliseconds, with `total` from call to answer. met_budget: None when
+    no budget was given. distance: of a `similar` answer, between its request and this one; None otherwise. geometry:
+    where the network's picture lies in the caller's, for a detector. artifact, engine: the recipe that computed it, and
+    the engine with its version; None where a host did. It can be copied and pickled, for a queue to another
+    process for one: what comes out there is read-only as well.
+    """
+
+    outputs: Mapping[str, NDArray[Any]]
+    source: Source
+    timings: Mapping[str, float]
+    met_budget: bool | None
+    contract: Contract
+    distance: float | None = None
+    geometry: Geometry | None = None
+    artifact: str | None = None
+    engine: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A read-only view of a dict cannot be pickled; the dict can."""
+        timings = dict(self.timings)
+        return _rebuilt, (
+            (
+                dict(self.outputs),
+                self.source,
+                timings,
+                self.met_budget,
+                self.contract,
+                self.distance,
+                self.geometry,
+                self.artifact,
+                self.engine,
+            ),
+        )
+
+    @property
+    def degraded(self) -> bool:
+        """Whether it came after its deadline, or from the bundle's degraded artifact."""
+        return self.source in ("stale", "degraded")
+
+    def top(self, k: int = 5) -> list[Prediction]:
+        """The k best classes, best first. Raises ContractError when the model is no classifier."""
+        return top(self.outputs, self.contract, k)
+
+    @property
+    def boxes(self) -> list[Box]:
+        """What a detector found, the surest first, in pixels of the caller's picture.
+        Worked out at each call.
+
+        Raises ContractError when the model is no detector.
+        """
+        from edgekit_runtime.contract.detect import boxes
+
+        return boxes(self.outputs, self.contract, self.geometry)
+
+    @property
+    def vector(self) -> NDArray[np.float32]:
+        """The vector of a model that embeds, float32 [D], read-only.
+        Raises ContractError when it is none."""
+        from edgekit_runtime.contract.adapt import vector
+
+        return vector(self.outputs, self.contract)
+
+
+def _rebuilt(fields: tuple[Any, ...]) -> Answer:
+    outputs, *others = fields
+    for array in outputs.values():  # a pickle forgets that it was read-only
+        array.setflags(write=False)
+    return Answer(MappingProxyType({name: array.view() for name, array in outputs.items()}), *others)
+
+
+IdentifiedInput = Mapping[str, Any]
+"""Contract name -> what was passed for it, or what that stands for."""
+
+
+class Intake:
+    """contract: of the inputs that a caller passes.
+    tensors: those of the artifact.
+    placed: whether it matters where a picture lies, as for a detector. Thread-safe.
+
+    only, only_shape: the one input, an array of which needs no `take`; None of several. only_as_it_is: dtypes of which
+    it needs no `decode` either. only_geometry: where such a picture lies.
+    """
+
+    def __init__(self, contract: Contract, tensors: Sequence[TensorSpec]) -> None:
+        ready = {tensor.name: np.dtype(tensor.dtype) for tensor in tensors if tensor.quantization is not None}
+        self._decoders = {
+            spec.name: Decoder(spec, [ready[spec.name]] if spec.name in ready else ()) for spec in contract.inputs
+        }
+        self._shapes = {spec.name: spec.shape for spec in contract.inputs}
+        only = contract.inputs[0] if len(contract.inputs) == 1 else None
+        self.only = only.name if only is not None else ""
+        self.only_shape = only.shape if only is not None else None
+        self.only_as_it_is = self._decoders[self.only].as_it_is if only is not None else ()
+        self.placed = contract.task == "detection"
+        self.only_geometry = self._decoders[self.only].own if only is not None and self.placed else None
+
+    def take(self, inputs: Any) -> IdentifiedInput:
+        """By name, with what stands for something else replaced by that (`Decoder.admit`).
+        Raises InputError."""
+        names = self._decoders.keys()
+        if isinstance(inputs, Mapping) and inputs.keys() != names:
+            unknown, missing = sorted(map(str, inputs.keys() - names)), sorted(names - inputs.keys())
+            what = f"there is no input '{unknown[0]}'" if unknown else f"the input '{missing[0]}' is missing"
+            raise InputError(what, do=f"Inputs: {', '.join(names)}")
+        if not isinstance(inputs, Mapping) and len(names) != 1:
+            raise InputError(f"the model has {len(names)} inputs", do=f"Pass a dict with {', '.join(names)}")
+        named = inputs if isinstance(inputs, Mapping) else {next(iter(names)): inputs}
+        for name, value in named.items():
+            if type(value) is not np.ndarray or value.shape != self._shapes[name]:
+                return {name: self._decoders[name].admit(value) for name, value in named.items()}
+        return named
+
+    def decode(self, named: IdentifiedInput) -> tuple[dict[str, NDArray[Any]], Geometry | None]:
+        """The items, and, where that matters, where the first picture lies in the caller's.
+        Raises InputError."""
+        items, first = {}, None
+        for name, value in named.items():
+            items[name], geometry = self._decoders[name].place(value)
+            first = first or geometry
+        return items, first if self.placed else None
+
+    def locate(self, named: IdentifiedInput) -> Geometry | None:
+        """The geometry that `decode` gives, read from the picture's head without decoding."""
+        found = (self._decoders[name].locate(value) for name, value in named.items())
+        return next((geometry for geometry in found if geometry is not None), None)
+
+
+def own(arrays: Sequence[NDArray[Any]], named: IdentifiedInput) -> list[NDArray[Any]]:
+    """Those that are still the caller's memory, which may change before they are read, copied."""
+    given = [value for value in named.values() if isinstance(value, np.ndarray)]
+    return [array.copy() if any(np.may_share_memory(array, one) for one in given) else array for array in arrays]

@@ -1,0 +1,473 @@
+"""Sessions of one model.
+A frame's way, whose turn it is, and how many may be open (see the package for the rules).
+
+    turns.wait()                  # returns when it is this caller's turn
+    try: ...
+    finally: turns.give()         # to the next in line
+
+Rules:
+- first come, first served, one at a time: who has the turn passes it on, once;
+- somebody who waits and is interrupted leaves the line;
+- closing refuses all who wait and all who come, and calls its `free` once the turn is free.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from edgekit_runtime.bundle.manifest import ArtifactEntry
+from edgekit_runtime.contract.adapt import Carry, Finisher, adapters
+from edgekit_runtime.contract.spec import Contract, TensorSpec
+from edgekit_runtime.engines.registry import Engine
+from edgekit_runtime.serving.request import Answer, Intake, checked_budget, own
+from edgekit_runtime.system.errors import ClosedError, EdgekitError, InputError, SessionError
+from edgekit_runtime.system.threads import ForkGuard, fork_safe_future
+
+MOST_SESSIONS = 16
+"""Sessions that may be open at once where each has an engine of its own, unless the model says otherwise."""
+Tensors = list[NDArray[Any]]
+
+
+class TimedRun(Protocol):
+    """One inference.
+
+    result: the engine's outputs.
+    queued_s, ran_s: seconds that it waited for the engine, and ran.
+    """
+
+    @property
+    def result(self) -> Tensors: ...
+    @property
+    def queued_s(self) -> float: ...
+    @property
+    def ran_s(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class SessionParts:
+    """What sessions need of their model.
+
+    ready: input tensors of the primary artifact, whose form callers may pass. engine: name and version.
+    run: one inference on the model's own engine, in turn with all other callers; used where the state goes in and comes
+    out.
+    load: another engine of the same bytes, fresh; used where the state is inside. answered: called with every answer
+    (total milliseconds, whether the budget was met, milliseconds by stage). failed: called for every frame without an
+    answer. most: sessions with an engine of their own that may be open at once. budget_ms: of a frame for which its
+    caller names none.
+    """
+
+    contract: Contract
+    entry: ArtifactEntry
+    ready: Sequence[TensorSpec]
+    engine: str
+    run: Callable[[Tensors], TimedRun]
+    load: Callable[[], Engine]
+    answered: Callable[[float, bool | None, Mapping[str, float]], None]
+    failed: Callable[[BaseException], None]
+    most: int = MOST_SESSIONS
+    budget_ms: float | None = None
+
+
+def needs_session(contract: Contract) -> SessionError:
+    """What `predict` says of a model that keeps a state."""
+    kept = "inside" if contract.state == "internal" else "that is carried from answer to answer"
+    return SessionError(
+        f"the model keeps a state {kept}, so one answer depends on those before it",
+        do="Ask it in order: with model.session() as session: session.predict(frame)",
+    )
+
+
+class Session:
+    """Made by `model.session()`.
+    Every method may be called from any thread; frames have one order, that of the calls.
+
+    So there is neither a `priority` nor a `stale_ok` here: no frame may pass another, and no frame has an older answer.
+    """
+
+    def __init__(self, parts: SessionParts, forget: Callable[[Session], None] = lambda session: None) -> None:
+        entry, self.contract = parts.entry, parts.contract.of_caller
+        self._parts, self._forget, self._guard = parts, forget, ForkGuard()
+        self._intake = Intake(self.contract, parts.ready)
+        self._carry = Carry(parts.contract, entry.inputs, entry.outputs)
+        self._adapters = adapters(parts.contract, self._carry.asked, parts.ready)
+        self._finisher = Finisher(self.contract, entry.outputs)
+        self._turns = Turns()
+        self._worker: ThreadPoolExecutor | None = None
+        self._serving: int | None = None
+        self._torn = False
+        self._state = self._carry.begin()
+        self._engine = parts.load() if parts.contract.state == "internal" else None
+        self._frames = 0
+
+    @property
+    def frames(self) -> int:
+        """Answered since the session began or was reset."""
+        return self._frames
+
+    def predict(self, inputs: Any, *, budget_ms: float | None = None) -> Answer:
+        """The next frame's answer, waiting for it, and for those that were asked for before.
+
+        inputs, budget_ms: as `model.predict` takes them, without the states that are carried. A budget that is missed
+        is reported (`answer.met_budget`); no frame is left out for it. Raises InputError, EngineError, SessionError,
+        ClosedError.
+        """
+        frame = self._arrive(inputs, budget_ms, keep=False)
+        self._wait()
+        try:
+            return self._answer(frame)
+        except BaseException as error:
+            self._parts.failed(error)
+            raise
+        finally:
+            self._turns.give()
+
+    def submit(self, inputs: Any, *, budget_ms: float | None = None) -> Future[Answer]:
+        """As `predict`, without waiting.
+        Bad input raises here; the future carries later errors. Cancelled before its turn, the frame is never fed."""
+        frame = self._arrive(inputs, budget_ms, keep=True)
+        answer: Future[Answer] = fork_safe_future()
+        if self._worker is None:
+            with self._turns.lock:
+                self._worker = self._worker or ThreadPoolExecutor(1, thread_name_prefix="edgekit-session")
+        worker = self._worker
+
+        def begin() -> None:
+            try:
+                worker.submit(self._serve, frame, answer)
+            except RuntimeError:  # closed between the question and its turn, or the interpreter ends
+                self._turns.give()
+                if answer.set_running_or_notify_cancel():
+                    answer.set_exception(closed_error())
+
+        self._turns.take(begin, answer)
+        return answer
+
+    async def apredict(self, inputs: Any, *, budget_ms: float | None = None) -> Answer:
+        """As `predict`, for asyncio. Decoding runs here; the engine runs in the session's thread."""
+        import asyncio
+
+        return await asyncio.wrap_future(self.submit(inputs, budget_ms=budget_ms))
+
+    def reset(self) -> None:
+        """Wait for the frames that were asked for, then forget them: the next one is a first one.
+
+        Raises ClosedError.
+        """
+        self._check_open()
+        self._wait()
+        try:
+            if self._engine is not None:
+                self._engine.close()
+                self._torn = True  # until the new one is there
+                self._engine = self._parts.load()
+            self._state, self._frames, self._torn = self._carry.begin(), 0, False
+        finally:
+            self._turns.give()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Fail what waits with ClosedError, wait for the running frame, free the engine.
+
+        In a forked child it does nothing: the engine and the frames are the parent's.
+        """
+        if self._guard.forked:
+            return
+        if self._turns.close(self._free, timeout_s) and self._worker is not None:
+            self._worker.shutdown(wait=False)
+        self._forget(self)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # One frame, a stage a method.
+
+    def _arrive(self, inputs: Any, budget_ms: float | None, *, keep: bool) -> _Frame:
+        """decode, adapt. keep: the caller may reuse its arrays before the engine has read them."""
+        budget_ms = self._parts.budget_ms if budget_ms is None else checked_budget(budget_ms)
+        self._check_open()
+        frame = _Frame(budget_ms)
+        try:
+            self._refuse_state(inputs)
+            named = self._intake.take(inputs)
+            items, _ = self._intake.decode(named)
+            decoded = perf_counter()
+            frame.tensors = [adapter(items[name]) for name, adapter in self._adapters]
+            if keep:
+                frame.tensors = own(frame.tensors, named)
+        except EdgekitError as error:
+            self._parts.failed(error)
+            raise
+        frame.asked = perf_counter()
+        frame.timings["decode"] = (decoded - frame.start) * 1e3
+        frame.timings["adapt"] = (frame.asked - decoded) * 1e3
+        return frame
+
+    def _answer(self, frame: _Frame) -> Answer:
+        """run, finish. The caller has the turn."""
+        waited = perf_counter() - frame.asked
+        result, queued, ran = self._run(frame.tensors)
+        before = perf_counter()
+        outputs = self._finisher(result)
+        now = perf_counter()
+        self._frames += 1
+        timings = frame.timings
+        timings["queue"], timings["engine"] = (waited + queued) * 1e3, ran * 1e3
+        timings["finish"] = (now - before) * 1e3
+        timings["total"] = total = (now - frame.start) * 1e3
+        met = None if frame.budget_ms is None else total <= frame.budget_ms
+        self._parts.answered(total, met, timings)
+        parts = self._parts
+        return Answer(outputs, "device", timings, met, self.contract, artifact=parts.entry.recipe, engine=parts.engine)
+
+    def _run(self, tensors: Tensors) -> tuple[Tensors, float, float]:
+        """Run a frame and move the state on.
+        Returns (outputs, seconds in the engine's queue, seconds of the inference)."""
+        if self._torn:
+            raise SessionError(
+                "the state is not known since an inference failed",
+                do="Call session.reset(), or open another session",
+            )
+        if self._engine is None:
+            served = self._parts.run(self._carry.feed(tensors, self._state))
+            self._state = self._carry.after(served.result)
+            return served.result, served.queued_s, served.ran_s
+        before = perf_counter()
+        self._torn = True
+        result = self._engine.run(tensors)
+        self._torn = False
+        return result, 0.0, perf_counter() - before
+
+    def _serve(self, frame: _Frame, answer: Future[Answer]) -> None:
+        """A submitted frame, in the session's thread, which has the turn."""
+        self._serving = threading.get_ident()
+        try:
+            if not answer.set_running_or_notify_cancel():
+                self._turns.give()
+                return
+            try:
+                result = self._answer(frame)
+            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+                self._turns.give()
+                self._parts.failed(error)
+                answer.set_exception(error)
+                return
+            self._turns.give()
+            answer.set_result(result)
+        finally:
+            self._serving = None
+
+    def _wait(self) -> None:
+        """Until it is this caller's turn. Raises ClosedError where the session is closed meanwhile."""
+        if self._serving == threading.get_ident():
+            raise SessionError(
+                "a callback of the session's own future asks the session to wait, and holds up its thread",
+                do="Call session.submit() there",
+            )
+        self._turns.wait()
+
+    def _check_open(self) -> None:
+        self._guard.check()
+        if self._turns.closed:
+            raise closed_error()
+
+    def _refuse_state(self, inputs: Any) -> None:
+        if not isinstance(inputs, Mapping):
+            return
+        carried = {pair.input for pair in self._parts.contract.carried or ()} & inputs.keys()
+        if carried:
+            names = ", ".join(spec.name for spec in self.contract.inputs)
+            raise InputError(f"'{min(carried)}' is the state, which the session carries", do=f"Pass {names} alone")
+
+    def _free(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A frame on its way: the caller's tensors, as the artifact takes them."""
+
+    budget_ms: float | None
+    tensors: Tensors = field(default_factory=list)
+    start: float = field(default_factory=perf_counter)
+    timings: dict[str, float] = field(default_factory=dict)
+    asked: float = 0.0
+
+
+class Sessions:
+    """A model's sessions. Thread-safe."""
+
+    def __init__(self, parts: SessionParts) -> None:
+        self._parts = parts
+        self._lock = threading.Lock()
+        self._open = weakref.WeakSet[Session]()  # an unreferenced one is closed by being collected
+        self._opening = 0
+        self._closed = False
+
+    def open(self) -> Session:
+        """A session in its first state.
+        Raises SessionError (no state, too many), ClosedError, EngineError."""
+        contract = self._parts.contract
+        if contract.state == "none":
+            raise SessionError("the model keeps no state, so it has no sessions", do="Ask it with model.predict(...)")
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the model was closed", do="Open the bundle again")
+            if contract.state == "internal" and len(self._open) + self._opening >= self._parts.most:
+                raise SessionError(
+                    f"{self._parts.most} sessions are open, each with an engine of its own, and more may not be",
+                    do="Close one: session.close(), or a with block",
+                )
+            self._opening += 1
+        try:
+            session = Session(self._parts, self._forget)
+        except BaseException:
+            with self._lock:
+                self._opening -= 1
+            raise
+        with self._lock:
+            self._opening -= 1
+            self._open.add(session)
+            late = self._closed
+        if late:
+            session.close()
+            raise ClosedError("the model was closed", do="Open the bundle again")
+        return session
+
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        with self._lock:
+            return len(self._open)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Close all, and open no more."""
+        with self._lock:
+            self._closed = True
+            sessions = list(self._open)
+        until = perf_counter() + timeout_s
+        for session in sessions:
+            session.close(max(0.0, until - perf_counter()))
+
+    def _forget(self, session: Session) -> None:
+        with self._lock:
+            self._open.discard(session)
+
+
+class Turns:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._waiting = deque[_Entry]()
+        self._busy = False
+        self._idle = threading.Event()
+        self._free: Callable[[], None] | None = None
+        self.closed = False
+
+    def take(self, begin: Callable[[], object], answer: Future[Any]) -> None:
+        """Call `begin` when the turn has come, now or later. Raises ClosedError."""
+        with self.lock:
+            if self.closed:
+                raise closed_error()
+            if self._busy:
+                self._waiting.append(_Entry(begin, answer))
+                return
+            self._busy = True
+        begin()
+
+    def wait(self) -> None:
+        """Return when the turn has come. Raises ClosedError; interrupted, it is out of the line."""
+        with self.lock:
+            if self.closed:
+                raise closed_error()
+            if not self._busy:
+                self._busy = True
+                return
+            come = threading.Event()
+            entry = _Entry(come.set)
+            self._waiting.append(entry)
+        try:
+            come.wait()
+        except BaseException:
+            with self.lock:
+                mine = entry.begun
+                if not mine and entry in self._waiting:
+                    self._waiting.remove(entry)
+            if mine:
+                self.give()
+            raise
+        if not entry.begun:
+            raise closed_error()
+
+    def give(self) -> None:
+        """To the next in line."""
+        free: Callable[[], None] | None = None
+        entry: _Entry | None = None
+        with self.lock:
+            if self._waiting:
+                entry = self._waiting.popleft()
+                entry.begun = True
+            else:
+                self._busy = False
+                if self.closed:
+                    free, self._free = self._free, None
+        if entry is not None:
+            entry.begin()
+        if free is not None:
+            free()
+            self._idle.set()
+
+    def close(self, free: Callable[[], None], timeout_s: float) -> bool:
+        """Refuse what comes and what waits; `free` is called once the turn is free.
+
+        True where this call closed it.
+        """
+        with self.lock:
+            if self.closed:
+                return False
+            self.closed = True
+            waiting = list(self._waiting)
+            self._waiting.clear()
+            busy = self._busy
+            self._free = free if busy else None
+        for entry in waiting:
+            if entry.answer is None:
+                entry.begin()
+            elif entry.answer.set_running_or_notify_cancel():
+                entry.answer.set_exception(closed_error())
+        if busy:
+            self._idle.wait(timeout_s)
+        else:
+            free()
+        return True
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Who waits for a turn.
+    begin: called when it has come, with the turn taken.
+    answer: what is failed on closing."""
+
+    begin: Callable[[], object]
+    answer: Future[Any] | None = None
+    begun: bool = False
+
+
+def closed_error() -> ClosedError:
+    """The error for all callers from then on."""
+    return ClosedError("the session was closed", do="Open another one: model.session()")

@@ -1,0 +1,406 @@
+"""The two ways to write a file whole, the one to read it, and the one file lock.
+Written for good, or as what can be made again.
+
+    write_durably(Path("bundles/net.ekb"), data)     # the old bytes or the new ones, whenever the power goes
+    write_cache(file, [data])                        # the old bytes or the new ones, unless the power goes
+    data = read_regular(file, 1 << 20)               # a regular file of a bounded size, without waiting for anybody
+    if take(descriptor) is False: ...                # another has the lock
+    with in_turn(folder, patience_s=60): ...         # one process at a time; not for ever
+
+Rules:
+- bytes are written under a name of their own beside the file, which then takes its name: no reader ever sees half a
+  file;
+- what is written durably is flushed before it is renamed, and its folder after;
+- whatever ends it early leaves nothing behind but what a kill leaves: a name that ends with `.partial`;
+- what is read is opened first and looked at then: a pipe or a device may never end, and is refused before it is read;
+- an install root adds rules of its own to the same steps (`install.disk`);
+- the lock is the kernel's own (flock), which ends with its process, however that ends. A system or a file system
+  without locks is reported: the caller decides whether to go without.
+
+Who could put another file in the place of one that decides: keys, verdicts, answers.
+The rule of sshd's StrictModes.
+
+    found = first_unsafe(Path("/etc/edgekit/trust/root.json"))      # None: only root and this user can change it
+    found.where, found.what, found.do                            # "/etc/edgekit", "...", "Run: chmod go-w /etc/edgekit"
+    verdict = read_own(file, 1 << 20)                            # None: there is none, or others could have written it
+
+Rules:
+- the file, every folder above it up to /, and each of these as the path names it and as its links lead, is looked at;
+- each belongs to root or to this user;
+- no group and no other user may write to it. A sticky folder such as /tmp is fine: there no one else can replace an
+  entry, and the entry's own owner is looked at. A group that has this user alone, as Ubuntu makes one for each user,
+  counts as the user;
+- what cannot be looked at is left to the reader's own error;
+- what this machine made for itself is read as a regular file, not through a link, and only up to a bound.
+
+The owner of the SQLite file at a path, by its first hundred bytes.
+No other program's file is ever written to or moved.
+
+    owner(Path("answers.db"), 0x656B6163)           # "empty", "ours", "unmarked" or "other"
+    set_aside(Path("spool.db"))                     # spool.db.bad, or where there is one spool.db.bad2
+    first_unsafe_of(Path("answers.db"))             # what lets another user change it or its logs, or None
+
+Rules:
+- ours is what carries the mark: the application id in the header,
+  https://www.sqlite.org/fileformat.html#application_id;
+- "empty" is what holds nothing: an empty file, one that was cut inside SQLite's header, zeros that a power cut left;
+- nothing that was set aside is overwritten. Once there are MOST_SET_ASIDE, a damaged file of ours is deleted.
+
+PEM files of TLS, of a device as of a host's server: loaded, or refused with the reason.
+
+    load_certificate(context, Path("board.pem"))
+    with pem_errors(path):
+        context.load_verify_locations(path)
+
+Rules:
+- a private key with a passphrase is refused: no one is there to type it;
+- a file that cannot be used is a PemError, whatever `ssl` says about it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shlex
+import stat
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, BinaryIO, Literal
+
+if TYPE_CHECKING:
+    import ssl
+    from typing import NoReturn
+
+_PLAIN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | _PLAIN
+_AT_ONCE = 1 << 20  # a file of the kernel has no size
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+class Draft:
+    """Writes until all is written: one call of the system may take less than it was given."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, data: bytes | memoryview) -> int:
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
+        return len(data)
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+
+@contextlib.contextmanager
+def draft_in(folder: int, name: str, mode: int = 0o644) -> Iterator[Draft]:
+    """A new file in an open folder, flushed to the disk at the end; removed on an error.
+    Raises OSError."""
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, mode, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            yield Draft(file)
+            os.fsync(file.fileno())
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+        raise
+
+
+def replace_in(folder: int, draft: str, name: str) -> None:
+    """Rename within an open folder, durably. Raises OSError."""
+    os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    os.fsync(folder)
+
+
+def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """The folder is made where it is missing. Raises OSError.
+
+    mode: of the file, from its first moment.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder, draft = os.open(path.parent, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)), _draft(path)
+    try:
+        with draft_in(folder, draft, mode) as file:
+            file.write(data)
+        try:
+            replace_in(folder, draft, path.name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(draft, dir_fd=folder)
+            raise
+    finally:
+        os.close(folder)
+
+
+def write_cache(path: Path, parts: Iterable[bytes]) -> None:
+    """What may be lost with the power, and is made again then.
+
+    The folder is made where it is missing. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(_draft(path))
+    try:
+        with draft.open("xb") as file:
+            for part in parts:
+                file.write(part)
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
+def _draft(path: Path) -> str:
+    """A name that no other process and no other thread writes to."""
+    return f".{path.name[:100]}.{os.getpid()}.{threading.get_ident()}.partial"
+
+
+def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
+    """To be read, without waiting for anybody.
+
+    follow: whether a link may stand for the file.
+
+    Raises OSError, with a sentence as its strerror, for what is no regular file; ValueError for a path with a NUL.
+    """
+    flags = _PLAIN if follow else NOFOLLOW
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | flags)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
+    """Read a regular file of at most `most` bytes.
+    Raises OSError, with a sentence, and ValueError."""
+    with open_regular(path, follow=follow) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"{size:,} bytes are more than it may have ({most:,})", str(path))
+        return file.read(min(most, max(size, _AT_ONCE)))  # room for all that it asks for is made first
+
+
+def take(descriptor: int, *, shared: bool = False, wait: bool = False) -> bool | None:
+    """True: it is ours. False: another has it, and `wait` is not set.
+
+    None: nothing can be locked here. Raises OSError.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    try:
+        fcntl.flock(descriptor, how)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return None
+    return True
+
+
+@contextlib.contextmanager
+def in_turn(folder: Path, patience_s: float) -> Iterator[None]:
+    """One process at a time for what is kept in this folder.
+    After patience_s, or without file locks, all at once."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        end = time.monotonic() + patience_s
+        while take(handle) is False and time.monotonic() < end:
+            time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)
+
+
+_ROOT = 0
+
+
+@dataclass(frozen=True)
+class Unsafe:
+    """where: the file or folder that others could change. do: the command that closes it."""
+
+    where: Path
+    what: str
+    do: str
+
+
+def first_unsafe(path: Path, uid: int | None = None, above: Path | None = None) -> Unsafe | None:
+    """The first thing by which another user could replace `path`.
+    None where there is none, and on systems without modes.
+
+    uid: of the user who relies on the file, None for this process's. above: the folder where looking ends, None for /.
+    """
+    if os.name != "posix":
+        return None
+    uid = os.geteuid() if uid is None else uid
+    ends = () if above is None else _chain(above)
+    for one in _chain(path):
+        if one in ends:
+            continue
+        try:
+            found = one.lstat()
+        except OSError:
+            continue
+        if found.st_uid not in (_ROOT, uid):
+            return Unsafe(
+                one,
+                f"it belongs to another user ({_user(found.st_uid)}), who could replace it",
+                f"Run: chown {_user(uid)} {shlex.quote(str(one))}; or use a copy in a folder of your own",
+            )
+        if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
+            # a link: its mode says nothing, and what it leads to is looked at too; a device: its reader refuses it
+            continue
+        sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        group = found.st_mode & stat.S_IWGRP and not _is_private_group(found.st_gid, found.st_uid)
+        if (group or found.st_mode & stat.S_IWOTH) and not sticky:
+            return Unsafe(
+                one,
+                f"other users may write to it (mode {stat.S_IMODE(found.st_mode):04o}), and could replace it",
+                f"Run: chmod go-w {shlex.quote(str(one))}",
+            )
+    return None
+
+
+def read_own(path: Path, most: int) -> bytes | None:
+    """What this user, or root, has written there; at most `most` bytes.
+    None for no such file, and for one that is not regular, is larger, or that another user could replace."""
+    try:
+        data = read_regular(path, most, follow=False)
+    except (OSError, ValueError):
+        return None
+    return data if first_unsafe(path) is None else None
+
+
+def _chain(path: Path) -> tuple[Path, ...]:
+    """The path and its parents, as named and as its links lead, each once."""
+    named = path.absolute()
+    seen = [named, *named.parents]
+    try:
+        real = named.resolve()
+        seen += [real, *real.parents]
+    except (OSError, RuntimeError):  # links in a circle
+        pass
+    return tuple(dict.fromkeys(seen))
+
+
+def _is_private_group(gid: int, uid: int) -> bool:
+    """Whether the group is the user's own, with no other member."""
+    import grp
+    import pwd
+
+    try:
+        user, group = pwd.getpwuid(uid), grp.getgrgid(gid)
+    except (KeyError, OSError):
+        return False
+    return user.pw_gid == gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OSError):
+        return str(uid)
+
+
+MOST_SET_ASIDE = 4
+_MAGIC = b"SQLite format 3\0"
+_HEADER = 100
+_LOGS = ("-wal", "-shm", "-journal")
+
+
+def owner(path: Path, mark: int) -> Literal["empty", "ours", "unmarked", "other"]:
+    """Whose file it is.
+    unmarked: SQLite's, without an application id: being made at this moment, an older file of ours, or another
+        program's.
+
+    Raises OSError.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device may never end
+        return "other"
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEADER)
+            if not head.startswith(_MAGIC):
+                while head and not any(head):
+                    head = file.read(1 << 20)
+                return "other" if head else "empty"
+    except FileNotFoundError:
+        return "empty"
+    if len(head) < _HEADER:
+        return "empty"
+    found = int.from_bytes(head[68:72], "big")
+    return "ours" if found == mark else "unmarked" if found == 0 else "other"
+
+
+def first_unsafe_of(path: Path) -> Unsafe | None:
+    """By `strict_modes`: SQLite plays back any log that lies beside the database."""
+    logs = (first_unsafe(path.with_name(path.name + suffix), above=path.parent) for suffix in _LOGS)
+    return first_unsafe(path) or next(filter(None, logs), None)
+
+
+def delete(path: Path) -> None:
+    """The database and its logs."""
+    for suffix in ("", *_LOGS):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def set_aside(path: Path) -> None:
+    """Under a name that is free; without one it is deleted.
+
+    Its logs go: without them it is as it was when they began.
+    """
+    for number in range(1, MOST_SET_ASIDE + 1):
+        free = path.with_name(f"{path.name}.bad{number if number > 1 else ''}")
+        if not free.exists():
+            path.replace(free)
+            break
+    delete(path)
+
+
+PemPath = str | os.PathLike[str]
+
+
+class PemError(Exception):
+    """A PEM file that cannot be used. where: the file. what: the reason, for a person."""
+
+    def __init__(self, path: PemPath, error: Exception) -> None:
+        self.where = os.fspath(path)
+        why = (error.strerror if isinstance(error, OSError) else "") or str(error) or "it is no PEM file"
+        self.what = f"it cannot be used for TLS: {why}"
+        super().__init__(f"{self.where}: {self.what}")
+
+
+@contextmanager
+def pem_errors(path: PemPath) -> Iterator[None]:
+    """Turn what `ssl` raises about this file into a PemError."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise PemError(path, error) from error
+
+
+def load_certificate(context: ssl.SSLContext, certificate: PemPath, key: PemPath | None = None) -> None:
+    """certificate: its private key follows it in the file where `key` is None. Raises PemError."""
+    with pem_errors(certificate):
+        context.load_cert_chain(certificate, key, password=_refuse)
+
+
+def _refuse() -> NoReturn:
+    raise ValueError("its private key has a passphrase")

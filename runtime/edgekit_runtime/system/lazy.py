@@ -1,0 +1,31 @@
+"""Public names that are imported when they are first used.
+Importing a package must cost a board nothing.
+
+    __getattr__ = lazily(__name__, {"edgekit_runtime.system.errors": ("EdgekitError", "InputError")})
+
+Rules:
+- a name is looked up once; after that it is an ordinary attribute of the package;
+- the same imports stand under `TYPE_CHECKING`, where type checkers and editors look; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+    """A package's `__getattr__`. homes: module -> the public names that live there."""
+    home_of = {name: module for module, names in homes.items() for name in names}
+
+    def find(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        import importlib
+
+        value = getattr(importlib.import_module(home_of[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find
