@@ -10,7 +10,7 @@ VENV_ONNX_TFLITE := .venv-onnx-tflite
 VENV_TORCH := .venv-torch
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
-# So many processes take the files in the order of the tree; those of suites that run beside each other: tests/suites.py.
+# So many processes take the files in the order of the tree; those of suites that run beside each other: tests/support/suites.py.
 JOBS ?= 2
 # Many of the fast tests wait for a process or for a time-out.
 FAST_JOBS ?= 3
@@ -39,13 +39,13 @@ demo: setup-demo
 test: setup
 	$(BIN)/python $(call pytest,$(FAST_JOBS)) -m "not slow" $(call report,fast)
 
-# The same on an x86 processor with AVX2 and nothing later, or as if on one: tests/avx2_only.py.
+# The same on an x86 processor with AVX2 and nothing later, or as if on one: tests/support/avx2_only.py.
 test-avx2-only: setup
-	$(BIN)/python tests/avx2_only.py $(BIN)/python $(call pytest,$(FAST_JOBS)) -m "not slow" $(call report,avx2-only)
+	$(BIN)/python tests/support/avx2_only.py $(BIN)/python $(call pytest,$(FAST_JOBS)) -m "not slow" $(call report,avx2-only)
 
 # Every suite, though one fails, and one summary.
 test-all: setup
-	$(BIN)/python tests/suites.py
+	$(BIN)/python tests/support/suites.py
 
 test-slow: setup
 	$(BIN)/python $(PYTEST) -m slow --ignore=tests/interop $(call report,slow)
@@ -83,7 +83,7 @@ endif
 
 # OpenVINO has an environment of its own: installed in .venv, every test that opens a bundle would measure it, too.
 test-openvino: $(VENV_OPENVINO)/.test
-	$(FEWER) $(VENV_OPENVINO)/bin/python $(PYTEST) $(call report,openvino) -m "not convert" tests/contracts tests/runtime/engines tests/runtime/tuning
+	$(FEWER) $(VENV_OPENVINO)/bin/python $(PYTEST) $(call report,openvino) -m "not convert" tests/contracts tests/runtime/engines tests/runtime/loading/test_candidates.py tests/runtime/loading/test_gpu.py tests/runtime/loading/test_race.py tests/runtime/loading/test_tune.py tests/runtime/loading/test_verdict.py
 
 # Without a GPU TensorRT for RTX parses and builds, and says that it cannot run: that is what these tests are about.
 test-tensorrt-rtx: $(VENV_TENSORRT_RTX)/.test
@@ -107,11 +107,11 @@ kill: setup
 
 # Once a week: thirteen modules changed in one place at a time. Which changes no test notices is in the file, and each module has a floor.
 mutate: setup
-	nice -n 19 $(BIN)/python tests/mutation.py --write benchmarks/results/mutation.json
+	nice -n 19 $(BIN)/python tests/support/mutation.py --write benchmarks/results/mutation.json
 
 # The tests that depend on time, again and again beside a busy processor: what fails now and then fails here.
 TIMES ?= 10
-TIMED ?= tests/runtime/batching tests/runtime/tuning tests/runtime/telemetry tests/runtime/remote tests/host tests/fleet
+TIMED ?= tests/runtime/batching tests/runtime/loading tests/runtime/telemetry tests/runtime/remote tests/host tests/fleet
 steady: setup
 	@$(BIN)/python -c 'while True: pass' & busy=$$!; trap "kill $$busy" EXIT; \
 	for n in $$(seq $(TIMES)); do \
@@ -182,6 +182,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tests/support/budgets.py
 
 # The same commit gives the same bytes.
 dist: setup

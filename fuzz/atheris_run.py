@@ -93,7 +93,7 @@ def _peak_mb() -> float:
 def main() -> None:
     asked = _arguments()
     warnings.simplefilter("ignore")
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
     from fuzz.archive import kept
     from fuzz.targets import INSTRUMENTS
 

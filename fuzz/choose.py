@@ -80,5 +80,5 @@ if __name__ == "__main__":
     import warnings
 
     warnings.simplefilter("ignore")
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
     main()

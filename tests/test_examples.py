@@ -28,7 +28,12 @@ def property(value): tried.append(value)
 property()
 print(len(tried), tried)
 """
-    environ = {**os.environ, "CI": ci, "PYTHONPATH": str(Path(__file__).parent), "EDGEKIT_TEST_EXAMPLES": "0.2"}
+    environ = {
+        **os.environ,
+        "CI": ci,
+        "PYTHONPATH": str(Path(__file__).parent / "support"),
+        "EDGEKIT_TEST_EXAMPLES": "0.2",
+    }
     runs = [
         subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True).stdout
         for _ in range(2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from import_circles import circle_in
+from import_circles import between_rooms, circle_in
 
 CASES = {
     "none": ({"a": {"b", "c"}, "b": {"c"}, "c": set()}, []),
@@ -17,3 +17,9 @@ CASES = {
 def test_a_circle_is_found(case):
     imports, circle = CASES[case]
     assert circle_in(imports) == circle
+
+
+def test_rooms_that_import_each_other_are_a_circle_where_their_modules_are_none():
+    imports = {"e": set(), "e.a": set(), "e.a.one": {"e.b.one"}, "e.a.two": set(), "e.b": set(), "e.b.one": {"e.a.two"}}
+    assert circle_in(imports) == []
+    assert circle_in(between_rooms(imports)) == ["e.a", "e.b", "e.a"]

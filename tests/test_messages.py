@@ -92,7 +92,7 @@ def test_what_is_long_is_cut_by_the_one_function_that_cuts_at_words():
 
 
 def test_the_catalogues_sentences_have_no_full_stop_of_their_own_where_one_is_added():
-    catalogue = tomllib.loads((ROOT / "edgekit" / "checking" / "catalogue.toml").read_text(encoding="utf-8"))
+    catalogue = tomllib.loads((ROOT / "edgekit" / "boards" / "catalogue.toml").read_text(encoding="utf-8"))
     assert len(catalogue) > 100
     assert [code for code, one in catalogue.items() if one["what"].endswith(".") or one["do"].endswith(".")] == []
 

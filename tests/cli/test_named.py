@@ -34,7 +34,7 @@ def _read_messages() -> Iterator[tuple[str, str]]:
                 if isinstance(node, ast.keyword) and node.arg == "do":
                     texts = [one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant)]
                     yield f"{file.name}:{node.value.lineno}", "".join(one for one in texts if isinstance(one, str))
-    for code, entry in tomllib.loads((TREE / "edgekit" / "checking" / "catalogue.toml").read_text()).items():
+    for code, entry in tomllib.loads((TREE / "edgekit" / "boards" / "catalogue.toml").read_text()).items():
         yield code, str(entry.get("do", "")) if isinstance(entry, dict) else ""
 
 

@@ -14,7 +14,7 @@ ARM = Path(__file__).parents[1] / "arm"
 
 
 def test_the_tables_are_those_of_the_profiles():
-    wrong = "docs/board-list.md is out of date: run python tests/boards_table.py"
+    wrong = "docs/board-list.md is out of date: run python tests/support/boards_table.py"
     assert boards_table.PAGE.read_text(encoding="utf-8") == boards_table.page(), wrong
 
 

@@ -28,7 +28,7 @@ def manifest(path: Path) -> dict:
 
 
 def test_the_schema_is_up_to_date():
-    wrong = "docs/bundle-manifest.schema.json is out of date: run python tests/bundle_schema.py"
+    wrong = "docs/bundle-manifest.schema.json is out of date: run python tests/support/bundle_schema.py"
     assert bundle_schema.FILE.read_text(encoding="utf-8") == bundle_schema.text(), wrong
 
 

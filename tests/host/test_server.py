@@ -717,7 +717,7 @@ BODY = 31 << 20
 def small(path):
     """A host in a process of its own, which may take the bodies of eight requests and 250 MB beside them."""
     script = [sys.executable, "-c", CHILD, str(path), str(8 * BODY + (250 << 20))]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
     with subprocess.Popen(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True) as child:
         yield SimpleNamespace(port=int(child.stdout.readline()))
         child.stdin.close()

@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS), str(TESTS.parent)]
 
 from install_faults.cuts import CUT_SCENES, CountedWindow, cuts, cuts_after_a_kill, kill_points, try_cut
 from install_faults.forks import Forks

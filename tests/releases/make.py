@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 SEED = hashlib.sha256(b"the signer of edgekit's test bundles: not a secret").digest()
 SECRET = hashlib.sha256(b"the key of edgekit's encrypted test bundle: not a secret").digest()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import pytest
+from linear import linear
 from onnx import TensorProto, helper, numpy_helper
 
 from edgekit_converters.formats.onnx_file import array, parse
@@ -20,7 +21,6 @@ from edgekit_converters.targets.onnx_to_tf_worker import output_name
 from edgekit_converters.targets.workspace import Workspace
 from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.system.errors import EdgekitError
-from tests.linear import linear
 
 pytestmark = pytest.mark.convert
 

@@ -14,7 +14,7 @@ from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.contract.spec import Contract, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.engines.registry import ENGINES, load_engine
 
-MODELS = Path(__file__).parent / "models"
+MODELS = Path(__file__).parents[1] / "models"
 LABELS = ("red", "green", "blue", "dark")
 IMAGE = ImageSpec(height=8, width=8, mean=(0.0, 0.0, 0.0), std=(255.0, 255.0, 255.0))
 CONTRACT = Contract(

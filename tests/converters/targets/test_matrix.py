@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgekit_converters.targets.equalise import as_matrix
-from tests.converters.refine.networks import Drawn
+from tests.converters.targets.rounding_networks import Drawn
 
 CONVOLUTIONS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "plain": ((4, 6, 1, 1), {}),

@@ -216,7 +216,7 @@ def test_a_delegate_that_does_not_load_makes_way_and_is_told(with_batch, tmp_pat
 
 @needs_tflite
 def test_a_delegate_that_loads_is_used(with_batch, tmp_path):
-    library = compiled(Path(__file__).parent / "engines" / "delegate.c", tmp_path / "libnothing.so")
+    library = compiled(Path(__file__).parents[1] / "engines" / "delegate.c", tmp_path / "libnothing.so")
     prepared = prepare(with_batch, how(wanted=TuningOptions(delegate=str(library))))
     assert prepared.engine.info.delegate == str(library)
     assert best_of(prepared, tensors(prepared, PICTURES)) == [0, 1, 2, 3]

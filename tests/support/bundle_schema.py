@@ -1,4 +1,4 @@
-"""docs/bundle-manifest.schema.json, made from the manifest's dataclasses. `python tests/bundle_schema.py` writes it
+"""docs/bundle-manifest.schema.json, made from the manifest's dataclasses. `tests/support/bundle_schema.py` writes it
 anew.
 
 The types say what a field may hold; patterns and bounds are those of `edgekit_runtime.bundle.manifest`. What refers to
@@ -19,7 +19,7 @@ from edgekit_runtime.bundle.checks import DTYPE_BYTES
 from edgekit_runtime.bundle.manifest import FORMAT_VERSION, Manifest
 from edgekit_runtime.system.strict_json import MAX_NUMBER
 
-FILE = Path(__file__).parents[1] / "docs" / "bundle-manifest.schema.json"
+FILE = Path(__file__).parents[2] / "docs" / "bundle-manifest.schema.json"
 NAME = {"pattern": f"^{limits.NAME.pattern}$"}
 SHA256 = {"pattern": f"^{limits.SHA256.pattern}$"}
 MOMENT = {"pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"}

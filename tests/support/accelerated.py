@@ -10,7 +10,7 @@ from native import compiled
 
 from edgekit_converters.formats import tflite_edit as tfl
 
-SOURCE = Path(__file__).parent / "runtime/engines/accelerator.c"
+SOURCE = Path(__file__).parents[1] / "runtime/engines/accelerator.c"
 
 
 def model_bytes(operator: str = "edgetpu-custom-op") -> bytes:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgekit_converters.formats.graph import Graph
 from edgekit_converters.targets.equalise import equalise_channels
-from tests.converters.refine.networks import Drawn, inputs, outputs_of, separable
+from tests.converters.targets.rounding_networks import Drawn, inputs, outputs_of, separable
 
 
 def peaks_of(graph: Graph) -> dict[str, np.ndarray]:

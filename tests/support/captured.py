@@ -10,7 +10,7 @@ import struct
 import tomllib
 from pathlib import Path
 
-CAPTURES = Path(__file__).parent / "profiles" / "captures"
+CAPTURES = Path(__file__).parents[1] / "profiles" / "captures"
 _ELF = {"aarch64": (2, 183), "armv7l": (1, 40), "x86_64": (2, 62), "riscv64": (2, 243)}
 
 

@@ -1,4 +1,5 @@
-"""An import contract: no module imports itself through others. Imports in functions and for type checkers count, too.
+"""An import contract: no module imports itself through others, and no room does. Imports in functions and for type
+checkers count, too. A room is a package without its sub-packages.
 
 [[tool.importlinter.contracts]]
 name = "no import circle"
@@ -18,11 +19,21 @@ class NoCircles(Contract):
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
         imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
-        found = circle_in(imports)
+        found = circle_in(imports) or circle_in(between_rooms(imports))
         return ContractCheck(kept=not found, metadata={"circle": found})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
         output.print_error(" -> ".join(check.metadata["circle"]))
+
+
+def between_rooms(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """The same of packages: what modules of one import of another."""
+    packages = {module.rpartition(".")[0] for module in imports}
+    room = {module: module if module in packages else module.rpartition(".")[0] for module in imports}
+    found: dict[str, set[str]] = {name: set() for name in room.values()}
+    for module, imported in imports.items():
+        found[room[module]] |= {room[other] for other in imported if other in room} - {room[module]}
+    return found
 
 
 def circle_in(imports: Mapping[str, set[str]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""docs/board-list.md: the tables of boards, made from the profiles. `python tests/boards_table.py` writes it anew.
+"""docs/board-list.md: the tables of boards, made from the profiles. `tests/support/boards_table.py` writes it anew.
 
 What was proven of a board is derived, not written down: an estimate's grade by asking for one of MobileNetV1, and what
 is emulated by the images and processors that the tests in tests/arm run.
@@ -14,7 +14,7 @@ from edgekit_profiles import CannotEstimateError, Profile, installable, mobilene
 from edgekit_profiles.catalogue import built_in
 from edgekit_profiles.estimate import estimate
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "board-list.md"
 CAPS = ROOT / "benchmarks" / "results" / "runtime_memory_cap.json"
 # What CI runs under QEMU: (architecture, Debian release) -> processors. tests/docs/test_boards.py holds it against
@@ -120,7 +120,7 @@ def peak(run: dict[str, Any]) -> float:
 
 
 def page() -> str:
-    return f"""<!-- Generated whole from the profiles: python tests/boards_table.py -->
+    return f"""<!-- Generated whole from the profiles: python tests/support/boards_table.py -->
 # List of boards
 
 **No board was used to make edgekit.** [Boards](boards.md) says what these tables rest on.

@@ -1,6 +1,6 @@
 """Run a command as on an x86 processor with AVX2 and nothing later: engines choose their kernels for such a one.
 
-    .venv/bin/python tests/avx2_only.py COMMAND [ARGUMENT...]
+    .venv/bin/python tests/support/avx2_only.py COMMAND [ARGUMENT...]
     make test-avx2-only                      the fast tests
 
 The processor does the work, so it costs no speed. Engines ask it what it can do by the instruction CPUID:
@@ -26,7 +26,7 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 
-MADE = Path(__file__).parents[1] / "build" / "avx2_only"
+MADE = Path(__file__).parents[2] / "build" / "avx2_only"
 LIBRARIES = (
     "onnxruntime/capi/onnxruntime_pybind11_state*.so",
     "ai_edge_litert/lib*.so",

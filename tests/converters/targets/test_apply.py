@@ -8,7 +8,7 @@ import pytest
 from edgekit_converters.data.statistics import Statistics, observe
 from edgekit_converters.formats.graph import Graph
 from edgekit_converters.targets.rounding import apply, nearest, restore_layers
-from tests.converters.refine.networks import Drawn, inputs, outputs_of, separable
+from tests.converters.targets.rounding_networks import Drawn, inputs, outputs_of, separable
 
 
 def statistics_of(graph: Graph, count: int = 16) -> Statistics:

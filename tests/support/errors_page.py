@@ -1,4 +1,4 @@
-"""docs/errors.md, made from the error classes of the runtime. `python tests/errors_page.py` writes it anew."""
+"""docs/errors.md, made from the error classes of the runtime. `python tests/support/errors_page.py` writes it anew."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import edgekit_runtime
 from edgekit_runtime import EdgekitError
 
-FILE = Path(__file__).parents[1] / "docs" / "errors.md"
-HEAD = """<!-- Generated whole from the error classes: python tests/errors_page.py -->
+FILE = Path(__file__).parents[2] / "docs" / "errors.md"
+HEAD = """<!-- Generated whole from the error classes: python tests/support/errors_page.py -->
 # Errors of the runtime
 
 Import them from `edgekit_runtime.system.errors`; an `except` of a class catches those indented below it.

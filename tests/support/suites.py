@@ -1,7 +1,7 @@
 """Every suite, though one fails; then one summary.
 
-    python tests/suites.py                    what `make test-all` runs
-    python tests/suites.py fast python-3.12   some of them
+    python tests/support/suites.py                    what `make test-all` runs
+    python tests/support/suites.py fast python-3.12   some of them
 
 The fast and the slow one use several processes and run one after the other. All others use one and run beside each
 other, three at a time: one waits for downloads, installs or ends while others compute, and their output comes when they
@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "build" / "reports"
 SUITES = {
     "fast": "test",

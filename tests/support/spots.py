@@ -14,7 +14,7 @@ from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.contract.spec import Contract, DetectionSpec, ImageSpec, InputContract, OutputContract
 from edgekit_runtime.engines.registry import load_engine
 
-MODEL = Path(__file__).parent / "models" / "spots_int8.tflite"
+MODEL = Path(__file__).parents[1] / "models" / "spots_int8.tflite"
 IMAGE = ImageSpec(16, 16, mean=(0.0,), std=(255.0,), color="gray", resize="letterbox")
 CONTRACT = Contract(
     task="detection",

@@ -1,8 +1,8 @@
 """Do the tests notice a wrong line? Thirteen modules are changed in one place at a time; the tests of each must fail.
 
-    python tests/mutation.py                                      # `make mutate`: all, hours on one processor
-    python tests/mutation.py --most 40 runtime/edgekit_runtime/serving/journey.py
-    python tests/mutation.py --write benchmarks/results/mutation.json
+    python tests/support/mutation.py                                      # `make mutate`: all, hours on one processor
+    python tests/support/mutation.py --most 40 runtime/edgekit_runtime/serving/journey.py
+    python tests/support/mutation.py --write benchmarks/results/mutation.json
 
 A module has a floor: the share of its mutants, in per cent, that its tests must kill. Exit 1 where one is below it.
 
@@ -37,7 +37,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 class Subject:
@@ -52,12 +52,14 @@ CONVERTERS = "converters/edgekit_converters"
 SUBJECTS = {
     f"{RUNTIME}/serving/journey.py": Subject(
         70,
-        "tests/runtime/test_journey.py", "tests/runtime/test_faults.py", "tests/runtime/test_model.py",
-        "tests/runtime/test_model_hosts.py", "tests/runtime/test_degraded.py", "tests/runtime/test_detector.py",
-        "tests/runtime/test_intake.py", "tests/runtime/session/test_model_sessions.py",
+        "tests/runtime/serving/test_journey.py", "tests/runtime/system/test_faults.py",
+        "tests/runtime/serving/test_model.py",
+        "tests/runtime/serving/test_model_hosts.py", "tests/runtime/serving/test_degraded.py",
+        "tests/runtime/serving/test_detector.py",
+        "tests/runtime/serving/test_intake.py", "tests/runtime/serving/test_model_sessions.py",
     ),
-    f"{RUNTIME}/policy/budget.py": Subject(90, "tests/runtime/test_budget.py"),
-    f"{RUNTIME}/serving/offload.py": Subject(70, "tests/runtime/test_offload.py"),
+    f"{RUNTIME}/policy/budget.py": Subject(90, "tests/runtime/policy/test_budget.py"),
+    f"{RUNTIME}/serving/offload.py": Subject(70, "tests/runtime/serving/test_offload.py"),
     f"{RUNTIME}/install/journal.py": Subject(90, "tests/runtime/install/test_states.py"),
     f"{RUNTIME}/cache/disk.py": Subject(
         50, "tests/runtime/cache/test_disk.py", "tests/runtime/cache/test_packed.py", "tests/contracts/test_caches.py"
@@ -65,13 +67,15 @@ SUBJECTS = {
     f"{RUNTIME}/batching/queue.py": Subject(70, "tests/runtime/batching"),
     f"{RUNTIME}/remote/client.py": Subject(70, "tests/runtime/remote/test_client.py"),
     f"{RUNTIME}/telemetry/messages.py": Subject(85, "tests/runtime/telemetry/test_flow.py"),
-    f"{RUNTIME}/bundle/trust_root.py": Subject(80, "tests/runtime/trust/test_root.py", "tests/runtime/trust/test_store.py"),
+    f"{RUNTIME}/bundle/trust_root.py": Subject(
+        80, "tests/runtime/bundle/test_trust_root.py", "tests/runtime/bundle/test_trust_store.py"
+    ),
     f"{CONVERTERS}/fidelity/repair.py": Subject(55, "tests/converters/fidelity/test_repair.py"),
     f"{CONVERTERS}/fidelity/metrics.py": Subject(
         75, "tests/converters/fidelity/test_metrics.py", "tests/converters/fidelity/test_segmentation.py"
     ),
     f"{CONVERTERS}/data/lint.py": Subject(
-        90, "tests/converters/calibration/test_lint.py", "tests/converters/calibration/test_unreadable.py"
+        90, "tests/converters/data/test_lint.py", "tests/converters/data/test_unreadable.py"
     ),
     "device_profiles/edgekit_profiles/estimate.py": Subject(85, "tests/profiles/test_estimate.py"),
 }  # fmt: skip

@@ -17,7 +17,7 @@ from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.contract.spec import CarriedState, Contract, InputContract, OutputContract
 from edgekit_runtime.engines.registry import available, load_engine
 
-MODELS = Path(__file__).parent / "models"
+MODELS = Path(__file__).parents[1] / "models"
 X, Y = InputContract("x", (3,), "float32"), OutputContract("y", (2,), "float32")
 CARRIED = Contract(
     "raw",
