@@ -96,8 +96,6 @@ def written(source: str) -> str:
         "",
         "from __future__ import annotations",
         "",
-        f"__all__ = {sorted((*ENUMS_AS.values(), *UNIONS_AS.values(), 'TABLES'))!r}".replace("'", '"'),
-        "",
     ]
     for enum in ENUMS:
         names = {value: name for name, value in constants(found[enum]).items()}

@@ -175,7 +175,7 @@ def test_edgekit_s_wheel_is_built_of_its_source_and_put_together_of_an_install(t
     assert again.read_bytes() == wheelhouse.own_wheel(tmp_path / "third").read_bytes()
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--target"]
     subprocess.run([*install, str(tmp_path / "second"), str(again)], check=True, timeout=120)
-    module = Path("edgekit_runtime", "model.py")
+    module = Path("edgekit_runtime", "serving", "model.py")
     assert (tmp_path / "second" / module).read_bytes() == (site / module).read_bytes()
 
 

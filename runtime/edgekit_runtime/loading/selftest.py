@@ -108,7 +108,7 @@ def passed_before(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, *, f
 def last_verdict(
     bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, *, folder: Path | None = None
 ) -> SelfTest | None:
-    """What the test found of this very (bundle, engine, board); None where it was never made or is damaged."""
+    """What the test found of this very (bundle, engine, board); None without a sound verdict."""
     stored = read_sealed(verdict_file(bundle, entry, engine, folder), _MOST_BYTES)
     with contextlib.suppress(ValueError):
         return None if stored is None else read_json(SelfTest, stored, "the verdict")

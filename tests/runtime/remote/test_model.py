@@ -424,7 +424,7 @@ def test_a_file_that_is_of_no_use_for_tls_is_refused_at_once(option, file, why, 
 
 
 def test_a_device_is_let_in_by_our_own_server_with_token_and_certificate(bundle, certificates, secret_file, tmp_path):
-    host = pytest.importorskip("edgekit.host")
+    host = pytest.importorskip("edgekit.host.server")
     from served import Serving
 
     tokens = tmp_path / "tokens.txt"

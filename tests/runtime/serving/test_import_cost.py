@@ -48,7 +48,7 @@ NOT_WITH_THE_PACKAGE = NEVER_BEFORE_USE | {
     "xxhash",
 }
 
-LAZY = ["edgekit_runtime", "edgekit_runtime.telemetry", "edgekit_runtime.cache"]
+LAZY = ["edgekit_runtime", "edgekit_runtime.install"]
 
 
 def brought_in(statement):
@@ -63,6 +63,7 @@ def test_importing_the_package_brings_in_next_to_nothing():
     assert sorted(found & NOT_WITH_THE_PACKAGE) == []
     assert {name for name in found if name.startswith("edgekit_runtime")} == {
         "edgekit_runtime",
+        "edgekit_runtime.system",
         "edgekit_runtime.system.lazy",
     }
 
