@@ -363,8 +363,7 @@ class AnswerFile:
         else:
             self.entries += 1
         place = execute(
-            "INSERT INTO body (key, model, data) VALUES (?, ?, ?)",
-            (row.key, row.model, row.body),
+            "INSERT INTO body (key, model, data) VALUES (?, ?, ?)", (row.key, row.model, row.body)
         ).lastrowid
         assert place is not None
         execute("INSERT OR REPLACE INTO place VALUES (?, ?, ?)", (hashed, place, place))

@@ -79,32 +79,13 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "edgekit_runtime.install.installing": (
-            "InstallOptions",
-            "InstallResult",
-            "install",
-        ),
-        "edgekit_runtime.install.settling": (
-            "CollectionResult",
-            "collect",
-        ),
+        "edgekit_runtime.install.installing": ("InstallOptions", "InstallResult", "install"),
+        "edgekit_runtime.install.settling": ("CollectionResult", "collect"),
         "edgekit_runtime.install.fetch": ("FetchOptions",),
         "edgekit_runtime.install.http": ("DownloadLimits",),
-        "edgekit_runtime.install.layout": (
-            "Generation",
-            "Root",
-            "is_root",
-        ),
-        "edgekit_runtime.install.standing": (
-            "Status",
-            "activate",
-            "rollback",
-            "status",
-        ),
-        "edgekit_runtime.install.prove": (
-            "Proof",
-            "TrialOptions",
-        ),
+        "edgekit_runtime.install.layout": ("Generation", "Root", "is_root"),
+        "edgekit_runtime.install.standing": ("Status", "activate", "rollback", "status"),
+        "edgekit_runtime.install.prove": ("Proof", "TrialOptions"),
         "edgekit_runtime.install.rules": ("BoardIdentity",),
     },
 )

@@ -143,13 +143,7 @@ def _acquired(root: Root) -> tuple[Lease, Generation, TrialStart | None]:
         return (*root.hold(number), None)
 
 
-def _opened(
-    root: Root,
-    lease: Lease,
-    generation: Generation,
-    start: TrialStart | None,
-    how: _How,
-) -> OpenedBundle:
+def _opened(root: Root, lease: Lease, generation: Generation, start: TrialStart | None, how: _How) -> OpenedBundle:
     trust, secret, make = how
     given = load_trust(trust)
     store = given if given is not None else store_of(root)

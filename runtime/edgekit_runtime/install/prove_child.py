@@ -87,13 +87,7 @@ def _seen(model: Model, bundle: Bundle, job: dict[str, Any], say: Say) -> dict[s
     p99 = ordered[-(-99 * len(ordered) // 100) - 1]
     limit = job["p99_ms"]
     late = sum(ms > limit for ms in taken) if limit is not None else 0
-    return {
-        "answers": len(taken),
-        "late": late,
-        "seconds": perf_counter() - began,
-        "p99_ms": p99,
-        "peak_mb": peak_mb(),
-    }
+    return {"answers": len(taken), "late": late, "seconds": perf_counter() - began, "p99_ms": p99, "peak_mb": peak_mb()}
 
 
 def _inferences(model: Model, bundle: Bundle) -> Iterator[float]:

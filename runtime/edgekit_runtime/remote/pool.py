@@ -81,12 +81,7 @@ class Pool:
     """Thread-safe. limit: connections at once. most_bytes: of one answer's body."""
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        limit: int,
-        most_bytes: int = MAX_BODY,
-        clock: Callable[[], float] = time.monotonic,
+        self, endpoint: Endpoint, *, limit: int, most_bytes: int = MAX_BODY, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._endpoint = endpoint
         self._most_bytes = most_bytes

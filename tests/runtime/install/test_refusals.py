@@ -261,11 +261,7 @@ def test_golden_answers_that_differ_here_are_found_by_the_self_test(made, put, r
     assert current(root) is None
 
 
-DISK = {
-    "full": (errno.ENOSPC, "disk-full"),
-    "read-only": (errno.EROFS, "read-only"),
-    "broken": (errno.EIO, "storage"),
-}
+DISK = {"full": (errno.ENOSPC, "disk-full"), "read-only": (errno.EROFS, "read-only"), "broken": (errno.EIO, "storage")}
 
 
 @pytest.mark.parametrize("case", DISK)
