@@ -70,7 +70,6 @@ GROUPS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "keys": ("edgekit.cli.keys:keys", "Signing keys, and the keys that this machine trusts."),
             "verify": ("edgekit.cli.verify:verify", "Check a bundle or an install root; --replay loads it, too."),
             "host": ("edgekit.cli.host:host", "Answer for devices that would be late."),
-            "simulate": ("edgekit.cli.simulate:simulate", "Try a policy of offloading without a board."),
             "fleet": ("edgekit.cli.fleet:fleet", "The fleet page: what every board reports."),
         },
     ),

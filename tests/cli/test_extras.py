@@ -75,8 +75,6 @@ ASKED = {
     "verify tiny.ekb --allow-unsigned": "",
     "host serve tiny.ekb --allow-unsigned --listen 127.0.0.1:0": "litert",
     "host export tiny.ekb --for triton -o triton --allow-unsigned": "export",
-    "simulate offload --seconds 1 --seeds 1": "",
-    "simulate offload --seconds 1 --seeds 1 --plot plot.html": "convert",
     "fleet serve --embedded-broker --broker-port 0 --listen 127.0.0.1:0": "fleet",
     "fleet serve --broker mqtt://127.0.0.1:1 --listen 127.0.0.1:0 --store postgresql://x@127.0.0.1:1/x": "fleet",
     "fleet broker-config -o broker --board porch-1 --unencrypted": "",

@@ -20,7 +20,7 @@ Rules:
 - an answer that came late is an answer: the breaker counts only what never came. A host that owes ABANDONED answers to
   callers that have gone is asked nothing more until some of them ended.
 
-No thread and no socket: the simulation of `edgekit simulate offload` runs this very code.
+No thread and no socket: `benchmarks/fallback/simulate.py` runs this very code.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Rules:
   device is; its answer is kept for the deadline, or until no one else is left to answer;
 - an exchange with a host continues after the deadline for as long again, at most LATE_S: only so is its time learnt.
 
-No thread and no clock of its own: the simulation of `edgekit simulate offload` runs this very code.
+No thread and no clock of its own: `benchmarks/fallback/simulate.py` runs this very code.
 """
 
 from __future__ import annotations

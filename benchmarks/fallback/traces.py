@@ -65,7 +65,7 @@ SCENARIOS: dict[str, Scenario] = {
     "busy host, 35/s": Scenario(35.0, busy_s=3.0),
     "8 devices, one host": Scenario(35.0, devices=8, host_ms=16.0),
 }
-"""Name -> scenario: the ones that `--figures` runs."""
+"""Name -> scenario."""
 
 
 class Spells:

@@ -1,12 +1,10 @@
-"""The policies that are compared.
-edgekit's own, those that others use, and a bound that knows the future.
+"""The policies that are compared: edgekit's own, those that others use, and a bound that knows the future.
 
-    results = play(trace, "edgekit")
-    results.met, results.offloaded, results.latest_ms
+    result = play(trace, "edgekit")
+    result.met, result.offloaded, max(result.at_ms)
 
-Rules: `edgekit` is `edgekit_runtime.serving.offload` itself. A request counts as met where its caller had a full answer
-within
-its budget. `bound` is no policy: no rule that has to decide without knowing the future meets more.
+Rules: `edgekit` is `edgekit_runtime.serving.offload` itself. A request is met if its caller had a full answer within
+its budget. `bound` knows the future, so no policy meets more.
 """
 
 from __future__ import annotations
@@ -16,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from traces import Trace
+from world import SimulatedDevice, SimulatedHost, SimulatedHosts, World
 
-from edgekit.simulate.traces import Trace
-from edgekit.simulate.world import SimulatedDevice, SimulatedHost, SimulatedHosts, World
 from edgekit_runtime.serving.offload import Errand, Offload
 
 Ask = Callable[[int, float, float], None]
@@ -26,10 +24,14 @@ Ask = Callable[[int, float, float], None]
 
 @dataclass
 class PolicyResult:
-    """requests: in all.
-    met: had a full answer in time.
-    offloaded: were sent to the host, hedges included.
-    at_ms: when each caller had its answer or error; `wasted_s` of the device's `busy_s` were in vain."""
+    """What one policy made of a trace.
+
+    requests: in all
+    met: had a full answer in time
+    offloaded: were sent to the host, hedges included
+    busy_s: of the device; `wasted_s` of it were in vain
+    at_ms: when each caller had its answer or error
+    """
 
     requests: int
     met: int = 0
@@ -190,7 +192,7 @@ def play(trace: Trace, policy: str) -> PolicyResult:
     ask = make(world, devices, host, played)
     budget_s = trace.scenario.budget_ms / 1e3
     for index, came in enumerate(trace.arrivals_s):
-        world.at(float(came), lambda i=index, t=float(came): ask(i, t, t + budget_s))  # type: ignore[misc]
+        world.at(float(came), lambda i=index, t=float(came): ask(i, t, t + budget_s))
     world.run()
     played.busy_s = sum(device.busy_s for device in devices)
     played.wasted_s = sum(device.wasted_s for device in devices)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from edgekit.cli.main import cli
-from edgekit.simulate.compare import RECOVERIES, SWEEPS, compare, recovery, sweep_scenarios
-from edgekit.simulate.policies import POLICIES, _most_in_time, bound, play
-from edgekit.simulate.traces import SCENARIOS, Scenario, draw
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "fallback"))
+from policies import POLICIES, _most_in_time, bound, play
+from simulate import RECOVERIES, compare, recovery
+from traces import SCENARIOS, Scenario, draw
 
 SHORT = 300
 CALM = Scenario(20.0, hot_s=0.0, bad_s=0.0, loss=0.0, straggle=0.0)
@@ -79,61 +79,12 @@ def test_in_no_scenario_it_does_worse_than_the_better_of_the_two_and_nobody_hear
 
 @pytest.mark.parametrize("trouble", RECOVERIES)
 def test_once_trouble_is_over_the_better_one_answers_again_soon(trouble):
-    after = recovery(trouble, seeds=(11,))
-    assert after.seconds
-    assert after.longest_s < (2.0 if trouble == "the device is cool" else 1.0)
-
-
-@pytest.mark.parametrize("sweep", SWEEPS)
-def test_a_sweep_changes_one_value(sweep):
-    of, values = SWEEPS[sweep]
-    made = sweep_scenarios(SCENARIOS["LAN 35/s"], sweep)
-    assert [getattr(one, of) for one in made.values()] == list(values)
-    assert all(
-        replace(one, **{of: getattr(SCENARIOS["LAN 35/s"], of)}) == SCENARIOS["LAN 35/s"] for one in made.values()
-    )
+    seconds = recovery(trouble, seeds=(11,))
+    assert seconds
+    assert max(seconds) < (2.0 if trouble == "the device is cool" else 1.0)
 
 
 def test_a_row_has_every_policy():
     row = compare({"calm": CALM}, seeds=(1,), seconds=5.0)["calm"]
     assert set(row.met) == set(POLICIES)
     assert row.to_bound == pytest.approx(row.bound - row.met["edgekit"])
-
-
-def said(*arguments):
-    return CliRunner().invoke(cli, ["simulate", "offload", "--seconds", "3", "--seeds", "1", *arguments])
-
-
-def test_the_command_prints_a_table():
-    run = said("--scenario", "calm")
-    assert run.exit_code == 0
-    assert [line.split()[0] for line in run.output.splitlines()] == ["met", "calm"]
-
-
-def test_the_command_says_the_same_as_json_and_draws_it(tmp_path):
-    pytest.importorskip("plotly")
-    run = said("--scenario", "lan 15", "--json", "--plot", str(tmp_path / "plot.html"))
-    assert run.exit_code == 0
-    rows = json.loads(run.output)["scenarios"]
-    assert set(rows["LAN 15/s"]["met"]) == set(POLICIES)
-    page = (tmp_path / "plot.html").read_text()
-    assert "Plotly.newPlot" in page
-    assert "LAN 15/s" in page
-
-
-def test_a_sweep_of_a_device_of_ones_own():
-    run = said("--sweep", "devices", "--rate", "3", "--service", "40", "--budget", "120")
-    assert run.exit_code == 0
-    assert run.output.count("devices ") == 5
-
-
-def test_scenarios_that_ones_own_values_make_alike_are_one_row_named_by_them():
-    run = said("--scenario", "lan", "--scenario", "wan", "--rate", "5", "--rtt", "30")
-    assert run.exit_code == 0
-    assert [line[:22].strip() for line in run.output.splitlines()[1:]] == ["30 ms 5/s", "30 ms 5/s, outage"]
-
-
-def test_an_unknown_scenario_is_the_callers_mistake():
-    run = said("--scenario", "moon")
-    assert run.exit_code == 2
-    assert "there are: LAN 15/s" in run.output

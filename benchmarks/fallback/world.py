@@ -1,5 +1,4 @@
-"""A device, a network and a host on a virtual clock.
-What a policy meets, without a thread and without waiting.
+"""A device, a network and a host on a virtual clock: what a policy meets, without a thread and without waiting.
 
     world = World(trace)
     world.at(0.5, lambda: ...)
@@ -18,7 +17,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from edgekit.simulate.traces import Trace
+from traces import Trace
+
 from edgekit_runtime.batching.costs import Costs
 from edgekit_runtime.policy.budget import DeviceOutlook, HostOutlook, InferenceHistory
 from edgekit_runtime.remote.host_record import HostRecord, SentRequest, Step
