@@ -4,13 +4,10 @@
     find_entries("Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'")[0].code       # "op-version"
     finding("op-version", "FULLY_CONNECTED version 12 is newer than ...", artifact="tflite-dynamic")
 
-Rules: a code is explained once for everything that prints it; an error of edgekit is found by its code, by its message
-as the sources raise it, or by the words of its entry; a message of other software by a regular expression, anywhere in
-the text.
-
-The catalogue as a page: docs/codes.md is what this prints.
-
-python -m edgekit.boards.catalogue > docs/codes.md
+Rules:
+- an error of edgekit is found by its code or by the words of its entry;
+- a message of other software is found by a regular expression, anywhere in the text;
+- docs/codes.md is what this prints: python -m edgekit.boards.catalogue > docs/codes.md
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from edgekit.boards.raised import best_match
 from edgekit_profiles.schema import parse_toml
 from edgekit_runtime.system import errors
 from edgekit_runtime.system.errors import EdgekitError
@@ -100,13 +96,7 @@ def explain(text: str) -> Entry:
     for code in re.findall(r"\[([a-z0-9-]+)\]|\"code\": *\"([a-z0-9-]+)\"", text)[::-1]:
         if (found := entries().get(code[0] or code[1])) is not None:
             return found
-    raised = best_match(text) if len(text.split()) > 1 else None
-    if raised is not None and 2 * raised.letters_in(text) >= sum(map(str.isalpha, text)):
-        return entry(raised.code)
-    found = _by_words(text, least=1.0) or next(iter(find_entries(text)), None)
-    if found is None and raised is not None:
-        return entry(raised.code)
-    found = found or _by_words(text, least=_ALIKE)
+    found = _by_words(text, least=1.0) or next(iter(find_entries(text)), None) or _by_words(text, least=_ALIKE)
     if found is not None:
         return found
     # The entry of an exception's class, as the last line of a traceback names it

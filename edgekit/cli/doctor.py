@@ -66,11 +66,11 @@ def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
 
     Checked are Python, engines, extras, and combinations known not to work. Exits 1 when something is wrong.
 
-    With CODE, or the text of an error MESSAGE (quote it; as a line, as JSON or as a log keeps it): explain it.
+    With CODE, or an error MESSAGE (quote it; edgekit's own with its [code] or as JSON): explain it.
 
     \b
     edgekit doctor downgrade
-    edgekit doctor "there is no room for the bundle"
+    edgekit doctor "Didn't find op for builtin opcode 'FULLY_CONNECTED' version '12'"
     """
     text = " ".join(what).strip()
     if text or codes:

@@ -12,8 +12,6 @@ from typing import get_args
 import pytest
 
 from edgekit.boards.catalogue import UnexplainedError, entries, entry, explain, find_entries
-from edgekit.boards.raised import LEAST_LETTERS, best_match, raised_messages
-from edgekit_runtime import ModelLimits, open_bundle
 from edgekit_runtime.system.errors import EdgekitError
 
 ROOT = Path(__file__).parents[2]
@@ -154,30 +152,6 @@ def test_the_error_line_of_every_code_is_explained(code):
     assert explain(json.dumps({"error": {"code": code, "what": told.what, "where": "", "do": told.do}})).code == code
     if told.kind != "message":
         assert explain(message).code == code
-
-
-def test_every_message_that_is_raised_is_explained_by_its_words_alone():
-    """Each as `str(error)` gives it, without its code, something in every gap. Two codes may share a sentence."""
-    messages = [one for one in raised_messages() if one.code]
-    assert len(messages) > 1000
-    texts = {one: str(EdgekitError(" 7 ".join(one.what), do=" 7 ".join(one.do), where="net")) for one in messages}
-    found = {one: best_match(text) for one, text in texts.items()}
-    assert [(one, other) for one, other in found.items() if other and other.code != one.code] == []
-    missed = [one for one, other in found.items() if other is None]
-    assert len(missed) < 0.07 * len(messages)
-    for one in missed:
-        same = {other.code for other in messages if other.letters_in(texts[one]) >= one.letters_in(texts[one])}
-        assert len(same) > 1 or one.letters_in(texts[one]) < LEAST_LETTERS, one
-
-
-def test_a_message_of_the_library_is_explained_without_its_code(tmp_path):
-    (tmp_path / "net.ekb").write_bytes(b"something else")
-    with pytest.raises(EdgekitError) as caught:
-        open_bundle(tmp_path / "net.ekb", allow_unsigned=True)
-    assert explain(str(caught.value)).code == caught.value.code == "bundle-format"
-    with pytest.raises(EdgekitError) as caught:
-        open_bundle(tmp_path / "net.ekb", limits=ModelLimits(queue=0))
-    assert explain(f"edgekit_runtime.system.errors.OptionError: {caught.value}").code == caught.value.code == "option"
 
 
 @pytest.mark.parametrize("code", MESSAGES)
