@@ -1,13 +1,10 @@
-"""Parsing a manifest, and what it must be beyond its types.
-References that lead somewhere, sizes that fit, numbers that make sense.
+"""Parse a manifest, and check what its types alone do not say: references, sizes, figures.
 
-    manifest = parse_manifest(data, where)
-    check_manifest(manifest, where)                 # BundleError names the first thing that is wrong
+    manifest = parse_manifest(data, where)          # BundleError names the first thing that is wrong
     check_answers(manifest, blobs, where)           # over the blobs: golden answers are numbers
 
-Rules: a writer calls these checks before it writes, a reader before it uses anything, so that neither takes what the
-other refuses. Caps stand in `limits.py`. Names that may become part of a file's name are plain; every other text is
-short.
+Writer and reader make the same checks, so neither takes what the other refuses.
+Names that may become part of a file's name are plain; every other text is short.
 """
 
 from __future__ import annotations
@@ -16,12 +13,13 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from edgekit_runtime.bundle import manifest as limits
 from edgekit_runtime.bundle.header import align_up
 from edgekit_runtime.bundle.manifest import (
     ENCRYPTED,
     ArtifactEntry,
-    BlobEntry,
     GoldenExample,
     Manifest,
     check_words,
@@ -34,21 +32,9 @@ from edgekit_runtime.contract.spec import Contract, TensorSpec
 from edgekit_runtime.system.errors import BundleError
 from edgekit_runtime.system.strict_json import canonical_bytes, from_json, parse_canonical
 
-DTYPE_BYTES = {
-    "bool": 1,
-    "float16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "uint8": 1,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-}
-"""What a tensor may hold, and the size of one."""
+_DTYPES = "bool float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
+DTYPE_BYTES = {name: np.dtype(name).itemsize for name in _DTYPES.split()}
+"""What a tensor may hold -> bytes of one element."""
 
 _Forms = Iterable[tuple[str, str, tuple[int, ...]]]
 
@@ -70,10 +56,10 @@ def check_manifest(manifest: Manifest, where: str) -> None:
     _head(check, manifest)
     _blobs(check, manifest)
     _contract(check, manifest.contract)
-    _artifacts(check, manifest)
+    sizes = {blob.sha256: blob.plain_bytes for blob in manifest.blobs}
+    _artifacts(check, manifest, sizes)
     check(len(manifest.golden) <= limits.MAX_GOLDEN, "it has too many golden examples")
     entries = {entry.recipe: entry for entry in manifest.artifacts if entry.role != "batch"}
-    sizes = _sizes(manifest.blobs)
     for number, golden in enumerate(manifest.golden):
         _golden(check.of(f"golden example {number}"), manifest.contract, golden, entries, sizes)
     answered = {answer.recipe for golden in manifest.golden for answer in golden.answers}
@@ -82,10 +68,8 @@ def check_manifest(manifest: Manifest, where: str) -> None:
 
 
 def check_answers(manifest: Manifest, blobs: Mapping[str, bytes], where: str) -> None:
-    """Golden answers in floats must be numbers, every one: nothing agrees with NaN.
-    What is not in `blobs` is encrypted, and its key is not here. Raises BundleError."""
-    import numpy as np
-
+    """Golden answers in floats must all be finite: nothing agrees with NaN. Raises BundleError.
+    A blob that is not in `blobs` is encrypted, and its key is missing."""
     entries = {entry.recipe: entry for entry in manifest.artifacts if entry.role != "batch"}
     for number, golden in enumerate(manifest.golden):
         for answer in golden.answers:
@@ -100,7 +84,7 @@ def check_answers(manifest: Manifest, blobs: Mapping[str, bytes], where: str) ->
 
 
 class _Checks:
-    """`check(holds, what)`: raises BundleError where it does not hold."""
+    """`check(holds, what)` raises BundleError unless it holds."""
 
     def __init__(self, where: str, part: str = "") -> None:
         self._where, self._part = where, part
@@ -119,7 +103,7 @@ class _Checks:
         self(0 < len(value) <= most, f"{what} has {len(value):,} characters, not 1 to {most:,}")
 
     def texts(self, values: Sequence[str], what: str, most: int, *, once: bool = True) -> None:
-        """Names of something: none of them empty, each there once."""
+        """Names of something: none empty, none twice."""
         self(len(values) <= most, f"{len(values):,} {what} are more than {most:,}")
         self(all(0 < len(value) <= limits.MAX_NAME_TEXT for value in values), f"one of the {what} is empty or too long")
         self(not once or len(set(values)) == len(values), f"one of the {what} is there twice")
@@ -138,9 +122,8 @@ class _Checks:
 def _head(check: _Checks, manifest: Manifest) -> None:
     check.name(manifest.name, "a bundle")
     version = manifest.version
-    check(
-        limits.VERSION.fullmatch(version) is not None, f"{version[:40]!a} is no version: 1 to 100 characters of ASCII"
-    )
+    fits = limits.VERSION.fullmatch(version) is not None
+    check(fits, f"{version[:40]!a} is no version: 1 to 100 characters of ASCII")
     check.digest(manifest.model_id, "model_id")
     check.digest(manifest.contract_digest, "contract_digest")
     target = manifest.target
@@ -152,11 +135,10 @@ def _head(check: _Checks, manifest: Manifest) -> None:
     if manifest.licence is not None:
         check.text(manifest.licence, "the licence")
     check(manifest.rollout_seq is None or manifest.rollout_seq >= 0, "rollout_seq is negative")
-    moments = [manifest.not_before, manifest.expires]
-    seconds = [None if moment is None else seconds_of(moment) for moment in moments]
-    for moment, at in zip(moments, seconds, strict=True):
-        check(moment is None or at is not None, f"{(moment or '')[:40]!r} is no moment in UTC")
-    first, last = seconds
+    dates = {moment: seconds_of(moment) for moment in (manifest.not_before, manifest.expires) if moment is not None}
+    for moment, at in dates.items():
+        check(at is not None, f"{moment[:40]!r} is no moment in UTC")
+    first, last = dates.get(manifest.not_before or ""), dates.get(manifest.expires or "")
     check(first is None or last is None or first < last, "it expires before it may be used")
     check.texts(manifest.compatible, "profiles it may be installed on", limits.MAX_BOARDS)
     for board in manifest.compatible:
@@ -177,8 +159,8 @@ def _tools(check: _Checks, tools: Mapping[str, str]) -> None:
 
 
 def _blobs(check: _Checks, manifest: Manifest) -> None:
-    """One after another from 0, each aligned, each once.
-    One key for all that is encrypted, in a form that a reader can derive from."""
+    """Blobs lie one after another from 0, each aligned, each once.
+    All that are encrypted have one key, in a form that a reader can derive from."""
     count = len(manifest.blobs)
     check(count <= limits.MAX_BLOBS, f"{count:,} blobs are more than {limits.MAX_BLOBS:,}")
     cursor, seen = 0, set[str]()
@@ -189,19 +171,12 @@ def _blobs(check: _Checks, manifest: Manifest) -> None:
         seen.add(blob.sha256)
         cursor = align_up(cursor + blob.size)
         check(cursor <= limits.MAX_BUNDLE_BYTES, f"its blobs have more than {limits.MAX_BUNDLE_BYTES:,} bytes")
-    encrypted = False
-    for blob in manifest.blobs:
         if blob.cipher is not None:
-            encrypted = True
             fits = limits.KEY_ID.fullmatch(blob.cipher.key) and limits.SHA256.fullmatch(blob.cipher.salt)
             check(bool(fits) and blob.plain_bytes >= 0, f"blob {blob.sha256[:12]} has an impossible cipher")
             check(blob.cipher.key == manifest.encrypted_with, "it is encrypted with more than one key")
-    check(not encrypted or ENCRYPTED in manifest.requires, f"it is encrypted and does not require '{ENCRYPTED}'")
-
-
-def _sizes(blobs: Sequence[BlobEntry]) -> dict[str, int]:
-    """Of the bytes that are used."""
-    return {blob.sha256: blob.plain_bytes for blob in blobs}
+    required = manifest.encrypted_with is None or ENCRYPTED in manifest.requires
+    check(required, f"it is encrypted and does not require '{ENCRYPTED}'")
 
 
 def _contract(check: _Checks, contract: Contract) -> None:
@@ -235,16 +210,14 @@ def _contract(check: _Checks, contract: Contract) -> None:
     check(wrong is None, f"{contract.task} {wrong and wrong.key}: {wrong and wrong.what}")
 
 
-def _artifacts(check: _Checks, manifest: Manifest) -> None:
-    entries, sizes = manifest.artifacts, _sizes(manifest.blobs)
+def _artifacts(check: _Checks, manifest: Manifest, sizes: Mapping[str, int]) -> None:
+    entries = manifest.artifacts
     check(len(entries) <= limits.MAX_ARTIFACTS, f"{len(entries)} artifacts are more than {limits.MAX_ARTIFACTS}")
     primary = sum(entry.role == "primary" for entry in entries)
     check(primary > 0, "no artifact has the role 'primary'")
     check(primary == 1, "several artifacts have the role 'primary'")
     check(sum(entry.role == "degraded" for entry in entries) <= 1, "several artifacts have the role 'degraded'")
-    alone = [
-        entry.recipe.casefold() for entry in entries if entry.role != "batch"
-    ]  # file systems may take them for one
+    alone = [entry.recipe.casefold() for entry in entries if entry.role != "batch"]
     check(len(set(alone)) == len(alone), "two artifacts have one recipe")
     inputs = {spec.name for spec in manifest.contract.inputs}
     outputs = {spec.name for spec in manifest.contract.outputs}

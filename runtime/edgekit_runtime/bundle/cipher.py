@@ -1,22 +1,15 @@
-"""How one blob is encrypted.
-AES-256-GCM under a key of its own, found from the secret key and a salt.
+"""How one blob is encrypted: AES-256-GCM under a key derived from the secret key and a salt.
 
     salt, sealed = encrypt(key, data, bound_to(model_id, "model"))
-    data = decrypt(key, salt, sealed, bound_to(model_id, "model"))      # InvalidTag where one bit of anything differs
+    data = decrypt(key, salt, sealed, bound_to(model_id, "model"))      # InvalidTag if one bit of anything differs
 
 Rules:
-- key and nonce of a blob are the 44 bytes of HKDF-SHA256(key, salt=its salt, info=BLOB_INFO): a nonce only ever meets
-  the one key that it was made with;
-- a writer's salt is HMAC-SHA256 over what the blob is bound to and its plain bytes: equal blobs of one model are equal
-  when encrypted, so that the same build gives the same bytes, and different ones never share a salt. A reader takes the
-  salt as it is, so that other writers may draw theirs at random;
-- authenticated with the bytes: the model's id and whether it is a model file or part of a golden example. Blobs cannot
-  change places between models, nor between the two kinds. Which of one model's stands where is in the manifest, and the
-  signature's to protect: bound to its place, a blob would be another in every bundle, and the rest of an unsigned
-  manifest could still be changed;
-- nothing in plain that is short could be guessed from what a bundle shows: it has no digest of plain bytes.
-
-HKDF is RFC 5869, GCM is NIST SP 800-38D, and a nonce that is a keyed hash of the message is the idea of RFC 5297 (SIV).
+- key and nonce of a blob are the 44 bytes of HKDF-SHA256(key, salt=its salt, info=BLOB_INFO) (RFC 5869, SP 800-38D);
+- a writer's salt is HMAC-SHA256 over what the blob is bound to and its plain bytes (as RFC 5297): equal builds give
+  equal bytes. A reader takes any salt, so another writer may draw it at random;
+- a blob is bound to the model's id and to its kind, model file or golden example. Its place in a bundle is for the
+  manifest's signature to protect;
+- a bundle has no digest of plain bytes, from which a short text could be guessed.
 """
 
 from __future__ import annotations
@@ -40,22 +33,22 @@ Readable = bytes | bytearray | memoryview
 
 
 def key_id(key: bytes) -> str:
-    """What names a key without revealing it: 16 bytes of HKDF-SHA256, in hex."""
+    """Id that names a key without revealing it: 16 bytes of HKDF-SHA256, in hex."""
     return _derived(key, None, ID_INFO, ID_BYTES).hex()
 
 
 def bound_to(model_id: str, kind: Kind) -> bytes:
-    """The associated data of a blob."""
+    """Associated data of a blob."""
     return f"edgekit blob v1\n{model_id}\n{kind}\n".encode()
 
 
 def plain_size(size: int) -> int:
-    """Bytes that an encrypted blob of `size` bytes has in plain."""
+    """Decrypted size in bytes of an encrypted blob of `size` bytes."""
     return size - TAG_BYTES
 
 
 def encrypt(key: bytes, data: Readable, bound: bytes) -> tuple[bytes, bytes]:
-    """The salt, and the bytes encrypted, with the tag of 16 bytes at their end."""
+    """The salt, and the encrypted bytes that end with the 16-byte tag."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     digest = hmac.new(_derived(key, None, SALT_INFO, KEY_BYTES), digestmod=hashlib.sha256)
@@ -74,9 +67,8 @@ def encrypt(key: bytes, data: Readable, bound: bytes) -> tuple[bytes, bytes]:
 
 
 def decrypt(key: bytes, salt: bytes, sealed: Readable, bound: bytes) -> bytes:
-    """The plain bytes; piece by piece, so that they are in memory once.
-    Raises cryptography's InvalidTag, and then tells nothing.
-    """
+    """The plain bytes, decrypted in pieces so that memory holds them once.
+    Raises cryptography's InvalidTag, which says nothing else."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 

@@ -1,20 +1,19 @@
-"""The head of an .ekb.
-Everything before the first blob, judged over bytes, so that a download can be refused early.
+"""The head of an .ekb, checked as bytes, so that a download can be refused early.
 
     while (need := header_needs(data, where)) > len(data):      # a few rounds: the lengths first, then all
         data += more(need - len(data))
     header = read_header(data, where)                           # digest checked, signatures parsed, nothing trusted yet
 
-    magic      8 bytes    89 45 4B 42 0D 0A 1A 0A   (\\x89 E K B CR LF SUB LF, so that a text-mode copy is noticed)
+    magic      8 bytes    89 45 4B 42 0D 0A 1A 0A   (a copy in text mode changes it)
     length     u32 LE     of the manifest
     manifest   canonical JSON
     length     u32 LE     of the signature block
     signatures JSON list of {"keyid", "sig"}
-    digest     32 bytes: SHA-256 of everything before it; finds damage in unsigned files
+    digest     32 bytes   SHA-256 of everything before it; finds damage in unsigned files
     padding    zeros, up to the next multiple of 64
 
-Rules: a length is held against its cap before anything is read for it; the digest comes before any parsing; the
-manifest is not parsed here, because the caller checks signatures first.
+Rules: each length is checked against its cap before anything is read; the digest is checked before any parsing; the
+caller parses the manifest after checking signatures.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from edgekit_runtime.system.errors import BundleError, IntegrityError
 MAGIC = b"\x89EKB\r\n\x1a\n"
 ALIGNMENT = 64
 MAX_MANIFEST_BYTES = 1 << 20
-"""Room for 20,000 long labels; the worst content of that size costs a busy workstation a second and 60 MB to refuse."""
-
+"""Room for 20,000 long labels."""
 MAX_SIGNATURES_BYTES = 64 << 10
 _LENGTH = struct.Struct("<I")
 _DIGEST_BYTES = 32
@@ -43,16 +41,14 @@ def align_up(position: int) -> int:
 
 
 MAX_HEADER_BYTES = align_up(len(MAGIC) + 2 * _LENGTH.size + MAX_MANIFEST_BYTES + MAX_SIGNATURES_BYTES + _DIGEST_BYTES)
-"""No head is longer: what a reader of prefixes has to hold at most."""
+"""Upper bound of any head, for readers of prefixes."""
 
 
 @dataclass(frozen=True)
 class Header:
     """manifest_bytes: as signed, not parsed.
-    signatures: as they stand there, none of them checked.
-
-    blobs_at: where the first blob begins; from `end` (after the digest) to there are zeros.
-    """
+    signatures: as they appear, not checked.
+    end: after the digest; only zeros from there to blobs_at, where the first blob begins."""
 
     manifest_bytes: bytes
     signatures: tuple[Signature, ...]
@@ -61,17 +57,14 @@ class Header:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the manifest's bytes in hex: the name of the bundle's whole content."""
+        """SHA-256 of the manifest's bytes in hex: it names the bundle's whole content."""
         return hashlib.sha256(self.manifest_bytes).hexdigest()
 
 
 def header_needs(data: bytes, where: str) -> int:
-    """How many bytes `read_header` needs at least, as far as `data` says.
-    At most MAX_HEADER_BYTES.
-
-    More than `len(data)`: read up to there and ask again. Raises BundleError as soon as `data` shows that this is no
-    bundle, or claims more than a bundle may have.
-    """
+    """How many bytes `read_header` needs, as far as `data` says; at most MAX_HEADER_BYTES.
+    If more than `len(data)`, read that many and ask again. Raises BundleError as soon as `data` shows that it is not a
+    bundle or exceeds a cap."""
     start = data[: len(MAGIC)]
     if start != MAGIC[: len(start)]:
         what = "this is not an edgekit bundle"
@@ -96,10 +89,8 @@ def header_needs(data: bytes, where: str) -> int:
 
 
 def read_header(data: bytes, where: str) -> Header:
-    """The head of the bundle that `data` begins with; what follows it may be there or not.
-
-    Raises BundleError (no bundle, or beyond a cap) and IntegrityError (it ends early, or was changed).
-    """
+    """The head of the bundle that begins `data`, with or without the blobs.
+    Raises BundleError (not a bundle, or beyond a cap) and IntegrityError (truncated or changed)."""
     if not data:
         raise BundleError("the file is empty", where=where, do="Pass a file that `edgekit build` wrote")
     need = header_needs(data, where)
@@ -115,7 +106,7 @@ def read_header(data: bytes, where: str) -> Header:
 
 
 def check_zeros(data: bytes, start: int, end: int, where: str) -> None:
-    """Raises IntegrityError where the padding from `start` to `end` is not zero."""
+    """Raises IntegrityError unless the padding from `start` to `end` is zero."""
     if any(data[start:end]):
         raise IntegrityError(f"the padding at byte {start} is not zero", where=where, do=_AGAIN)
 
@@ -127,7 +118,7 @@ def _section(data: bytes, position: int) -> tuple[bytes, int]:
 
 
 def _place(data: bytes) -> str:
-    """Where a file that is too short ends, in words."""
+    """Where a truncated file ends, in words."""
     position = len(MAGIC)
     for what in ("manifest", "signature block"):
         if len(data) < position + _LENGTH.size:

@@ -1,5 +1,4 @@
-"""A job for a child process and what came of it.
-The one protocol between edgekit and its children.
+"""A job for a child process and its outcome: the protocol between edgekit and its children.
 
     came = ask(python_module("edgekit_runtime.loading.tuning_trial"), job, silence_s=60.0)     # the parent
     came.facts, came.result, came.error, came.crashed
@@ -7,14 +6,11 @@ The one protocol between edgekit and its children.
     sys.exit(serve(work))                # the child; work(job, say) returns the result
 
 Rules:
-- the job is one JSON object on standard input, the key of an encrypted bundle in it: a command line is every user's to
-  read;
-- the child writes JSON objects to standard output, a line each: facts while it works, then a "result" or an "error".
-  Any other line is an engine's notice and is skipped;
-- an EdgekitError of the child is one of the same type in the parent, by its code; too little memory is MemoryExceeded;
-- what a child said before it died counts; it dies with its parent;
-- who is asked many times has frames instead: the isolated engine (`engines.isolated`), and the process that opens
-  strangers' model files.
+- the job is one JSON object on standard input, with the key of an encrypted bundle: every user can read command lines;
+- the child writes one JSON object a line: facts, then a "result" or an "error". Any other line is an engine's notice;
+- an EdgekitError of the child has the same type in the parent, by its code; too little memory is MemoryExceeded;
+- what a child said before it died counts; a child dies with its parent;
+- processes that answer many requests use frames instead (`engines.isolated`).
 """
 
 from __future__ import annotations
@@ -44,11 +40,11 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 class ChildOutcome:
     """What a child said, and how it ended.
 
-    result: None where it came to none.
-    crashed, interrupted: the signal that it brought upon itself, or that came from outside; empty for another end.
+    result: None if it did not finish.
+    crashed: signal that it caused itself, else empty.
+    interrupted: signal from outside, else empty.
     silent: it said nothing for too long and was killed.
-    last_words: the last line of its standard error.
-    """
+    last_words: last line of its standard error."""
 
     facts: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] | None = None
@@ -67,10 +63,10 @@ def ask(
     otherwise: type[EdgekitError] = EdgekitError,
     run: Run = run_child,
 ) -> ChildOutcome:
-    """Start a child, give it the job, and wait as long as it is never silent for `silence_s`.
+    """Start a child, give it the job, and wait unless it is silent for `silence_s`.
 
-    otherwise: the type of an error whose code is none of the runtime's. Raises OSError where no child can be started.
-    """
+    otherwise: type of an error whose code the runtime does not know.
+    Raises OSError if no child can be started."""
     from subprocess import TimeoutExpired
 
     try:
@@ -96,7 +92,7 @@ def ask(
 
 
 def serve(work: Callable[[dict[str, Any], Say], dict[str, Any]]) -> int:
-    """In the child: do the job and say what came of it. Returns the exit status."""
+    """In the child: do the job and report the outcome. Returns the exit status."""
     die_with_parent()
     out = sys.stdout  # an engine may replace it
 
@@ -118,18 +114,14 @@ def serve(work: Callable[[dict[str, Any], Say], dict[str, Any]]) -> int:
 
 
 def bundle_job(bundle: Bundle, source: str | None = None) -> dict[str, Any]:
-    """The part of a job that names a bundle.
-
-    source: what the child opens instead of its path, a descriptor for one.
-    """
+    """The part of a job that names a bundle. source: opened instead of its path."""
     key = bundle.secret.to_pipe() if bundle.secret is not None else None
     return {"path": source or str(bundle.path.absolute()), "digest": bundle.digest, "key": key}
 
 
 def bundle_of(job: dict[str, Any]) -> Bundle:
-    """In the child: the very bundle that the parent verified.
-    Raises BundleError where another file has its name by now.
-    """
+    """In the child: the bundle that the parent verified.
+    Raises BundleError if its path now names another file."""
     from edgekit_runtime.bundle.reader import read_bundle
     from edgekit_runtime.bundle.secrets import Secret
 

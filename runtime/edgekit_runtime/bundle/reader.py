@@ -25,12 +25,7 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.bundle.checks import check_answers, parse_manifest
 from edgekit_runtime.bundle.cipher import Kind, bound_to, decrypt
-from edgekit_runtime.bundle.header import (
-    Header,
-    align_up,
-    check_zeros,
-    read_header,
-)
+from edgekit_runtime.bundle.header import Header, align_up, check_zeros, read_header
 from edgekit_runtime.bundle.manifest import MAX_BUNDLE_BYTES, ArtifactEntry, BlobEntry, GoldenExample, Manifest
 from edgekit_runtime.bundle.trust_finding import UNCHECKED, Trust, TrustDecision, TrustPolicy, find_trust, load_trust
 from edgekit_runtime.system.errors import BundleError, EdgekitError, IntegrityError, SecretError

@@ -253,11 +253,7 @@ class Finisher:
         if missing:
             raise ContractError(f"the artifact lacks the output '{missing[0]}'", do=f"It has: {', '.join(names)}")
         self._plan = [
-            (
-                output.name,
-                names.index(output.name),
-                _reader(tensors[names.index(output.name)], np.dtype(output.dtype)),
-            )
+            (output.name, names.index(output.name), _reader(tensors[names.index(output.name)], np.dtype(output.dtype)))
             for output in contract.outputs
         ]
 

@@ -281,10 +281,7 @@ def _coefficients(matrix: Matrix, full_range: bool) -> _Coefficients:
     kg = 1 - kr - kb
     one = (1 if full_range else 255 / 224) * 2 * (1 << _BITS)
     return _Coefficients(
-        round(one * (1 - kr)),
-        round(one * (1 - kb)),
-        round(-one * (1 - kb) * kb / kg),
-        round(-one * (1 - kr) * kr / kg),
+        round(one * (1 - kr)), round(one * (1 - kb)), round(-one * (1 - kb) * kb / kg), round(-one * (1 - kr) * kr / kg)
     )
 
 

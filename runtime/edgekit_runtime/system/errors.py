@@ -372,9 +372,7 @@ class MissingExtraError(EdgekitError):
 
     def __init__(self, extra: str, why: str, *, where: str = "") -> None:
         super().__init__(
-            f"{why} needs the '{extra}' extra, which is not installed",
-            where=where,
-            do=f"Run: {install_command(extra)}",
+            f"{why} needs the '{extra}' extra, which is not installed", where=where, do=f"Run: {install_command(extra)}"
         )
         self.extra = extra
 

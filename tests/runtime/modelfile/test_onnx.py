@@ -163,10 +163,7 @@ BAD = {
     "a negative side": (model(initializers=[weights(dims=[-1, 4])]), "has a negative side"),
     "fewer data than its shape says": (model(initializers=[weights(dims=[100, 4])]), "has 16 bytes of data"),
     "more data than its shape says": (model(initializers=[weights(dims=[1, 1])]), "has 16 bytes of data"),
-    "a product that overflows": (
-        model(initializers=[weights(dims=[1 << 32, 1 << 32, 4])]),
-        "has 16 bytes of data",
-    ),
+    "a product that overflows": (model(initializers=[weights(dims=[1 << 32, 1 << 32, 4])]), "has 16 bytes of data"),
     "no data": (model(initializers=[weights(raw_data=b"")]), "has 0 elements"),
     "a type that does not exist": (model(initializers=[weights(data_type=99)]), "of element type 99"),
     "an output of 4 GiB": (model(outputs=[("y", [1 << 15, 1 << 15])]), "declares 4,294,967,296 bytes"),

@@ -251,10 +251,7 @@ BAD = {
     "a graph's output out of range": (lambda made, graph: setattr(graph, "outputs", [-1]), "an output of graph 0"),
     "a signature of no graph": (signature(graph=5), "a signature's graph is number 5"),
     "a signature of no tensor": (signature(index=9999), "a signature's tensor is number 9999"),
-    "an output that nothing computes": (
-        lambda made, graph: graph.operators.pop(),
-        "is computed by nothing",
-    ),
+    "an output that nothing computes": (lambda made, graph: graph.operators.pop(), "is computed by nothing"),
     "operators in an order that reads too early": (
         lambda made, graph: graph.operators.reverse(),
         "which nothing before it computes",
