@@ -203,8 +203,7 @@ class Queue:
             if len(self.lanes) >= self._limit:
                 self.counts["refused"] += 1
                 raise QueueFull(
-                    f"{self._limit} requests wait already",
-                    do="Ask less often, or open the bundle with a longer queue",
+                    f"{self._limit} requests wait already", do="Ask less often, or open the bundle with a longer queue"
                 )
             if self._begin is not None:
                 self._begin()

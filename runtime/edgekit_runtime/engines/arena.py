@@ -1,13 +1,13 @@
-"""Memory that two processes share for tensors, and the frames that say what lies in it.
+"""Shared memory for the tensors of two processes, and the frames that describe them.
 
     arena = Arena.create()
     layout = arena.write([tensor])          # into the shared pages
     arena.read(layout)                      # arrays that own their memory
 
 Rules:
-- tensors are copied once into the arena and once out of it; nothing is encoded;
-- it grows as needed, and both sides remap it when the other made it larger;
-- a frame is an operation and a few bytes; what a tensor looks like is only said when it changed.
+- tensors are copied once in and once out; nothing is encoded;
+- it grows as needed, and each side remaps it after the other made it larger;
+- a frame is an operation and a few bytes; a layout is sent only when it changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Layout = tuple[tuple[int, str, tuple[int, ...]], ...]
 
 
 class Arena:
-    """fd: of a file that lives in memory only. It is closed with the arena."""
+    """fd: of a file in memory, closed with the arena."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -40,7 +40,7 @@ class Arena:
 
     @classmethod
     def create(cls) -> Arena:
-        """A new one, empty; where the system has no memory files, a temporary file without a name."""
+        """An empty arena; an unnamed temporary file on systems without memory files."""
         if hasattr(os, "memfd_create"):
             return cls(os.memfd_create("edgekit"))
         with tempfile.TemporaryFile() as file:
@@ -55,11 +55,10 @@ class Arena:
         return layout
 
     def read(self, layout: Layout) -> list[NDArray[Any]]:
-        """Copies of the arrays."""
         return [array.copy() for array in self.views(layout)]
 
     def views(self, layout: Layout) -> list[NDArray[Any]]:
-        """The arrays where they lie; good until the next write."""
+        """The arrays in place, valid until the next write."""
         pages = self._pages(_end(layout))
         return [
             np.frombuffer(pages, dtype, int(np.prod(shape, dtype=np.int64)), offset).reshape(shape)
@@ -67,12 +66,12 @@ class Arena:
         ]
 
     def shrink(self) -> None:
-        """Give its pages back: what was written is gone."""
+        """Give its pages back; the contents are gone."""
         self._map, self._size = None, 0
         os.ftruncate(self.fd, 0)
 
     def forget(self) -> None:
-        """Remap before the next use: the other side changed the size."""
+        """Remap before the next use, because the other side changed the size."""
         self._map, self._size = None, 0
 
     def close(self) -> None:
@@ -82,7 +81,7 @@ class Arena:
             self.fd = -1
 
     def _pages(self, least: int) -> mmap.mmap:
-        """The mapping, of `least` bytes or more. An older one lives as long as arrays look into it."""
+        """The mapping, of at least `least` bytes. An older one lives as long as arrays look into it."""
         least = max(least, mmap.PAGESIZE)
         if self._map is None or self._size < least:
             size = max(os.fstat(self.fd).st_size, least)
@@ -92,7 +91,6 @@ class Arena:
 
 
 def layout_of(arrays: Sequence[NDArray[Any]], begin: int = 0) -> Layout:
-    """Where each array would lie."""
     layout, offset = [], begin
     for array in arrays:
         layout.append((offset, array.dtype.str, array.shape))
@@ -113,8 +111,7 @@ def frame(operation: bytes, body: bytes = b"") -> bytes:
 
 
 def read_frame(fd: int) -> tuple[bytes, bytes] | None:
-    """The next operation and its body; None when the other side is gone.
-    One frame is under way at a time."""
+    """The next operation and its body; None when the other side is gone."""
     data = os.read(fd, _CHUNK)
     while len(data) < _HEAD.size:
         more = os.read(fd, _CHUNK) if data else b""

@@ -1,16 +1,14 @@
 """A cache of engines built for this GPU, in the state folder.
-Building takes seconds to minutes.
 
     key = key_of(data, "tensorrt-rtx 1.7.1.116", shapes="1 1 1, 2 8 32", gpu=cuda.identity())
     plan = load_or_build(folder, key, lambda: builder.build(...))
 
 Rules:
-- the key names all that a built engine depends on: the model's bytes (and with them its precision), the shapes, the
-  library's version, the GPU, its compute capability and its driver. Another of these, another file;
-- one builder at a time on this machine, and who waited for it reads what it built;
-- a built engine holds code: one that is damaged, or that another user could replace, is as if it were not there;
-- at most `MOST` files are kept, the least recently used go first;
-- what was encrypted is built each time: a built engine holds the model's weights.
+- the key holds all that a built engine depends on: model bytes, shapes, library version, GPU and driver;
+- one process builds at a time; another that waited for it reads the result;
+- a built engine holds code: one that is damaged, or that another user could replace, is ignored;
+- at most MOST files are kept, the least recently used are deleted first;
+- a built engine holds the model's weights, so none is kept of an encrypted model.
 """
 
 from __future__ import annotations
@@ -28,21 +26,19 @@ FORMAT = 2
 MOST = 32
 _MOST_BYTES = 1 << 34
 BUILD_S = 600.0
-"""How long another's build is waited for."""
+"""Seconds to wait for another process's build."""
 
 
 def key_of(data: bytes, library: str, *, shapes: str, gpu: str) -> str:
-    """The name of a built engine. data: the model file."""
+    """The file name of a built engine. data: the model file."""
     parts = (str(FORMAT), hashlib.sha256(data).hexdigest(), library, shapes, gpu)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def load_or_build(folder: Path | None, key: str, build: Callable[[], bytes]) -> bytes:
-    """The stored engine, or what `build` makes, which is stored then.
+    """The stored engine, or the result of `build`, which is stored then.
 
-    folder: None keeps nothing.
-
-    Raises what `build` raises. A folder that cannot be written only means that it is built again.
+    folder: None stores nothing; one that cannot be written is ignored.
     """
     if folder is None:
         return build()
@@ -58,8 +54,7 @@ def load_or_build(folder: Path | None, key: str, build: Callable[[], bytes]) -> 
 
 
 def load_cached(file: Path) -> bytes | None:
-    """Load a built engine from the cache.
-    None where there is no such file, it is another engine's, or another user could replace it."""
+    """Load a built engine; None if absent, damaged or replaceable by another user."""
     made = read_sealed(file, _MOST_BYTES)
     if made is None:
         return None

@@ -1,16 +1,14 @@
-"""The NVIDIA driver by its own interface (libcuda).
-Which GPU is here, memory on it, and copies to and from it.
+"""The NVIDIA driver's own interface (libcuda): the GPU, memory on it, and copies.
 
-    gpu().name, gpu().sm                         # "NVIDIA H200", (9, 0); EngineError where there is none
-    with CudaLane() as lane:                         # a stream, and memory that lives as long as it
-        lane.upload(buffer, array)
+    gpu().name, gpu().sm                         # "NVIDIA H200", (9, 0); EngineError without a GPU
+    with closing(CudaLane()) as lane:            # a stream, and memory that lives as long as it
+        lane.upload(lane.buffer(array.nbytes), array)
 
 Rules:
-- nothing but the driver is needed: no CUDA toolkit, no package. Importing this module loads nothing;
-- a machine without a driver or a GPU costs one failed `dlopen`, and says which of the two is missing;
-- the context is the device's primary one, which the engines' libraries use too; `CudaLane` makes it current wherever
-  it is called, because any thread may run a model;
-- CUDA_VISIBLE_DEVICES chooses among several GPUs: the first visible one is used.
+- it needs the driver alone, no CUDA toolkit or package; importing this module loads nothing;
+- without a driver or a GPU, one failed `dlopen` tells which of the two is missing;
+- the context is the device's primary one, shared with the engines' libraries; CudaLane makes it current per call;
+- the first GPU that CUDA_VISIBLE_DEVICES shows is used.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import ctypes
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -55,8 +52,9 @@ _NON_BLOCKING = 1
 
 @dataclass(frozen=True)
 class Gpu:
-    """sm: its compute capability, (9, 0) for an H100 or H200.
-    driver: the CUDA version that the driver speaks."""
+    """sm: compute capability, (9, 0) for an H100 or H200.
+    driver: the CUDA version that the driver supports.
+    """
 
     name: str
     sm: tuple[int, int]
@@ -69,8 +67,7 @@ class Gpu:
 
 @functools.cache
 def gpu() -> Gpu:
-    """The first visible GPU.
-    Raises EngineError, also the next time: a driver does not come while a process runs."""
+    """The first visible GPU. Raises EngineError."""
     driver = _driver()
     count, index = ctypes.c_int(), ctypes.c_int()
     _call(driver, "cuDeviceGetCount", ctypes.byref(count))
@@ -92,7 +89,7 @@ def gpu() -> Gpu:
 
 
 def absent() -> str:
-    """Why no GPU can be used here; empty where one can."""
+    """Why no GPU can be used here; empty if one can."""
     try:
         gpu()
     except EngineError as error:
@@ -101,13 +98,12 @@ def absent() -> str:
 
 
 def identity() -> str:
-    """What a verdict or a built engine depends on: the GPU and its driver.
-    Empty where there is none."""
+    """The GPU and its driver, on which verdicts and built engines depend; empty without a GPU."""
     return "" if absent() else f"{gpu().label}, driver {gpu().driver}"
 
 
 class Buffer:
-    """As many bytes on the GPU as in pinned memory here. address: on the GPU."""
+    """Memory on the GPU and as much pinned memory here. address: on the GPU."""
 
     def __init__(self, driver: Any, size: int) -> None:
         self._driver, self.size = driver, max(1, size)
@@ -123,7 +119,7 @@ class Buffer:
         self._bytes = np.ctypeslib.as_array((ctypes.c_uint8 * self.size).from_address(self.host))
 
     def view(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-        """Its pinned memory as an array; valid until the buffer is freed."""
+        """Its pinned memory as an array, valid until the buffer is freed."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         array: NDArray[Any] = self._bytes[:size].view(dtype).reshape(shape)
         return array
@@ -153,7 +149,7 @@ class CudaLane:
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
-        """Within it, this thread's CUDA calls, a library's too, go to the GPU of this lane."""
+        """Within it, CUDA calls of this thread, a library's too, use the GPU of this lane."""
         _call(self._driver, "cuCtxSetCurrent", self._context)
         yield
 
@@ -164,12 +160,12 @@ class CudaLane:
         return made
 
     def upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        """The array has been read when this returns; the GPU has it before what is enqueued next."""
+        """Enqueue the copy to the GPU. The array has been read when this returns."""
         np.copyto(buffer.view(array.dtype, array.shape), array)
         _call(self._driver, "cuMemcpyHtoDAsync_v2", buffer.address, buffer.host, array.nbytes, self._stream)
 
     def download(self, buffer: Buffer, size: int) -> None:
-        """Enqueued: the buffer's pinned memory has it after `wait`."""
+        """Enqueue the copy to the buffer's pinned memory, which has it after `wait`."""
         _call(self._driver, "cuMemcpyDtoHAsync_v2", buffer.host, buffer.address, size, self._stream)
 
     def wait(self) -> None:
@@ -186,14 +182,6 @@ class CudaLane:
             self._driver.cuStreamDestroy_v2(self._stream)
         self._buffers.clear()
         self._driver.cuDevicePrimaryCtxRelease_v2(self._device.value)
-
-    def __enter__(self) -> CudaLane:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 @functools.cache

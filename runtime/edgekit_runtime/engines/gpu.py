@@ -1,10 +1,9 @@
-"""Which engine of a GPU runs on this machine, and why the others do not.
-Each tries a small model in its own process.
+"""Which engines of a GPU run on this machine, and why the others do not.
 
     for path in gpu_paths():
         print(path.engine, path.version, path.why or "runs")
 
-A machine without a driver, or without a GPU engine, is known without a process.
+Each tries a small model in a process of its own; without a driver or an engine no process is started.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _RELU = base64.b64decode(
 
 @dataclass(frozen=True)
 class GpuPath:
-    """One engine of a GPU, in the order in which they are tried.
+    """One engine of a GPU.
 
-    version: None where it is not installed.
-    why: the reason why it does not run here; empty where it does.
+    version: None if not installed.
+    why: the reason it does not run here; empty if it does.
     """
 
     engine: str
@@ -59,9 +58,11 @@ def gpu_paths(
     absent: Callable[[], str] = cuda.absent,
     attempt: Callable[[str], None] = try_engine,
 ) -> tuple[GpuPath, ...]:
-    """Every engine of a GPU. version: of an engine, None where it is not installed.
+    """Every engine of a GPU, in the order of ENGINES.
 
-    absent: why there is no GPU.
+    version: of an engine, None if not installed.
+    absent: why there is no GPU, empty if there is one.
+    attempt: raises EdgekitError for an engine that does not run.
     """
     found = []
     for name in filter(on_gpu, ENGINES):

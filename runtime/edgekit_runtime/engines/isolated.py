@@ -1,16 +1,15 @@
-"""An engine in a process of its own, behind the engine protocol.
-A crash or a hang ends only that process.
+"""An engine in a process of its own; a crash or a hang ends only that process.
 
     host = IsolatedHost()
     engine = host.load("litert", "tflite", data, EngineSetup(threads=2))
-    outputs = engine.run([tensor])          # EngineHung when it takes too long; the next run starts the process again
+    outputs = engine.run([tensor])          # EngineHung if it takes too long; the next run starts the process again
 
 Rules:
 - one child for all variants of a model; a fresh Python, never a fork, so the application may have threads;
-- a run that lasts longer than its limit ends the child: its caller gets EngineHung, and the next one a new child;
-- a child that dies is a typed error with the signal's name; after several deaths in a row nothing is started any more;
-- the parent's death ends the child, also inside a kernel that holds everything else; no child is left unreaped;
-- tensors travel through shared memory: a run costs two copies and two wake-ups more than in process.
+- a run beyond its limit ends the child: its caller gets EngineHung, the next one a new child;
+- a child that dies is a typed error with the signal's name; after MOST_DEATHS in a row none is started;
+- the parent's death ends the child, even inside a kernel that holds everything else; every child is reaped;
+- tensors travel through shared memory.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import contextlib
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -31,11 +29,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgekit_runtime.contract.spec import Quantization, TensorSpec
-from edgekit_runtime.engines.arena import Arena, Layout, frame, layout_of, read_frame
+from edgekit_runtime.engines.arena import Arena, Layout, frame, read_frame
 from edgekit_runtime.engines.built import BUILD_S
 from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, on_gpu
 from edgekit_runtime.system.board import resident_mb
-from edgekit_runtime.system.children import environment, may_start, python_module
+from edgekit_runtime.system.children import crash_signal, environment, interrupt_signal, may_start, python_module
 from edgekit_runtime.system.errors import EdgekitError, EngineError, EngineHung
 from edgekit_runtime.system.watchdog import limit_s as longest
 
@@ -54,10 +52,10 @@ class _Artifact:
 
 
 class IsolatedHost:
-    """A child process and what is loaded in it. One thread at a time, but `kill` from any.
+    """A child process and the artifacts loaded in it. One thread at a time, but `kill` from any.
 
-    limit_s: the longest that a run may last, asked before each. confidential: what is loaded was encrypted, and must
-    not be written to a disk where the child crashes.
+    limit_s: returns the seconds a run may last; called before each.
+    confidential: the artifacts were encrypted, so a crash must not write them to disk.
     """
 
     def __init__(self, limit_s: Callable[[], float] | None = None, *, confidential: bool = False) -> None:
@@ -74,7 +72,7 @@ class IsolatedHost:
         self.restarts = 0
 
     def load(self, engine: str, format: str, data: bytes, setup: EngineSetup) -> IsolatedEngine:  # noqa: A002
-        """Raises EngineError, also where the child dies of it."""
+        """Load an artifact. Raises EngineError, also if the child dies of it."""
         artifact = _Artifact(engine, format, data, setup)
         child = self._running()
         answer = self._load(child, artifact)
@@ -87,12 +85,10 @@ class IsolatedHost:
         child = self._running()
         known = self._layouts.get(number)
         arena = child.arena
-        layout = layout_of(inputs) if known is None else known[0]
+        layout = arena.write(inputs)
         body = number.to_bytes(2, "little")
-        if known is None or not _same(layout, inputs):
-            layout = layout_of(inputs)
+        if known is None or layout != known[0]:
             body += json.dumps(layout).encode()
-        arena.write(inputs)
         start = monotonic()
         operation, answer = self._ask(child, frame(b"r", body), self._limit_s())
         self._slowest_s = max(self._slowest_s, monotonic() - start)
@@ -113,14 +109,13 @@ class IsolatedHost:
             raise _error(answer)
 
     def kill(self) -> None:
-        """End the child now, whatever it does.
-        A run that waits for it fails; the next one starts it again."""
+        """End the child now. A run that waits for it fails; the next one starts it again."""
         child = self._child
         if child is not None:
             child.process.kill()
 
     def release(self) -> None:
-        """One of its engines was closed; with the last one the child ends."""
+        """Close one of its engines; with the last one the child ends."""
         self._open -= 1
         if self._open <= 0:
             self.close()
@@ -144,11 +139,10 @@ class IsolatedHost:
 
     @property
     def resident_mb(self) -> float | None:
-        """What the child has resident."""
         return resident_mb(self.pid) if self.pid is not None else None
 
     def _running(self) -> _EngineChild:
-        """The child, started again with everything that was loaded if it died."""
+        """The child. If it died it is started again with everything that was loaded."""
         if self._child is not None and self._child.process.poll() is None:
             return self._child
         if self._deaths >= MOST_DEATHS:
@@ -197,10 +191,10 @@ class IsolatedHost:
         return value
 
     def _ask(self, child: _EngineChild, request: bytes, limit_s: float) -> tuple[bytes, bytes]:
-        """Send and wait. Raises EngineHung after limit_s, EngineError when the child died."""
+        """Send and wait. Raises EngineHung after limit_s, EngineError if the child died."""
         try:
             os.write(child.to_child, request)
-            if not child.answers_within(limit_s):
+            if not child.poll.poll(limit_s * 1e3):
                 child.end(0)
                 self._deaths += 1
                 raise EngineHung(
@@ -213,7 +207,8 @@ class IsolatedHost:
         if answer is None:
             self._deaths += 1
             code = child.end(_END_S)
-            raise EngineError(f"the engine's process died ({_cause(code)}); it is started again", do="Try again")
+            cause = crash_signal(code) or interrupt_signal(code) or f"exit code {code}"
+            raise EngineError(f"the engine's process died ({cause}); it is started again", do="Try again")
         return answer
 
 
@@ -243,8 +238,7 @@ class IsolatedEngine(Engine):
 
 
 class _EngineChild:
-    """The process and its pipes.
-    lifeline: the child dies when our end of it is closed, by us or by our death."""
+    """The process and its pipes. It ends when our end of the lifeline does, even by our death."""
 
     def __init__(self) -> None:
         self.arena = Arena.create()
@@ -268,16 +262,15 @@ class _EngineChild:
         assert self.process.stdout is not None
         self.to_child = self.process.stdin.fileno()
         self.from_child = self.process.stdout.fileno()
-        self._poll = select.poll()
-        self._poll.register(self.from_child, select.POLLIN)
+        self.poll = select.poll()
+        self.poll.register(self.from_child, select.POLLIN)
         self._ending = threading.Lock()
 
-    def answers_within(self, limit_s: float) -> bool:
-        return bool(self._poll.poll(limit_s * 1e3))
-
     def end(self, patience_s: float) -> int:
-        """Ask it to end, wait so long, then kill it; reap it and free everything.
-        Returns its exit code. Idempotent."""
+        """Ask it to end, kill it after patience_s, reap it, free everything. Returns its exit code.
+
+        Idempotent.
+        """
         with self._ending:
             for pipe in (self.process.stdin, self.process.stdout):
                 with contextlib.suppress(OSError):
@@ -296,13 +289,6 @@ class _EngineChild:
             return self.process.wait()
 
 
-def _same(layout: Layout, inputs: Sequence[NDArray[Any]]) -> bool:
-    return len(layout) == len(inputs) and all(
-        dtype == array.dtype.str and shape == array.shape
-        for (_, dtype, shape), array in zip(layout, inputs, strict=True)
-    )
-
-
 def _spec(value: dict[str, Any]) -> TensorSpec:
     quantization = Quantization(**value["quantization"]) if value["quantization"] else None
     return TensorSpec(value["name"], value["tensor"], value["dtype"], tuple(value["shape"]), None, quantization)
@@ -311,12 +297,3 @@ def _spec(value: dict[str, Any]) -> TensorSpec:
 def _error(answer: bytes) -> EdgekitError:
     value = json.loads(answer)
     return EngineError(value["what"], where=value["where"], do=value["do"])
-
-
-def _cause(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

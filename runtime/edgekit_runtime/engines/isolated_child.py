@@ -1,7 +1,7 @@
 """The child of `IsolatedHost`: loads artifacts and runs them, one request after another.
 
-Arguments: the file descriptors of the arena and of the lifeline. Requests come on stdin, answers go to what was stdout;
-whatever an engine prints goes to stderr. It ends when stdin ends, and when the lifeline does, wherever it is then.
+Arguments: the file descriptors of the arena and of the lifeline. Requests come on stdin, answers go to what was stdout,
+an engine's own output to stderr. It ends with stdin, and with the lifeline even in the middle of a run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgekit_runtime.engines.arena import Arena, Layout, frame, layout_of, read_frame
@@ -19,13 +19,13 @@ from edgekit_runtime.system.children import leave_no_core
 from edgekit_runtime.system.errors import EdgekitError, EngineError
 
 
+@dataclass
 class _ServedEngine:
-    """An engine with what its tensors looked like in the last run."""
+    """An engine and the layouts of its last run."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.inputs: Layout = ()
-        self.outputs: Layout = ()
+    engine: Engine
+    inputs: Layout = ()
+    outputs: Layout = ()
 
 
 def main(arguments: list[str]) -> int:

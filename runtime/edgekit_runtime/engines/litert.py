@@ -1,13 +1,12 @@
-"""TFLite artifacts through LiteRT or tflite-runtime, and their delegates.
-LiteRT is `ai-edge-litert`; where that has no wheel, `tflite-runtime` 2.14 runs them.
+"""TFLite artifacts through LiteRT (`ai-edge-litert`) or tflite-runtime 2.14, and delegates.
 
     delegate = load_delegate(interpreter_module, "libedgetpu.so.1,device=usb:0")
 
 Rules:
 - an inference copies its inputs into the interpreter and its outputs out of it, once each, and does nothing else;
-- a delegate is a shared library that takes over the parts of a graph that it can run (Edge TPU, an NPU). What cannot be
-  loaded is a typed error that says why: no such file, no delegate, or the library's own words;
-- a library is looked at before the interpreter is asked, which would print a traceback of its own for a missing symbol.
+- a delegate is a shared library that runs parts of a graph (Edge TPU, an NPU). One that cannot be loaded is a typed
+  error with the reason: no such file, not a delegate, or the library's own message;
+- its symbols are checked first: the interpreter would print a traceback for a missing one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _DO = "Check the path, and that the library is a TFLite external delegate for th
 
 
 class TFLiteEngine(Engine):
-    """One interpreter. Not thread-safe: one thread at a time."""
+    """One interpreter. One thread at a time."""
 
     def __init__(self, module: ModuleType, info: EngineInfo, data: bytes, *, batch: int = 1) -> None:
         if data[4:8] != _IDENTIFIER:
@@ -52,7 +51,7 @@ class TFLiteEngine(Engine):
             self._resize(batch)
 
     def _take(self, interpreter: Any) -> None:
-        """Its methods are looked up once: a call saves as much as half the tiniest net takes."""
+        """Look its methods up once: on the tiniest nets that saves half the time of a call."""
         self._interpreter: Any = interpreter
         self._set: Callable[[int, NDArray[Any]], None] = interpreter.set_tensor
         self._invoke: Callable[[], None] = interpreter.invoke
@@ -77,9 +76,9 @@ class TFLiteEngine(Engine):
         return [self._get(outputs[0])] if len(outputs) == 1 else [self._get(index) for index in outputs]
 
     def reset(self) -> None:
-        """A new interpreter of the same bytes.
-        `reset_all_variables` would not do: it leaves resource variables (VAR_HANDLE) as they are, in LiteRT 2.3 and in
-        tflite-runtime 2.14.
+        """Make a new interpreter of the same bytes.
+
+        `reset_all_variables` leaves resource variables (VAR_HANDLE) as they are, in LiteRT 2.3 and tflite-runtime 2.14.
         """
         self._take(_interpreter(self._module, self.info, self._data))
         self._batch = 1
@@ -91,8 +90,7 @@ class TFLiteEngine(Engine):
         self._free_batch = False
 
     def _resize(self, batch: int) -> None:
-        """Make room for `batch` items.
-        It takes microseconds where no packed weights depend on it (dense nets: 2 us)."""
+        """Make room for `batch` items; it takes microseconds unless packed weights depend on it."""
         try:
             for index, tensor in zip(self._input_indexes, self.inputs, strict=True):
                 shape = [1 if n == -1 else n for n in tensor.shape[1:]]
@@ -105,7 +103,6 @@ class TFLiteEngine(Engine):
 
 
 def load_litert(form: str, data: bytes, setup: EngineSetup) -> TFLiteEngine:
-    """LiteRT, the current runtime."""
     with _quiet_stderr():
         from ai_edge_litert import interpreter
 
@@ -124,7 +121,7 @@ def _info(name: str, distribution: str, setup: EngineSetup) -> EngineInfo:
 
 
 def _interpreter(module: ModuleType, info: EngineInfo, data: bytes) -> Any:
-    """Raises EngineError where the runtime refuses the bytes, or the delegate cannot be had."""
+    """Raises EngineError if the runtime refuses the bytes or the delegate."""
     delegates = None
     if info.delegate is not None:
         delegates = [load_delegate(module, info.delegate)]
@@ -165,11 +162,7 @@ def _closed(*_: Any) -> Any:
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """The C++ side writes notices ("Created TensorFlow Lite XNNPACK delegate") straight to fd 2.
-    Keep them off a terminal.
-
-    EDGEKIT_ENGINE_LOG=1 lets them through.
-    """
+    """Keep notices that the C++ side writes to fd 2 off a terminal, unless EDGEKIT_ENGINE_LOG=1."""
     if os.environ.get("EDGEKIT_ENGINE_LOG"):
         yield
         return
@@ -194,8 +187,7 @@ def _quiet_stderr() -> Iterator[None]:
 
 
 def split(delegate: str) -> tuple[str, dict[str, str]]:
-    """ "PATH,key=value,..." -> the path and the options that the library is given.
-    Raises EngineError."""
+    """Split "PATH,key=value,..." into the path and the library's options. Raises EngineError."""
     path, *pairs = (part.strip() for part in delegate.split(","))
     options = {}
     for pair in pairs:
@@ -207,10 +199,9 @@ def split(delegate: str) -> tuple[str, dict[str, str]]:
 
 
 def load_delegate(module: ModuleType, delegate: str) -> Any:
-    """module: the interpreter's.
-    Returns what its `Interpreter(experimental_delegates=[...])` takes.
+    """A delegate for `Interpreter(experimental_delegates=[...])`. Raises EngineError.
 
-    Raises EngineError.
+    module: the interpreter's.
     """
     import ctypes
 

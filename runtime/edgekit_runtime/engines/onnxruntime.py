@@ -1,13 +1,11 @@
 """ONNX artifacts through ONNX Runtime, on the CPU or with CUDA.
 
 Rules:
-- sums of 8-bit products are exact on every processor. On an x86 without VNNI ONNX Runtime adds pairs of uint8 x int8
-  products in 16 bits, which saturate, unless `session.x64quantprecision` is 1. With VNNI the answers are the same
-  either way, and that option makes INT8 half as fast (ResNet-50: 55 ms, 26 without it): it is left out there;
-- without VNNI only `EngineSetup(kernels="fast")` leaves it out, and only tuning sets that, after comparing golden
-  answers;
+- sums of 8-bit products are exact. On an x86 without VNNI ONNX Runtime adds uint8 x int8 products in 16 bits, which
+  saturate, unless `session.x64quantprecision` is 1. With VNNI that option only makes INT8 half as fast;
+- only `EngineSetup(kernels="fast")` leaves it out there, and only tuning sets that, after comparing golden answers;
 - every session of edgekit starts from `session_options`, those of the converters too;
-- with CUDA the session's first provider must be CUDA: ONNX Runtime falls back to the CPU without a word.
+- with CUDA the session's first provider must be CUDA: ONNX Runtime silently falls back to the CPU.
 """
 
 from __future__ import annotations
@@ -37,9 +35,9 @@ _DTYPES = {
 
 
 class OnnxEngine(Engine):
-    """One session. A free batch axis takes any batch as it is.
+    """One session. A free batch axis takes any batch.
 
-    providers: the first is the one that must run it; what it lacks runs on the next.
+    providers: the first must run it; operators it lacks run on the next.
     """
 
     def __init__(
@@ -78,7 +76,7 @@ class OnnxEngine(Engine):
 
 
 def session_options(module: Any, threads: int, *, exact: bool = True) -> Any:
-    """What each session starts from. module: onnxruntime. exact: see this module's rules."""
+    """What every session starts from. module: onnxruntime. exact: see this module's rules."""
     options = module.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -88,7 +86,7 @@ def session_options(module: Any, threads: int, *, exact: bool = True) -> Any:
 
 
 def load_onnxruntime(form: str, data: bytes, setup: EngineSetup) -> OnnxEngine:
-    """ONNX Runtime, CPU provider. `setup.kernels` matters for "fast" alone."""
+    """ONNX Runtime, CPU provider. Of `setup.kernels` only "fast" matters."""
     import onnxruntime
 
     version = version_of_engine("onnxruntime") or onnxruntime.__version__
@@ -97,7 +95,6 @@ def load_onnxruntime(form: str, data: bytes, setup: EngineSetup) -> OnnxEngine:
 
 
 def load_onnxruntime_cuda(form: str, data: bytes, setup: EngineSetup) -> OnnxEngine:
-    """ONNX Runtime, CUDA provider."""
     module = import_engine("onnxruntime-cuda")
     if hasattr(module, "preload_dlls"):  # the CUDA libraries that pip installed
         module.preload_dlls()

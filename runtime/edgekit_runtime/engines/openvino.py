@@ -1,14 +1,13 @@
 """ONNX and TFLite artifacts through OpenVINO on the CPU.
 
 Rules:
-- OpenVINO's telemetry never starts: `import openvino` would write an identity into ~/intel and send it to Google
-  Analytics. Where it does not find the package `openvino_telemetry` it takes a stub of its own, so `import_engine`
-  hides that package;
-- only the reader of the artifact's own format sees its bytes: OpenVINO would try each of its seven;
+- OpenVINO's telemetry never starts: `import_engine` hides `openvino_telemetry`, which would write an identity into
+  ~/intel and send it to Google Analytics;
+- only the reader of the artifact's own format gets its bytes: OpenVINO would try each of its seven;
 - no decrypted model touches a disk: a TFLite file is read through a link to memory;
 - floats are computed in 32 bits: on ARM and AMX OpenVINO would take 16;
-- sums of 8-bit products are exact. On an x86 without VNNI OpenVINO adds them in 16 bits, which saturate. There such a
-  model runs in floats, unless tuning asks for `EngineSetup(kernels="fast")` after it has compared golden answers.
+- sums of 8-bit products are exact. On an x86 without VNNI, where OpenVINO's saturate, the model runs in floats, unless
+  tuning asks for `EngineSetup(kernels="fast")` after comparing golden answers.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _DTYPES = {"float32", "float16", "float64", "int8", "uint8", "int16", "int32", "
 
 
 class OpenVinoEngine(Engine):
-    """One request of one compiled model. A free batch axis takes any batch as it is."""
+    """One request of one compiled model. A free batch axis takes any batch."""
 
     def __init__(self, module: Any, info: EngineInfo, form: str, data: bytes) -> None:
         try:
@@ -83,7 +82,7 @@ class OpenVinoEngine(Engine):
 
 
 def load_openvino(form: str, data: bytes, setup: EngineSetup) -> OpenVinoEngine:
-    """OpenVINO's CPU plugin. `setup.kernels` matters for "fast" alone."""
+    """OpenVINO's CPU plugin. Of `setup.kernels` only "fast" matters."""
     module = import_engine("openvino")
     version = version_of("openvino") or module.__version__
     kernels: Kernels = "fast" if setup.kernels == "fast" else "default"
@@ -92,12 +91,12 @@ def load_openvino(form: str, data: bytes, setup: EngineSetup) -> OpenVinoEngine:
 
 @functools.cache
 def _core(module: Any) -> Any:
-    """The plugin and its pool of threads, one for all engines of this process."""
+    """The plugin and its thread pool, one for all engines of this process."""
     return module.Core()
 
 
 def _properties(info: EngineInfo) -> dict[str, Any]:
-    """Pinning to cores is off: two models of one board would be pinned to the same ones."""
+    """Cores are not pinned: two models of one board would be pinned to the same ones."""
     found = {
         "INFERENCE_NUM_THREADS": info.threads,
         "NUM_STREAMS": 1,
@@ -129,7 +128,7 @@ def _read(module: Any, form: str, data: bytes) -> Any:
 
 
 def _quantizations(data: bytes) -> list[list[Quantization | None]]:
-    """Scales of a .tflite file's inputs and outputs, which OpenVINO drops."""
+    """Quantizations of a .tflite file's inputs and outputs, which OpenVINO drops."""
     tensors, *edges = read(data, b"TFL3", "Model", _SCHEMA, {})[2][0]
     return [[_quantization(data, tensors[index][4]) for index in _values(data, edge, "i")] for edge in edges]
 
@@ -158,6 +157,6 @@ def _specs(ports: Iterable[Any], scales: Sequence[Quantization | None]) -> tuple
 
 
 def _reason(error: Exception) -> str:
-    """OpenVINO says first where in its source it failed, and last why."""
+    """The last line: OpenVINO names the place in its source first, and the reason last."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -1,8 +1,7 @@
-"""The engine protocol, the table of engines, and the one function that chooses.
+"""The engine protocol, the table of engines, and `pick`, which chooses one for a format.
 
 Rules:
-- what edgekit knows of an engine follows from its row in ENGINES: what a command takes for --engine, what `edgekit
-  doctor` looks for, which NumPy it works with, what a bill of materials calls it;
+- all that edgekit knows of an engine is its row in ENGINES: values of --engine, `edgekit doctor`, bills of materials;
 - importing this module imports no NumPy, so that commands can print the table as help.
 """
 
@@ -28,9 +27,13 @@ if TYPE_CHECKING:
     from edgekit_runtime.contract.spec import TensorSpec
 
 Kernels = Literal["default", "plain", "reference", "fast"]
-"""default: what the engine prefers, XNNPACK for TFLite. plain: TFLite's own optimized kernels, without XNNPACK.
-reference: TFLite's reference kernels, slow and with the same bits on every processor. fast: 16-bit sums of products on
-an x86 without VNNI, which saturate, in ONNX Runtime and OpenVINO; everything else computes 8-bit products exactly."""
+"""Sets of kernels.
+
+default: the engine's choice, XNNPACK for TFLite.
+plain: TFLite's optimized kernels without XNNPACK.
+reference: TFLite's reference kernels, slow, with the same bits on every processor.
+fast: on an x86 without VNNI 16-bit sums of products, which saturate, in ONNX Runtime and OpenVINO.
+"""
 
 Arithmetic = Literal["exact", "fast"]
 DeviceKind = Literal["cpu", "gpu"]
@@ -42,9 +45,9 @@ ANY_GPU = "gpu"
 class EngineSetup:
     """How an engine is to run an artifact.
 
-    delegate: an external TFLite delegate, "PATH" or "PATH,key=value,..." (Edge TPU: "libedgetpu.so.1"). batch: for an
-    artifact whose batch axis is free, how many items to make room for at once. keep: whether what an engine builds of
-    the artifact may be kept on a disk; never of an encrypted one.
+    delegate: an external TFLite delegate, "PATH" or "PATH,key=value,..." (Edge TPU: "libedgetpu.so.1").
+    batch: items to make room for, where the artifact's batch axis is free.
+    keep: whether a built engine may be kept on disk; never that of an encrypted artifact.
     """
 
     threads: int = 1
@@ -71,10 +74,9 @@ class EngineInfo:
 
 
 class Engine(AbstractContextManager["Engine", None]):
-    """Two methods and three facts: what an engine has to bring.
-    Leaving the `with` block closes it.
+    """An artifact that is loaded and runs. Leaving the `with` block closes it.
 
-    inputs, outputs: named as the file names them, in the engine's order.
+    inputs, outputs: named as in the file, in the engine's order.
     """
 
     info: EngineInfo
@@ -85,17 +87,15 @@ class Engine(AbstractContextManager["Engine", None]):
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """One inference. Arrays carry the batch axis and have exactly the declared dtypes.
 
-        The result is the caller's: it never aliases a buffer of the engine. The inputs are read before this returns,
-        and may be overwritten from then on. Never called by two threads at once.
+        The results never alias a buffer of the engine; the inputs have been read when it returns. One thread at a time.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Free what it holds. Idempotent; `run` raises EngineError from then on."""
+        """Free its memory. Idempotent; `run` raises EngineError from then on."""
 
     def reset(self) -> None:
-        """Forget what earlier runs left inside the model (TFLite variables).
-        An engine without such memory does nothing; one that stands in front of another passes it on."""
+        """Forget the state that earlier runs left inside the model (TFLite variables)."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -107,16 +107,16 @@ class Engine(AbstractContextManager["Engine", None]):
 class EngineKind:
     """A row of the table: all that the rest of edgekit knows of one engine.
 
-    formats: which it runs.
-    distribution, extra: what brings it.
-    use: what people take it for.
-    loader: "module:function" of ours, called with format, bytes and setup; `module` is the heavy import behind it.
-    device: where it computes. An engine of a GPU answers only after it was measured here, or was asked for.
+    distribution, extra: what installs it.
+    use: its purpose, for help texts.
+    loader: "module:function", called with format, bytes and setup.
+    module: the heavy import behind the loader.
+    device: one of a GPU answers only if it was measured here or asked for.
     on_boards: whether a board's profile may install it, so that `deploy` and `estimate` offer it.
-    kernels: the sets of kernels it has, the preferred one first.
-    portable: those whose answers differ least between processors; golden examples are answered with them.
+    kernels: its sets of kernels, the preferred one first.
+    portable: the kernels that differ least between processors; they answer golden examples.
     delegates: whether it takes external ones.
-    numpy_1_below: earlier versions need NumPy 1, and not all of them say so.
+    numpy_1_below: earlier versions need NumPy 1, whatever their metadata say.
     overwritten_by: distributions that install the same files; one of them alone brings the engine, too.
     reporters: packages that report its use to others; its import does not find them.
     """
@@ -137,7 +137,7 @@ class EngineKind:
     reporters: tuple[str, ...] = ()
 
     def numpy_for(self, version: str) -> str:
-        """The requirement that this version of the engine puts on NumPy: "numpy<2" or "numpy"."""
+        """The requirement of this version of the engine on NumPy: "numpy<2" or "numpy"."""
         known = re.match(r"\d+(\.\d+)*", version)
         parts = tuple(int(part) for part in known[0].split(".")) if known is not None else ()
         return "numpy<2" if parts < self.numpy_1_below else "numpy"
@@ -233,7 +233,7 @@ ENGINES: dict[str, EngineKind] = {
 
 
 def version_of(distribution: str) -> str | None:
-    """The installed version of a distribution, from its metadata; None when it is not installed."""
+    """The installed version of a distribution, from its metadata; None if not installed."""
     import importlib.metadata  # 25 ms: imported when something is opened, not when the package is
 
     try:
@@ -243,32 +243,29 @@ def version_of(distribution: str) -> str | None:
 
 
 def version_of_engine(name: str) -> str | None:
-    """The installed version of an engine, from package metadata; None when it is not installed."""
+    """The installed version of an engine, from package metadata; None if not installed."""
     kind = ENGINES[name]
     versions = (version_of(distribution) for distribution in (kind.distribution, *kind.overwritten_by))
     return next((version for version in versions if version is not None), None)
 
 
 def on_gpu(name: str) -> bool:
-    """Whether this engine computes on a GPU."""
     return name in ENGINES and ENGINES[name].device == "gpu"
 
 
 def available() -> dict[str, str]:
-    """Installed engines and their versions, from package metadata: nothing heavy is imported.
+    """Installed engines and their versions, from package metadata, without a heavy import.
 
-    An engine of a GPU is there also where no GPU is: loading it says so.
+    An engine of a GPU is listed even without a GPU; loading it raises then.
     """
     versions = {name: version_of_engine(name) for name in ENGINES}
     return {name: version for name, version in versions.items() if version is not None}
 
 
 def pick(format: str, installed: dict[str, str] | None = None) -> str:  # noqa: A002
-    """The engine for a format: `ai-edge-litert`, else `tflite-runtime`; ONNX Runtime.
+    """The first installed engine of the CPU for a format, in the order of ENGINES.
 
-    Never one of a GPU: their answers differ from one GPU to the next.
-
-    Raises MissingExtraError, with the command that adds an engine, when none is installed.
+    Raises MissingExtraError, with the command that adds an engine, if none is installed.
     """
     installed = available() if installed is None else installed
     candidates = [name for name, kind in ENGINES.items() if format in kind.formats and kind.device == "cpu"]
@@ -292,7 +289,7 @@ def expected_info(name: str, setup: EngineSetup) -> EngineInfo:
 def import_engine(name: str) -> Any:
     """The heavy import behind an engine, without the packages that would report it.
 
-    Raises EngineError where it needs a GPU and there is none: then nothing is imported.
+    Raises EngineError, before the import, if it needs a GPU and there is none.
     """
     kind = ENGINES[name]
     if kind.device == "gpu":
@@ -316,11 +313,10 @@ def load_engine(
     engine: str | None = None,
     kernels: Kernels = "default",
 ) -> Engine:
-    """Load an artifact's bytes into an engine (default: what `pick` chooses).
+    """Load an artifact's bytes into an engine, by default the one that `pick` chooses.
 
-    A file with operators of a delegate, which nothing else can run, gets the delegate that EDGEKIT_DELEGATE names.
-
-    Raises EngineError when the engine refuses the bytes, MissingExtraError when it is not installed.
+    A file with a delegate's own operators gets the delegate that EDGEKIT_DELEGATE names.
+    Raises EngineError if the engine refuses the bytes, MissingExtraError if it is not installed.
     """
     return load_with(engine or pick(format), format, data, EngineSetup(threads, kernels, delegate_for(format, data)))
 
@@ -332,10 +328,7 @@ def delegate_for(format: str, data: bytes) -> str | None:  # noqa: A002
 
 
 def load_with(name: str, format: str, data: bytes, setup: EngineSetup) -> Engine:  # noqa: A002
-    """As `load_engine`, with an engine's name and everything that can be set.
-
-    Raises EngineError also where the delegate cannot be loaded or does not take the graph.
-    """
+    """As `load_engine`, with a full setup. Raises EngineError also for a delegate that fails."""
     kind = ENGINES.get(name)
     if kind is None:
         raise EngineError(f"there is no engine '{name}'", do=f"Engines: {', '.join(ENGINES)}")
@@ -361,8 +354,7 @@ def load_with(name: str, format: str, data: bytes, setup: EngineSetup) -> Engine
 
 
 def check_inputs(engine: Engine, inputs: Sequence[NDArray[Any]]) -> None:
-    """Raises EngineError for inputs that differ from what the engine declares.
-    For an engine whose library checks nothing."""
+    """Raise EngineError for undeclared shapes or dtypes, where the library checks none itself."""
     if len(inputs) != len(engine.inputs):
         raise EngineError(f"{len(inputs)} inputs were given, it has {len(engine.inputs)}", where=engine.info.name)
     for spec, array in zip(engine.inputs, inputs, strict=True):
@@ -375,12 +367,12 @@ def check_inputs(engine: Engine, inputs: Sequence[NDArray[Any]]) -> None:
 
 
 def one_line(text: str) -> str:
-    """What a library says, without its line ends and no longer than a message may be."""
+    """A library's message on one line, at most 400 characters."""
     return " ".join(text.split())[:400]
 
 
 def _check_numpy(kind: EngineKind) -> None:
-    """tflite-runtime installs beside NumPy 2 and dies with a bare SystemError."""
+    """Raise EngineError for an engine that needs NumPy 1; it would fail with a bare SystemError."""
     version = version_of(kind.distribution)
     if version is None or kind.numpy_for(version) == "numpy":
         return

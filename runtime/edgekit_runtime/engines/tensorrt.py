@@ -1,14 +1,11 @@
-"""ONNX artifacts through TensorRT, or TensorRT for RTX where that is what is installed.
-One API, two packages.
+"""ONNX artifacts through TensorRT or TensorRT for RTX: one API, two packages.
 
 Rules:
-- precision is the file's: networks are strongly typed, so float16 comes from `onnx-f16` and 8 bits from
-  `onnx-int8-qdq-symmetric`. A file that the parser refuses is refused with the node and its reason;
-- an engine has two sets of shapes, exactly 1 item and 2 to 32, so that a single item gets kernels of its own. Other
-  free axes are refused: TensorRT would build for a guess;
-- what was built stays in the state folder (`built`), and for RTX the kernels that it compiles at its first runs, too;
-- that a plan was built says nothing about this GPU: TensorRT for RTX builds without one and lists no SM 9.0. What does
-  not load is refused with the library's own last words.
+- networks are strongly typed: float16 comes from `onnx-f16`, 8 bits from `onnx-int8-qdq-symmetric`. A file that the
+  parser refuses is an error with the node and the reason;
+- an engine has two sets of shapes, exactly 1 item and 2 to 32. Other free axes are refused;
+- built engines stay in the state folder (`built`), and for RTX the kernels compiled at its first runs, too;
+- a plan that was built need not run on this GPU; one that does not load is an error with the library's last message.
 """
 
 from __future__ import annotations
@@ -53,27 +50,21 @@ _DTYPES = {
 }
 
 
-def load_tensorrt(form: str, data: bytes, setup: EngineSetup) -> TensorRtEngine:
-    """TensorRT as NVIDIA's own index has it."""
-    return _load("tensorrt", data, setup)
-
-
-def load_tensorrt_rtx(form: str, data: bytes, setup: EngineSetup) -> TensorRtEngine:
-    """TensorRT for RTX."""
-    return _load("tensorrt-rtx", data, setup)
-
-
-def _load(name: str, data: bytes, setup: EngineSetup) -> TensorRtEngine:
+def _load(name: str, form: str, data: bytes, setup: EngineSetup) -> TensorRtEngine:
     module = import_engine(name)
     version = version_of_engine(name) or module.__version__
     folder = state_dir() / "engines" if setup.keep else None
     return TensorRtEngine(module, EngineInfo(name, version, setup.threads), data, folder)
 
 
+load_tensorrt = functools.partial(_load, "tensorrt")
+load_tensorrt_rtx = functools.partial(_load, "tensorrt-rtx")
+
+
 class TensorRtEngine(Engine):
     """An execution context for each set of shapes, a stream, and memory for the largest batch.
 
-    folder: where built engines are kept; None for nowhere.
+    folder: of built engines; None stores none.
     """
 
     def __init__(self, module: Any, info: EngineInfo, data: bytes, folder: Path | None) -> None:
@@ -143,8 +134,7 @@ class TensorRtEngine(Engine):
         lane.close()
 
     def _context(self, index: int) -> Any:
-        """Of one set of shapes, with the kernels that earlier processes compiled.
-        Raises EngineError."""
+        """Of one set of shapes, with kernels that earlier processes compiled. Raises EngineError."""
         assert self._lane is not None
         context = self._engine.create_execution_context(*self._settings())
         if context is None or not context.set_optimization_profile_async(index, self._lane.stream):
@@ -155,8 +145,7 @@ class TensorRtEngine(Engine):
         return context
 
     def _settings(self) -> tuple[Any, ...]:
-        """TensorRT for RTX compiles kernels at its first runs: it gets those that were kept.
-        TensorRT takes nothing."""
+        """The configuration of a context: for RTX the kernels kept from earlier first runs."""
         if self.info.name != "tensorrt-rtx":
             return ()
         config = self._engine.create_runtime_config()
@@ -169,10 +158,9 @@ class TensorRtEngine(Engine):
 
 
 def build(module: Any, label: str, data: bytes) -> bytes:
-    """The plan of an ONNX file behind a line that names its inputs and outputs.
-    TensorRT for RTX needs no GPU for it.
+    """The plan of an ONNX file, after a line that names its inputs and outputs.
 
-    Raises EngineError.
+    TensorRT for RTX needs no GPU for it. Raises EngineError.
     """
     said = _logger(module)
     said.forget()
@@ -203,7 +191,7 @@ def build(module: Any, label: str, data: bytes) -> bytes:
 
 
 def _check_axes(label: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Raises EngineError for a free axis that is not the batch of every tensor."""
+    """Raise EngineError for a free axis other than the batch of every tensor."""
     shapes = {one.name: tuple(one.shape) for one in (*inputs, *outputs)}
     odd = [name for name, shape in shapes.items() if -1 in shape[1:]]
     if odd or len({shape[:1] == (-1,) for shape in shapes.values()}) > 1:
@@ -215,7 +203,7 @@ def _check_axes(label: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> No
 
 
 def _parse_error(parser: Any) -> str:
-    """The first: its node, operator and reason; empty where the parser has none."""
+    """Node, operator and reason of the first error; empty without one."""
     if not parser.num_errors:
         return ""
     error = parser.get_error(0)
@@ -232,8 +220,7 @@ def _spec(engine: Any, name: str) -> TensorSpec:
 
 @functools.cache
 def _logger(module: Any) -> Any:
-    """One a process, because the library keeps using the first.
-    It keeps errors and prints nothing."""
+    """Keeps errors, prints nothing; one per process, because the library keeps using the first."""
 
     class Logger(module.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:

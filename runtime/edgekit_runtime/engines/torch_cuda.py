@@ -1,13 +1,11 @@
-"""ONNX artifacts through PyTorch with CUDA graphs.
-The engine for a GPU that TensorRT does not run on.
+"""ONNX artifacts through PyTorch with CUDA graphs, for a GPU that TensorRT does not run on.
 
 Rules:
-- `onnx2pytorch` makes PyTorch operators of the file, in the file's own precision: float16 comes from `onnx-f16`. What
-  it does not know is refused;
-- one CUDA graph for each batch of `BATCHES`, captured when the size is first asked for; a batch in between is padded
-  with its first item, a larger one is split;
+- `onnx2pytorch` makes PyTorch operators in the file's own precision and refuses those it does not know;
+- one CUDA graph for each batch of BATCHES, captured at its first use; a batch in between is padded with its first item,
+  a larger one is split;
 - a graph replays addresses: inputs are copied into its own tensors and outputs out of them;
-- operators that would make the CPU wait for the GPU cannot be captured, and the artifact is refused with the reason.
+- operators that make the CPU wait for the GPU cannot be captured: the artifact is refused with the reason.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from edgekit_runtime.system.errors import EngineError, MissingExtraError
 
 BATCHES = (1, 2, 4, 8, 16)
 _WARM_UP = 3
-"""Runs before a capture: libraries choose their algorithms and allocate in them."""
+"""Runs before a capture, in which libraries choose their algorithms and allocate."""
 
 
 def load_torch_cuda(form: str, data: bytes, setup: EngineSetup) -> TorchEngine:
@@ -48,7 +46,9 @@ def load_torch_cuda(form: str, data: bytes, setup: EngineSetup) -> TorchEngine:
 
 class TorchEngine(Engine):
     """A PyTorch graph on a GPU.
-    device: "cuda"; on "cpu" the same graph runs without capture, to find a difference."""
+
+    device: "cuda", or "cpu" for the same graph without capture, to find a difference.
+    """
 
     def __init__(self, torch: Any, info: EngineInfo, data: bytes, device: str = "cuda") -> None:
         self._torch, self._device, self.info = torch, device, info
@@ -137,7 +137,7 @@ class _CapturedGraph:
             self._captured = captured
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """At most as many items as it was made for."""
+        """At most as many items as it was captured for."""
         torch = self._torch
         with torch.inference_mode(), torch.jit.optimized_execution(False):
             for given, array in zip(self._given, inputs, strict=True):
@@ -156,8 +156,7 @@ def _listed(outputs: Any) -> list[Any]:
 
 
 def _converter() -> tuple[Any, Any]:
-    """`onnx` and `onnx2pytorch`.
-    They are named so that no board's check takes them for imports of the runtime."""
+    """`onnx` and `onnx2pytorch`, by name, so that no board's check takes them for its imports."""
     try:
         return importlib.import_module("onnx"), importlib.import_module("onnx2pytorch")
     except ImportError as error:
@@ -165,7 +164,7 @@ def _converter() -> tuple[Any, Any]:
 
 
 def _tensors(onnx: Any, model: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Raises EngineError for a free axis that is not the batch."""
+    """Raise EngineError for a free axis that is not the batch."""
     constant = {one.name for one in model.graph.initializer}
     given = [one for one in model.graph.input if one.name not in constant]
     found = []

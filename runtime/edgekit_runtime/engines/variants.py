@@ -4,15 +4,10 @@
     engine.run_batch([item, item, item])        # one run of the variant for 4, padded: three singles would take longer
 
 Rules:
-- a file with a free batch axis runs any number joined as they are; a file with a fixed one runs exactly its own;
-- what fits no size is split so that the whole takes the least time, measured, and padded only where that pays;
-- padding repeats a real item: zeros may be what a network cannot take (an int8 division by 0 fails the run);
-- a file with a free batch axis runs every size on one engine: changing the size took 2 us for a dense net of 25 MB in
-  LiteRT 2.3, an interpreter more for each size took 25 MB (benchmarks/runtime/engines.py);
+- a file with a free batch axis runs any number of items on one engine; a file with a fixed one exactly its own;
+- other counts are split so that the whole takes the least measured time, and padded only where that pays;
+- padding repeats a real item: zeros may fail the run (an int8 division by 0);
 - an item's outputs are its own rows, and own their memory together with its batch-mates'.
-
-An engine that keeps the inputs of its first run and the time of its runs.
-A real example to measure with.
 """
 
 from __future__ import annotations
@@ -30,12 +25,11 @@ Tensors = list[NDArray[Any]]
 
 
 class BatchEngine(Engine):
-    """engines: batch size -> what runs exactly that many; 1 is always there.
-    One thread at a time.
+    """An engine for single items and batches. One thread at a time.
 
-    any_size: the engine for 1 takes every batch up to this many, because its file leaves the batch axis free; 1 for
-    none.
-    seconds: batch size -> how long a run takes, as measured; decides how a batch is split.
+    engines: batch size -> the engine that runs exactly that many; must hold 1.
+    any_size: the largest batch that the engine for 1 takes, with a free batch axis; 1 with a fixed one.
+    seconds: batch size -> measured time of a run; decides how a batch is split.
     """
 
     def __init__(
@@ -56,7 +50,7 @@ class BatchEngine(Engine):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The batch sizes that are worth making. With a free batch axis others run as well."""
+        """The batch sizes that pay. With a free batch axis others run as well."""
         return tuple(self._engines) if self._any_size == 1 else tuple(sorted({1, *self.seconds, self._any_size}))
 
     @property
@@ -66,7 +60,7 @@ class BatchEngine(Engine):
 
     @property
     def restarts(self) -> int | None:
-        """How often the engine's own process was started again; None where it has none."""
+        """How often the isolated engine was started again; None in process."""
         host = getattr(self._single, "host", None)
         return None if host is None else int(host.restarts)
 
@@ -81,10 +75,9 @@ class BatchEngine(Engine):
         return self._single.run(inputs)
 
     def run_batch(self, items: Sequence[Sequence[NDArray[Any]]]) -> list[Tensors]:
-        """items: a list of tensors each, every one with a batch axis of 1.
-        Returns as many lists of outputs.
+        """Run items together, each a list of tensors with a batch axis of 1. Returns their outputs.
 
-        Raises EngineError; nothing is known of any item then.
+        Raises EngineError, without a result for any item.
         """
         if len(items) == 1:
             return [self._single.run(items[0])]
@@ -103,12 +96,12 @@ class BatchEngine(Engine):
         return self._plans[count]
 
     def reset(self) -> None:
-        """Forget what earlier runs left inside the model."""
+        """Forget the state that earlier runs left inside the model."""
         for engine in self._engines.values():
             engine.reset()
 
     def drop(self, size: int) -> None:
-        """Free the variant for `size`: it does not pay, or there is no room for it."""
+        """Free the variant for `size`."""
         if size == 1:
             raise ValueError("the engine for a single item cannot be dropped")
         engine = self._engines.pop(size, None)
@@ -123,7 +116,7 @@ class BatchEngine(Engine):
             engine.close()
 
     def _together(self, items: Sequence[Sequence[NDArray[Any]]], size: int) -> list[Tensors]:
-        """At most `size` items in one run."""
+        """Run at most `size` items at once."""
         if len(items) == 1 and size == 1:
             return [self._single.run(items[0])]
         if not self._joinable and len({tuple(array.shape for array in item) for item in items}) > 1:
@@ -148,8 +141,7 @@ class BatchEngine(Engine):
 def least_time(count: int, seconds: Mapping[int, float]) -> tuple[int, ...]:
     """Serve `count` items with runs of these sizes in the least time, largest runs first.
 
-    best(n) = min over sizes s of seconds(s) + best(n - s), and best(n) = 0 from 0 down: a run may be larger than what
-    is left. Of equals the one with fewer runs.
+    best(n) = min over sizes s of seconds(s) + best(n - s), and best(n <= 0) = 0. Of equals the one with fewer runs.
     """
     best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # seconds, runs, the size taken
     for n in range(1, count + 1):
@@ -166,10 +158,10 @@ def least_time(count: int, seconds: Mapping[int, float]) -> tuple[int, ...]:
 
 
 class RecordingEngine(Engine):
-    """Stands in front of another engine.
+    """Wraps an engine and keeps the first run's inputs, a real example to measure with.
 
-    given: copies of the first run's inputs; first_s: how long it took.
-    last_s: how long the last one took; runs: how many there were.
+    given: copies of the first run's inputs.
+    first_s, last_s: seconds of the first and the last run.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -116,12 +116,7 @@ class _BatchTrials:
     """The batch sizes so far: those that pay, their time, and why others do not."""
 
     def __init__(
-        self,
-        bundle: Bundle,
-        single: Engine,
-        given: Sequence[NDArray[Any]],
-        seconds: dict[int, float],
-        shared: bool,
+        self, bundle: Bundle, single: Engine, given: Sequence[NDArray[Any]], seconds: dict[int, float], shared: bool
     ) -> None:
         self._bundle = bundle
         self._single = single

@@ -244,10 +244,7 @@ class Comparison:
     """
 
     def __init__(
-        self,
-        contract: Contract,
-        run: Callable[[Items, Callable[[Outputs], None]], bool],
-        count: Callable[[bool], None],
+        self, contract: Contract, run: Callable[[Items, Callable[[Outputs], None]], bool], count: Callable[[bool], None]
     ) -> None:
         self._contract, self._run, self._count = contract, run, count
         self._every, self._since = COMPARE_EVERY, 0

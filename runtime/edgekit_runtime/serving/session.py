@@ -238,8 +238,7 @@ class Session:
         Returns (outputs, seconds in the engine's queue, seconds of the inference)."""
         if self._torn:
             raise SessionError(
-                "the state is not known since an inference failed",
-                do="Call session.reset(), or open another session",
+                "the state is not known since an inference failed", do="Call session.reset(), or open another session"
             )
         if self._engine is None:
             served = self._parts.run(self._carry.feed(tensors, self._state))

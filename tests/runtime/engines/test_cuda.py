@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_what_goes_up_comes_down_from_any_thread_and_everything_is_freed(library
             lane.wait()
         found.append(buffer.view(array.dtype, array.shape).copy())
 
-    with cuda.CudaLane() as lane:
+    with closing(cuda.CudaLane()) as lane:
         thread = threading.Thread(target=through, args=(lane,))
         thread.start()
         thread.join()
@@ -63,7 +64,10 @@ def test_what_goes_up_comes_down_from_any_thread_and_everything_is_freed(library
 
 
 def test_memory_that_is_not_there_is_an_engine_error(library):
-    with cuda.CudaLane() as lane, pytest.raises(EngineError, match=r"refuses cuMemAlloc_v2: out of memory \(2\)"):
+    with (
+        closing(cuda.CudaLane()) as lane,
+        pytest.raises(EngineError, match=r"refuses cuMemAlloc_v2: out of memory \(2\)"),
+    ):
         lane.buffer(1 << 41)
     assert library.stub_live() == 0
 

@@ -358,10 +358,7 @@ OTHERS = {
 def test_a_host_that_serves_something_else_is_never_asked(why, tmp_path):
     (tmp_path / "other").mkdir()
     other = tiny.bundle(tmp_path / "other", **OTHERS[why])
-    with (
-        served.Serving(other) as wrong,
-        open_bundle(tiny.bundle(tmp_path), hosts=[wrong.url], cache=False) as model,
-    ):
+    with served.Serving(other) as wrong, open_bundle(tiny.bundle(tmp_path), hosts=[wrong.url], cache=False) as model:
         wait_for(lambda: model.describe()["hosts"][0]["last_error"])
         assert why in model.describe()["hosts"][0]["last_error"]
         heat(model)
