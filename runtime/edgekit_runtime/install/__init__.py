@@ -1,43 +1,33 @@
-"""Installing bundles on a board: whole, checked, tried out, one switch, and a way back.
+"""Install bundles on a board: fetch, verify, try out, switch, and roll back.
 
     install("https://models.example/net.ekb", "/var/lib/edgekit/camera", InstallOptions(profile="raspberry-pi-4"))
     with open_bundle("/var/lib/edgekit/camera") as model: ...
 
-The durable steps of an install, in their order. Each is complete before the next begins, and a power cut between any
-two leaves `current` where it was, or where it goes:
+The durable steps of an install. A power cut between any two leaves `current` as it was or as it will be. "Durably":
+write NAME.new, fsync, rename, fsync the folder.
 
- 1. the folders of a new root, then slot.json, which makes it one       (write .new, fsync, rename, fsync folder:
- "durably")
-    those that it lies in were flushed before, in the folder of each
- 2. journal.json: fetching                                              durably
- 3. incoming/KEY.json: what the server calls this file                  durably
- 4. incoming/KEY.part grows; journal.json once its head was accepted    durably; the part is fsynced every ten seconds,
- and
-    when it is whole, then its folder; 3 again says how much of it was
- 5. journal.json: fetched                                               durably
- 6. KEY.part -> objects/SHA256.ekb                                      chmod, rename, fsync both folders
-    trust/NAME, where --trust named a key, and slot.json          durably, both
- 7. journal.json: verified, with the number of the new generation       durably
- 8. generations/N.new/generation.json and bundle.ekb, then -> N         durably; link, fsync folder, rename, fsync
- folder
- 9. journal.json: staged; then selftest, with the rollout_seq burned    durably, each before the child is started
-10. journal.json: trial, before that child is started                   durably
-11. current.new, a link to generations/N                                what needs room is done before the journal says
-so
-12. journal.json: N is current, and the one before it previous          durably: from here on N answers, whatever
-happens
-13. current.new -> current                                              rename, fsync root: the switch for who reads
-14. what nothing names any more goes                                    unlink, fsync folder; found again after a cut
+ 1. the folders of a new root and those above it, each flushed; then slot.json, durably: it makes the folder a root
+ 2. journal.json: fetching, durably
+ 3. incoming/KEY.json: the server's validator and the bytes flushed so far, durably
+ 4. incoming/KEY.part grows; the journal once its head was accepted; fsync every ten seconds, each followed by 3, and at
+    the end with its folder
+ 5. journal.json: fetched, durably
+ 6. KEY.part -> objects/SHA256.ekb: chmod, rename, fsync both folders; trust/NAME and slot.json, durably
+ 7. journal.json: verified, with the number of the new generation, durably
+ 8. generations/N.new/{generation.json, bundle.ekb}, durably; rename to N, fsync the folder
+ 9. journal.json: staged; then selftest, with the rollout_seq burned; each durably, before the child starts
+10. journal.json: trial, durably, before that child starts
+11. current.new, a link to generations/N: what needs room is done before the journal changes
+12. journal.json: N is current, the generation before it previous, durably: from here on N is active
+13. current.new -> current: rename, fsync the root. Readers switch here
+14. what nothing refers to is removed: unlink, fsync the folder; repeated after a cut
 
-With `trial="app"` 11 to 13 come after 10: the journal says that N is on trial, and `current` leads to it; each start of
-the application is a file in generations/N/starts, made durably before the bundle is opened. The verdict is 12 again, or
-the
-way back: the journal without the trial, then `current` to the generation before.
+With `trial="app"`, 11 to 13 follow 10: the journal has N on trial, and `current` leads to it. Each start of the
+application is a file in generations/N/starts, durable before the bundle is opened. The verdict is 12 again, or the
+journal without the trial and then `current` back to the previous generation.
 
-After a cut the journal is right and `current` may be one step behind it: `status`, `open_bundle`, `install` and every
-other command put it where the journal says first (`settling`).
-
-After a kill a name may be there that no folder was flushed for: its user flushes the folder first.
+After a cut the journal is right and `current` at most one step behind: every command first follows the journal
+(`settling`). A name found after a kill may not be flushed: its user flushes the folder first.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
 """Open the active generation of a root, and hold it for as long as a model uses it.
 
-    make = lambda bundle: OpenedBundle(bundle, prepare(bundle))
-    opened = open_root("/var/lib/edgekit/camera", trust=(), secret=None, make=make)
-    opened.held.describe()            # {"root": ..., "generation": 4, "state": "trial", ...}
-
 Rules:
-- the bundle is read through the descriptor that holds it, and checked as when it was installed;
-- a generation on trial that does not open is rolled back at once, and the previous one answers; a committed one that
-  does not open is an error: no caller gets another model than the one that was decided on;
-- what the machine failed in says nothing against a bundle: it counts as one of the three starts that may fail, and the
-  committed generation answers until the next one;
-- where a start on trial cannot be written down, the committed generation answers: nothing is tried out unwatched;
-- a journal that cannot be read does not stop readers: `current` leads to a whole generation all the same.
+- a bundle is read through the descriptor that holds it, and checked as when it was installed;
+- a generation on trial that does not open is rolled back at once and the previous one opened; a committed one that does
+  not open is an error: no caller gets a model that was not chosen;
+- a failure of the machine is not held against the bundle: it counts as one of the three starts that may fail, and the
+  committed generation is opened until the next start;
+- if a start on trial cannot be recorded, the committed generation is opened;
+- an unreadable journal does not stop readers: `current` leads to a whole generation all the same.
 """
 
 from __future__ import annotations
@@ -52,15 +48,15 @@ if TYPE_CHECKING:
 
 _WAIT_S = 10.0
 _ITS_OWN = (BundleError, EngineError, SelfTestError, MemoryExceeded, MissingExtraError, InstallError)
-"""What says that a generation is not to be used here; anything else is the application's affair."""
+"""Errors that rule the generation out here; any other is the application's own."""
 _MACHINES = (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
-"""Memory is not among them: how much it takes is the bundle's own."""
+"""Without ENOMEM: how much memory a bundle takes is its own affair."""
 
 
 def open_root(
     path: str | os.PathLike[str], trust: Trust, secret: SecretArgument, make: Callable[[Bundle], OpenedBundle]
 ) -> OpenedBundle:
-    """make: from a checked bundle to one that is ready to answer.
+    """make: turns a checked bundle into one that is ready to answer.
 
     Raises InstallError, StorageError, and what reading the bundle and `make` raise.
     """
@@ -78,7 +74,7 @@ def open_root(
 
 
 def _tried(root: Root, how: _How) -> OpenedBundle:
-    """What is on trial, and where that does not open, the committed one."""
+    """Open the generation on trial, or the committed one if that fails."""
     lease, generation, start = _acquired(root)
     try:
         return _opened(root, lease, generation, start, how)
@@ -150,11 +146,8 @@ def _opened(root: Root, lease: Lease, generation: Generation, start: TrialStart 
     policy = TrustPolicy(store, allow_unsigned=generation.unsigned and given is None, new=False)
     bundle = read_locked(lease, policy, secret)
     if bundle.digest != generation.bundle:
-        raise IntegrityError(
-            f"generation {generation.number} holds another bundle than was installed",
-            where=str(lease.path),
-            do="Install it again",
-        )
+        what = f"generation {generation.number} holds another bundle than was installed"
+        raise IntegrityError(what, where=str(lease.path), do="Install it again")
     opened = make(bundle)
     held = WatchedGeneration(root, generation, lease, bundle.trust_decision, start)
     held.terms = terms_of(bundle.manifest)

@@ -1,19 +1,15 @@
-"""The agent of a board.
-It listens for orders, has them carried out by `edgekit_runtime.install`, and reports.
+"""The agent of a board: takes orders from a broker, installs, and reports.
 
     agent = Agent(AgentOptions("mqtts://porch-1:secret@broker:8883", "porch-1", Path("/var/lib/edgekit/camera")))
     agent.run(stop)                  # until `stop` is set
 
 Rules:
-- nothing is installed but by `install`: signature, board, dates and roll-out number are judged there, and the SHA-256
-  that was ordered beside them;
-- ROOT/agent.json is written before a step begins, and the root itself says how far a step came: a kill at any point
-  costs a repetition of that step at most;
-- an order of a lower number than the last one is not taken, and orders have a rate (`deciding`). What was refused is
-  refused again without a download, as long as the same keys are trusted;
+- only `install` installs: it judges signature, board, dates, rollout_seq and the ordered SHA-256;
+- ROOT/agent.json is written before a step begins, and the root says how far a step came: a kill repeats at most it;
+- a refused bundle is refused again without a download, as long as the same keys are trusted;
 - boards that get an order together do not fetch together: each waits a random part of `spread_s`;
-- an order that comes during a download takes its place; during a self-test or a trial it waits for that to end;
-- `--then` is run at least once after each switch, before the phase is reported.
+- a newer order replaces a download; during a self-test or a trial it waits for the end;
+- `--then` runs at least once after each switch, before the phase is reported.
 """
 
 from __future__ import annotations
@@ -60,18 +56,16 @@ _LOOK_S = 1.0
 _THEN_S = 120.0
 _MOST_REFUSED = 64
 _MAY_PASS_LATER = ("bundle-integrity", "download-size", "expired", "not-yet-valid", "root-expired")
-"""Refusals that the server's file or the clock may mend, with the same keys."""
+"""Refusals that a new file on the server or a set clock may mend, with the same keys."""
 
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """broker: its URL.
+    """broker: its URL, which may hold a password.
     device: this board's id, as in telemetry.
-    root: the install root.
-    asked: how it installs.
-
-    then: a command after each switch, e.g. that restarts the application. spread_s: how long to wait before fetching,
-    at most. look_s: between looks at a trial by the application.
+    then: a command after each switch, e.g. that restarts the application.
+    spread_s: longest wait before fetching.
+    look_s: between looks at a trial by the application.
     """
 
     broker: str = field(repr=False)  # it may hold a password
@@ -85,11 +79,11 @@ class AgentOptions:
 
 
 class _NewerOrderError(Exception):
-    """The order in hand was replaced; what arrived of it stays as a kill would leave it."""
+    """The order in hand was replaced; what arrived stays as after a kill."""
 
 
 class Agent:
-    """`run` owns the connection and the note; an install works in a thread of its own."""
+    """`run` owns the connection and the note; an install runs in a thread of its own."""
 
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
@@ -116,7 +110,7 @@ class Agent:
         return self._note
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop`. An install that works then is left to the next start, as after a kill."""
+        """Run until `stop`. An unfinished install is left to the next start, as after a kill."""
         try:
             while not stop.is_set():
                 try:
@@ -164,7 +158,7 @@ class Agent:
         self._newer, self._withdrawn = order, False
 
     def _take_newer(self) -> None:
-        """Begin another order, unless an install that cannot be ended works on the one in hand."""
+        """Begin another order, unless the current install cannot be interrupted."""
         work = self._work
         if self._withdrawn:
             if work is not None and work.stage == "fetch" and not work.interrupt():
@@ -230,7 +224,6 @@ class Agent:
             self._end("failed", "the board does not keep that bundle any more", "no-generation")
 
     def _go_back(self, kept: bool, previous: int) -> None:
-        """To a generation that the root keeps, or from a trial."""
         try:
             if kept:
                 activate(self._options.root, previous, trust=self._options.asked.trust)
@@ -262,7 +255,7 @@ class Agent:
         self._write(replace(self._note, phase=phase, error=error[:MOST_ERROR], code=code))
 
     def _then(self) -> None:
-        """Run the owner's command; a failure is logged, and changes nothing here."""
+        """Run the owner's command; a failure is only logged."""
         if not self._options.then:
             return
         try:
@@ -277,7 +270,7 @@ class Agent:
         return standing_of(root, root.journal())
 
     def _trusted(self) -> TrustStore | None:
-        """The keys that an install would ask for now; None also where they cannot be read."""
+        """The keys that an install would ask for now; None if they cannot be read."""
         root = Root.open(self._options.root) if is_root(self._options.root) else None
         try:
             return store_of(root, self._options.asked.trust)
@@ -288,7 +281,7 @@ class Agent:
         self._not_before = time.monotonic() + random.uniform(0.0, most_s)
 
     def _write(self, note: AgentNote) -> None:
-        """Durably, and then report it. Raises StorageError."""
+        """Write the note durably, then report it. Raises StorageError."""
         folder = self._options.root
         if not folder.is_dir():
             with storage_errors(folder):
@@ -314,8 +307,10 @@ class Agent:
 
 class _Work:
     """One install in its thread.
-    stage: fetch, verify, selftest, trial.
-    error: None while and after all is well."""
+
+    stage: fetch, verify, selftest or trial.
+    error: None while running and after success.
+    """
 
     def __init__(self, order: Order, options: AgentOptions) -> None:
         self.stage, self.over = "fetch", threading.Event()
@@ -326,7 +321,7 @@ class _Work:
         begin(threading.Thread(target=self._go, name="edgekit-install", daemon=True))
 
     def interrupt(self) -> bool:
-        """Ask a download to end. Whether the work is over: a self-test or a trial runs to its end."""
+        """Ask a download to end; returns whether the work is over. Self-tests and trials run on."""
         self._unwanted.set()
         return self.over.is_set()
 
@@ -352,8 +347,7 @@ class _Work:
 
 
 def _read_note(root: Path) -> AgentNote:
-    """What was written down.
-    Nothing where that cannot be read: the order is retained, and comes again."""
+    """The stored note; empty if unreadable: the order is retained, and comes again."""
     try:
         text = read_text(root / "agent.json")
         return AgentNote() if text is None else read_json(AgentNote, text, "agent.json", format=1)

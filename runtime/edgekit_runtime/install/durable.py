@@ -1,19 +1,16 @@
-"""Writing that survives a power cut, and opening that follows no links.
-A file that edgekit did not leave gets an error that says what to do.
+"""Writes that survive a power cut, and opens that follow no links.
 
     write_file(root / "journal.json", text)      # the old text or the new one, whenever the power goes
     with open_regular(path) as file: ...         # InstallError (planted) for a link, a pipe, a file with a second name
 
 Rules:
-- a file is written under its name with `.new`, flushed to the disk, renamed, and its folder flushed: a name never
-  stands for half a file;
-- nothing is opened through a symbolic link, and a file that has a second name somewhere is not ours;
-- whatever is made, moved or removed is named within an open folder, and each folder of a root is opened by its name in
-  the one above it: a link that takes a folder's place meanwhile leads nothing of ours elsewhere;
+- a file is written as NAME.new, flushed, renamed, and its folder flushed: a name never stands for half a file;
+- nothing is opened through a symbolic link, and a file with a second name (hard link) is foreign;
+- names are created, moved and removed within an open folder, and each folder is opened by name in the one above it: a
+  link that replaces a folder meanwhile redirects nothing;
 - what the system refuses is one typed error: no room, read-only, or the disk itself;
-- the command that takes away what is not ours is whole, and takes away the name alone, never what it leads to: a folder
-  may hold somebody's things, so it is moved aside, and a file with a second name becomes one of its own. What is lost
-  is said.
+- the suggested command for a foreign file is complete and touches the name alone, never its target. A folder may hold
+  somebody's data, so it is moved aside; a file with a second name becomes a copy. The message says what is lost.
 """
 
 from __future__ import annotations
@@ -39,16 +36,16 @@ _KEPT = {
 _FOLDERS = frozenset({"incoming", "objects", "generations", "trust"})
 _GENERATION = re.compile(r"[1-9][0-9]{0,8}(?:\.new)?")
 _MOST_TEXT = 1 << 20
-"""Nothing that edgekit keeps in a root as text is longer."""
+"""Longest text that edgekit keeps in a root."""
 
 
 def foreign_file_error(what: str, path: Path) -> InstallError:
-    """what: that it is not ours. path: where edgekit keeps something."""
+    """InstallError (planted). what: why the file is foreign. path: where edgekit keeps its own."""
     return InstallError(what, where=str(path), do=_removal(path), code="planted")
 
 
 def move_aside(path: Path) -> str:
-    """The command that moves it out of the way, under a name that nothing asks for."""
+    """The shell command that moves `path` to an unused name."""
     return f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.aside')}"
 
 
@@ -84,7 +81,7 @@ def _after_removal(path: Path) -> str:
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """What the system refuses inside becomes a StorageError that names `path`."""
+    """Turn an OSError inside into a StorageError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -93,7 +90,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """The same, where nothing is to be written."""
+    """As `storage_errors`, for code that only reads."""
     try:
         yield
     except OSError as error:
@@ -101,7 +98,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def unreadable(error: OSError, path: Path) -> InstallError:
-    """What is raised where a file or folder does not let itself be read."""
+    """The error for a file or folder that cannot be read."""
     if error.errno in (errno.EACCES, errno.EPERM):
         what = f"this user may not read it: {error.strerror}"
         return StorageError(what, where=str(path), do="Run this as a user who may read the root")
@@ -124,8 +121,9 @@ def _typed(error: OSError, path: Path) -> InstallError:
 
 
 def open_folder(folder: Path) -> int:
-    """A descriptor of a folder of a root, or of the root itself.
-    Raises OSError where there is none, InstallError (planted) for a link.
+    """A descriptor of the root folder or of one inside.
+
+    Raises OSError if it is absent, InstallError (planted) for a link.
     """
     below = _below_root(folder)
     base = folder.parents[below - 1] if below else folder
@@ -155,7 +153,7 @@ def _no_folder(folder: Path) -> InstallError:
 
 
 def _below_root(folder: Path) -> int:
-    """How many folders below its root a folder lies, by the names that a root has (`layout`)."""
+    """How many levels below its root a folder lies, by the names in a root (`layout`)."""
     name, number, all_of_them = (*folder.parts[:-4:-1], "", "", "")[:3]
     if name == "starts" and _GENERATION.fullmatch(number) and all_of_them == "generations":
         return 3
@@ -166,7 +164,7 @@ def _below_root(folder: Path) -> int:
 
 @contextlib.contextmanager
 def _beside(path: Path) -> Iterator[tuple[int, str]]:
-    """The open folder that it lies in, and its name there. Raises as `open_folder`."""
+    """The open parent folder, and the name in it. Raises as `open_folder`."""
     folder = open_folder(path.parent)
     try:
         yield folder, path.name
@@ -176,7 +174,8 @@ def _beside(path: Path) -> Iterator[tuple[int, str]]:
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     """A descriptor of a regular file with one name.
-    Raises OSError where there is none, InstallError (planted) for anything else.
+
+    Raises OSError if it is absent, InstallError (planted) for anything else.
     """
     try:
         with _beside(path) as (folder, name):
@@ -201,8 +200,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_text(path: Path) -> str | None:
-    """The text of a file that edgekit keeps; None where there is none.
-    Raises StorageError, InstallError (planted)."""
+    """Text of a file of ours, None if absent. Raises StorageError, InstallError (planted)."""
     with reading(path):
         try:
             descriptor = open_regular(path)
@@ -213,10 +211,7 @@ def read_text(path: Path) -> str | None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """All of it or nothing, durably.
-
-    Raises StorageError, StorageError (disk-full, read-only), InstallError (planted).
-    """
+    """Replace the file's text durably. Raises StorageError, InstallError (planted)."""
     draft = path.with_name(f"{path.name}.new")
     with create_draft(draft) as file:
         file.write(text.encode("utf-8"))
@@ -225,10 +220,7 @@ def write_file(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def create_draft(path: Path) -> Iterator[Draft]:
-    """A new file to write, in place of one that a cut left behind.
-
-    Flushed to the disk at the end; removed on an error.
-    """
+    """A new file to write, replacing a cut's draft. Flushed at the end, removed on an error."""
     with storage_errors(path), _beside(path) as (folder, name):
         _clear(path, folder)
         with draft_in(folder, name) as file:
@@ -236,14 +228,13 @@ def create_draft(path: Path) -> Iterator[Draft]:
 
 
 def create_empty(path: Path) -> None:
-    """A new empty file. Raises OSError, FileExistsError where something has the name."""
+    """Create an empty file. Raises OSError, FileExistsError if the name is taken."""
     with _beside(path) as (folder, name):
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o644, dir_fd=folder))
 
 
 def _clear(path: Path, folder: int) -> None:
-    """What a cut left under a draft's name.
-    Anything that no cut of ours leaves there is somebody else's."""
+    """Remove a draft that a cut left. Raises InstallError (planted) for anything else."""
     try:
         found = os.lstat(path.name, dir_fd=folder)
     except FileNotFoundError:
@@ -260,8 +251,7 @@ def move(draft: Path, path: Path) -> None:
 
 
 def move_between(old: Path, new: Path) -> None:
-    """Rename from one folder of a root to another, durably.
-    Raises OSError, InstallError (planted)."""
+    """Rename between folders of a root, durably. Raises OSError, InstallError (planted)."""
     with _beside(old) as (source, name), _beside(new) as (target, other):
         os.replace(name, other, src_dir_fd=source, dst_dir_fd=target)
         os.fsync(target)
@@ -280,10 +270,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folders(folder: Path) -> None:
-    """A folder, and those that it lies in, durably, one after the other. Raises OSError.
+    """Create a folder and its parents durably, from the top. Raises OSError.
 
-    They are the owner's: one of them may be a link. The last one that is there may be of a run that was killed before
-    it was flushed.
+    They are the owner's, so one of them may be a link. A killed run may have left the last existing one unflushed.
     """
     missing = [one for one in (folder, *folder.parents) if not one.is_dir()] or [folder]
     with contextlib.suppress(PermissionError):
@@ -294,8 +283,7 @@ def make_folders(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """A folder of ours, durably.
-    Raises InstallError (planted) where a link or a file has its name."""
+    """Create a folder of a root durably. Raises InstallError (planted) for a link or a file."""
     with storage_errors(folder), _beside(folder) as (above, name):
         try:
             os.mkdir(name, dir_fd=above)
@@ -306,8 +294,7 @@ def make_folder(folder: Path) -> None:
 
 
 def drop_folder(folder: Path) -> None:
-    """A generation's folder and what is in it; links are removed, never followed.
-    Nothing where there is none."""
+    """Remove a generation's folder, if present; links in it are removed, never followed."""
     with storage_errors(folder), _beside(folder) as (above, name):
         try:
             found = os.lstat(name, dir_fd=above)
@@ -335,7 +322,7 @@ def _drop(name: str, above: int) -> None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """What is in a folder of a root, in order. Raises OSError, InstallError (planted)."""
+    """Sorted names in a folder of a root. Raises OSError, InstallError (planted)."""
     descriptor = open_folder(folder)
     try:
         return sorted(os.listdir(descriptor))  # noqa: PTH208 - of a descriptor
@@ -344,19 +331,20 @@ def names_in(folder: Path) -> list[str]:
 
 
 def read_link(link: Path) -> str:
-    """Where a link in a root leads, as it says. Raises OSError, InstallError (planted)."""
+    """The target of a link in a root. Raises OSError, InstallError (planted)."""
     with _beside(link) as (folder, name):
         return os.readlink(name, dir_fd=folder)
 
 
 def make_link(link: Path, target: str) -> None:
-    """A link under a name that is free. Not yet flushed. Raises OSError, InstallError (planted)."""
+    """Create a link under a free name, not flushed. Raises OSError, InstallError (planted)."""
     with _beside(link) as (folder, name):
         os.symlink(target, name, dir_fd=folder)
 
 
 def clear_link(link: Path, folder: str) -> None:
-    """Away with a link into `folder` that a cut left there.
+    """Remove a link into `folder` that a cut left.
+
     Raises InstallError (planted) for anything else under that name.
     """
     with storage_errors(link), _beside(link) as (above, name):
@@ -374,20 +362,20 @@ def clear_link(link: Path, folder: str) -> None:
 
 
 def put_link(link: Path, target: str) -> None:
-    """A symbolic link under a new name, in place of one that a cut left there. Not yet flushed."""
+    """Create a link, replacing one that a cut left. Not flushed."""
     clear_link(link, str(Path(target).parent))
     with storage_errors(link):
         make_link(link, target)
 
 
 def point(link: Path, prepared: Path) -> None:
-    """The one switch: `prepared` takes the place of `link` at once, durably. Raises OSError."""
+    """The one switch: `prepared` atomically replaces `link`, durably. Raises OSError."""
     with _beside(link) as (folder, name):
         replace_in(folder, prepared.name, name)
 
 
 def remove(path: Path) -> None:
-    """A file or a link, durably; nothing where there is none."""
+    """Remove a file or a link durably, if present."""
     with storage_errors(path), _beside(path) as (folder, name):
         try:
             os.unlink(name, dir_fd=folder)
@@ -404,7 +392,6 @@ def drop_twin(name: Path, other: Path) -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """Room for a file of ours."""
     with storage_errors(folder):
         found = os.statvfs(folder)
         return found.f_bavail * found.f_frsize

@@ -5,16 +5,14 @@
     fetched = fetch(source, root.incoming / "1f00.part", judge)
 
 Rules:
-- the head (manifest, signatures) is judged before the rest is asked for; it says how long the file is, and not one byte
-  more is taken;
-- what a broken connection left is kept with the server's validator, and resumes only where the server says that it is
-  still the same file; whatever was put together wrongly all the same fails its digests later;
-- it resumes behind what was flushed, every ten seconds and at the end: what a power cut leaves beyond may have the
-  length of what came, and other bytes. The file is flushed before it is reported as there;
+- the head (manifest, signatures) is judged before the rest is fetched; it gives the file's length, and not one byte
+  more is accepted;
+- a part is kept with the server's validator and resumed only if the server confirms the same file; a wrong combination
+  fails its digests later;
+- it resumes behind the last flush, every ten seconds and at the end: bytes beyond may be garbage after a power cut;
 - too slow for half a minute, or too long in all, is an error: it never waits for ever;
-- what is written down of a source is the same from whatever folder an install is asked for, and holds no password. What
-  is wrong with a bundle names what the owner gave;
-- a file is a regular one: a pipe or a device may never end.
+- the recorded source is independent of the current folder and holds no password. Errors name what the owner wrote;
+- a local file must be regular: a pipe or a device may never end.
 """
 
 from __future__ import annotations
@@ -40,15 +38,16 @@ _COPY = 1 << 20
 _FLUSH_S = 10.0
 _WAITS_S = (0.5, 2.0, 5.0)
 Judge = Callable[[Header], int]
-"""Takes the head; raises what refuses the bundle, else returns how many bytes the whole file has."""
+"""Takes the head; raises what refuses the bundle, else returns the bytes of the whole file."""
 
 
 @dataclass(frozen=True)
 class BundleSource:
-    """display: its name for people, as they wrote it.
-    canonical: for the root, the same from every folder. Neither holds credentials.
-    opens: from which byte, with which validator.
-    here: whether it is a file of this machine."""
+    """display: its name as the owner wrote it.
+    canonical: its name in the root, the same from every folder. Neither holds credentials.
+    opens: a stream, from a byte and a validator.
+    here: whether it is a local file.
+    """
 
     display: str
     canonical: str
@@ -56,15 +55,13 @@ class BundleSource:
     here: bool = False
 
     def name_source_in(self, error: EdgekitError, stored: Path) -> None:
-        """An error names the source as the owner wrote it.
-        `stored`, which it became here, is gone when that is read."""
+        """Name the source in an error in place of `stored`, which is gone when the error is read."""
         if not isinstance(error, InstallError) or error.code == "trial-failed":
             error.where = error.where.replace(str(stored), self.display)
 
 
 def source_of(name: str | os.PathLike[str], limits: DownloadLimits | None = None) -> BundleSource:
-    """A URL (http, https, file) or a path.
-    Raises DownloadError for any other scheme, and for what is no URL."""
+    """A URL (http, https, file) or a path. Raises DownloadError for anything else."""
     text = os.fsdecode(name)
     if "://" not in text:
         return _file(Path(text), text)
@@ -93,7 +90,7 @@ def _file(path: Path, display: str) -> BundleSource:
 
 
 def head_of(source: BundleSource) -> Header:
-    """Of what it has now. Raises DownloadError, BundleError, IntegrityError."""
+    """The head that the source has now. Raises DownloadError, BundleError, IntegrityError."""
     stream, data = source.opens(0, ""), b""
     with contextlib.closing(stream):
         while len(data) < header_needs(data, source.display):
@@ -106,7 +103,7 @@ def head_of(source: BundleSource) -> Header:
 
 @dataclass(frozen=True)
 class FetchOptions:
-    """Limits, progress (stage, bytes done, bytes in all), and clock and sleep for tests."""
+    """progress: called with stage, bytes done, bytes in all."""
 
     limits: DownloadLimits = field(default_factory=DownloadLimits)
     progress: Callable[[str, int, int | None], object] = lambda stage, done, total: None
@@ -125,8 +122,10 @@ class FetchedFile:
 
 
 def fetch(source: BundleSource, path: Path, judge: Judge, how: FetchOptions | None = None) -> FetchedFile:
-    """path: the part; what is there is gone on with.
-    Raises what `judge` raises, DownloadError, StorageError, BundleError."""
+    """Fetch into `path`, resuming what is there.
+
+    Raises what `judge` raises, DownloadError, StorageError, BundleError.
+    """
     how = how or FetchOptions()
     with storage_errors(path):
         part = _Part(path, source.display, judge, how)
@@ -138,7 +137,11 @@ def fetch(source: BundleSource, path: Path, judge: Judge, how: FetchOptions | No
 
 class Stream(Protocol):
     """An open download.
-    start: the place of the first byte; total: of the whole file, where it is known; validator: see `http`."""
+
+    start: offset of the first byte.
+    total: bytes of the whole file, if known.
+    validator: see `http`.
+    """
 
     @property
     def start(self) -> int: ...
@@ -151,7 +154,7 @@ class Stream(Protocol):
 
 
 class _FileStream:
-    """A file of this machine, always from its first byte."""
+    """A local file, always from its first byte."""
 
     start, validator = 0, ""
 
@@ -181,7 +184,7 @@ class _FileStream:
 
 
 def drop_part(path: Path) -> None:
-    """Away with a part and what is known of it."""
+    """Remove a part and its facts."""
     remove(path)
     remove(_facts(path))
 
@@ -192,18 +195,16 @@ def _facts(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Facts:
-    """Of a part.
-    validator: the server's word for the file.
-    flushed: bytes that a power cut leaves as they are."""
+    """validator: the server's word for the file.
+    flushed: bytes that survive a power cut.
+    """
 
     validator: str
     flushed: int
 
 
 class _Part:
-    """The file that grows.
-    size: bytes that are here.
-    wanted: of the whole file, None until its head is here."""
+    """The growing file."""
 
     def __init__(self, path: Path, display: str, judge: Judge, how: FetchOptions) -> None:
         self._path, self._display, self._judge, self._how = path, display, judge, how
@@ -218,14 +219,14 @@ class _Part:
         self._flushed_at = how.clock()
 
     def close(self) -> None:
-        """What arrived is kept, as far as the disk takes it."""
+        """Keep what arrived, as far as the disk takes it."""
         with contextlib.suppress(OSError, EdgekitError):
             if self._size != self._wanted:
                 self._flush()
         os.close(self._descriptor)
 
     def _flush(self) -> None:
-        """And say how much it is, where it can be gone on with."""
+        """Flush, and record how much, if it can be resumed."""
         validator, flushed = self._known()
         if validator and flushed != self._size:
             os.fsync(self._descriptor)
@@ -272,7 +273,7 @@ class _Part:
         return FetchedFile(self._path, self._digest.hexdigest(), self._size, self._header)
 
     def _known(self) -> tuple[str, int]:
-        """The validator of what is here, empty where there is none, and how much of it was flushed."""
+        """The validator of the part, empty if it cannot be resumed, and its flushed bytes."""
         with contextlib.suppress(ValueError):
             found = read_json(_Facts, read_text(_facts(self._path)) or "", "the part")
             return found.validator, max(0, found.flushed)
@@ -286,7 +287,7 @@ class _Part:
         self._digest = hashlib.sha256()
 
     def _pull(self, source: BundleSource, validator: str) -> str:
-        """One connection, to the end of the file. Raises DownloadError where it ends early."""
+        """Read one connection to the end of the file. Raises DownloadError if it ends early."""
         if self._size and self._size == self._wanted:
             return validator
         stream = source.opens(self._size if validator else 0, validator)
@@ -333,7 +334,7 @@ class _Part:
         self._how.progress("fetch", self._size, self._wanted)
 
     def _look_at_head(self) -> None:
-        """Judge it as soon as all of it is here."""
+        """Judge the head as soon as it is complete."""
         while len(self._head) >= self._need:
             need = header_needs(bytes(self._head), self._display)
             if need > len(self._head):
@@ -353,30 +354,19 @@ class _Part:
 
     def _wrong_size(self, total: int | None) -> DownloadError:
         is_ = f"it is {total:,} bytes long" if total is not None else "it does not end where it should"
-        return DownloadError(
-            f"{is_}, and its signed head says {self._wanted:,}",
-            where=self._display,
-            do="Copy or build the bundle again",
-            code="download-size",
-        )
+        what = f"{is_}, and its signed head says {self._wanted:,}"
+        return DownloadError(what, where=self._display, do="Copy or build the bundle again", code="download-size")
 
     def _check_pace(self) -> None:
         limits, now = self._how.limits, self._how.clock()
         if now - self._began > limits.total_s:
-            raise DownloadError(
-                f"it took longer than {limits.total_s:,.0f} s",
-                where=self._display,
-                do="Install again: it resumes there",
-                code="download-slow",
-            )
+            what = f"it took longer than {limits.total_s:,.0f} s"
+            raise DownloadError(what, where=self._display, do="Install again: it resumes there", code="download-slow")
         if now - self._slow_from < limits.slow_s:
             return
         came = self._size - self._slow_bytes
         if came < limits.least_rate * (now - self._slow_from):
-            raise DownloadError(
-                f"{came:,} bytes came in {now - self._slow_from:.0f} s",
-                where=self._display,
-                do="Install again when the network is better: it resumes there",
-                code="download-slow",
-            )
+            what = f"{came:,} bytes came in {now - self._slow_from:.0f} s"
+            do = "Install again when the network is better: it resumes there"
+            raise DownloadError(what, where=self._display, do=do, code="download-slow")
         self._slow_from, self._slow_bytes = now, self._size

@@ -1,22 +1,17 @@
-"""Read one bundle over HTTP from a byte offset.
-It comes as a bounded stream that knows its range and validators.
+"""Read one bundle over HTTP from a byte offset, as a bounded stream.
 
     stream = get("https://models.example/net.ekb", start=4096, validator='"5f3e"', limits=DownloadLimits())
     while chunk := stream.read(): ...
 
 Rules:
-- nothing blocks for ever: all that comes before the answer's first byte (the lookup of the name, connecting, a proxy's
-  answer, the TLS handshake, the head) has one deadline, and so has each `read`; the caller bounds the whole (`fetch`);
-- what is no byte of the file (headers, sizes and extensions of chunks, trailers) never exceeds the file by more than 1
-  MiB;
-- few redirects are followed, and none from https to http; a password in the URL goes to its own host alone;
-- a part is asked for only with the validator of what is here (If-Range), or where the caller knows the whole by a
-  digest (by_digest), and taken only where the answer says that it is that part; any other answer is the whole from its
-  first byte;
-- bytes come as they are stored: an answer that is compressed on the way is refused;
-- a proxy is one that speaks HTTP without encryption, as http_proxy, https_proxy and no_proxy name it. https goes
-  through it encrypted from end to end; the proxy's own password goes to the proxy alone, and into no message, event or
-  file.
+- nothing blocks for ever: everything before the first byte (DNS, connecting, proxy, TLS, head) has one deadline, each
+  `read` another; the caller bounds the whole (`fetch`);
+- bytes that are not of the file (headers, chunk sizes and extensions, trailers) exceed the file by at most 1 MiB;
+- few redirects are followed, none from https to http; a password in the URL goes to its own host alone;
+- a range is requested with a validator (If-Range), or if the caller knows the whole by a digest (by_digest), and
+  accepted only if the answer confirms it; any other answer is the whole file. A compressed answer is refused;
+- a proxy speaks plain HTTP, as http_proxy, https_proxy and no_proxy name it, and tunnels https. Its password goes to
+  the proxy alone, and into no message, event or file.
 """
 
 from __future__ import annotations
@@ -48,12 +43,12 @@ _AGAIN = "Try again later"
 
 @dataclass(frozen=True)
 class DownloadLimits:
-    """silence_s: the longest wait for a byte of the file.
-    head_s: until the head of the answer is there.
+    """silence_s: longest wait for a byte of the file.
+    head_s: until the answer's head is complete.
     least_rate: bytes a second, over slow_s seconds.
-    total_s: all of it.
-    redirects: followed.
-    tries: connections without a new byte before it is given up."""
+    total_s: for the whole download.
+    tries: connections in a row without a new byte.
+    """
 
     silence_s: float = 30.0
     head_s: float = 60.0
@@ -65,12 +60,14 @@ class DownloadLimits:
 
 
 class FinalError(DownloadError):
-    """A second try would fail in the same way. `fetch` raises it as its parent."""
+    """A retry would fail in the same way. `fetch` raises its parent class."""
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """variable: that named it. authorization: for it alone; empty where it asks for none."""
+    """variable: environment variable that named it.
+    authorization: header value, empty if it needs none.
+    """
 
     host: str
     port: int
@@ -82,7 +79,7 @@ class Proxy:
         return f"the proxy {self.host}:{self.port} ({self.variable})"
 
     def tunnel(self, sock: TimedSocket, host: str, port: int) -> None:
-        """A way through, on a socket that is connected to the proxy. Raises DownloadError, OSError."""
+        """Open a tunnel on a socket connected to the proxy. Raises DownloadError, OSError."""
         place = f"[{host}]:{port}" if ":" in host else f"{host.encode('idna').decode()}:{port}"
         lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
         if self.authorization:
@@ -101,7 +98,7 @@ class Proxy:
             raise self.refusal(int(found[1]), found[2].decode("latin-1"))
 
     def refusal(self, status: int, reason: str) -> DownloadError:
-        """What the proxy says for itself, and not for the server."""
+        """The error for an answer of the proxy itself, not of the server."""
         what = f"{self.display} answered {status} {reason.strip()}".strip()
         if status == 407:
             return FinalError(what, do=f"Give its name and password: {self.variable}=http://USER:PASSWORD@HOST:PORT")
@@ -111,8 +108,7 @@ class Proxy:
 
 
 def proxy_for(parts: SplitResult) -> Proxy | None:
-    """Of a URL; None for the straight way.
-    Raises DownloadError where the environment names none that can be used."""
+    """The proxy of a URL, None for a direct connection. Raises DownloadError if it is unusable."""
     from urllib.request import getproxies, proxy_bypass
 
     address = getproxies().get(parts.scheme)
@@ -133,7 +129,7 @@ def proxy_for(parts: SplitResult) -> Proxy | None:
 
 
 def basic(parts: SplitResult) -> str:
-    """The name and password of a URL, as HTTP takes them."""
+    """The Authorization value for a URL's name and password."""
     pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
     return "Basic " + base64.b64encode(pair.encode("utf-8", "surrogateescape")).decode()
 
@@ -144,10 +140,9 @@ def _write(variable: str) -> str:
 
 @dataclass
 class HttpStream:
-    """start: which byte of the file comes first.
-    total: of the whole file, None where the server does not say.
-
-    validator: a strong ETag, else the date of the last change, else empty.
+    """start: offset of the first byte.
+    total: bytes of the whole file, None if the server does not say.
+    validator: a strong ETag, else Last-Modified, else empty.
     """
 
     start: int
@@ -159,7 +154,7 @@ class HttpStream:
     _read: int = 0
 
     def read(self) -> bytes:
-        """What is there now, at most 256 KiB; empty at the end. Raises DownloadError."""
+        """The next bytes, at most 256 KiB; empty at the end. Raises DownloadError."""
         from http.client import HTTPException
 
         self._wire.deadline = Deadline(self._silence_s)
@@ -180,7 +175,7 @@ class HttpStream:
 
 
 def display_url(url: str) -> str:
-    """Without user, password and fragment. A query may hold a token, so it is left out as well."""
+    """Without user, password, fragment, and the query, which may hold a token."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
@@ -189,7 +184,7 @@ def display_url(url: str) -> str:
 def get(
     url: str, *, start: int = 0, validator: str = "", limits: DownloadLimits | None = None, by_digest: bool = False
 ) -> HttpStream:
-    """Raises DownloadError: no such host, an answer that is none, a status that is no bundle."""
+    """Raises DownloadError: unknown host, invalid answer, a status other than success."""
     limits = limits or DownloadLimits()
     first = parts = _checked(url)
     for _ in range(limits.redirects + 1):
@@ -216,7 +211,7 @@ def get(
 
 
 def _checked(url: str) -> SplitResult:
-    """Raises FinalError for what is no http or https URL."""
+    """Raises FinalError for anything but an http or https URL."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -250,7 +245,7 @@ def _headers(parts: SplitResult, first: SplitResult, start: int, validator: str,
 def _ask(
     parts: SplitResult, proxy: Proxy | None, headers: dict[str, str], limits: DownloadLimits
 ) -> tuple[TimedSocket, HTTPResponse]:
-    """The head of the answer, and the socket that the rest comes from."""
+    """The socket and the answer's head."""
     from http.client import HTTPConnection, HTTPException
 
     deadline = Deadline(limits.head_s, step_s=limits.silence_s)
@@ -278,8 +273,7 @@ def _ask(
 
 
 def _connect(parts: SplitResult, proxy: Proxy | None, deadline: Deadline) -> TimedSocket:
-    """A socket to the server, encrypted where the URL says so.
-    Raises OSError, HostError, DownloadError."""
+    """A socket to the server, encrypted for https. Raises OSError, HostError, DownloadError."""
     host, port = parts.hostname or "", _port(parts)
     name, number = (host, port) if proxy is None else (proxy.host, proxy.port)
     place = Endpoint(f"http://{f'[{name}]' if ':' in name else name}:{number}", connect_timeout_s=math.inf)
@@ -304,7 +298,7 @@ def _port(parts: SplitResult) -> int:
 def _place(response: HTTPResponse, start: int, validator: str, by_digest: bool) -> tuple[int, int | None, str]:
     """Start, total and validator of an `HttpStream`.
 
-    Raises DownloadError for an answer that holds no part of the file.
+    Raises DownloadError for an answer without a part of the file.
     """
     headers, status = response.headers, response.status
     if status == 416 and start:  # it is shorter now than what is here

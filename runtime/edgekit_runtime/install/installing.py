@@ -1,13 +1,12 @@
-"""Carrying out what `journal` decides: fetch, verify, stage, test, try, switch.
-One install, from a source to `current`.
+"""Carry out what `journal` decides: fetch, verify, stage, self-test, try out, switch.
 
     done = install("net.ekb", "/var/lib/edgekit/camera", InstallOptions(profile="raspberry-pi-4"))
     done.generation.number, done.state            # 3, "committed"
 
 Rules:
-- the journal is written before what it announces is begun, so that a reader knows what may have been begun;
-- each error is recorded once, in events.jsonl, and `current` stays what it was;
-- a bundle that is refused leaves nothing behind; a download that broke leaves what arrived.
+- the journal is written before the work that it announces begins;
+- each error is recorded once, in events.jsonl, and `current` stays as it was;
+- a refused bundle leaves nothing behind; a broken download leaves what arrived.
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ class InstallOptions:
     """What the owner decides.
 
     trust: keys or a root.json, from now on for this root; empty for what is trusted already.
-    profile: what this board is, from now on for this root; None for the remembered one, and without that for `board`,
-    what was found of this machine.
+    profile: what this board is, from now on for this root; None for the remembered one, else for `board`, as detected.
     allow_unsigned: accept a bundle that no trusted key has signed.
-    trial: who tries it out. secret: where the key of an encrypted bundle is.
-    wait_s: how long another install may take. waiting: called once where there is another.
-    sha256: that the whole file must have, None for any.
+    trial: who tries it out.
+    secret: where the key of an encrypted bundle is.
+    wait_s: how long another install may take; `waiting` is called once if there is one.
+    sha256: of the whole file, None for any.
     """
 
     trust: tuple[str | Path, ...] = ()
@@ -81,13 +80,12 @@ class InstallOptions:
 
 @dataclass(frozen=True)
 class InstallResult:
-    """The result of an install.
-
-    state: `committed`, or `trial` where the application tries it out.
-    already: it was active before, and nothing was done. repaired: it was active before, and its file, which was damaged
-    or lost, was put back.
-    selftest, trial: what they found, None without one. profile: what the root remembers that this board is.
-    encrypted_with: the id of the key that the application needs as well.
+    """state: `trial` if the application tries it out.
+    already: it was active before, and nothing was done.
+    repaired: it was active before, and its damaged or lost file was restored.
+    selftest, trial: results, None if not run.
+    profile: the board, as the root remembers it.
+    encrypted_with: id of the key that the application needs as well.
     """
 
     root: Path
@@ -104,7 +102,7 @@ class InstallResult:
 def install(
     source: str | os.PathLike[str], path: str | os.PathLike[str], options: InstallOptions | None = None
 ) -> InstallResult:
-    """source: a path, or a file, http or https URL. path: the root, made where there is none.
+    """source: a path, or a file, http or https URL. path: the root, created if absent.
 
     Raises InstallError and its subclasses, and BundleError, IntegrityError, SignatureError, SecretError,
     ModelFileError, SelfTestError, EngineError, MissingExtraError, MemoryExceeded for what is wrong with the bundle or
@@ -130,10 +128,10 @@ def install(
 
 
 def updated_slot(root: Root, options: InstallOptions, trust: tuple[str, ...], profile: str | None = None) -> Slot:
-    """What the root remembers, with what the options change. Raises InstallError (install-root).
+    """The root's slot with what the options change. Raises InstallError (install-root).
 
-    A slot.json that cannot be read is replaced where the options name trusted keys: nothing else of it decides what may
-    come in. profile: given for the same install before, which is not finished.
+    An unreadable slot.json is replaced if the options name trusted keys: nothing else in it decides what is accepted.
+    profile: given for the same, unfinished install before.
     """
     try:
         slot = root.slot()
@@ -147,11 +145,11 @@ def updated_slot(root: Root, options: InstallOptions, trust: tuple[str, ...], pr
 
 
 class _AlreadyHereError(Exception):
-    """The bundle is the active one, byte by byte."""
+    """The bundle is the active one, byte for byte."""
 
 
 class _InstallRun:
-    """Under the lock. One instance, one install."""
+    """One install, under the lock."""
 
     def __init__(self, root: Root, source: BundleSource, options: InstallOptions) -> None:
         self._root, self._source, self._options = root, source, options
@@ -168,12 +166,9 @@ class _InstallRun:
     def run(self) -> InstallResult:
         pending = self._journal.on_trial
         if pending is not None:
-            raise InstallError(
-                f"generation {pending} is on trial with the application",
-                where=str(self._root.path),
-                do=f"Wait for it; or decide: edgekit install --commit --root {self._root.path}, or edgekit rollback",
-                code="trial-pending",
-            )
+            what = f"generation {pending} is on trial with the application"
+            do = f"Wait for it; or decide: edgekit install --commit --root {self._root.path}, or edgekit rollback"
+            raise InstallError(what, where=str(self._root.path), do=do, code="trial-pending")
         try:
             event: Event | None
             attempt = self._journal.attempt
@@ -196,12 +191,8 @@ class _InstallRun:
             return self._result(already=not self._repaired)
         failure = self._journal.failure
         if self._journal.attempt is None and failure is not None:  # it went down too often
-            raise InstallError(
-                failure.what,
-                where=self._source.display,
-                do="Look for what took it down; then install again",
-                code="trial-failed",
-            )
+            do = "Look for what took it down; then install again"
+            raise InstallError(failure.what, where=self._source.display, do=do, code="trial-failed")
         return self._result()
 
     def _result(self, *, already: bool = False) -> InstallResult:
@@ -241,7 +232,7 @@ class _InstallRun:
             return True
 
     def _next(self, event: Event) -> Event | None:
-        """Take an event, do what follows, and return what came of that."""
+        """Apply an event, do the work that follows, and return its outcome."""
         work = self._take(event)
         if work is None:
             return None
@@ -274,15 +265,12 @@ class _InstallRun:
         return StepPassed()
 
     def _fetch(self) -> Event:
-        """Fetch the whole file, whatever its head says.
-        A copy of the active bundle may be damaged behind its head."""
+        """Fetch the whole file, even with the active one's head: the copy here may be damaged."""
         fetched = fetch(self._source, self._root.part(self._source.canonical), self._judge, self._options.fetching)
         if self._options.sha256 not in (None, fetched.sha256):
-            raise IntegrityError(
-                f"its SHA-256 is {fetched.sha256}, and {self._options.sha256} is wanted",
-                where=self._source.display,
-                do="Name the SHA-256 of the file that is there, or put the file there that is meant",
-            )
+            what = f"its SHA-256 is {fetched.sha256}, and {self._options.sha256} is wanted"
+            do = "Name the SHA-256 of the file that is there, or put the file there that is meant"
+            raise IntegrityError(what, where=self._source.display, do=do)
         if self._same is None or fetched.sha256 != self._same.object:
             self._same = None
             return StepPassed(fetched.sha256)
@@ -291,7 +279,7 @@ class _InstallRun:
         raise _AlreadyHereError
 
     def _restore(self, fetched: FetchedFile) -> None:
-        """Restore the damaged or lost file of the active generation; there is no new generation."""
+        """Restore the damaged or lost file of the active generation; no new generation."""
         self._report_stage("verify")
         adopt(self._root, fetched.path, fetched.sha256)
         bundle = self._bundle()
@@ -302,7 +290,7 @@ class _InstallRun:
         self._repaired = True
 
     def _judge(self, header: Header) -> int:
-        """Check all that the head holds, before the rest is fetched. Returns how long the file is."""
+        """Check the head before the rest is fetched. Returns the bytes of the whole file."""
         judging, active = self._judging(), self._root.perhaps(self._journal.current)
         same = active if active is not None and active.header == name_of(header) else None
         try:
@@ -327,7 +315,7 @@ class _InstallRun:
         return head.total
 
     def _skips_active(self, bundle: str) -> bool:
-        """Whether a rollback from that bundle goes past the active generation, to the previous one."""
+        """Whether a rollback from that bundle skips the active generation."""
         if self._journal.current is None or self._journal.previous is None:
             return False
         active = self._root.perhaps(self._journal.current)
@@ -361,7 +349,7 @@ class _InstallRun:
         self._root.write_slot(self._slot)
 
     def _bundle(self) -> Bundle:
-        """Read once, through one descriptor, for whatever needs it."""
+        """The bundle, read once through one descriptor."""
         if self._read is None:
             from edgekit_runtime.bundle.secrets import find_secret
             from edgekit_runtime.install.lock import hold
@@ -386,7 +374,7 @@ class _InstallRun:
         return self._root.object(self._attempt().object if self._same is None else self._same.object)
 
     def _without_blobs(self) -> Bundle:
-        """What a child loads need not be here as well: a small board has room for it once."""
+        """Drop the blobs while a child loads them: a small board has room for one copy."""
         self._read = replace(self._bundle(), _blobs={})
         return self._read
 

@@ -1,12 +1,11 @@
-"""What a root remembers, and what happens next.
-A journal and an event in, the next journal and the next work out.
+"""The journal of a root, and the state machine of an install.
 
     journal = parse_journal(text, where)
-    journal.answering   # the generation that `current` must point at; None where nothing was installed yet
+    journal.answering   # the generation that `current` must point at; None if nothing was installed
     step = react(journal, StepPassed(object="ab12..."))
     step.journal        # written first, durably
-    step.tidy           # then this: `current` follows the journal, what it no longer names goes
-    step.work           # and then this, whose outcome is the next event; None: the install is over
+    step.tidy           # then `current` follows the journal, what it no longer names is removed
+    step.work           # then this, whose outcome is the next event; None: the install is over
 
             fetching -> fetched -> verified -> staged -> selftest -> trial -> committed
     work    FETCH       VERIFY     STAGE       BURN      SELFTEST    TRIAL    -
@@ -26,15 +25,13 @@ A journal and an event in, the next journal and the next work out.
     committed -                  -              -                       -
 
 Rules:
-- the journal is the truth, `current` follows it: whatever a power cut left, pointing `current` at `answering` mends it.
-  A state is written before its work begins, so whatever is found in a journal may have been begun;
-- it is small, has one spelling, and is read strictly: what cannot be understood is an error, never a guess;
-- a refusal leaves `current` where it was; a trial by the application that fails points it at the previous generation;
-- a rollout_seq is burned when the self-test begins, and stays burned whatever comes of it: verified and staged, the
-  bundle was accepted as the newest there is;
-- what the owner interrupts by hand counts as no failure;
-- a rollback leads to the last good bundle that is another: a damaged, lost or equal generation
-  replaces no other one.
+- the journal decides, `current` follows: pointing it at `answering` repairs any power cut. A state is written before
+  its work begins, so a state found in a journal may have been begun;
+- it is small, has one spelling, and is parsed strictly: anything unknown is an error, never a guess;
+- a refusal leaves `current` as it was; a failed trial by the application points it at the previous generation;
+- a rollout_seq is burned when the self-test begins, and stays burned whatever the outcome;
+- an interruption by the owner counts as no failure;
+- a rollback leads to the last good bundle that differs: a damaged, lost or equal generation replaces no other one.
 """
 
 from __future__ import annotations
@@ -53,23 +50,22 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MAX_BURNED = 64
-"""Kept beside the last one: one for each group of keys that ever signed for this root, the last ones first."""
+"""Kept besides the last one: one for each group of keys that signed for this root, newest first."""
 State = Literal["fetching", "fetched", "verified", "staged", "selftest", "trial"]
 """How far an install has come. Without an attempt the active generation is committed."""
 STATES: tuple[State, ...] = get_args(State)
 TrialBy = Literal["here", "app"]
-"""Who tries a generation out: the installer, in a child, before anything answers with it; or the application, in use.
-"""
+"""here: the installer, in a child, before the switch. app: the application, in use."""
 MOST_TRIES = 3
-"""How often a self-test or a trial is begun, and how many starts of an application may fail, before it is given up."""
+"""How often a self-test or a trial begins, or an application's start may fail, before it is given up."""
 
 
 @dataclass(frozen=True)
 class AcceptedSequence:
-    """A rollout_seq that was accepted here, and the digest of the bundle that had it.
+    """A rollout_seq that was accepted here, and the digest of its bundle.
 
-    signed_by: the keyids that counted then. Where they would not be enough now, because one was revoked, the number
-    does not bind: else a stolen key could end all updates with the highest number there is.
+    signed_by: keyids that counted then. If they would not suffice now, because one was revoked, the number does not
+        bind: else a stolen key could block all updates with the highest number.
     """
 
     seq: int
@@ -77,7 +73,7 @@ class AcceptedSequence:
     signed_by: tuple[str, ...] = ()
 
     def covers(self, other: AcceptedSequence) -> bool:
-        """Whether every signer of the other one has signed this one, and its number is no lower."""
+        """Whether it has every signer of the other one, and no lower number."""
         return self.seq >= other.seq and set(self.signed_by) >= set(other.signed_by)
 
 
@@ -86,7 +82,7 @@ class Failure:
     """Why the last install did not become active.
 
     at: RFC 3339.
-    generation: 0 where it did not come so far.
+    generation: 0 if it got no number.
     """
 
     code: str
@@ -99,16 +95,16 @@ class Failure:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An install on its way.
+    """An unfinished install.
 
     source: as shown to users, without credentials.
-    header: SHA-256 of the file up to its blobs, which names all of its bytes.
+    header: SHA-256 of the file up to its blobs, which identifies all of its bytes.
     object: SHA-256 of the whole file.
     bundle: SHA-256 of the manifest.
-    tries: how often the self-test, or the trial by the installer, was begun.
+    tries: how often the self-test, or the trial by the installer, began.
     generation: 0 until it has a number.
-    past: a rollback from it leads past what answers now, which is damaged, lost, or the same bundle.
-    profile: what the owner said that the board is, where he did.
+    past: a rollback from it skips the active generation, which is damaged, lost, or the same bundle.
+    profile: what the owner named the board.
     """
 
     state: State
@@ -128,12 +124,13 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Journal:
-    """current: the committed generation; previous: the one before, to which a rollback leads.
+    """current: the committed generation.
+    previous: where a rollback leads.
     next: the next number.
-
-    burned: the rollout_seq that was accepted last. also_burned: those before it that other keys signed, or that
-    were higher: they bind again once its keys are trusted no more, else who stole a key could wipe them out with it.
-    seen_s: the last time seen, seconds since 1970 (see `trust.store`).
+    burned: the rollout_seq that was accepted last.
+    also_burned: earlier ones that other keys signed, or that were higher: they bind again once the keys of `burned` are
+        not trusted any more, else a thief of a key could erase them with it.
+    seen_s: last time seen, seconds since 1970 (see `trust.store`).
     """
 
     format: int = FORMAT
@@ -148,17 +145,17 @@ class Journal:
 
     @property
     def answering(self) -> int | None:
-        """What `current` must point at."""
+        """The generation that `current` must point at."""
         return self.on_trial if self.on_trial is not None else self.current
 
     @property
     def on_trial(self) -> int | None:
-        """The generation that the application tries out, if one is."""
+        """The generation that the application tries out, if any."""
         attempt = self.attempt
         return attempt.generation if attempt and (attempt.state, attempt.trial) == ("trial", "app") else None
 
     def profile_for(self, source: str) -> str | None:
-        """What was said of the board when the install from there began that is not finished."""
+        """The profile given to the unfinished install from that source."""
         return self.attempt.profile if self.attempt is not None and self.attempt.source == source else None
 
     @property
@@ -168,14 +165,13 @@ class Journal:
         return frozenset(number for number in numbers if number)
 
     def with_accepted(self, burned: AcceptedSequence) -> Journal:
-        """With one more number that was accepted."""
+        """With one more accepted number."""
         before = () if self.burned is None else (self.burned, *(self.also_burned or ()))
         kept = tuple(one for one in before if not burned.covers(one))
         return replace(self, burned=burned, also_burned=kept[:MAX_BURNED] or None)
 
     def binding(self, store: TrustStore | None) -> AcceptedSequence | None:
-        """The highest number signed by keys that count now, or None. store: None for a
-        board without trusted keys, which every number binds."""
+        """The highest number signed by keys that count now. store: None if every number binds."""
         known = () if self.burned is None else (self.burned, *(self.also_burned or ()))
         counted = [one for one in known if store is None or store.suffices(one.signed_by)]
         return max(counted, key=lambda one: one.seq, default=None)
@@ -217,10 +213,9 @@ class Work(Enum):
 
 
 class Tidy(Enum):
-    """What is put in order after a journal was written.
-    Either may be done twice, and is found again after a cut.
+    """What follows the writing of a journal; both may be repeated, also after a cut.
 
-    POINT: `current` to what the journal says answers. COLLECT: away with what the journal does not name.
+    POINT: `current` to what the journal says. COLLECT: remove what the journal does not name.
     """
 
     POINT = "point"
@@ -229,7 +224,7 @@ class Tidy(Enum):
 
 @dataclass(frozen=True)
 class AttemptBegun:
-    """An install was asked for. at: RFC 3339. profile: see `journal.Attempt`."""
+    """An install was requested. at: RFC 3339. profile: see `Attempt`."""
 
     source: str
     trial: TrialBy
@@ -239,10 +234,7 @@ class AttemptBegun:
 
 @dataclass(frozen=True)
 class AttemptAccepted:
-    """The head of the bundle is here, was judged, and names all of it.
-
-    past: see `journal.Attempt`.
-    """
+    """The head of the bundle was fetched and accepted. past: see `Attempt`."""
 
     header: str
     bundle: str
@@ -253,17 +245,14 @@ class AttemptAccepted:
 
 @dataclass(frozen=True)
 class StepPassed:
-    """The work of the state is done. object: after fetching, SHA-256 of the whole file."""
+    """The work of the state succeeded. object: after fetching, SHA-256 of the whole file."""
 
     object: str = ""
 
 
 @dataclass(frozen=True)
 class AttemptFailed:
-    """It is not: an error, a hang that was ended, or the owner's word.
-
-    keep: what arrived is good, and the next install resumes there.
-    """
+    """An error, a hang that was ended, or the owner's decision. keep: the download resumes."""
 
     code: str
     what: str
@@ -275,7 +264,7 @@ class AttemptFailed:
 class AttemptRestarted:
     """The journal names an install that no process works on.
 
-    failed_starts: of the application, while it tries one out.
+    failed_starts: of the application, during its trial.
     """
 
     at: str
@@ -284,17 +273,17 @@ class AttemptRestarted:
 
 @dataclass(frozen=True)
 class AttemptInterrupted:
-    """The owner interrupted the command: the attempt does not count and begins again."""
+    """The owner interrupted the command: the try does not count."""
 
 
 @dataclass(frozen=True)
 class AttemptAbandoned:
-    """Another bundle is asked for than the unfinished one."""
+    """Another bundle is wanted than the unfinished one."""
 
 
 @dataclass(frozen=True)
 class GenerationActivated:
-    """The owner decided: this generation answers from now on."""
+    """The owner activated this generation."""
 
     generation: int
 
@@ -414,10 +403,7 @@ def _restarted(journal: Journal, attempt: Attempt, event: AttemptRestarted) -> T
 
 
 def _activated(journal: Journal, generation: int) -> Transition:
-    """Of the one on trial: its commit.
-
-    Of any other: a trial by the application ends, another attempt may resume later.
-    """
+    """Commit the one on trial. Another activation leaves an unfinished attempt to resume later."""
     step = _committed(journal, generation)
     if journal.on_trial is not None:
         return step

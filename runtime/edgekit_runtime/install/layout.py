@@ -1,15 +1,14 @@
-"""The folder of an install root, and what is in it.
+"""The layout of an install root, and access to its files.
 
     ROOT/slot.json            makes the folder a root; its trusted keys and its board
-    ROOT/trust/               its own copies of the public keys that --trust named (`reading`)
+    ROOT/trust/               copies of the public keys that --trust named (`reading`)
     ROOT/lock                 held by the process that changes something
-    ROOT/journal.json         which generation is active, and how far an unfinished install is (`journal`)
-    ROOT/events.jsonl         what happened, a line of JSON each, the last few thousand of them
-    ROOT/incoming/            downloads that are not whole yet
-    ROOT/objects/SHA256.ekb   whole bundles, read-only, named by all of their bytes
-    ROOT/generations/N/       generation.json; bundle.ekb, a link to the object; starts/, while the application tries
-                              it out
-    ROOT/agent.json           the order in hand, where `edgekit agent` keeps the root up to date
+    ROOT/journal.json         the active generation, and how far an unfinished install is (`journal`)
+    ROOT/events.jsonl         history, one JSON object a line, the last few thousand
+    ROOT/incoming/            unfinished downloads
+    ROOT/objects/SHA256.ekb   whole bundles, read-only, named by their content
+    ROOT/generations/N/       generation.json; bundle.ekb, a link to the object; starts/, during a trial by the app
+    ROOT/agent.json           the order in hand, if `edgekit agent` keeps the root up to date
     ROOT/current              a link to generations/N: the active one
 
     root = Root.open("/var/lib/edgekit/camera")
@@ -17,13 +16,11 @@
     root.events.append("refused", code="downgrade", what="its rollout_seq 3 is older than 7, ...")
 
 Rules:
-- an object is the whole file that was signed, so that every open checks it again as `install` did;
-- a reader needs `current`, a generation and its object, and no lock: all three are complete before `current` names
-  them;
-- what edgekit keeps here is opened without following links, and anything else under these names is an error;
-- an event is appended after the fact, and never prevents it: a disk that is full loses the line, not the
-  install;
-- events.jsonl is bounded: beyond MOST_BYTES its older half goes;
+- an object is the whole signed file, so every open checks it as `install` did;
+- a reader needs `current`, a generation, its object, and no lock: all are complete before `current` names them;
+- files here are opened without following links, and anything else under these names is an error;
+- an event is appended after the fact and never prevents it: a full disk loses the line, not the install;
+- beyond MOST_BYTES the older half of events.jsonl is dropped;
 - no event holds a secret: sources are written without credentials.
 """
 
@@ -97,10 +94,9 @@ class Root:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> Root:
-        """The root that is there, or a new one in a folder that is missing or empty.
-        The lock is not taken yet.
+        """The existing root, or a new one in an absent or empty folder. Does not take the lock.
 
-        Raises InstallError (install-root), StorageError, InstallError (planted).
+        Raises InstallError (install-root, planted), StorageError.
         """
         root = cls(_absolute(path))
         if is_root(root.path):
@@ -114,19 +110,12 @@ class Root:
             known = _OWN | _DRAFTS | _OF_AGENT
             others = sorted(entry.name for entry in root.path.iterdir() if entry.name not in known)
         if others:
-            raise InstallError(
-                f"the folder holds other things ({others[0]:.40})",
-                where=str(root.path),
-                do="Name a new or empty folder",
-                code="install-root",
-            )
+            what = f"the folder holds other things ({others[0]:.40})"
+            raise InstallError(what, where=str(root.path), do="Name a new or empty folder", code="install-root")
         return root
 
     def furnish(self) -> None:
-        """Everything a root has, under the lock; what is there already stays.
-
-        slot.json comes last: it makes it a root.
-        """
+        """Create what this root lacks, under the lock; slot.json, which makes it a root, last."""
         for folder in (self.incoming, self.objects, self.generations):
             make_folder(folder)
         if not _has(self.path, "slot.json"):
@@ -163,7 +152,7 @@ class Root:
         return self.objects / f"{sha256}.ekb"
 
     def part(self, source: str) -> Path:
-        """Where what comes from there is put together."""
+        """The file for an unfinished download from that source."""
         return self.incoming / f"{hashlib.sha256(source.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.part"
 
     def slot(self) -> Slot:
@@ -181,7 +170,8 @@ class Root:
         write_file(self.path / "slot.json", json_text(slot))
 
     def journal(self) -> Journal:
-        """Where there is none, one that knows what `current` and the generations say.
+        """The journal; if absent, one rebuilt from `current` and the generations.
+
         Raises InstallError (install-root).
         """
         file = self.path / "journal.json"
@@ -204,8 +194,7 @@ class Root:
         write_file(self.path / "journal.json", journal.text())
 
     def read_current(self) -> int | None:
-        """The generation that `current` points at, None where there is none.
-        Raises InstallError (planted)."""
+        """The generation that `current` points at, None if absent. Raises InstallError (planted)."""
         try:
             target = read_link(self.current)
         except FileNotFoundError:
@@ -218,10 +207,9 @@ class Root:
         return int(found[1])
 
     def switch(self, before: Journal, after: Journal) -> None:
-        """Write `after`, and point `current` where it says.
-        What can fail for want of room is done first.
+        """Write `after` and point `current` where it says, doing first what may lack room.
 
-        Raises StorageError; then `before` is in force again, as far as the disk still takes anything.
+        Raises StorageError; then `before` is in force again, as far as the disk takes writes.
         """
         number, ready = after.answering, self.path / "current.new"
         there = number == self.read_current()
@@ -247,12 +235,12 @@ class Root:
             raise
 
     def drafts(self) -> list[Path]:
-        """Of the root's own files, which a cut left."""
+        """Drafts of the root's own files that a cut left."""
         named = (self.path / name for name in sorted(_DRAFTS))
         return [path for path in named if path.is_symlink() or path.is_file()]
 
     def numbers(self) -> list[int]:
-        """Of every generation that is complete."""
+        """Complete generations, sorted."""
         with reading(self.generations):
             try:
                 names = names_in(self.generations)
@@ -261,7 +249,7 @@ class Root:
         return sorted(int(name) for name in names if _CURRENT.fullmatch(f"generations/{name}"))
 
     def numbers_text(self) -> str:
-        """Which generations there are, in words, with the version of each."""
+        """A sentence that lists the generations and their versions."""
         texts = []
         for number in self.numbers():
             file, version = self.generation(number) / "generation.json", ""
@@ -276,7 +264,9 @@ class Root:
 
     def record(self, number: int) -> Generation:
         """Raises InstallError (no-generation, install-root).
-        Also InstallError (planted) where another user could have written that an unsigned bundle is accepted."""
+
+        And InstallError (planted) if another user could have written that an unsigned bundle is accepted.
+        """
         file = self.generation(number) / "generation.json"
         text = read_text(file)
         if text is None:
@@ -294,13 +284,13 @@ class Root:
         return found
 
     def perhaps(self, number: int | None) -> Generation | None:
-        """Its record, where there is one that can be read."""
+        """The record, or None if it cannot be read."""
         with contextlib.suppress(InstallError):
             return None if number is None else self.record(number)
         return None
 
     def hold(self, number: int) -> tuple[Lease, Generation]:
-        """The object of a generation, held.
+        """Hold the object of a generation.
 
         Raises InstallError (no-generation, install-root, planted), StorageError.
         """
@@ -309,26 +299,18 @@ class Root:
         try:
             return hold(path), generation
         except FileNotFoundError as error:
-            raise InstallError(
-                f"the bundle of generation {number} is gone",
-                where=str(path),
-                do="Install it again",
-                code="no-generation",
-            ) from error
+            what = f"the bundle of generation {number} is gone"
+            raise InstallError(what, where=str(path), do="Install it again", code="no-generation") from error
         except OSError as error:
             raise unreadable(error, path) from error
 
     def hold_current(self) -> tuple[Lease, Generation]:
-        """The active generation, held. A switch meanwhile is no error: then it is the other one."""
+        """Hold the active generation; follows a concurrent switch."""
         for last in (False, False, True):
             number = self.read_current()
             if number is None:
-                raise InstallError(
-                    "nothing answers here yet",
-                    where=str(self.path),
-                    do="Run: edgekit install BUNDLE --root ROOT",
-                    code="no-generation",
-                )
+                do = "Run: edgekit install BUNDLE --root ROOT"
+                raise InstallError("nothing answers here yet", where=str(self.path), do=do, code="no-generation")
             try:
                 return self.hold(number)
             except InstallError as error:
@@ -341,11 +323,8 @@ class Root:
 
 @dataclass(frozen=True)
 class Slot:
-    """What a root is for.
-    trust: the keys (copies in the root) or the root.json (its path) that bundles must be signed by. Empty: what this
-        machine trusts.
-
-    profile: what this board is; None: what is found of it at each install.
+    """trust: keys (copies in the root) or the root.json (its path); empty for the machine's.
+    profile: what this board is; None to detect it at each install.
     """
 
     format: int = 1
@@ -358,8 +337,9 @@ class Generation:
     """What was installed as generation `number`.
 
     header, object, bundle, seq: as in `journal.Attempt`.
-    unsigned: accepted because of --allow-unsigned. told: who signed it, or why no trusted key did, in words; reports
-    show `signature_text`. at: RFC 3339, when it was staged.
+    at: when it was staged, RFC 3339.
+    told: who signed it, or why no trusted key did; reports show `signature_text`.
+    unsigned: accepted because of --allow-unsigned.
     """
 
     number: int
@@ -381,8 +361,7 @@ class Generation:
 
     @property
     def signature_text(self) -> str:
-        """Who signed it, as found on the day of the install.
-        Each opening checks the current trusted keys."""
+        """Who signed it, as found at the install. Each opening checks the current trusted keys."""
         if self.unsigned:
             return f"UNSIGNED: taken because of --allow-unsigned; what was found then: {self.told}"
         return f"{self.told}, trusted when it was installed"
@@ -396,9 +375,7 @@ class Generation:
 
 
 def parse_record(kind: Any, file: Path, text: str | None, do: str) -> Any:
-    """One of them, out of the text of its file; None is a file that is missing.
-    Raises InstallError (install-root) with `do`.
-    """
+    """A record from its file's text, None if missing. Raises InstallError (install-root)."""
     try:
         if text is None:
             raise ValueError("it is missing")
@@ -408,20 +385,20 @@ def parse_record(kind: Any, file: Path, text: str | None, do: str) -> Any:
 
 
 def timestamp(now_s: float) -> str:
-    """RFC 3339, UTC; of a clock that no calendar knows the seconds."""
+    """RFC 3339, UTC, also for seconds beyond the calendar."""
     from edgekit_runtime.bundle.trust_store import tell_time
 
     return tell_time(now_s)
 
 
 class Events:
-    """path: the file; made with the first event. clock: seconds since 1970."""
+    """path: created with the first event. clock: seconds since 1970."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock = path, clock
 
     def append(self, event: str, **facts: Any) -> None:
-        """Append one. facts: what is None or empty is left out."""
+        """Append one event. Facts that are None or empty are left out."""
         line: dict[str, Any] = {"at": timestamp(self._clock()), "event": event}
         for name, value in facts.items():
             if value not in (None, ""):
@@ -442,7 +419,7 @@ class Events:
                 write_file(self._path, newer.decode("utf-8", errors="replace"))
 
     def read(self) -> list[dict[str, Any]]:
-        """Oldest first. A line that a power cut tore is left out."""
+        """Oldest first, without lines that a power cut tore."""
         found = []
         with contextlib.suppress(OSError):
             for line in self._path.read_bytes().splitlines():
@@ -452,9 +429,7 @@ class Events:
 
 
 def is_root(path: str | os.PathLike[str]) -> bool:
-    """Whether it is a folder that `edgekit install` made.
-    One that lost its slot.json is one, too: who asks for it says so.
-    """
+    """Whether `edgekit install` made it, also if it lost its slot.json since."""
     try:
         folder = Path(path)
         return _has(folder, "slot.json") or (_has(folder, "journal.json") and (folder / "generations").is_dir())
@@ -467,7 +442,7 @@ def _has(folder: Path, name: str) -> bool:
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:
-    """The owner may reach a root by a link of his own; within it none is followed."""
+    """Resolve the owner's own link to a root; within it none is followed."""
     try:
         found = Path(path).absolute()
         if not found.is_symlink():

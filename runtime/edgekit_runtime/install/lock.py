@@ -1,12 +1,12 @@
 """Locks of an install root: one install at a time, and objects in use are kept.
 
-    with alone(root.lock_file, wait_s=600): ...        # InstallError (install-busy) where another does not end in time
-    lease = hold(path)                                 # a model that is open: `in_use(path)` is True elsewhere
+    with alone(root.lock_file, wait_s=600): ...        # InstallError (install-busy) if another does not end in time
+    lease = hold(path)                                 # while a model is open; `in_use(path)` is True elsewhere
     lease.release()
 
 Rules:
-- locks end with their process, however it ends (`whole_file.take`), and no file has to be cleaned up;
-- a reader takes no turn: it holds what it opened, and nothing that is held is removed.
+- locks end with their process, however it ends (`files.take`): there is nothing to clean up;
+- readers take no turn: they hold what they opened, and nothing held is removed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ def alone(
     waiting: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
-    """path: the lock's file, made where there is none.
-    waiting: called once where another is at work.
+    """Run alone in a root. waiting: called once if another process is at work.
 
-    Raises InstallError (install-busy) after wait_s seconds, StorageError where the file cannot be made, and for
+    Raises InstallError (install-busy) after wait_s seconds, StorageError if the lock file cannot be created, and for
     whatever the system refuses inside.
     """
     with storage_errors(path):
@@ -56,12 +55,8 @@ def alone(
                     reported = True
                     waiting()
                 if clock() >= end:
-                    raise InstallError(
-                        f"another install works here, and has not ended within {wait_s:g} s",
-                        where=str(path.parent),
-                        do="Wait for it, or end it",
-                        code="install-busy",
-                    )
+                    what = f"another install works here, and has not ended within {wait_s:g} s"
+                    raise InstallError(what, where=str(path.parent), do="Wait for it, or end it", code="install-busy")
                 threading.Event().wait(min(_LOOK_S, max(0.0, end - clock())))
             yield
     finally:
@@ -69,8 +64,7 @@ def alone(
 
 
 class Lease:
-    """A file that is in use, by an open descriptor with a lock that others see.
-    `file` reads it from its first byte."""
+    """A file in use: an open descriptor with a lock that others see."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self.path = path
@@ -79,7 +73,7 @@ class Lease:
         self._guard = threading.Lock()
 
     def file(self) -> BinaryIO:
-        """A reader of the very file that is held, whatever its name stands for by now."""
+        """A reader of the very file that is held, whatever its name refers to now."""
         copy = os.dup(self._descriptor)
         os.lseek(copy, 0, os.SEEK_SET)
         return os.fdopen(copy, "rb")
@@ -97,8 +91,7 @@ class Lease:
 
 
 def hold(path: Path) -> Lease:
-    """Hold a file, so that no clean-up removes it.
-    Raises OSError where there is none, PlantedError for a file that is not edgekit's."""
+    """Hold a file against removal. Raises OSError, InstallError (planted)."""
     descriptor = open_regular(path)
     try:
         _take(descriptor, shared=True, wait=True)
@@ -111,9 +104,7 @@ def hold(path: Path) -> Lease:
 
 
 def in_use(path: Path) -> bool:
-    """Whether somebody holds it now, or may hold it: what the disk does not let us ask.
-    False where there is no such file.
-    """
+    """Whether a process holds it, or may hold it if the disk does not tell. False if absent."""
     try:
         descriptor = open_regular(path)
     except FileNotFoundError:
@@ -129,7 +120,6 @@ def in_use(path: Path) -> bool:
 
 
 def _take(descriptor: int, *, shared: bool, wait: bool = False) -> bool:
-    """Without locks there is nothing to wait for."""
     if os.name == "nt":
         raise InstallError(
             "installing needs a POSIX system: its locks and its links", do="Open the bundle's file itself"

@@ -1,27 +1,19 @@
-"""Orders and reports as they travel: JSON, retained, on `ek/v1/ID/cmd` and `ek/v1/ID/rep`.
+"""Orders and reports on `ek/v1/ID/cmd` and `/rep` (retained JSON), and an agent's next step.
 
     order = parse_order(payload)            # the bundle that a board should have
     OrderReport(order.rev, "committed", "7").encode()
+    decide(AgentNote(order=order, phase="fetching"), RootState(current="ab12.."))     # "install"
 
 Rules:
-- an order names a bundle by the SHA-256 of its whole file; it carries no key, and grants nothing;
-- a bundle is fetched by http or https alone; an order without a URL is for a bundle that the board still keeps;
-- every text is bounded and has no control characters; what does not fit is refused with one word, as windows are. Names
-  and versions, which are for people, travel shortened.
-
-What an agent does next.
-An order, what it wrote down of it, and how its root stands, in; one step out.
-
-    decide(order, AgentNote(rev=7, phase="fetching"), RootState(current="ab12.."))     # "install"
-
-Rules:
-- an order that came to an end is never begun again: only a higher rev, or another bundle under it, is another order. A
-  rev counts up to an hour ahead of this board's clock, so that one from far in the future locks no later order out;
-- what the root says decides, not what was to be done: after a kill the same question gives the right step;
-- a bundle that the root keeps is activated and not fetched; a trial that no order wants any more is given up;
-- orders have a rate: `MOST_ORDERS` at once, and one more in `ORDER_S`. The last one to come is the one that waits;
-- what may be better later (a network, a disk, another install) is tried again, `MOST_TRIES` times with growing pauses;
-  a bundle that was refused or did not pass is not.
+- an order names a bundle by the SHA-256 of its whole file; it carries no key, and grants nothing. Without a URL it is
+  for a bundle that the board still keeps, which is activated and not fetched;
+- every text is bounded, without control characters; names and versions, which are for people, are shortened;
+- a finished order never begins again: only a higher rev, or another bundle under it, is another order. A rev counts up
+  to an hour ahead of this board's clock, so that one from the far future locks no later order out;
+- the root's state decides, not what was planned: after a kill the same question gives the right step;
+- orders have a rate: `MOST_ORDERS` at once, and one more each `ORDER_S`. The last one to come is the one that waits;
+- what may pass later (network, disk, another install) is retried `MOST_TRIES` times with growing pauses; a bundle that
+  was refused or failed is not.
 """
 
 from __future__ import annotations
@@ -41,9 +33,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.install.layout import Root
 
 Phase = Literal["fetching", "trial", "committed", "rolled-back", "refused", "failed"]
-"""refused: not accepted, nothing of it ran. rolled-back: its self-test or trial failed. failed: it could not be
-fetched or stored.
-"""
+"""refused: not accepted, nothing of it ran. rolled-back: self-test or trial failed. failed: not fetched or stored."""
 FINAL: tuple[Phase, ...] = ("committed", "rolled-back", "refused", "failed")
 MOST_ERROR = 200
 _MOST_BYTES = 4096
@@ -54,10 +44,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 @dataclass(frozen=True)
 class Order:
-    """What a board should have. rev: of this order; another one is another order.
+    """What a board should have.
 
-    sha256: of the whole file. url: where it is, empty for a bundle that the board keeps. root: the name of the install
-    root that is meant, empty for any.
+    rev: of this order; another one is another order.
+    sha256: of the whole file.
+    url: empty for a bundle that the board keeps.
+    root: name of the install root, empty for any.
     """
 
     rev: int
@@ -86,12 +78,11 @@ class Former:
 
 @dataclass(frozen=True)
 class OrderReport:
-    """How an order stands.
+    """The state of an order.
 
-    version: the one that is active.
-    former: see there, None where the board keeps none.
-    sha256: of the ordered bundle, by which a report of another one under the same rev is recognized; empty where a
-    board does not say it.
+    version: the active one.
+    former: None if the board keeps none.
+    sha256: of the ordered bundle, to recognize a report of another one under the same rev; empty if not reported.
     """
 
     rev: int
@@ -187,9 +178,10 @@ Step = Literal["nothing", "install", "activate", "give-up-trial", "wait", "commi
 class AgentNote:
     """ROOT/agent.json: the order in hand and how far it is.
 
-    tries: how often an install was begun for it.
-    former_version, former_sha256: what was active before it. switched: a step was begun that may switch bundles.
-    last_rev: no order of a lower number is taken.
+    tries: how often an install began for it.
+    former_version, former_sha256: what was active before it.
+    switched: a step began that may switch bundles.
+    last_rev: no order of a lower number is accepted.
     """
 
     format: int = 1
@@ -210,8 +202,7 @@ class AgentNote:
 
 @dataclass(frozen=True)
 class RootState:
-    """SHA-256 of the files that a root keeps, empty for none.
-    The generation to which it can go back."""
+    """current, on_trial, previous: SHA-256 of the files that a root keeps, or empty."""
 
     current: str = ""
     version: str = ""
@@ -221,13 +212,13 @@ class RootState:
 
 
 class OrderRate:
-    """How many orders are begun. clock: seconds, of any start."""
+    """How many orders may begin. clock: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._left, self._at = clock, float(MOST_ORDERS), clock()
 
     def take(self) -> bool:
-        """Whether one more may be begun now."""
+        """Whether one more may begin now."""
         now = self._clock()
         self._left, self._at = min(float(MOST_ORDERS), self._left + (now - self._at) / ORDER_S), now
         if self._left < 1:
@@ -237,7 +228,7 @@ class OrderRate:
 
 
 def next_note(note: AgentNote, order: Order | None, root: RootState, now_ms: int) -> AgentNote:
-    """The note of another order, or of none. now_ms: by this board's clock."""
+    """The note for another order, or for none. now_ms: by this board's clock."""
     if order is None:
         return AgentNote(last_rev=note.last_rev)
     last = max(note.last_rev, min(order.rev, now_ms + _AHEAD_MS))
@@ -273,7 +264,7 @@ def decide(note: AgentNote, root: RootState) -> Step:
 
 
 def outcome(error: EdgekitError, began_trial: bool) -> Phase | None:
-    """The phase in which an install that failed ends; None where it is worth another try.
+    """The final phase of a failed install; None if it is worth a retry.
 
     began_trial: the self-test had begun.
     """
@@ -287,5 +278,5 @@ def outcome(error: EdgekitError, began_trial: bool) -> Phase | None:
 
 
 def pause_s(tries: int) -> float:
-    """Before the next try; the caller takes a random part of it."""
+    """Longest pause before the next try; the caller takes a random part of it."""
     return float(min(_MOST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(max(0, tries - 1), 10)))

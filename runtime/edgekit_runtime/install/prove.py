@@ -1,16 +1,13 @@
-"""The self-test and the trial of a bundle before it becomes active.
-Each runs in a process of its own.
+"""The self-test and the trial of a bundle before it becomes active, each in a child process.
 
     proof = prove("selftest", bundle)       # every golden example, on the engine that an application would get
-    proof = prove("trial", bundle)          # then a few hundred inferences, timed, and the most memory that they took
+    proof = prove("trial", bundle)          # then a few hundred inferences, their time and peak memory
 
 Rules:
-- the child opens the bundle as an application does: the same choice of engine, measured and remembered, the same
-  self-test;
-- a crash, a signal and silence beyond the bound are refusals like any other; the installer itself never loads an
-  engine;
+- the child opens the bundle as an application does: same choice of engine, measured and remembered, same self-test;
+- a crash, a signal and silence are refusals like any other; the installer itself never loads an engine;
 - the child reads the file by its name and must find the very bundle that was verified;
-- where no child can be started (user-mode emulation: EDGEKIT_SELFTEST=in-process) it happens in this process.
+- if no child can start (user-mode emulation: EDGEKIT_SELFTEST=in-process) it runs in this process.
 """
 
 from __future__ import annotations
@@ -33,10 +30,10 @@ What = Literal["selftest", "trial"]
 @dataclass(frozen=True)
 class TrialOptions:
     """answers: inferences of a trial.
-    most_s: seconds after which it ends with fewer, of a slow model; least: never fewer.
-
-    silence_s: how long loading, or one inference, may take before the child counts as hung. recipe, engine: what is to
-    answer, None for whatever an application gets here. run: starts the child.
+    most_s: seconds after which a slow model ends with fewer, but never fewer than `least`.
+    silence_s: longest load or inference before the child counts as hung.
+    recipe, engine: which to use, None for what an application gets here.
+    run: starts the child.
     """
 
     answers: int = 200
@@ -65,7 +62,7 @@ class Proof:
 def prove(what: What, bundle: Bundle, how: TrialOptions | None = None) -> Proof:
     """Raises SelfTestError, EngineError, MissingExtraError, MemoryExceeded, InstallError.
 
-    InstallError is trial-failed where the trial did not pass.
+    InstallError is trial-failed if the trial did not pass.
     """
     how = how or TrialOptions()
     terms = terms_of(bundle.manifest, how.least, 0.0)

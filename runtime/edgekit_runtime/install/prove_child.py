@@ -27,7 +27,7 @@ _TELL_EVERY_S = 1.0
 
 
 def run_trial(job: dict[str, Any], say: Say) -> dict[str, Any]:
-    """say: called after an inference, now and then, that there was one. Raises EdgekitError."""
+    """say: called now and then, to show progress. Raises EdgekitError."""
     bundle = bundle_of(job)
     selftest = job["what"] == "selftest"
     if selftest:
@@ -46,10 +46,10 @@ def run_trial(job: dict[str, Any], say: Say) -> dict[str, Any]:
 
 
 def _opened(bundle: Bundle, recipe: str | None, engine: str | None, *, batching: bool = True) -> Model:
-    """As an application opens it, without a cache: every answer is the device's.
+    """Open the bundle as an application does, without a cache.
 
-    recipe: that one alone, by the defaults. batching: not in a trial, whose memory is judged: the better batches pay on
-    this board, the larger are those that warming up tries, and no promise covers them.
+    recipe: that one alone, by the defaults. batching: off in a trial, whose memory is judged: warming up tries larger
+    batches the better they pay, and no promise covers them.
     """
     from edgekit_runtime.loading.candidates import TuningOptions
     from edgekit_runtime.loading.readiness import Preparation, prepare
@@ -72,7 +72,7 @@ def _opened(bundle: Bundle, recipe: str | None, engine: str | None, *, batching:
 
 
 def _seen(model: Model, bundle: Bundle, job: dict[str, Any], say: Say) -> dict[str, Any]:
-    """The golden inputs again and again. Milliseconds of an inference are the engine's own."""
+    """Run the golden inputs again and again. Milliseconds are the engine's own."""
     began = told_at = perf_counter()
     taken: list[float] = []
     for engine_ms in _inferences(model, bundle):

@@ -1,21 +1,17 @@
-"""The trusted keys of a root, and its objects read under their lock.
-They are read through the descriptor that holds it.
+"""The trusted keys of a root, and its objects read through the descriptor that holds them.
 
-    said = trust_files(("/media/stick/ci.pub.pem",))
-    said.names                               # ("trust/14873a41c0ffee00-ci.pub.pem",), which slot.json keeps
-    keep(root.path, said)                    # ROOT/trust/14873a41c0ffee00-ci.pub.pem
+    found = trust_files(("/media/stick/ci.pub.pem",))
+    found.names                              # ("trust/14873a41c0ffee00-ci.pub.pem",), which slot.json keeps
+    keep(root.path, found)                   # ROOT/trust/14873a41c0ffee00-ci.pub.pem
     bundle = read_locked(lease, TrustPolicy(store_of(root)))
 
 Rules:
-- what is verified, what is loaded and what is held against removal is one open file: another file under its name
-  changes nothing;
-- the same question is asked at every open; dates are asked about at the install alone (see `trust.store`);
-- a public key never changes: it is copied, so that the stick or the folder it came from may go;
-- a root.json does change, and `edgekit keys update` changes it where it lies: of it the path is remembered, and no
-  copy;
-- a copy is written whole and flushed before slot.json names it, and read without following a link. One that neither
-  root nor the root folder's owner alone can replace is refused, as sshd's StrictModes does;
-- a root of before, which remembers the path of a key, is read as it is.
+- one open file is verified, loaded and held against removal: another file under its name changes nothing;
+- every open checks the signatures; only the install checks dates (see `trust.store`);
+- a public key never changes, so it is copied. A root.json does change (`edgekit keys update`), so its path is kept;
+- a copy is durable before slot.json names it, and read without following a link. One that other users can replace is
+  refused, as by sshd's StrictModes;
+- an older root, which remembers the path of a key, is read as it is.
 """
 
 from __future__ import annotations
@@ -51,14 +47,14 @@ _COPY = re.compile(r"trust/[0-9a-f]{16}-[^/\0]{1,100}")
 
 @dataclass(frozen=True)
 class TrustFiles:
-    """names: for slot.json. copies: name and text of those that the root keeps itself."""
+    """names: for slot.json. copies: name and text of those that the root keeps."""
 
     names: tuple[str, ...] = ()
     copies: tuple[tuple[str, str], ...] = ()
 
 
 def trust_files(trust: Sequence[str | Path]) -> TrustFiles:
-    """What is to be remembered of it. Raises TrustError, SignatureError."""
+    """What the root must remember. Raises TrustError, SignatureError."""
     names, copies = [], []
     for one in trust:
         data = read_trusted(Path(one))
@@ -80,14 +76,15 @@ def keep(root: Path, trusted: TrustFiles) -> None:
 
 
 def load_slot_trust(root: Path, names: Sequence[str]) -> TrustStore | None:
-    """The store that slot.json names; None where it names nothing.
+    """The store that slot.json names, None if it names nothing.
+
     Raises TrustError, SignatureError, InstallError (planted).
     """
     return store_in([_content(root, name) for name in names])
 
 
 def in_words(name: str) -> str:
-    """For a person: a name of slot.json."""
+    """A name of slot.json, for people."""
     if _COPY.fullmatch(name) is None:
         return f"{name}, which is read where it lies"
     return f"{name[23:]} ({name[6:14]}), of which this root keeps a copy"
@@ -116,7 +113,7 @@ def _content(root: Path, name: str) -> tuple[str, bytes]:
 
 
 def store_of(root: Root | None, trust: Sequence[str | Path] = ()) -> TrustStore | None:
-    """The trusted keys: those named, else the root's own, else this machine's; None for none.
+    """The trusted keys: those named, else the root's own, else this machine's, else None.
 
     Raises TrustError, SignatureError.
     """

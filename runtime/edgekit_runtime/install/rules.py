@@ -1,13 +1,13 @@
-"""Whether a bundle may be installed: its signature, board, dates, number and length.
+"""Whether a bundle may be installed: its signature, board, dates, rollout_seq and length.
 
     rules = InstallRules(store, BoardIdentity(("raspberry-pi-4",)), journal.binding(store), moment, "net.ekb")
     head = rules.head(header)
     head.total, head.trust_decision.signers                # bytes of the whole file, keyids
 
 Rules:
-- the signature is judged before anything of the manifest is parsed; nothing here reads a file or a clock;
-- what a bundle is for is named by profiles; a board that knows none of its own is compared by its architecture alone;
-- a rollout_seq never goes back, and one number stands for one bundle; once one was accepted, a bundle without any is
+- the signature is judged before anything in the manifest is parsed; nothing here reads a file or a clock;
+- a bundle names profiles; a board without a known profile is compared by its architecture alone;
+- a rollout_seq never goes back, and one number stands for one bundle; once one was accepted, a bundle without one is
   refused;
 - dates are judged by a moment that says which clock it rests on, and every refusal repeats it.
 """
@@ -35,8 +35,8 @@ _SAME = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64", "armv8l": "armv
 
 @dataclass(frozen=True)
 class BoardIdentity:
-    """profiles: the names that this board answers to, none where it is not known.
-    machine: as the system calls itself.
+    """profiles: this board's names, empty if unknown.
+    machine: as the system names itself.
     """
 
     profiles: tuple[str, ...] = ()
@@ -50,8 +50,8 @@ class BoardIdentity:
 
 @dataclass(frozen=True)
 class BundleHead:
-    """name: stands for every byte of the file (`name_of`).
-    total: bytes of the whole file, as its manifest lays it out.
+    """name: identifies every byte of the file (`name_of`).
+    total: bytes of the whole file, by its manifest.
     """
 
     manifest: Manifest
@@ -62,9 +62,10 @@ class BundleHead:
 
 @dataclass(frozen=True)
 class InstallRules:
-    """store: the keys that this root trusts, or None.
-    binding: the rollout_seq that may not be gone below.
-    where: the source, in words."""
+    """store: the trusted keys, or None.
+    binding: the rollout_seq that binds (`Journal.binding`), or None.
+    where: the source, for messages.
+    """
 
     store: TrustStore | None
     board: BoardIdentity
@@ -75,7 +76,9 @@ class InstallRules:
 
     def head(self, header: Header) -> BundleHead:
         """Check a head.
-        Raises SignatureError, BundleError, what `rules.admit` raises, and DownloadError (download-size)."""
+
+        Raises SignatureError, BundleError, DownloadError (download-size), and as `admit`.
+        """
         opening = Opening(self.where, TrustPolicy(self.store, self.allow_unsigned, now=self.moment))
         manifest = opening.judge(header)
         self.admit(manifest, header.digest)
@@ -91,10 +94,7 @@ class InstallRules:
 
 
 def name_of(header: Header) -> str:
-    """What names every byte of the file.
-
-    The manifest names each blob, and the signatures are all else that may differ.
-    """
+    """Identify every byte: the manifest names each blob; besides, only signatures may differ."""
     digest = hashlib.sha256(header.manifest_bytes)
     for keyid, signature in header.signatures:
         digest.update(b"\0" + keyid.encode() + b"\0" + signature)
@@ -130,12 +130,8 @@ def check_board(manifest: Manifest, board: BoardIdentity, where: str) -> None:
         return
     arch = manifest.target.arch
     if _SAME.get(arch.lower(), arch.lower()) != board.arch:
-        raise InstallError(
-            f"it is for {arch}, and this machine is {board.arch}",
-            where=where,
-            do="Build it for a profile of this architecture",
-            code="incompatible",
-        )
+        what = f"it is for {arch}, and this machine is {board.arch}"
+        raise InstallError(what, where=where, do="Build it for a profile of this architecture", code="incompatible")
 
 
 def check_dates(manifest: Manifest, moment: TrustTime, where: str) -> None:
@@ -143,19 +139,13 @@ def check_dates(manifest: Manifest, moment: TrustTime, where: str) -> None:
     from edgekit_runtime.bundle.trust_store import parse_time
 
     if manifest.expires is not None and moment.at_s >= parse_time(manifest.expires):
-        raise InstallError(
-            f"the bundle expired on {manifest.expires} {moment.text}",
-            where=where,
-            do="Install a newer one; or set the clock, if that is what is wrong",
-            code="expired",
-        )
+        what = f"the bundle expired on {manifest.expires} {moment.text}"
+        do = "Install a newer one; or set the clock, if that is what is wrong"
+        raise InstallError(what, where=where, do=do, code="expired")
     if manifest.not_before is not None and moment.at_s < parse_time(manifest.not_before):
-        raise InstallError(
-            f"the bundle is not to be used before {manifest.not_before} {moment.text}",
-            where=where,
-            do="Install it then; or set the clock, if that is what is wrong",
-            code="not-yet-valid",
-        )
+        what = f"the bundle is not to be used before {manifest.not_before} {moment.text}"
+        do = "Install it then; or set the clock, if that is what is wrong"
+        raise InstallError(what, where=where, do=do, code="not-yet-valid")
 
 
 def check_sequence(seq: int | None, digest: str, burned: AcceptedSequence | None, where: str) -> None:
@@ -163,26 +153,15 @@ def check_sequence(seq: int | None, digest: str, burned: AcceptedSequence | None
     if burned is None:
         return
     if seq is None:
-        raise InstallError(
-            f"it has no rollout_seq, and {burned.seq} was accepted here before",
-            where=where,
-            do=_higher(burned),
-            code="downgrade",
-        )
+        what = f"it has no rollout_seq, and {burned.seq} was accepted here before"
+        raise InstallError(what, where=where, do=_higher(burned), code="downgrade")
     if seq < burned.seq:
-        raise InstallError(
-            f"its rollout_seq {seq} is older than {burned.seq}, which was accepted here before",
-            where=where,
-            do=f"{_higher(burned)}; `edgekit rollback` goes back to what is still here",
-            code="downgrade",
-        )
+        what = f"its rollout_seq {seq} is older than {burned.seq}, which was accepted here before"
+        do = f"{_higher(burned)}; `edgekit rollback` goes back to what is still here"
+        raise InstallError(what, where=where, do=do, code="downgrade")
     if seq == burned.seq and digest != burned.bundle:
-        raise InstallError(
-            f"its rollout_seq {seq} was accepted here before, of another bundle ({burned.bundle[:12]})",
-            where=where,
-            do=_higher(burned),
-            code="rollout-seq-reused",
-        )
+        what = f"its rollout_seq {seq} was accepted here before, of another bundle ({burned.bundle[:12]})"
+        raise InstallError(what, where=where, do=_higher(burned), code="rollout-seq-reused")
 
 
 def _higher(burned: AcceptedSequence) -> str:

@@ -1,29 +1,19 @@
-"""Stage generations and settle a root.
-
-Point `current` where the journal says, count failed starts, collect what is not needed.
+"""Settle a root: follow the journal, stage generations, collect what is not needed.
 
     journal = settle(root)              # under the lock; `current` is then what the journal says
     collected = collect("/var/lib/edgekit/camera")
+    adopt(root, part, sha256)                       # a fetched file becomes an object, atomically
+    stage(root, generation_of(attempt, bundle))     # and that a generation
 
 Rules:
-- the journal decides and `current` follows, always in this order. What is read here is flushed before
-  anything is built on it: a power cut does not take it back;
-- three starts of the application that failed lead back to the previous generation, also if it is never started again;
-- the active and the previous generation, the one on trial or on its way stay, with their objects. An install that was
-  cut off is left as it is, with what it fetched: the next one of the same bundle resumes, unless its owner gives it up;
-- an object that a model has open, in whatever process, stays as well, and is collected another time. Where what stays
-  cannot say which object it needs, because the disk does not give its record, no object goes;
-- links are removed, never followed, and what edgekit did not put there is left alone;
-- an install, a rollback and `status` collect by themselves; events.jsonl says what went, but for what a refused bundle
-  left.
-
-A fetched file becomes an object, and an object a generation, each atomically:
-
-    adopt(root, part, sha256)
-    stage(root, generation_of(attempt, bundle))
-
-A folder is made beside its name and moved there, flushed before and after; what a cut left complete is taken as
-it is; a link is never followed, and what edgekit did not make is an error.
+- the journal decides and `current` follows. What is read is flushed before anything builds on it;
+- three failed starts of the application lead back to the previous generation, even if it never starts again;
+- the active, previous, trial and unfinished generations stay with their objects. An interrupted install resumes with
+  the same bundle, unless its owner gives it up;
+- an object that any process has open stays for now. If the record of a generation that stays is unreadable, no object
+  is removed, since it may be the one needed;
+- links are removed, never followed, and foreign files are left alone;
+- install, rollback and `status` collect by themselves; events.jsonl has what was removed, except for refused bundles.
 """
 
 from __future__ import annotations
@@ -74,7 +64,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.install.journal import Attempt
 
 _SPARE_BYTES = 1 << 20
-"""Left free beside a bundle: for the journal, the record, a folder or two."""
+"""Kept free besides a bundle, for the journal, the record and folders."""
 _DRAFT = re.compile(r"[1-9][0-9]{0,8}\.new")
 _OBJECT = re.compile(r"([0-9a-f]{64})\.ekb")
 
@@ -96,6 +86,7 @@ def settle(root: Root, clock: Callable[[], float] = time.time) -> Journal:
 
 def apply(root: Root, before: Journal, step: Transition) -> Journal:
     """Write a step's journal and tidy up after it.
+
     Raises StorageError, InstallError (planted): then `before` is in force.
     """
     after = step.journal
@@ -115,7 +106,8 @@ class CollectionResult:
     """removed: names below the root.
     bytes: freed.
     in_use: what a model has open.
-    unfinished: where the install comes from that was cut off, and whose download or bundle stays for it."""
+    unfinished: source of an interrupted install, whose download or bundle stays for it.
+    """
 
     removed: list[str] = field(default_factory=list)
     bytes: int = 0
@@ -124,9 +116,10 @@ class CollectionResult:
 
 
 def collect(path: str | os.PathLike[str], *, unfinished: bool = False, wait_s: float = 600.0) -> CollectionResult:
-    """unfinished: give up an install that was cut off as well, with what it fetched.
+    """unfinished: also give up an interrupted install, with what it fetched.
 
-    Raises InstallError (install-root, install-busy), StorageError."""
+    Raises InstallError (install-root, install-busy), StorageError.
+    """
     root = Root.open(path)
     with alone(root.lock_file, wait_s=wait_s):
         journal = root.journal()
@@ -193,20 +186,17 @@ def collect_and_report(root: Root, journal: Journal) -> CollectionResult:
 
 
 def make_room(root: Root, journal: Journal, size: int) -> None:
-    """For a bundle of so many bytes, under the lock.
-    What nothing needs goes where that is what it takes. Raises StorageError (disk-full).
+    """Make sure that `size` bytes fit, collecting if needed; under the lock.
+
+    Raises StorageError (disk-full).
     """
     need = size + _SPARE_BYTES
     if free_bytes(root.path) < need:
         sweep(root, journal)
     free = free_bytes(root.path)
     if free < need:
-        raise StorageError(
-            f"there is no room: {need:,} bytes are needed, {max(0, free):,} are free",
-            where=str(root.path),
-            do="Make room, then install again",
-            code="disk-full",
-        )
+        what = f"there is no room: {need:,} bytes are needed, {max(0, free):,} are free"
+        raise StorageError(what, where=str(root.path), do="Make room, then install again", code="disk-full")
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -227,7 +217,6 @@ _READ_BYTES = 1 << 20
 
 
 def generation_of(attempt: Attempt, bundle: Bundle) -> Generation:
-    """What is written down of it."""
     manifest, trust_decision = bundle.manifest, bundle.trust_decision
     return Generation(
         number=attempt.generation,
@@ -249,9 +238,7 @@ def generation_of(attempt: Attempt, bundle: Bundle) -> Generation:
 
 
 def stage(root: Root, generation: Generation) -> None:
-    """The generation's folder, complete or not there.
-    One that a cut left complete stays, and nothing else may be there.
-    """
+    """Create the generation's folder; a complete one is kept, anything else is an error."""
     folder = root.generation(generation.number)
     draft = folder.with_name(f"{folder.name}.new")
     if os.path.lexists(folder):
@@ -283,8 +270,7 @@ def still_here(root: Root, part: Path, sha256: str) -> bool:
 
 
 def adopt(root: Root, part: Path, sha256: str) -> Path:
-    """What was fetched becomes an object.
-    One that is there and sound stays; one that was damaged is replaced."""
+    """Turn a fetched file into an object. A sound one stays; a damaged one is replaced."""
     path = root.object(sha256)
     with storage_errors(path):
         drop_twin(part, path)
@@ -309,7 +295,7 @@ def adopt(root: Root, part: Path, sha256: str) -> Path:
 
 
 def is_whole(root: Root, sha256: str) -> bool:
-    """Whether the object is there, and is what it was."""
+    """Whether the object is present and undamaged."""
     try:
         return _sha256(root.object(sha256)) == sha256
     except (OSError, InstallError):
@@ -317,7 +303,7 @@ def is_whole(root: Root, sha256: str) -> bool:
 
 
 def _sha256(path: Path) -> str:
-    """Of a file of ours. Raises OSError, InstallError (planted)."""
+    """Raises OSError, InstallError (planted)."""
     digest, descriptor = hashlib.sha256(), open_regular(path)
     try:
         while chunk := os.read(descriptor, _READ_BYTES):

@@ -1,18 +1,18 @@
-"""The status of a root, commit and rollback by hand, and what helps where neither opens.
+"""Status of a root, commit and rollback by hand, and advice if a generation does not open.
 
     found = status("/var/lib/edgekit/camera")
     found.current.version, found.state, found.previous
 
     activate(root)            # commit the one on trial
-    activate(root, 4)         # make that one active, if it is still here
-    rollback(root)            # back to the previous one, or give up the one on trial
+    activate(root, 4)         # make that one active, if the root still has it
+    rollback(root)            # to the previous one, or give up the one on trial
 
 Rules:
-- a generation is read and checked again before it is switched to, dates aside: it was accepted in its time;
+- a generation is read and checked again before the switch, except for dates: it was accepted in its time;
 - going back on purpose is no downgrade, and unburns nothing: an older bundle is not installed again;
-- where a generation does not open, what is wrong stays as it was said; only what to do about it is another, by its
-  code, for no one builds or signs a bundle at a board. What the caller asked for is left to the caller;
-- no way is named that is none: without a generation before that opens there is no rollback.
+- if a generation does not open, the message stays and only its advice changes, by code: bundles are neither built nor signed
+  on a board. What the caller requested is left to the caller;
+- a rollback is suggested only if the previous generation opens.
 """
 
 from __future__ import annotations
@@ -62,24 +62,22 @@ _DO = {
     "made with",
 }
 _MENDED = ("bundle-newer", "no-generation")
-"""What another bundle mends, too."""
+"""Codes that another bundle mends as well."""
 _WAIT_S = 600.0
 
 
 @dataclass(frozen=True)
 class Status:
-    """The state of an install root.
-    current: the active generation; None where nothing was installed or it was lost, which refusal then says.
-    state: of it.
+    """current: the active generation; None if none was installed or it was lost (see `refusal`).
     previous: where a rollback leads.
-
-    unfinished: an install that was cut off, or that works now (busy). failure: why the last one did not come to
-    anything.
-    seen, failed_starts: of a trial by the application. trust: its trusted keys. rollout_seq: the
-    highest that binds. refusal, previous_refusal: why the active or the previous generation does not open any more,
-    else None. profile: the board, as this root remembers it. freed: the last event of
-    something removed.
-    in_use: what goes as soon as the application that has it open closes it.
+    unfinished: an interrupted install, or the one at work (busy).
+    failure: why the last one did not become active.
+    rollout_seq: the highest that binds.
+    seen, failed_starts: of a trial by the application.
+    refusal, previous_refusal: why that generation does not open any more, else None.
+    profile: the board, as this root remembers it.
+    freed: the last event of a collection that removed something.
+    in_use: what will be removed once the application closes it.
     """
 
     root: Path
@@ -148,18 +146,16 @@ def activate(
     clock: Callable[[], float] = time.time,
 ) -> Generation:
     """number: None for the one on trial.
-    Raises InstallError (no-generation), and what reading it raises."""
+
+    Raises InstallError (no-generation), and what reading it raises.
+    """
     root = Root.open(path)
     with alone(root.lock_file, wait_s=wait_s):
         journal = settle(root, clock)
         wanted = number if number is not None else journal.on_trial
         if wanted is None:
-            raise InstallError(
-                "no generation is on trial",
-                where=str(root.path),
-                do=f"There is nothing to decide. {root.numbers_text()}: edgekit status --root {root.path}",
-                code="no-generation",
-            )
+            do = f"There is nothing to decide. {root.numbers_text()}: edgekit status --root {root.path}"
+            raise InstallError("no generation is on trial", where=str(root.path), do=do, code="no-generation")
         return _switch(root, journal, wanted, "activated", trust)
 
 
@@ -170,7 +166,8 @@ def rollback(
     wait_s: float = _WAIT_S,
     clock: Callable[[], float] = time.time,
 ) -> Generation | None:
-    """The generation that is active now; None where the only one had been on trial.
+    """The generation that is active now; None if the only one was on trial.
+
     Raises InstallError (no-generation).
     """
     root = Root.open(path)
@@ -184,17 +181,13 @@ def rollback(
             root.events.append("rolled-back", generation=trial, what="the owner rolled it back")
             return back
         if journal.previous is None:
-            raise InstallError(
-                "there is no generation before this one",
-                where=str(root.path),
-                do="Install the bundle that you want",
-                code="no-generation",
-            )
+            what = "there is no generation before this one"
+            raise InstallError(what, where=str(root.path), do="Install the bundle that you want", code="no-generation")
         return _switch(root, journal, journal.previous, "rolled-back", trust)
 
 
 def with_way_out(error: EdgekitError, root: Root, back: int | None = None) -> EdgekitError:
-    """The same error. back: the generation that a rollback leads to, None where there is none."""
+    """The same error with advice for a board. back: where a rollback leads, None if nowhere."""
     if error.code in _DO and not error.of_the_caller:
         error.do, error.do_cli = _DO[error.code], ""
     elif error.code not in _MENDED:
@@ -252,8 +245,9 @@ def _status(root: Root, journal: Journal, busy: bool, collected: CollectionResul
 
 
 def way_back(root: Root) -> int | None:
-    """The generation before, where a rollback leads to it and it would open.
-    Raises EdgekitError where that cannot be known.
+    """The previous generation, if a rollback leads to it and it would open.
+
+    Raises EdgekitError if that cannot be known.
     """
     journal = root.journal()
     previous = None if journal.on_trial is not None else root.perhaps(journal.previous)
@@ -264,8 +258,7 @@ def way_back(root: Root) -> int | None:
 def _refusal(
     root: Root, store: TrustStore | None, generation: Generation | None, back: int | None = None
 ) -> str | None:
-    """Why it would not be opened, by its head and this root's trusted keys.
-    back: where a rollback leads."""
+    """Why it would not open, by its head and the trusted keys. back: where a rollback leads."""
     if generation is None:
         return None
     try:
@@ -294,11 +287,8 @@ def _switch(root: Root, journal: Journal, number: int, event: str, trust: Sequen
     generation = root.record(number)
     attempt = journal.attempt
     if attempt is not None and attempt.generation == number and journal.on_trial != number:
-        raise InstallError(
-            f"generation {number} is not installed yet: it came as far as '{attempt.state}'",
-            where=str(root.path),
-            do="Install it again: it resumes there",
-        )
+        what = f"generation {number} is not installed yet: it came as far as '{attempt.state}'"
+        raise InstallError(what, where=str(root.path), do="Install it again: it resumes there")
     if number != journal.answering:
         lease, _ = root.hold(number)
         try:
@@ -309,11 +299,8 @@ def _switch(root: Root, journal: Journal, number: int, event: str, trust: Sequen
         finally:
             lease.release()
         if bundle.digest != generation.bundle:
-            raise InstallError(
-                f"generation {number} holds another bundle than was installed",
-                where=str(root.object(generation.object)),
-                do="Install it again",
-            )
+            what = f"generation {number} holds another bundle than was installed"
+            raise InstallError(what, where=str(root.object(generation.object)), do="Install it again")
     if number != journal.current or journal.on_trial is not None:
         _take(root, journal, GenerationActivated(number))
         root.events.append(event, **generation.facts())

@@ -1,20 +1,19 @@
-"""A generation on trial.
-Its promise, its measurements, its starts, and the verdict as a pure function.
+"""A generation on trial: promise, measurements, starts, and the verdict as a pure function.
 
     start = begin(root, 4)          # before the bundle is opened
     start.end()                     # the model was closed in order
-    failed_starts(root, 4)          # how many processes are gone that never said so
+    failed_starts(root, 4)          # processes that ended without `end`
     seen = read_counts(root, 4).plus(TrialCounts(answers=240, late=1, failures=0, seconds=61.0))
     judge(seen, terms)              # TrialVerdict("keep", "240 answers ...")
 
 Rules:
-- only what the device answered counts: neither a cache nor a host says anything about it;
-- the promise is of one inference: p99 within it means that no more than one in a hundred took longer;
-- an engine that is dead decides at once; everything else when enough was seen, and not before;
-- a start is a file that its process holds locked: the kernel lets go of it however the process ends, power cut
-  included. One that still runs is not a failed one, so that several processes may open one root;
-- where a start cannot be written down (a read-only file system) nothing is tried out: the committed generation answers;
-- a record of what was seen that cannot be read counts as nothing seen: the trial only takes longer.
+- only the device's answers count: neither a cache nor a host says anything about it;
+- the promise is of one inference: p99 within it means that at most one in a hundred took longer;
+- a dead engine decides at once; everything else once enough was seen;
+- a start is a file that its process holds locked: the kernel releases it however the process ends. A running one is not
+  failed, so several processes may open one root;
+- if a start cannot be recorded (read-only file system) nothing is tried out: the committed generation is opened;
+- unreadable counts are empty counts: the trial only takes longer.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle.manifest import Manifest
 
 LATE_SHARE = 0.01
-"""Of a p99: as many answers may be later."""
+"""Share of answers that may be later than a p99."""
 FAILED_SHARE = 0.01
-"""As many inferences may fail."""
+"""Share of inferences that may fail."""
 ANOTHER = "Do not use this bundle here: another engine or version may run it"
 _NAME = re.compile(r"[0-9]{1,9}")
 
@@ -54,7 +53,8 @@ _NAME = re.compile(r"[0-9]{1,9}")
 @dataclass(frozen=True)
 class TrialTerms:
     """answers, seconds: how much must be seen.
-    p99_ms, peak_mb: what was promised, None for nothing."""
+    p99_ms, peak_mb: what was promised, or None.
+    """
 
     answers: int = 200
     seconds: float = 60.0
@@ -68,9 +68,9 @@ class TrialCounts:
     late: of those, longer than the promise.
     failures: of the engine.
     seconds: since it began.
-
-    p99_ms, peak_mb: for people; peak_mb is of a process that does nothing else, None where it does. dead: why the
-    engine answers no more, empty where it does.
+    p99_ms: for people.
+    peak_mb: of a process that does nothing else, else None.
+    dead: why the engine died, else empty.
     """
 
     answers: int = 0
@@ -82,7 +82,7 @@ class TrialCounts:
     dead: str = ""
 
     def plus(self, other: TrialCounts) -> TrialCounts:
-        """Two spells of one trial together; what is for people is the later one's."""
+        """Add two spells of one trial; what is for people is the later one's."""
         return TrialCounts(
             self.answers + other.answers,
             self.late + other.late,
@@ -104,13 +104,12 @@ class TrialVerdict:
 
 
 def terms_of(manifest: Manifest, answers: int = 200, seconds: float = 60.0) -> TrialTerms:
-    """Without memory: what was promised of that depends on what answers (`memory_promised`)."""
+    """Without memory, whose promise depends on artifact and engine (`memory_promised`)."""
     return TrialTerms(answers, seconds, manifest.promise.p99_ms if manifest.promise is not None else None)
 
 
 def memory_promised(manifest: Manifest, recipe: str, engine: str) -> float | None:
-    """MB of the process that answers with this artifact on this engine.
-    None where nothing was promised of it.
+    """Promised MB of the process that runs this artifact on this engine, None if not promised.
 
     A bundle that promises one figure for all artifacts is held to that one.
     """
@@ -121,7 +120,7 @@ def memory_promised(manifest: Manifest, recipe: str, engine: str) -> float | Non
 
 
 def judge(seen: TrialCounts, terms: TrialTerms) -> TrialVerdict:
-    """`back` names what was not kept; `wait` says what is still to be seen."""
+    """`back` names what was not kept, `wait` what is still to be seen."""
     if seen.dead:
         return TrialVerdict("back", f"its engine answers no more: {seen.dead}", ANOTHER)
     inferences = seen.answers + seen.failures
@@ -158,13 +157,13 @@ class TrialStart:
         self._path, self._lease = path, lease
 
     def end(self) -> None:
-        """In order: it counts no more."""
+        """The process closed the model in order: the start counts no more."""
         with contextlib.suppress(InstallError):
             remove(self._path)  # durably: else a power cut brings it back, as one that failed
         self._lease.release()
 
     def fail(self) -> None:
-        """It did not come to anything, and this process says so itself."""
+        """The start failed, and this process still runs."""
         self._lease.release()
 
 

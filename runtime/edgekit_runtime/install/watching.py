@@ -1,16 +1,14 @@
-"""The generation that a model answers with, and its trial by the application.
-The model is watched, and the verdict is carried out in the root.
+"""The generation that a model uses, and its trial by the application.
 
     watch = TrialWatch(model, held)
-    watch.start()               # a thread of its own, which looks once a second
+    watch.start()               # a thread that looks once a second
     watch.look()                # "wait", "keep" or "back"; tests call it themselves
 
 Rules:
-- enough is seen after 200 inferences of the device and 60 seconds, of all starts together; a dead engine decides at
-  once;
+- enough is seen after 200 inferences of the device and 60 seconds, over all starts; a dead engine decides at once;
 - `keep` commits the generation; `back` points `current` at the previous one and swaps this model to it, so that no
-  request is lost; a model that keeps a state continues, and the next start has the previous one;
-- another process, or the owner, may decide first: then this model follows.
+  request is lost. A model with a state stays, and the next start has the previous one;
+- if another process or the owner decides first, this model follows.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ _ENGINES_OWN = ("engine", "engine-hung", "memory")
 
 
 class WatchedGeneration:
-    """A generation that a model answers with. start: of its trial, None where it is committed."""
+    """A generation that a model uses. start: of its trial, None if committed."""
 
     def __init__(
         self, root: Root, generation: Generation, lease: Lease, decision: TrustDecision, start: TrialStart | None
@@ -78,22 +76,21 @@ class WatchedGeneration:
         }
 
     def accompany(self, model: Model) -> None:
-        """Begin to watch a trial; the model ends it with itself."""
+        """Begin to watch a trial; closing the model ends it."""
         if self._start is not None and self._watch is None:
             self._watch = TrialWatch(model, self)
             self._watch.start()
             model.close_with(self._watch)
 
     def end_trial(self, state: str) -> None:
-        """The trial is over: `committed` or `rolled-back`.
-        Its start was no failure of the application."""
+        """state: `committed` or `rolled-back`. The start then counts as no failure."""
         self.state = state
         if self._start is not None:
             self._start.end()
             self._start = None
 
     def close(self) -> None:
-        """The model answers with it no more. Idempotent."""
+        """The model does not use it any more. Idempotent."""
         if self._watch is not None:
             self._watch.leave()
         if self._start is not None:
@@ -140,9 +137,9 @@ class TrialWatch:
         return TrialCounts(infer.count, late, failures, self._clock() - self._began, infer.quantile(0.99), None, dead)
 
     def look(self) -> TrialVerdict:
-        """See, judge, and carry it out.
+        """Measure, judge, and act on the verdict.
 
-        Raises EdgekitError where the root cannot be written; then it is tried again.
+        Raises EdgekitError if the root cannot be written; the next look tries again.
         """
         root, number = self._held.root, self._held.generation.number
         journal = root.journal()
@@ -176,8 +173,7 @@ class TrialWatch:
         return TrialVerdict("back")
 
     def leave(self) -> None:
-        """Stop watching: the model uses another bundle or none.
-        The answers so far count for the next start."""
+        """Stop watching, as the model changes or closes. Its answers count for the next start."""
         if self._over.is_set():
             return
         self._over.set()
@@ -202,10 +198,7 @@ class TrialWatch:
 
 
 def give_up(root: Root, number: int, error: EdgekitError) -> None:
-    """Back to the previous generation, if this one is still on trial.
-
-    What the disk refuses is left for the next start.
-    """
+    """Roll back if this generation is on trial. What the disk refuses the next start does."""
     with contextlib.suppress(InstallError), alone(root.lock_file, wait_s=_WAIT_S):
         journal = root.journal()
         if journal.on_trial == number:

@@ -277,20 +277,14 @@ class HostClient:
 
     def _check(self, expects: ModelIdentity, edgekit: Mapping[str, Any] | None) -> None:
         if edgekit is None:
-            raise HostError(
-                f"this server does not say that it serves '{self.model}' from an edgekit bundle",
-                where=self.url,
-                do="Serve the host's bundle of the same build with: edgekit host serve",
-                code="host-refused",
-            )
+            what = f"this server does not say that it serves '{self.model}' from an edgekit bundle"
+            do = "Serve the host's bundle of the same build with: edgekit host serve"
+            raise HostError(what, where=self.url, do=do, code="host-refused")
         for key, kind in (("contract_digest", "contract"), ("model_id", "model")):
             if edgekit.get(key) != getattr(expects, key):
-                raise HostError(
-                    f"it serves another {kind} under the name '{self.model}'",
-                    where=self.url,
-                    do="Serve the host's bundle of the same build as this device's",
-                    code="host-refused",
-                )
+                what = f"it serves another {kind} under the name '{self.model}'"
+                do = "Serve the host's bundle of the same build as this device's"
+                raise HostError(what, where=self.url, do=do, code="host-refused")
 
     def _probe(self, known: _HostFacts, tensors: Mapping[str, NDArray[Any]], deadline: Deadline) -> Reply:
         """Try binary once; JSON where the host will not have it."""

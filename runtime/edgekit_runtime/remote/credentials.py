@@ -43,20 +43,12 @@ def token_reader(host: Host) -> Callable[[], str] | None:
         except (SecretError, RuntimeError) as error:
             cause = error.__cause__
             why = cause.strerror if isinstance(cause, OSError) else getattr(error, "what", str(error))
-            raise HostError(
-                f"the token cannot be read: {why}",
-                where=source,
-                do="Set the variable, or put the token into a file of mode 0600",
-                code="host-secret",
-            ) from error
+            do = "Set the variable, or put the token into a file of mode 0600"
+            raise HostError(f"the token cannot be read: {why}", where=source, do=do, code="host-secret") from error
         token = data.strip().decode("latin-1")
         if not token or not (token.isascii() and token.isprintable() and " " not in token):
-            raise HostError(
-                "this is no token: one word of printable ASCII is needed",
-                where=source,
-                do="Put the token there, and nothing else",
-                code="host-secret",
-            )
+            what = "this is no token: one word of printable ASCII is needed"
+            raise HostError(what, where=source, do="Put the token there, and nothing else", code="host-secret")
         return token
 
     read()
@@ -77,10 +69,6 @@ def tls_context(host: Host) -> ssl.SSLContext | None:
         if host.certificate is not None:
             load_certificate(context, host.certificate)
     except PemError as error:
-        raise HostError(
-            error.what,
-            where=error.where,
-            do="Give PEM files: ca= the authorities, certificate= a certificate followed by its private key",
-            code="host-secret",
-        ) from error
+        do = "Give PEM files: ca= the authorities, certificate= a certificate followed by its private key"
+        raise HostError(error.what, where=error.where, do=do, code="host-secret") from error
     return context

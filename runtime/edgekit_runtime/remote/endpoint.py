@@ -57,12 +57,8 @@ class Endpoint:
             why = "nothing listens there"
         else:
             why = f"no connection ({getattr(last, 'strerror', None) or last})"
-        raise HostError(
-            why,
-            where=self.url,
-            do="Check that the host runs and that a firewall lets it be reached",
-            code="host-unreachable",
-        )
+        do = "Check that the host runs and that a firewall lets it be reached"
+        raise HostError(why, where=self.url, do=do, code="host-unreachable")
 
     def _open(self, address: Address, deadline: Deadline) -> socket.socket:
         family, where = address
@@ -108,12 +104,9 @@ class Endpoint:
         except TimeoutError:  # of the deadline
             raise
         except OSError as error:
-            raise HostError(
-                f"the name '{self.name}' is not known here",
-                where=self.url,
-                do="Check the spelling, or give the address",
-                code="host-unreachable",
-            ) from error
+            what = f"the name '{self.name}' is not known here"
+            do = "Check the spelling, or give the address"
+            raise HostError(what, where=self.url, do=do, code="host-unreachable") from error
 
     def _answer(self, lookup: Future[tuple[Address, ...]]) -> None:
         try:

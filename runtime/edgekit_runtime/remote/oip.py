@@ -371,10 +371,8 @@ def _split(body: bytes | bytearray | memoryview, header_length: str | None) -> t
     if header_length is not None:
         text = header_length.strip()
         if not (text.isascii() and text.isdigit() and len(text) <= 12 and 0 < int(text) <= len(view)):
-            raise WireError(
-                f"the header says that the JSON takes {text[:40]!r} bytes, the body has {len(view)}",
-                where=HEADER_LENGTH,
-            )
+            what = f"the header says that the JSON takes {text[:40]!r} bytes, the body has {len(view)}"
+            raise WireError(what, where=HEADER_LENGTH)
         end = int(text)
     return parse_json(view[:end], "the body"), view[end:]
 

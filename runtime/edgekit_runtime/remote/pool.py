@@ -115,12 +115,9 @@ class Pool:
                     self.forget()  # its neighbours died with it
             return self._once(_Connection(self._endpoint, deadline), call)
         except ConnectionError as error:
-            raise HostError(
-                f"the connection broke before an answer ({type(error).__name__})",
-                where=self._endpoint.url,
-                do="Look at the host's own log",
-                code="host-unreachable",
-            ) from error
+            what = f"the connection broke before an answer ({type(error).__name__})"
+            do = "Look at the host's own log"
+            raise HostError(what, where=self._endpoint.url, do=do, code="host-unreachable") from error
         finally:
             self._free.release()
 
@@ -167,12 +164,8 @@ class Pool:
         except TooManyBytesError as error:
             raise HostError("the answer never ends", where=self._endpoint.url, code="host-protocol") from error
         except (HTTPException, ValueError) as error:
-            raise HostError(
-                f"what answered is no HTTP ({type(error).__name__})",
-                where=self._endpoint.url,
-                do="Check the port",
-                code="host-protocol",
-            ) from error
+            what = f"what answered is no HTTP ({type(error).__name__})"
+            raise HostError(what, where=self._endpoint.url, do="Check the port", code="host-protocol") from error
         finally:
             if keep and not self._closed:
                 connection.idle_since = self._clock()

@@ -120,11 +120,8 @@ class RemoteModel:
             raise self._unproven()
         if answer.version != proof.version:
             self._proof = None
-            raise HostError(
-                f"version {answer.version} answered, and version {proof.version} the golden example",
-                where=self.url,
-                code="host-protocol",
-            )
+            what = f"version {answer.version} answered, and version {proof.version} the golden example"
+            raise HostError(what, where=self.url, code="host-protocol")
         return outputs, self._with_name(answer, proof)
 
     def prove(self, timeout_s: float) -> HostAnswer:
@@ -138,12 +135,9 @@ class RemoteModel:
         apart = [differs(self._contract, outputs, wanted) for wanted in self._example.answers]
         if apart and all(apart):
             self._proof, self._renamed = None, secrets.token_hex(16)
-            raise HostError(
-                f"its answer to a golden example is another model's: {apart[0]}",
-                where=self.url,
-                do="Serve the artifact of the same build, with the bundle's own names and preprocessing",
-                code="host-golden",
-            )
+            what = f"its answer to a golden example is another model's: {apart[0]}"
+            do = "Serve the artifact of the same build, with the bundle's own names and preprocessing"
+            raise HostError(what, where=self.url, do=do, code="host-golden")
         known = self._proof
         if known is None or not self._is_still_valid(known) or known.version != answer.version:
             name = "\0".join((self.url, self._options.model or "", answer.version or "", secrets.token_hex(16)))
@@ -241,12 +235,8 @@ class Form:
             tensor = _tensor(spec, taken.get(name))
             if tensor is None:
                 has = ", ".join(f"{one.name} {one.datatype} {list(one.shape)}" for one in found.inputs)
-                raise HostError(
-                    f"it takes no input '{name}' that '{spec.name}' ({kind_of(spec).describe(spec)}) can become",
-                    where=url,
-                    do=f"It takes: {has}; name them in Host(inputs=)",
-                    code="host-refused",
-                )
+                what = f"it takes no input '{name}' that '{spec.name}' ({kind_of(spec).describe(spec)}) can become"
+                raise HostError(what, where=url, do=f"It takes: {has}; name them in Host(inputs=)", code="host-refused")
             pixels = tensor.dtype == "uint8" and kind_of(spec).free_dtypes(spec)
             self._inputs.append((spec.name, name, tensor, None if pixels else Adapter(spec, tensor)))
         extra = taken.keys() - {name for _, name, _, _ in self._inputs}

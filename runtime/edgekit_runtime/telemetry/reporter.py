@@ -78,11 +78,8 @@ class TelemetryOptions:
         Broker.parse(self.broker)
         if not self.device:
             name = "a name of its own for each board"
-            raise TelemetryError(
-                "telemetry needs a device id",
-                do=f"Pass device='porch-1', {name}",
-                do_cli=f"Pass --device porch-1, {name}",
-            )
+            do = f"Pass device='porch-1', {name}"
+            raise TelemetryError("telemetry needs a device id", do=do, do_cli=f"Pass --device porch-1, {name}")
         try:
             device_id(self.device)
         except WindowError as error:

@@ -303,12 +303,8 @@ def refuse_foreign(path: Path) -> None:
 
 
 def _foreign(path: Path) -> TelemetryError:
-    return TelemetryError(
-        "this is no telemetry spool, and it is left alone",
-        where=str(path),
-        do="Name another file",
-        code="telemetry-spool",
-    )
+    what = "this is no telemetry spool, and it is left alone"
+    return TelemetryError(what, where=str(path), do="Name another file", code="telemetry-spool")
 
 
 def _may_be_ours(connection: sqlite3.Connection) -> bool:
