@@ -1,8 +1,6 @@
-"""The results of `edgekit compress` -> one self-contained page.
-Accuracy against latency, step by step.
+"""The page of `edgekit compress`: accuracy against latency, step by step.
 
-    page([result])                     # of NAME-compress.json
-    page([result, *others])            # with other seeds, whose spread is shown
+    page([result, *others])            # of NAME-compress.json; others: the same with other seeds
 
 Rules:
 - a bar over an artifact is the 95 % interval of what it loses over the evaluation items; with several seeds it goes
@@ -20,7 +18,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 from edgekit.report import words
-from edgekit.report import words as scores
 from edgekit.report.figures import LINES, Axes, AxisMarks, Dot, Figure, base_layout
 from edgekit.report.html import figure_json, render
 from edgekit_profiles import milliseconds
@@ -38,8 +35,11 @@ _DIAMETER, _SEED = 11.0, 5.0
 class Summary:
     """One artifact over seeds.
 
-    rows: of each seed that has it. low, high: ends of the bar. gain: of its step over the
-    one before, mean and 95 % interval, None where it has none; noise: the interval holds zero."""
+    rows: one for each seed that has it
+    low, high: ends of the bar
+    gain: of its step over the one before: mean and 95 % interval, or None
+    noise: whether that interval holds zero
+    """
 
     step: str
     recipe: str
@@ -64,9 +64,7 @@ class Summary:
 
 
 def page(results: Sequence[Result]) -> str:
-    """results: objects of NAME-compress.json, the page's own first.
-
-    Raises MissingExtraError without jinja2 or plotly."""
+    """Raises MissingExtraError without jinja2 or plotly. results[0]: the page's own."""
     own, found = results[0], summary(results)
     board = own["profile"]
     figures = [
@@ -87,14 +85,14 @@ def page(results: Sequence[Result]) -> str:
 
 
 def summary(results: Sequence[Result]) -> list[Summary]:
-    """Of each artifact of the first result, over all results. What failed is left out."""
+    """Summarize each artifact of the first result over all results, without those that failed."""
     found = []
     for row in results[0]["rows"]:
+        if row["score"] is None:
+            continue
         name = row["step"], row["recipe"]
         same = [one for result in results for one in result["rows"] if (one["step"], one["recipe"]) == name]
         rows = tuple(one for one in same if one["score"] is not None)
-        if row["score"] is None:
-            continue
         steps = [step for result in results for step in result["steps"] if step["step"] == row["step"]]
         gains = [step["gain"] for step in steps if step.get("gain") and step["gain"]["recipe"] == row["recipe"]]
         gain = _over_seeds(gains) if gains else None
@@ -159,7 +157,7 @@ def step_figure(
     spans = {one.name: (min(t[0] for t in times), max(t[2] for t in times)) for one, times in shown}
     metric = next((row["metric"] for one, _ in shown for row in one.rows), None)
     ends = [end for one, _ in shown for end in (one.low, one.high)]
-    is_share = scores.is_share(metric)
+    is_share = words.is_share(metric)
     marks = AxisMarks(ends, share=is_share, least=0.02) if is_share else AxisMarks(ends)
     frame = Axes.of(list(spans.values()), marks)
     dots = [Dot(one.name, fmean(t[1] for t in times), one.score, _DIAMETER) for one, times in shown]
@@ -232,7 +230,7 @@ def _gain_words(one: Summary) -> str:
     if one.rows[0].get("error"):
         points, low, high = (f"{100 * value:+.1f} %" for value in one.gain)
     else:
-        points, low, high = (scores.change(metric, value, one.score) for value in one.gain)
+        points, low, high = (words.change(metric, value, one.score) for value in one.gain)
     text = f"{points} ({low} to {high})"
     return f"inside the noise: {text}" if one.noise else text
 
@@ -252,10 +250,10 @@ def _cells(one: Summary) -> dict[str, Any]:
         "score": words.format_score(one.score, metric),
         "ends": f"{words.format_score(one.low, metric)} to {words.format_score(one.high, metric)}",
         "drop": words.lost(row) if len(one.rows) == 1 and row["drop"] is not None else words.DASH,
-        "gain": words.DASH if one.gain is None else scores.change(metric, one.gain[0], one.score),
+        "gain": words.DASH if one.gain is None else words.change(metric, one.gain[0], one.score),
         "gain_ends": None
         if one.gain is None
-        else " to ".join(scores.change(metric, end, one.score) for end in one.gain[1:]),
+        else " to ".join(words.change(metric, end, one.score) for end in one.gain[1:]),
         "noise": one.noise,
         "macs": f"{row['macs'] / 1e6:.3g} M" if row["macs"] else words.DASH,
         "bytes": one.mean("bytes") or None,

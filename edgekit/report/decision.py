@@ -1,20 +1,16 @@
-"""Ship it, ship it after more items, do not, or not decided.
-One decision a board, from what was measured.
+"""Whether to ship a board's artifact: yes, after N more items, no, or not decided.
 
     decide(Evidence("tflite-int8", items=500, loss=0.002, interval=(-0.004, 0.008), limit=0.01)).verdict  # "ship"
-    for sentence in sentences_of(report_json): ...      # "Ship it after about 130 more labelled items: ..."
+    for decision, sentence in sentences_of(report_json): ...      # "Ship it after 130 more labelled items: ..."
 
 Rules:
-- ship: the whole 95 % interval of the loss keeps the limit; not what merely measured well on a few items. Floats that
-  were rounded and nothing else lose nothing, however few items there are;
-- ship after N more items: the loss keeps the limit and the interval does not. N is how many more make the interval so
-  narrow that it does, if the loss stays what it is: its width falls with the root of the number of items. Where the
-  loss is close to the limit, they bring it within half of the limit, and the loss on all of them decides then. Where
-  repairs are judged by half of the items, twice as many;
-- undecided: of a raw task without a metric only distances are known, and no distance says which decisions change;
-- do not ship: nothing was acceptable, the data are made up or void, an answer is not finite, there is no limit, or one
-  of 0, which no number of items proves;
-- a loss without an interval counts from FEWEST items on, and so does a distance, whose interval is a bootstrap's;
+- ship: the whole 95 % interval of the loss keeps the limit, or floats were rounded and nothing else changed;
+- ship after N more items: the loss keeps the limit, its interval does not. N makes the interval narrow enough if the
+  loss stays the same (its width falls with the root of the number of items), or half of the limit wide where the loss
+  is close to the limit; twice as many where repairs are judged by half of the items;
+- undecided: a raw task without a metric has only distances, which do not say which decisions change;
+- do not ship: nothing acceptable, made-up or void data, an answer that is not finite, no limit, or a limit of 0;
+- a loss without an interval, and a distance, count from FEWEST items on;
 - fields decide, never words.
 """
 
@@ -27,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from edgekit.report import words
-from edgekit.report import words as scores
 from edgekit_converters.choose import NOISE
 from edgekit_converters.data.dataset import FEWEST_APART
 
@@ -38,29 +33,33 @@ FEWEST = 2 * FEWEST_APART
 """Items that a loss without an interval must have been seen on."""
 
 VOID = frozenset(
-    [
-        "colour-order", "identical-samples", "labels-at-chance", "layout", "normalisation", "out-of-range",
-        "same-answer",
-    ]
-)  # fmt: skip
-"""Warnings about the data after which a comparison means nothing: the original itself was asked wrongly."""
-
+    ["colour-order", "identical-samples", "labels-at-chance", "layout", "normalisation", "out-of-range", "same-answer"]
+)
+"""Warnings about the data that make a comparison meaningless: the original itself got wrong inputs."""
 
 _ROUNDING = 1e-6
-"""Of a number of items, by which floats may exceed a whole one."""
+"""By how much floating point may exceed a whole number of items."""
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What is known of one board's artifact.
 
-    recipe: None where none was acceptable, and then refused says why. loss: 0..1, what the limit is held against.
-    interval: its 95 % interval, None where there is none. labelled: the loss is that of a metric. void: a warning
-    that makes the comparison meaningless. not_finite: answers. halved: judged by one half of the items. reused: judged
-    by the very items that it was chosen by. points: the loss is of a share, such as accuracy. of: what was lost, in
-    words. distance: what the loss is, where it is a distance from the original's answers and no share of anything. raw:
-    nothing says what the answers mean. rounded: floats were rounded, and nothing else. beside: what a loss of boxes
-    leaves out, in words. coarse: of an output with next to no levels, in words: no share of answers says that.
+    recipe: None if none was acceptable; then `refused` has the reason
+    loss: 0..1, compared with the limit
+    interval: 95 % interval of the loss
+    labelled: whether the loss is a metric's
+    void: a warning that makes the comparison meaningless
+    not_finite: number of answers with NaN or infinity
+    halved: whether one half of the items judged it
+    reused: whether the items that judged it also chose it
+    points: whether the loss is of a share, such as accuracy
+    of: what was lost, in words
+    distance: name of the measure if the loss is a distance from the original's answers
+    raw: whether the task is raw, so that answers have no known meaning
+    rounded: whether floats were rounded and nothing else changed
+    beside: what a loss of boxes leaves out, in words
+    coarse: warning about an output with very few levels
     """
 
     recipe: str | None
@@ -89,7 +88,6 @@ class Evidence:
 
     @property
     def lost(self) -> str:
-        """On how many items how much, in words."""
         if self.distance:
             return (
                 f"{self.recipe} is {self.amount(self.loss)} away from your model's answers ({self.distance}) on "
@@ -104,7 +102,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Decision:
-    """items: how many more it takes, of "ship-after"; rounded up to two digits."""
+    """items: how many more a "ship-after" takes, rounded up to two digits."""
 
     verdict: Verdict
     why: str
@@ -124,7 +122,6 @@ class Decision:
 
 
 def decide(known: Evidence) -> Decision:
-    """Pure: by the fields alone."""
     if known.recipe is None:
         return _never(f"every candidate was refused{f', most because {known.refused}' if known.refused else ''}")
     if known.made_up:
@@ -171,8 +168,7 @@ def _after(more: int, why: str, known: Evidence) -> Decision:
 
 
 def _more(known: Evidence) -> int | None:
-    """Items until the interval's upper end keeps the limit, or tells on which side the loss is.
-    None for never."""
+    """Items until the interval's upper end keeps the limit, or shows on which side the loss is; None for never."""
     assert known.interval is not None
     assert known.limit is not None
     room, reach = max(known.limit - known.loss, known.limit / 2), known.interval[1] - known.loss
@@ -187,8 +183,7 @@ def _unlabelled(known: Evidence) -> str:
 
 
 def evidence_of(report: Json, bundle: Json) -> Evidence:
-    """Of one of the build's boards.
-    report: the object of `edgekit build --json`, bundle: one of its `bundles`."""
+    """report: the object of `edgekit build --json`. bundle: one of its `bundles`."""
     found = bundle.get("fidelity") or {}
     void = next((str(one["what"]) for one in report.get("data") or () if one.get("code") in VOID), "")
     refused = bundle.get("refused") or ()
@@ -214,7 +209,7 @@ def evidence_of(report: Json, bundle: Json) -> Evidence:
         halved=bool(found.get("chosen_by")) and bool(found.get("judged_apart", True)) and not found.get("folds"),
         reused=bool(found.get("chosen_by")) and not found.get("judged_apart", True),
         refused=refusals.most_common(1)[0][0] if refusals else "",
-        points=metric and scores.is_share(found["metric"]),
+        points=metric and words.is_share(found["metric"]),
         of=words.metric(found["metric"]) if metric else f"agreement with your model's {answers}",
         distance="" if metric else _distance(found),
         raw=task == "raw",
@@ -238,8 +233,7 @@ def _distance(found: Json) -> str:
 
 
 def _interval(found: Json, metric: bool) -> tuple[float, float] | None:
-    """The interval of the loss, where its measure has one.
-    The loss is the metric's or the boxes', else that of the output which decides."""
+    """95 % interval of the loss: the metric's or the boxes', else that of the output which lost most."""
     own = found.get("loss_ci95") or (found.get("ci95") if metric else None)
     if own is not None or metric:
         return None if own is None else (float(own[0]), float(own[1]))
@@ -252,7 +246,7 @@ def _interval(found: Json, metric: bool) -> tuple[float, float] | None:
 
 
 def sentences_of(report: Json) -> Iterator[tuple[Decision, str]]:
-    """(decision, sentence), one for each group of boards that are alike."""
+    """(decision, sentence) for each group of boards with the same decision."""
     groups: dict[Decision, list[str]] = {}
     for bundle in report["bundles"]:
         groups.setdefault(decide(evidence_of(report, bundle)), []).append(str(bundle["profile"]))

@@ -17,7 +17,6 @@ from itertools import pairwise
 from typing import Any
 
 from edgekit.report import words
-from edgekit.report import words as scores
 from edgekit.report.view import BoardView, CandidateView, HistogramView, ReportView
 
 _WIDTH, _HEIGHT = 900.0, 300.0  # of the drawing, in pixels, on a screen of ordinary width
@@ -36,6 +35,7 @@ _PLACES = {
 }
 
 Box = tuple[float, float, float, float]
+Figure = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ class Dot:
 class AxisMarks:
     """What the vertical axis shows.
 
-    share: of 1. inverted: less is better, and stands higher. least: the least height of the axis.
+    share: whether values are shares of 1
+    inverted: whether less is better, and drawn higher
+    least: the least height of the axis
     """
 
     values: Sequence[float]
@@ -63,9 +65,10 @@ class AxisMarks:
 
 @dataclass(frozen=True)
 class Axes:
-    """x: ends of the horizontal axis, in powers of ten.
-    y: of the vertical one, the lower end first.
-    width: of the drawing, pixels."""
+    """x: ends of the horizontal axis, in powers of ten
+    y: ends of the vertical axis, the lower one first
+    width: pixels of the drawing
+    """
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -110,7 +113,7 @@ class Axes:
         first = math.ceil(low / step - 1e-9)
         count = int((high / step + 1e-9) - first) + 1
         ticks = [round((first + i) * step, places + 2) for i in range(max(count, 1))]
-        texts = [f"{100 * t:.{max(0, places - 2)}f} %" if self.marks.share else scores.number(t) for t in ticks]
+        texts = [f"{100 * t:.{max(0, places - 2)}f} %" if self.marks.share else words.score_number(t) for t in ticks]
         return {"range": list(self.y), "tickvals": ticks, "ticktext": texts}
 
     def places(self, dots: Sequence[Dot]) -> dict[str, str]:
@@ -168,23 +171,16 @@ def _common(one: Box, other: Box) -> float:
     return _area((max(one[0], other[0]), max(one[1], other[1]), min(one[2], other[2]), min(one[3], other[3])))
 
 
-Figure = dict[str, Any]
-
 _CHOSEN, _BESIDE, _OTHER, _REFUSED, _THEIRS = "#2f6f5e", "#5b6fae", "#8aa39b", "#c98a7c", "#b3872e"
 _ANOTHER_TOOL = "another tool's, not in the bundle"
 LINES = ("#2f6f5e", "#b3672e", "#5b6fae", "#8a4f8f", "#6b6b2f", "#3a8a9e")
-
-
 _CLEAN_DB = 80.0
-"""Above this a layer is as good as float: the axis ends here, so that what matters is not flattened."""
+"""The end of the axis: above this a layer is as good as float."""
 _SMALLEST, _LARGEST = 6.0, 40.0
 
 
 def tradeoff(board: BoardView, report: ReportView) -> Figure | None:
-    """Latency against quality on one board, a marker's area showing the file's size.
-
-    None where nothing has a latency.
-    """
+    """Latency against quality on one board; areas show file sizes. None if nothing has a latency."""
     estimates = board.estimates
     shown = [c for c in report.candidates if c.recipe in estimates and c.quality is not None]
     if not shown:
@@ -260,8 +256,7 @@ def _points(title: str, colour: str, members: Sequence[CandidateView], estimates
 
 
 def error_by_layer(candidates: Sequence[CandidateView]) -> Figure | None:
-    """SQNR down the graph, one line an artifact: where it falls, the damage was done.
-    None without layers."""
+    """SQNR down the graph, one line an artifact; None without layers."""
     traces = []
     for colour, candidate in zip(LINES * 4, (c for c in candidates if c.layers), strict=False):
         rows = candidate.layers
@@ -293,8 +288,7 @@ def error_by_layer(candidates: Sequence[CandidateView]) -> Figure | None:
 
 
 def histogram(item: HistogramView) -> Figure:
-    """A layer's values in float and as the artifact holds them.
-    On a logarithmic axis, because tails matter."""
+    """A layer's values in float and in the artifact, on a logarithmic axis."""
     edges = list(item.json["edges"])
     middles = [(a + b) / 2 for a, b in pairwise(edges)]
     traces = [

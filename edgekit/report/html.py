@@ -1,16 +1,13 @@
-"""A build's JSON -> one self-contained page; the skeleton is other pages', too.
+"""A build's page, the skeleton that other pages share, and the build's figures found beside its bundle.
 
-Rule: names of layers and labels come from models and files of others: what cannot be seen, or turns the writing round,
-is shown escaped, in words as in figures.
-
-The report of the build that wrote a bundle, where it still lies beside it.
-
+    html(report)                        # report: what `edgekit build --json` prints
     times_beside(bundle)                # SHA-256 of a model file -> its times on the build's workstation
-    estimates_beside(bundle)            # SHA-256 of a model file -> its estimate, as the summary and the page have it
+    estimates_beside(bundle)            # SHA-256 of a model file -> its estimate
 
-Rules: a bundle itself holds no time of a workstation, so that a build can be repeated; the report beside it has them.
-It belongs to the bundle where it is of the same source model, and a figure to an artifact by the SHA-256 of its file.
-Whatever else lies there, or was damaged, is no report: an estimate without the times is wider, not wrong.
+Rules:
+- names of layers and labels come from untrusted files: invisible and direction-changing characters are escaped;
+- the report beside a bundle belongs to it if both are of the same source model, a figure to an artifact by the SHA-256
+  of its file; a missing or damaged report is ignored, which makes estimates wider, not wrong.
 """
 
 from __future__ import annotations
@@ -34,9 +31,7 @@ if TYPE_CHECKING:
 
 
 def html(report: Mapping[str, Any]) -> str:
-    """report: the object of `edgekit build --json`.
-
-    Raises MissingExtraError without jinja2 or plotly."""
+    """Raises MissingExtraError without jinja2 or plotly. report: the object of `edgekit build --json`."""
     view = ReportView(report)
     return render(
         "build.html",
@@ -48,9 +43,7 @@ def html(report: Mapping[str, Any]) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """A page of the skeleton `page.html`: its style, plotly and the script that draws are in it.
-
-    Raises MissingExtraError without jinja2 or plotly."""
+    """Fill a template of the skeleton `page.html`. Raises MissingExtraError without jinja2 or plotly."""
     try:
         import jinja2
     except ModuleNotFoundError as error:
@@ -69,10 +62,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def _visible(value: Any) -> Any:
-    """Of what is shown.
-
-    What the page itself is made of, its style and its scripts, is more than a str, and left alone.
-    """
+    """Escape every str inside; Markup, of which the page itself is made, is left alone."""
     if type(value) is str:
         return "\n".join(visible(line) for line in value.split("\n"))
     if isinstance(value, Mapping):
@@ -90,7 +80,7 @@ def figure_json(figure: Mapping[str, Any] | None) -> str | None:
 
 
 def plotly_script() -> str:
-    """The script of plotly, which is found without the import that takes a second."""
+    """The script of plotly, found without importing it, which takes a second."""
     spec = importlib.util.find_spec("plotly")
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError("convert", "writing the HTML report")
@@ -100,12 +90,11 @@ def plotly_script() -> str:
 
 _MOST_BYTES = 64 << 20
 _DAMAGED = (OSError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-
 Json = Mapping[str, Any]
 
 
 def times_beside(bundle: Bundle) -> dict[str, HostTimes]:
-    """Of every artifact of the report that was timed."""
+    """SHA-256 -> times, of every artifact of the report that was timed."""
     try:
         found = {}
         for sha256, _, estimate in _estimates(bundle):
@@ -120,7 +109,7 @@ def times_beside(bundle: Bundle) -> dict[str, HostTimes]:
 
 
 def estimates_beside(bundle: Bundle) -> dict[str, Json]:
-    """Of every artifact of the report, on the board that the bundle is for."""
+    """SHA-256 -> estimate on the bundle's board, of every artifact of the report."""
     try:
         board = bundle.manifest.target.profile
         found = {sha256: estimate for sha256, profile, estimate in _estimates(bundle) if profile == board}

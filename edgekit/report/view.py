@@ -1,11 +1,10 @@
-"""What the page shows, out of a build's JSON: rows and sentences, no markup.
+"""What the page shows of a build's JSON: rows and sentences, no markup.
 
     rows = group_variants(story)                      # a repair's attempts
     [row.remedy for row in rows if row.kept]
 
-Rules: a way that was measured for its noise first and compared afterwards is one row; of the same remedy with several
-methods for the ranges the best is shown, and how many there were; the one that was kept is marked; where nothing was
-compared, the reason is given.
+Rules: attempts with the same remedy, recipe and number of float layers are one row, with the best of them and their
+number; the row that was kept is marked; a row without a comparison has the reason.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from functools import cached_property
 from typing import Any
 
 from edgekit.report import words
-from edgekit.report import words as scores
 from edgekit.report.decision import Decision, sentences_of
 
 _SAME = 1e-12
@@ -24,9 +22,10 @@ _SAME = 1e-12
 
 @dataclass(frozen=True)
 class VariantRow:
-    """noise_db: the best of the variants, None where there is none.
-    drop: the least, as the limit counts it; None where it was not compared, and then `why` says why not.
-    kept: what the search ended with."""
+    """noise_db: the best of the variants, or None
+    drop: the least, as the limit counts it; None if nothing was compared, for the reason `why`
+    kept: whether the search ended with it
+    """
 
     remedy: str
     recipe: str
@@ -79,7 +78,7 @@ Json = Mapping[str, Any]
 _WORST_LAYERS = 8
 _DISAGREEMENTS = 24
 _LARGE = 0.30
-"""Of the float file: an int8 file that is larger is asked what the rest is."""
+"""Share of the float file above which an int8 file's parts are listed."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +96,10 @@ class Damage:
 @dataclass(frozen=True)
 class CandidateView:
     """One artifact.
-    reference_bytes: of the largest float32 artifact.
-    taken_by: profiles whose bundle has it."""
+
+    reference_bytes: size of the largest float32 artifact
+    taken_by: profiles whose bundle has it
+    """
 
     json: Json
     reference_bytes: int | None
@@ -110,7 +111,7 @@ class CandidateView:
 
     @property
     def file(self) -> str | None:
-        """Where it came from, of a file that another tool made; None for what edgekit made."""
+        """Path of a file that another tool made; None for edgekit's own."""
         return self.json.get("file")
 
     @property
@@ -127,7 +128,7 @@ class CandidateView:
 
     @property
     def quality(self) -> float | None:
-        """0..1, what the trade-off plots: the metric, or what is left of 1 by the limit's measure."""
+        """0..1, as the trade-off plots it: the metric, or 1 less the loss."""
         found = self.fidelity
         if found.get("metric") is not None:
             return found.get("artifact")
@@ -152,7 +153,6 @@ class CandidateView:
 
     @property
     def damage(self) -> list[Damage]:
-        """Why it drifts, by kind of cause."""
         kinds: dict[str, list[Json]] = {}
         for cause in self.json.get("causes") or ():
             kinds.setdefault(str(cause["code"]), []).append(cause)
@@ -175,28 +175,22 @@ class CandidateView:
 
     @property
     def repair(self) -> Json | None:
-        """The story of the search that made it.
-        On the artifact that missed the limit only where nothing better was found."""
+        """The story of the search that ended with this artifact."""
         story: Json | None = self.json.get("repair")
         return story if story is not None and story["recipe"] == self.recipe else None
 
     @property
     def attempts(self) -> list[VariantRow]:
-        """What that search tried."""
         return group_variants(self.repair or {})
 
     @property
     def rest(self) -> str:
-        """Where the bytes of an int8 file are that is larger than it might be; empty for the others."""
+        """Where the bytes of an unusually large int8 file are; empty for others."""
         parts = self.json.get("size_breakdown")
         if not parts or self.ratio is None or self.ratio <= _LARGE or "int8" not in self.recipe:
             return ""
-        named = (
-            ("weights in 8 bits", "int8_weights"),
-            ("other weights", "other_weights"),
-            ("operators and names", "graph"),
-        )
-        return ", ".join(f"{words.size(parts[key])} {name}" for name, key in named)
+        named = {"int8_weights": "weights in 8 bits", "other_weights": "other weights", "graph": "operators and names"}
+        return ", ".join(f"{words.size(parts[key])} {name}" for key, name in named.items())
 
     @property
     def disagreements(self) -> list[Json]:
@@ -208,7 +202,7 @@ class CandidateView:
 
     @property
     def departures(self) -> str:
-        """How it departs from its recipe, in words; empty where it does not."""
+        """How it departs from its recipe, in words, or empty."""
         plan = self.json.get("plan") or {}
         parts = []
         if plan.get("ranges", "minmax") != "minmax":
@@ -241,7 +235,7 @@ class BoardView:
 
     @property
     def estimates(self) -> dict[str, Json]:
-        """Recipe -> estimate, of every candidate that has one on this board."""
+        """Recipe -> estimate on this board."""
         seen = (*(self.json.get("candidates") or ()), *self.compared)
         found = {str(entry["recipe"]): entry["estimate"] for entry in seen}
         if self.chosen and self.estimate:
@@ -311,7 +305,7 @@ class HistogramView:
 
 @dataclass(frozen=True)
 class RefusalRow:
-    """One reason. figures: what it says of each recipe on each board, where that differs."""
+    """One reason. figures: its wording for each recipe and board, if that differs."""
 
     code: str
     reason: str
@@ -382,12 +376,11 @@ class ReportView:
 
     @property
     def in_points(self) -> bool:
-        """Whether the metric is a share; else it has a unit of its own."""
-        return scores.is_share(self.metric)
+        return words.is_share(self.metric)
 
     @cached_property
     def common_notes(self) -> list[str]:
-        """What is said of every board that gets a bundle, where there are several."""
+        """Notes that all boards with a bundle share, if there are several."""
         first, *others = [board.json.get("notes") or [] for board in self.boards if board.chosen] or [[]]
         return [note for note in first if others and all(note in notes for notes in others)]
 
@@ -402,12 +395,10 @@ class ReportView:
 
     @property
     def damaged(self) -> list[CandidateView]:
-        """Those with something to say of where they broke."""
         return [candidate for candidate in self.candidates if candidate.damage]
 
     @property
     def measured(self) -> list[CandidateView]:
-        """Those with more to say of their outputs than the table of candidates does."""
         return [candidate for candidate in self.candidates if candidate.outputs]
 
     @property
@@ -429,7 +420,7 @@ class ReportView:
 
     @property
     def limits(self) -> str:
-        """What was asked for, in words; empty where nothing was."""
+        """The limits in words, or empty."""
         found = self.json.get("limits") or {}
         parts = []
         if found.get("max_drop") is not None:
@@ -460,7 +451,7 @@ class ReportView:
 
     @property
     def refusals(self) -> list[RefusalRow]:
-        """What was refused and why: one row a reason, whatever the number of recipes and boards."""
+        """One row a reason, with its recipes and boards."""
         rows: dict[tuple[str, str, str], RefusalRow] = {}
         for board in self.boards:
             for refusal in board.json.get("refused") or ():

@@ -1,15 +1,11 @@
-"""Numbers as a person reads them: units, signs, and a dash where there is none.
+"""Numbers and metrics as a person reads them: units, signs, and a dash for what is unknown.
 
-percent(0.923), points(-0.0017), size(5_272_056)            # "92.3 %", "-0.2", "5.27 MB"
+    percent(0.923), points(-0.0017), size(5_272_056)            # "92.3 %", "-0.2", "5.27 MB"
+    value("top1", 0.85), change("top1", 0.05, 0.9)               # "85.0 %", "+5.0"
+    value("own:rmse", 92.48), change("own:rmse", 2094, 92.48)    # "92.48", "+2094"
 
-A metric's values as a person reads them.
-A share in per cent and its changes in points, anything else in its own unit.
-
-value("top1", 0.85), change("top1", 0.05, 0.9)               # "85.0 %", "+5.0"
-value("own:rmse", 92.48), change("own:rmse", 2094, 92.48)    # "92.48", "+2094"
-
-Rules: only the metrics that edgekit knows to be shares are shown as such; what a person's own function gives is in a
-unit that only they know. A change that is nothing beside the value is 0, without a sign.
+Rules: metrics that edgekit knows to be shares are in per cent and their changes in points, any other metric is in its
+own unit; a change that is negligible against the value is 0, without a sign.
 """
 
 from __future__ import annotations
@@ -31,18 +27,16 @@ SHORT = {
     "miou": "mIoU",
     "pixel-accuracy": "pixels",
 }
-"""Metric -> a column's heading, of those that are shares."""
+"""Metric that is a share -> a column's heading."""
 
 _NOTHING = 1e-4
-"""Of the original's value: a change that is smaller is none."""
-
-
+"""Share of the original's value below which a change is shown as 0."""
 _ROUNDING = 1e-5
-"""By which the float32 sum of a softmax may exceed 1."""
+"""By how much the float32 sum of a softmax may exceed 1."""
 
 
 def is_share(metric: str | None) -> bool:
-    """None, agreement with the original, is one."""
+    """metric: None for agreement with the original, which is a share."""
     return metric is None or metric in SHORT
 
 
@@ -51,7 +45,7 @@ def value(metric: str | None, found: float) -> str:
 
 
 def confidence(score: float) -> str:
-    """One answer's score: per cent where it can be a probability, else the number as it is."""
+    """One answer's score: in per cent if it can be a probability."""
     return f"{100 * score:.1f} %" if 0 <= score <= 1 + _ROUNDING else score_number(score)
 
 
@@ -63,8 +57,7 @@ def change(metric: str | None, drop: float, original: float) -> str:
 
 
 def growth(drop: float, original: float) -> str:
-    """Of an error: the share by which it grows, which limits are held against.
-    Empty where it does not."""
+    """The share by which an error metric grows, in brackets; empty if it does not."""
     return f" ({100 * drop / original:+.1f} %)" if original and abs(drop) >= _NOTHING * abs(original) else ""
 
 
@@ -144,9 +137,10 @@ def cause(code: str) -> str:
 
 
 def layer(name: str) -> str:
-    """A layer's name shortened for a person.
-    TensorFlow joins the names of all that it fused with `;`, and each is a path that begins with the network's own
-    name."""
+    """A layer's name, shortened: TensorFlow joins those of fused layers with `;`.
+
+    Each is a path that begins with the network's name.
+    """
     if _CALL.fullmatch(name):  # what TensorFlow calls the tensor that a SavedModel's function returns
         return "the output"
     parts = [part for part in name.split(";")[0].split("/") if part]
@@ -154,9 +148,7 @@ def layer(name: str) -> str:
 
 
 def brief(text: str) -> str:
-    """A reason with its long names shortened.
-    Of TensorFlow's, joined by `;`, the first stands for all, and a path of scopes is cut at its beginning. The JSON has
-    them in full. Advice is no part of a reason, so that it is never cut."""
+    """A reason with its long names shortened; the JSON has them in full."""
     text = re.sub(rf"'{_CALL.pattern}'", "the output", text)
     text = _JOINED.sub(lambda found: f"{found[0].split(';')[0][-_NAME:]} and {found[0].count(';')} more", text)
     text = _QUOTED.sub(lambda found: f"'...{found[1][-_NAME:]}'", text)
@@ -164,7 +156,7 @@ def brief(text: str) -> str:
 
 
 def remark(text: str) -> str:
-    """A note as a sentence of the page: a capital, but for a recipe's name, and no backquotes."""
+    """A note as a sentence: with a capital unless a recipe's name begins it, without backquotes."""
     first = text.partition(" ")[0]
     return (text[:1].upper() + text[1:] if first.isalpha() else text).replace("`", "")
 
@@ -174,7 +166,7 @@ def number(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share as per cent; all but all of it is never rounded up to all of it."""
+    """A share in per cent; less than 1 is never rounded up to 100 %."""
     if value is None:
         return DASH
     text = f"{100 * value:.1f}"
@@ -182,12 +174,12 @@ def percent(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A coarse share, without decimals where it is whole."""
+    """A share to three digits."""
     return DASH if value is None else f"{100 * value:.3g} %"
 
 
 def points(value: float | None) -> str:
-    """Hundredths with a sign; what rounds to nothing has none."""
+    """Hundredths with a sign, except 0."""
     if value is None:
         return DASH
     rounded = round(100 * value, 1)
@@ -224,13 +216,11 @@ _DISTANCES = {
 
 
 def distance(measure: str) -> str:
-    """How far answers are apart by a measure that counts no answers."""
     return _DISTANCES.get(measure, measure)
 
 
 def box_scores(boxes: Mapping[str, Any]) -> str:
-    """What became of the scores of the boxes that were kept, as a clause.
-    "" where that is not known."""
+    """A clause on the scores of the boxes that were kept; "" if unknown."""
     if not boxes.get("scores"):
         return ""
     before, after = boxes["scores"]
@@ -252,20 +242,20 @@ _MEASURES = {
 
 
 def measure(name: str | None) -> str:
-    """What decided over an output."""
     return _MEASURES.get(name or "", name or DASH)
 
 
 def format_score(value: float | None, metric: str | None) -> str:
-    """A metric's value in its own unit."""
     if value is None:
         return DASH
     return percent(value) if is_share(metric) else score_number(value)
 
 
 def lost(found: Mapping[str, Any], drop: float | None = None) -> str:
-    """A drop in points or in the metric's unit; of an error also its relative growth.
-    drop: None for that of `found`, a fidelity or a score; else one end of its interval."""
+    """A drop in points or in the metric's unit, with the relative growth of an error.
+
+    drop: None for that of `found`, a fidelity or a score; else one end of its interval
+    """
     loss = found.get("drop") if drop is None else drop
     if loss is None:
         return DASH
@@ -292,7 +282,6 @@ FILTERS: dict[str, Callable[..., str]] = {
     "percent": percent,
     "remark": remark,
     "share": share,
-    "points": points,
     "scored": format_score,
     "decibels": decibels,
     "size": size,

@@ -102,11 +102,7 @@ def test_what_is_compared_may_differ(changes):
 
 @pytest.mark.parametrize(
     ("now", "spread", "verdict"),
-    [
-        (10.2, [9.9, 10.6], "noise"),
-        (8.0, [7.8, 8.3], "better"),
-        (13.0, [12.6, 13.5], "worse"),
-    ],
+    [(10.2, [9.9, 10.6], "noise"), (8.0, [7.8, 8.3], "better"), (13.0, [12.6, 13.5], "worse")],
 )
 def test_a_ratio_says_whether_it_is_more_than_noise(now, spread, verdict):
     ratios = {r.name: r for r in compare(record(), record(**{"p50_ms": now, "spread.p50_ms": spread})).ratios}

@@ -30,6 +30,8 @@ def test_an_error_in_its_own_unit_stands_higher_where_it_is_less() -> None:
     assert top < 92.5
     assert bottom > 2186
     assert all("%" not in text for text in axis["ticktext"])
+    assert all(float(text) == tick for text, tick in zip(axis["ticktext"], axis["tickvals"], strict=True))
+    assert "2000" in axis["ticktext"]
 
 
 def test_names_of_neighbours_stand_on_different_sides() -> None:
