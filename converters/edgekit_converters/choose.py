@@ -1,30 +1,22 @@
-"""Which artifact a profile gets, and why not each of the others.
-
-A pure function of what was measured and estimated.
-
-A candidate is refused, by the first that applies, when
-- no engine for its format installs on the board (`runtime-unavailable`); its conversion failed (`conversion-failed`),
-  or the tools for it are not installed where the build runs (`missing-extra`);
-- that engine would not load it there, or would load it and answer wrongly (the code is the barrier's, see `needs`);
-- it is INT8 in name only (`not-int8`): none of its multiplications are, or it is larger than the float file of its
-  format without being faster by any time that is known;
-- it drifts further than the limit (`drop`), as `Fidelity.loss` counts it: the metric's drop where there are labels,
-  else what its output that lost most lost, by the measure for such outputs; a drop equal to the limit passes;
-- it needs more memory than the board leaves to it (`memory`);
-- the high end of its latency range is above the budget, or is not known (`budget`);
-- it is quantized and slower than float in the same runtime (`slower`): the ranges do not touch.
-
-Of what is left, the fastest sets the pace, and those whose range overlaps its own are equals: INT8 before the rest,
-then TFLite before ONNX (or the lower time, where all were measured), then the lower middle, then the smaller file.
-A quantized one
-that may be slower than float, because its range overlaps float's and has the higher middle (by more than 3 % where
-both were measured), is chosen only where nothing else is left. The next in that order (doubtful or not) among those
-that may turn out faster than the chosen one, because no range separates them, are its alternates, to be tuned with on
-the board. The others are refused as `not-preferred`. Every candidate is chosen, an alternate or refused, exactly
-once.
+"""Choose the artifact for a profile, with a reason against each of the others.
 
     choice = choose("raspberry-pi-4", candidates, ChoiceLimits(max_drop=0.05, budget_ms=100), installable(profile))
     choice.chosen, choice.alternates, [(refusal.recipe, refusal.code) for refusal in choice.refused]
+
+A candidate is refused, by the first that applies, if
+- no engine for its format installs on the board (`runtime-unavailable`), its conversion failed (`conversion-failed`),
+  or the tools for it are not installed (`missing-extra`);
+- that engine would not load it, or would answer wrongly (the barrier's code, see `needs`);
+- it is INT8 in name only (`not-int8`): none of its multiplications are, or it is larger than the float file of its
+  format and not known to be faster;
+- its `Fidelity.loss` is above the limit (`drop`); it needs more memory than the board leaves to it (`memory`);
+- the high end of its latency range is above the budget, or not known (`budget`);
+- it is quantized and certainly slower than float in the same runtime (`slower`).
+
+Of the rest, the fastest and those whose range overlaps its own are equals: INT8 first, then TFLite (or the lower time,
+if all were measured), the lower middle, the smaller file. A quantized one that may be slower than float (ranges
+overlap and its middle is higher, by 3 % if both were measured) is chosen only if nothing else is left. The next in
+that order that may turn out faster than the chosen one are its alternates; the others are refused (`not-preferred`).
 """
 
 from __future__ import annotations
@@ -53,37 +45,36 @@ RefusalCode = Literal[
 ]
 
 TRAIN = "To keep it in 8 bits, train the Keras model that it was made from a little more: edgekit compress"
-"""What helps where INT8 itself loses too much."""
+"""Advice if INT8 itself loses too much."""
 
 MAX_DROP = 0.05
-"""The default limit: a model that lost more is not what a person trained."""
+"""The default limit on the loss."""
 
 FASTER = "To make it faster, take channels out of the Keras model that it was made from: edgekit compress --budget-ms"
-"""What helps where INT8 itself takes too long."""
+"""Advice if INT8 itself takes too long."""
 
 _MOSTLY = 0.9
 # A drop is a difference of two fractions, so one that equals the limit may come out this much above it.
 NOISE = 1e-9
 
 _SAME = 1.03
-"""Two times on one machine that are closer than this are the same time."""
+"""Two times on one machine whose ratio is below this are the same time."""
 
 _OF_THE_FIRST_OUTPUT = ("top1", "top5", "f1", "mae")
 OURS = 0.5
-"""The share of a board's memory that inference may take: the rest is the system's and the application's."""
+"""The share of a board's memory that inference may take."""
 
 
 @dataclass(frozen=True)
 class Candidate:
     """One artifact that could be shipped.
 
-    failed: why there is none, advice: what to do about that, and then the rest is empty.
-    missing_extra: that tools for it are not installed.
-
-    estimate: on this profile, in the runtime that the profile would use; None where it cannot be estimated, and then
-    why_no_estimate says why. memory_bytes: weights, arena and runtime together, None where it is not known. barriers:
-    what stops the runtime that the profile would use. variant: the recipe that was made because of them, ""
-    where none was.
+    estimate: on this profile, in its runtime; None if there is none, and then why_no_estimate says why.
+    failed: why there is no artifact; advice: what to do about that.
+    memory_bytes: weights, arena and runtime together, None if not known.
+    missing_extra: the tools for it are not installed.
+    barriers: what stops the profile's runtime.
+    variant: the recipe that was made because of them, or "".
     """
 
     recipe: str
@@ -103,9 +94,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class ChoiceLimits:
-    """max_drop: 0..1, on `Fidelity.loss`. ram_mb: the board's. None: no limit.
+    """None is no limit.
 
-    alternates: how many runners-up are kept, at most.
+    max_drop: 0..1, on `Fidelity.loss`.
+    ram_mb: the board's.
+    alternates: the most runners-up to keep.
     """
 
     max_drop: float | None = None
@@ -114,15 +107,14 @@ class ChoiceLimits:
     alternates: int = 0
 
     def allow(self, drop: float) -> bool:
-        """Whether a drop is within the limit; one that equals it is."""
+        """Whether a drop is at most the limit."""
         return self.max_drop is None or drop <= self.max_drop + NOISE
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """do: what helps, where that is known; no part of the reason.
-    rule: the reason without the figures of this recipe and board, the same for all that it refused; "" where the reason
-        has none.
+    """do: advice, if there is any.
+    rule: the reason without figures of this recipe and board, or "".
     """
 
     recipe: str
@@ -134,11 +126,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Choice:
-    """chosen: None when every candidate was refused.
-
-    refused: in the candidates' order. notes: on the chosen one.
-
-    alternates: the runners-up that are kept beside the chosen one, the best first.
+    """chosen: None if every candidate was refused.
+    refused: in the candidates' order.
+    notes: on the chosen one.
+    alternates: the best first.
     """
 
     chosen: Candidate | None
@@ -152,7 +143,7 @@ def choose(
 ) -> Choice:
     """support: the verdicts of `installable` for the profile.
 
-    Raises ValueError when two candidates share a recipe.
+    Raises ValueError if two candidates share a recipe.
     """
     if len({candidate.recipe for candidate in candidates}) != len(candidates):
         raise ValueError("two candidates have the same recipe")
@@ -205,7 +196,7 @@ def _unavailable(profile: str, candidate: Candidate, support: Sequence[RuntimeSu
 
 
 def _in_name_only(candidate: Candidate, candidates: Sequence[Candidate]) -> Refusal | None:
-    """INT8 that gains nothing: refused whatever else there is."""
+    """INT8 that gains nothing."""
     if candidate.precision != "int8" or candidate.fidelity is None:
         return None
     form = candidate.format
@@ -261,10 +252,7 @@ def _beyond_the_board(profile: str, candidate: Candidate, limits: ChoiceLimits) 
 
 
 def beyond_memory(profile: str, memory_bytes: int | None, ram_mb: int | None) -> str | None:
-    """Why what inference takes is more than a board leaves to it; None where it is not.
-
-    See `workload.memory_bytes`.
-    """
+    """Why inference needs more memory than a board leaves to it, or None."""
     if ram_mb is None or memory_bytes is None:
         return None
     needed, left = memory_bytes / 2**20, OURS * ram_mb
@@ -277,25 +265,22 @@ def beyond_memory(profile: str, memory_bytes: int | None, ram_mb: int | None) ->
 
 
 def _slower(candidate: Candidate, candidates: Sequence[Candidate]) -> Refusal | None:
-    """A quantized artifact against the float one of its format, whatever became of that one."""
+    """A quantized artifact against the float one of its format, even if that one was refused."""
     quantized = candidate.estimate
     for rival in _float_rivals(candidate, candidates):
         original = rival.estimate
         if quantized is None or original is None or quantized.busy or original.busy:
             continue
         if quantized.low_ms > original.high_ms:
-            reason = f"it is slower than {_against(candidate, rival)}"
-            return Refusal(
-                candidate.recipe, reason, "slower", rule=f"it is slower than {rival.recipe} in the same runtime"
-            )
+            rule = f"it is slower than {rival.recipe} in the same runtime"
+            return Refusal(candidate.recipe, f"it is slower than {_against(candidate, rival)}", "slower", rule=rule)
     return None
 
 
 def _faster_float(candidate: Candidate, acceptable: Sequence[Candidate]) -> Candidate | None:
     """The acceptable float artifact of its format that a quantized one may be slower than.
-    None where there is none.
 
-    By the middles of two ranges that overlap. One that was measured is not compared with one that was not.
+    Compares the middles of overlapping ranges; a measured one is not compared with an unmeasured one.
     """
     quantized = candidate.estimate
     for rival in _float_rivals(candidate, acceptable):
@@ -327,8 +312,7 @@ def _against(candidate: Candidate, rival: Candidate) -> str:
 
 
 def _equals(acceptable: Sequence[Candidate]) -> list[Candidate]:
-    """Those whose range overlaps the fastest one's.
-    One without an estimate overlaps everything, and so does one that was timed on a busy machine."""
+    """Those whose range overlaps the fastest one's; without an estimate, or busy, all do."""
     timed = [one.estimate for one in acceptable if one.estimate is not None and not one.estimate.busy]
     if not timed:
         return list(acceptable)
@@ -337,7 +321,7 @@ def _equals(acceptable: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _runners_up(acceptable: Sequence[Candidate], chosen: Candidate, most: int) -> tuple[Candidate, ...]:
-    """The next candidates by the same rules that the board may find faster than the chosen one."""
+    """The next candidates by the same rules that may be faster on the board than the chosen one."""
     bound = None if chosen.estimate is None or chosen.estimate.busy else chosen.estimate
     others = (other for other in acceptable if other is not chosen)
     left = [one for one in others if bound is None or one.estimate is None or one.estimate.low_ms <= bound.high_ms]
@@ -404,24 +388,19 @@ def _notes(chosen: Candidate, limits: ChoiceLimits) -> tuple[str, ...]:
         notes.extend(chosen.estimate.notes)
     fidelity = chosen.fidelity
     if fidelity is not None and fidelity.chosen_by:
-        apart = (
-            f"it was chosen by {fidelity.chosen_by} items of the evaluation set and is judged by {fidelity.items} "
-            "others"
-        )
+        chosen_by = f"it was chosen by {fidelity.chosen_by} items of the evaluation set"
+        apart = f"{chosen_by} and is judged by {fidelity.items} others"
         if fidelity.folds:
-            apart = (
-                f"it is judged by cross-fitting: each of {fidelity.items} items by a repair that was chosen without "
-                f"it, in {fidelity.folds} parts"
-            )
+            crossed = f"each of {fidelity.items} items by a repair that was chosen without it"
+            apart = f"it is judged by cross-fitting: {crossed}, in {fidelity.folds} parts"
         alike = (
             f"it was chosen and is judged by the same {fidelity.items} items, so others may lose more; the evaluation "
             f"set is divided where it has {2 * FEWEST_APART} items or more"
         )
         notes.append(f"{chosen.recipe} was repaired: {apart if fidelity.judged_apart else alike}")
     if fidelity is not None and fidelity.repaired and fidelity.quantized_macs < _MOSTLY and fidelity.metric is not None:
-        notes.append(
-            f"{_points(1 - fidelity.quantized_macs)} % of its products stay in float to keep the limit. {TRAIN}"
-        )
+        share = _points(1 - fidelity.quantized_macs)
+        notes.append(f"{share} % of its products stay in float to keep the limit. {TRAIN}")
     if limits.max_drop is not None and fidelity is not None:
         interval = fidelity.loss_ci95
         if interval is not None and not limits.allow(interval[1]):
@@ -453,8 +432,7 @@ def _range(estimate: Estimate | None) -> str:
 
 
 def _points(fraction: float, beside: float | None = None) -> str:
-    """Hundredths, to two digits, and as many more as it takes to differ from `beside`.
-    What rounds to nothing has no sign."""
+    """Hundredths, to two digits, or as many as it takes to differ from `beside`; never "-0"."""
     for digits in range(2, 12):
         shown = f"{round(100 * fraction, digits) + 0.0:.{max(6, digits + 4)}g}"
         if beside is None or fraction == beside or round(100 * fraction, digits) != round(100 * beside, digits):
@@ -484,7 +462,7 @@ def _loss_text(fidelity: Fidelity, limit: float) -> str:
 
 
 def _of_output(fidelity: Fidelity, output: OutputDrift, limit: float) -> str:
-    """What one output lost, by the measure that decided."""
+    """Describe what one output lost, by the measure that decided."""
     lost, items, name = _points(output.loss, limit), f"{fidelity.items} items", f"'{output.name}'"
     several = len(fidelity.outputs) > 1
     whose = f"the answers of {name} have" if several else "its answers have"
@@ -493,10 +471,8 @@ def _of_output(fidelity: Fidelity, output: OutputDrift, limit: float) -> str:
         case "agreement":
             return f"{lost} % of {items} get another answer than the original's{f' in {name}' if several else ''}"
         case "spread":
-            return (
-                f"the error of {name} is {lost} % of what the original's answers vary by on {items} (rms over "
-                "deviation)"
-            )
+            varies = f"what the original's answers vary by on {items} (rms over deviation)"
+            return f"the error of {name} is {lost} % of {varies}"
         case "variance":
             return f"the error of {name} is {lost} % of the variance of the original's answers on {items}"
         case "offset":
@@ -511,7 +487,7 @@ def _of_output(fidelity: Fidelity, output: OutputDrift, limit: float) -> str:
 
 
 def _short(loss: float) -> str:
-    """1 - loss, as close to 1 as it takes to see that it is not."""
+    """1 - loss, with as many digits as it takes to differ from 1."""
     return f"{1.0 - loss:.4f}" if abs(loss) >= 0.00005 or loss == 0 else f"{1.0 - loss:.8f}".rstrip("0")
 
 

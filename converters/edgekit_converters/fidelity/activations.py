@@ -1,6 +1,4 @@
-"""Causes that lie in the values a layer makes.
-Their range, their spread, what they are computed from.
-"""
+"""Causes of damage in the values that a layer computes."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _GATES = ("LOGISTIC", "SIGMOID", "HARDSIGMOID", "HARD_SIGMOID")
 
 
 def cancellation(case: Case) -> Iterator[Cause]:
-    """A sum or difference much smaller than its terms: their rounding is all that is left of it."""
+    """A sum or difference much smaller than its terms, and lost in their rounding."""
     for layer, error in case.damaged:
         terms = case.input_errors(layer)
         if not (layer.op.upper() in ("SUB", "ADD", "SUM") and layer.kind == "elementwise" and terms):
@@ -44,27 +42,21 @@ def cancellation(case: Case) -> Iterator[Cause]:
 
 def steep_function(case: Case) -> Iterator[Cause]:
     """A function that amplifies steps: a power, quotient, exponential or product.
-    A step of its input is many of its output, or its values span so many orders of magnitude that most of them fall
-    into the first step."""
+
+    A step of its input is many of its output, or most of its values fall into the first step.
+    """
     for layer, error in case.damaged:
         if layer.op.upper() not in _STEEP or layer.weight is not None:
             continue
-        (smallest, typical) = (_least(error), max(abs(error.float_low), abs(error.float_high)))
-        grid = error.grid_sqnr_db
-        if (
-            layer.op.upper() == "MUL"
-            and (grid is None or grid > DAMAGE_DB)
-            and not (len(layer.inputs) == 2 and layer.inputs[0] == layer.inputs[1])
-        ):
+        smallest, typical, grid = _least(error), _reach(error), error.grid_sqnr_db
+        squares = len(layer.inputs) == 2 and layer.inputs[0] == layer.inputs[1]
+        if layer.op.upper() == "MUL" and not squares and (grid is None or grid > DAMAGE_DB):
             continue
         before = case.input_errors(layer)
         step = max((entry.scale or 0.0 for entry in before), default=0.0)
         least = min((_least(entry) for entry in before), default=0.0)
-        small = (
-            f"; its input comes down to {least:.3g}, where one step is {step:.3g}"
-            if step > 0 and least < 4 * step
-            else ""
-        )
+        comes = f"; its input comes down to {least:.3g}, where one step is {step:.3g}"
+        small = comes if step > 0 and least < 4 * step else ""
         yield Cause(
             layer.name,
             "steep-function",
@@ -81,11 +73,9 @@ def outlier(case: Case) -> Iterator[Cause]:
     """A few values far from all others set the step for all values."""
     for layer, error in case.damaged:
         middle, whole = error.middle_high - error.middle_low, error.float_high - error.float_low
-        if not error.quantized or middle <= 0 or error.harm_db < _NEAR_DB:
+        if not error.quantized or middle <= 0 or error.harm_db < _NEAR_DB or not _grid_is_to_blame(error):
             continue
-        if not _grid_is_to_blame(error):
-            continue
-        stretch, crest = whole / middle, max(abs(error.float_low), abs(error.float_high)) / error.float_rms
+        stretch, crest = whole / middle, _reach(error) / error.float_rms
         if stretch < _STRETCH and crest < 20:
             continue
         yield Cause(
@@ -183,15 +173,11 @@ def large_integers(case: Case) -> Iterator[Cause]:
             layer.name,
             "large-integer-in-float",
             f"its values are whole numbers from {error.float_low:.0f} to {error.float_high:.0f}, and one step of "
-            "8 bits is "
-            f"{error.scale:.3g}: neighbours become the same",
+            f"8 bits is {error.scale:.3g}: neighbours become the same",
             {"low": error.float_low, "high": error.float_high, "step": error.scale},
             "Keep it and what reads it in float",
             max(error.harm_db, 20.0),
-            (
-                layer.name,
-                *(reader.name for reader in case.float_graph.layers if set(reader.inputs) & set(layer.outputs)),
-            ),
+            case.with_readers(error),
         )
 
 
@@ -220,8 +206,7 @@ def concat_of_unlike_ranges(case: Case) -> Iterator[Cause]:
 
 
 def gate(case: Case) -> Iterator[Cause]:
-    """Squeeze-and-excite, SiLU: a product with a gate between 0 and 1.
-    An error of the gate scales whole channels."""
+    """A product with a gate between 0 and 1 (squeeze-and-excite, SiLU), which scales its error."""
     for layer, error in case.damaged:
         makers = [case.producers[name] for name in layer.inputs if name in case.producers]
         if layer.op.upper() != "MUL" or len(makers) != 2:
@@ -251,8 +236,7 @@ def gate(case: Case) -> Iterator[Cause]:
 
 
 def softmax_head(case: Case) -> Iterator[Cause]:
-    """Probabilities in steps of 1/256.
-    What is less likely than 0.2 % becomes zero, and near ties become ties."""
+    """Probabilities in steps of 1/256: below 0.2 % they become zero, and near ties become ties."""
     for layer, error in case.damaged:
         if layer.op.upper() != "SOFTMAX" or error.scale is None or error.scale < 1 / 300 or error.harm_db < _NEAR_DB:
             continue
@@ -271,7 +255,7 @@ def softmax_head(case: Case) -> Iterator[Cause]:
 
 
 def _opens(layer: Layer, case: Case) -> bool:
-    """A sigmoid, or something that never leaves 0..1 and is computed from an activation."""
+    """Whether it is a sigmoid, or stays in 0..1 and is computed from an activation."""
     if layer.op.upper() in _GATES:
         return True
     error = case.by_layer.get(layer.name)

@@ -1,9 +1,4 @@
-"""What a rule looks at, and what it says.
-
-Causes that lie in the weights: what rounding them costs, read off the two files.
-
-rounded_weights(float_graph, quantized)         # the float graph with the quantized file's weights, all else in float
-"""
+"""A quantized file against its float file, and causes of damage in its rounded weights."""
 
 from __future__ import annotations
 
@@ -21,13 +16,13 @@ from edgekit_converters.fidelity.layers import LayerError
 from edgekit_converters.formats.graph import Graph, Layer
 
 DAMAGE_DB = 30.0
-"""A tensor with a better signal to noise ratio is not damaged: a full range of 8 bits gives 40 to 50 dB."""
+"""A tensor with a better signal to noise ratio is not damaged: 8 bits over the full range give 40 to 50 dB."""
 
 ACCUMULATED_DB = 20.0
-"""An output with less is damaged even where every layer by itself is well."""
+"""An output below this is damaged even if no single layer is."""
 
 FALL_DB = 3.0
-"""A layer whose output is worse than its worst input by less did not do it."""
+"""A layer that loses less than this against its worst input did not cause the damage."""
 
 HALF_DB = 3.0
 """Half of the noise."""
@@ -37,11 +32,13 @@ Figure = float | int | str | list[str]
 
 @dataclass(frozen=True)
 class Cause:
-    """layer: where it shows (`graph.Layer.name`); empty for the file as a whole.
+    """One explanation of damage.
 
-    code: short and stable. what: in words, with figures. evidence: the figures. remedy: what takes it away.
+    layer: name of the layer that shows it, "" for the whole file.
+    code: short and stable.
+    evidence: the figures in `what`.
     loss_db: what the layer lost against its inputs (`LayerError.harm_db`).
-    float_layers: the layers that take the cause away when they stay in float; empty where that is no remedy.
+    float_layers: layers that remove the cause when kept in float; empty if that does not help.
     """
 
     layer: str
@@ -55,9 +52,12 @@ class Cause:
 
 @dataclass(frozen=True)
 class IsolatedLayer:
-    """Signal to noise of one layer on the same items, dB.
-    kernel_db: with its own kernel rounded and all else in float; artifact_db: in the quantized file.
-    where: at its output, or at the model's, wherever the kernel has the greater part in the noise."""
+    """Signal to noise ratio of one layer's kernel on the same items, dB.
+
+    kernel_db: with only its own kernel rounded.
+    artifact_db: in the quantized file.
+    where: at its output or at the model's, whichever has the greater part of the kernel in its noise.
+    """
 
     kernel_db: float
     artifact_db: float
@@ -65,20 +65,21 @@ class IsolatedLayer:
 
     @property
     def to_blame(self) -> bool:
-        """The kernel alone makes half of the noise or more."""
+        """Whether the kernel alone makes half of the noise or more."""
         return self.kernel_db <= self.artifact_db + HALF_DB
 
 
 @dataclass(frozen=True)
 class Case:
-    """One quantized file against its float file.
+    """One quantized file against its float file; mappings are empty if not known.
 
-    errors: of `layer_errors`. weights_only: the same for the float file with nothing but its weights rounded, empty
-    where not known. kernels: of damaged layers. input_ranges: tensor -> (low, high) that the float file was seen to
-    get. input_cuts: tensor -> what is left, dB, of an input that is cut off at the ends of its grid; only those that
-    lose something.
-    calibrated: tensor -> (low, high) that calibration saw, empty where not known. pieces: parts that the engine's fast
-    path was cut into, None where not known; outside: operators that it left out.
+    errors: of `layer_errors`.
+    weights_only: the same for the float file with rounded weights.
+    input_ranges: input -> (low, high) that the float file was fed.
+    input_cuts: input -> dB left when it is clipped to its grid; only inputs that lose something.
+    calibrated: tensor -> (low, high) that calibration saw.
+    kernels: of damaged layers.
+    pieces: parts of the engine's fast path, None if not known; outside: operators that are not in it.
     """
 
     float_graph: Graph
@@ -111,7 +112,7 @@ class Case:
 
     @cached_property
     def damaged(self) -> tuple[tuple[Layer, LayerError], ...]:
-        """Layers whose output is bad and worse than what came in, the greatest loss first."""
+        """Layers whose output is bad and worse than their inputs, the greatest loss first."""
         found = [
             (self.layers[error.layer], error)
             for error in self.errors
@@ -120,19 +121,17 @@ class Case:
         return tuple(sorted(found, key=lambda pair: -pair[1].harm_db))
 
     def with_readers(self, error: LayerError) -> tuple[str, ...]:
-        """The layer and those that read its output.
-        While one of them is in 8 bits, the value is rounded for it."""
+        """The layer and those that read its output: an 8-bit reader keeps the value rounded."""
         made = {*self.layers[error.layer].outputs, error.tensor}
         return (error.layer, *(other.name for other in self.float_graph.layers if made & {*other.inputs}))
 
     def input_errors(self, layer: Layer) -> list[LayerError]:
-        """What is known of the layers that make its inputs."""
+        """Errors of the layers that make its inputs, if known."""
         makers = [self.producers[name] for name in layer.inputs if name in self.producers]
         return [self.by_layer[maker.name] for maker in makers if maker.name in self.by_layer]
 
     def upstream(self, layer: Layer, steps: int = 6) -> tuple[str, ...]:
-        """The layer and those before it, back to the last that multiplies with weights.
-        That one is not among them."""
+        """The layer and those before it, back to but without the last ones with weights."""
         found: dict[str, None] = {layer.name: None}
         edge = [layer]
         for _ in range(steps):
@@ -150,15 +149,14 @@ _SHIFT = 0.3
 
 
 def rounded_weights(float_graph: Graph, quantized: Graph) -> Graph | None:
-    """None where no weight differs."""
+    """The float graph with the quantized file's weights; None if no weight differs."""
     found = {layer.weight: _weights(float_graph, quantized, layer) for layer in float_graph.layers if layer.weight}
     values = {name: pair[1].astype(np.float32) for name, pair in found.items() if pair is not None}
     return float_graph.with_constants(values) if values else None
 
 
 def with_its_kernel(float_graph: Graph, quantized: Graph, layer: Layer) -> Graph | None:
-    """The float graph with one layer's quantized kernel and its corrected bias.
-    None where nothing differs."""
+    """The float graph with one layer's quantized kernel and corrected bias; None if equal."""
     pair = _weights(float_graph, quantized, layer)
     if pair is None or layer.weight is None:
         return None
@@ -206,9 +204,8 @@ def weight_resolution(case: Case) -> Iterator[Cause]:
         if pair is None or tried is None or not tried.to_blame:
             continue
         weight_db, shift = _db(*pair), alone.shift if alone is not None else 0.0
-        shown = (
-            f"; {100 * shift:.0f} % of what all weights do here is one constant a channel" if shift >= _SHIFT else ""
-        )
+        constant = f"; {100 * shift:.0f} % of what all weights do here is one constant a channel"
+        shown = constant if shift >= _SHIFT else ""
         apart = 1.0  # of a dense layer: its largest weight over the largest of the input with the smallest
         if pair[0].ndim == 2 and layer.weight_axis is not None:
             reach = np.abs(_rows(pair[0], layer.weight_axis)).max(axis=0)
@@ -264,8 +261,7 @@ def amplification(case: Case) -> Iterator[Cause]:
 def _weights(
     float_graph: Graph, quantized: Graph, layer: Layer
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """(float, as the quantized file has it).
-    None where there are none or they are not quantized."""
+    """(float weights, the quantized file's); None without weights, or if they are not quantized."""
     if layer.weight is None:
         return None
     other = _same_layer(quantized, layer)
@@ -282,8 +278,7 @@ def _weights(
 
 
 def _same_layer(quantized: Graph, layer: Layer) -> Layer | None:
-    """The same layer in the quantized graph, found by its output.
-    Where an activation was fused into it, by its weights, which are called after layer and kernel."""
+    """The same layer in the quantized graph, by its output, or by its weights if fused."""
     names = (layer.weight, f"{layer.name}/{layer.weight}")
     made = (found for found in quantized.layers if layer.outputs[0] in found.outputs)
     alike = (found for found in quantized.layers if found.weight is not None and found.weight in names)

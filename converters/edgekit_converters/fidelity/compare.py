@@ -1,11 +1,8 @@
-"""One artifact against the original's answers, run by the engine that boards run.
+"""Compare one artifact with the original's answers, run by the engine that boards run.
 
-    fidelity = compare(answers, artifact, Evaluation(contract, dataset))
-    measure_ms(artifact, contract, example, threads=4).p50_ms   # the engine alone, on this very machine
-    size_breakdown("tflite", artifact.data).int8_weights               # bytes in 8-bit weights, in other constants, ...
-
-Rules: drift over the steps of sequences keeps a few numbers a step, never outputs; an answer that is not finite counts
-as zeros; a file whose bytes cannot be counted is no failure.
+fidelity = compare(answers, artifact, Evaluation(contract, dataset))
+measure_ms(artifact, contract, example, threads=4).p50_ms   # the engine alone, on this machine
+size_breakdown("tflite", artifact.data).int8_weights        # bytes in 8-bit weights, in other constants, ...
 """
 
 from __future__ import annotations
@@ -53,7 +50,10 @@ class _Step:
 
 
 class OverTime:
-    """sequences: how many began."""
+    """Drift by step of a sequence, in a few numbers a step; a non-finite answer counts as zeros.
+
+    sequences: how many began.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         self.sequences = 0
@@ -90,7 +90,7 @@ _SMALL = {"tflite": {"INT8", "UINT8", "INT4", "UINT4", "INT2", "BOOL"}, "onnx": 
 
 
 def size_breakdown(format: str, data: bytes) -> SizeBreakdown | None:  # noqa: A002
-    """None for bytes that are no model of that format: a size is no reason to fail."""
+    """None for bytes that are not a model of that format."""
     try:
         if format == "tflite":  # every buffer that a tensor reads
             read_by = {tensor.buffer: tensor for graph in tflite.read(data).subgraphs for tensor in graph.tensors}
@@ -108,8 +108,7 @@ def size_breakdown(format: str, data: bytes) -> SizeBreakdown | None:  # noqa: A
 
 
 def growth(format: str, before: bytes, after: bytes) -> str:  # noqa: A002
-    """How much larger a file is than the float file it was made from, and which part grew.
-    "" below 5 % or 10 kB."""
+    """How much larger a file is than its float file, and which part grew; "" below 5 % or 10 kB."""
     if len(after) <= max(1.05 * len(before), len(before) + 10_000):
         return ""
     old, new = size_breakdown(format, before), size_breakdown(format, after)
@@ -133,8 +132,9 @@ def _kb(size: int) -> str:
 class Evaluation:
     """What every artifact of a model is measured on, and how.
 
-    metric: the deciding one, None for the task's own (`named_metric` makes one from a name). engine: None for what a
-    board would pick. held_out: see `Fidelity`.
+    metric: the deciding one, None for the task's own.
+    engine: None for what a board would pick.
+    held_out: see `Fidelity`.
     """
 
     contract: Contract
@@ -154,12 +154,11 @@ def compare(
 ) -> Fidelity:
     """Run the artifact over the set of `reference`, item by item as a board would.
 
-    One item at a time (or the batch that the file fixes), because a dynamically quantized model answers differently in
-    a larger batch. seen: is shown every item's index and answer. Answers that are not finite are counted, not raised:
-    see `Fidelity.not_finite`. Raises EngineError where the engine refuses the artifact, ConversionError where it
-    answers another shape than the original, CalibrationError where the set is not the one that the reference saw,
-    MetricError where the metric does not fit the labels. A stateful model's artifact carries its own state along each
-    sequence, from the beginning.
+    A batch has one item, or as many as the file fixes; a stateful artifact carries its state along each sequence.
+    seen: receives every item's index and answer.
+
+    Raises EngineError if the engine refuses the artifact, ConversionError if it answers another shape, CalibrationError
+    if the set is not the one that the reference saw, MetricError if the metric does not fit the labels.
     """
     tally = _ArtifactTally(reference, evaluation)
 
@@ -199,8 +198,10 @@ def compare_crossed(
     judged: Sequence[tuple[Artifact, Sequence[int]]],
     progress: Progress = silent,
 ) -> Fidelity:
-    """Of `artifact`, by others that were chosen as it was, each on items that did not choose it.
-    judged: which of them answers which items, of which each is in one. Without sequences."""
+    """Compare by cross-fitting: each item is answered by an artifact that it did not choose.
+
+    judged: which artifact answers which items; each item is in one. Without sequences.
+    """
     order = [index for _, part in judged for index in part]
     tally, engine, first = _ArtifactTally(reference.only(order), evaluation), "", 0
     for other, part in judged:
@@ -221,18 +222,17 @@ def _run(
     add: Callable[[int, int, Outputs], None],
     progress: Progress,
 ) -> str:
-    """Give `add` each item's index, its step and the answer.
-    Returns the engine."""
+    """Give `add` each item's index, step and answer. Returns the engine's name and version."""
     recipe = artifact.recipe
     with load_engine(recipe.format, artifact.data, threads=evaluation.threads, engine=evaluation.engine) as loaded:
         examples = _checked(reference, evaluation.dataset)
         for index, (step, answer) in enumerate(_answers(loaded, artifact, evaluation.contract, examples)):
             for output, value in reference.outputs[index].items():
                 if answer[output].size != value.size:
-                    shapes = (
-                        f"{list(answer[output].shape)} for '{output}' where the original answers {list(value.shape)}"
+                    shapes = f"{list(answer[output].shape)} for '{output}'", f"{list(value.shape)}"
+                    raise ConversionError(
+                        f"answers {shapes[0]} where the original answers {shapes[1]}", where=recipe.name
                     )
-                    raise ConversionError(f"answers {shapes}", where=recipe.name)
             add(index, step or 0, answer)
             progress(f"evaluating {recipe.name}", index + 1, len(reference))
             tick()
@@ -346,8 +346,7 @@ _LEAST_RUNS, _ENOUGH_RUNS, _ENOUGH_S, _BOUND_S = 3, 20, 0.25, 1.0
 
 
 class EngineTimes(NamedTuple):
-    """Of an engine's runs.
-    own_ms: the thread's own processor time a run, which waits for no other process."""
+    """own_ms: the thread's own processor time a run."""
 
     p50_ms: float
     p95_ms: float
@@ -362,9 +361,9 @@ def measure_ms(
     threads: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> EngineTimes:
-    """The engine's run, copying in and out included, after warming up.
+    """Time the engine's run, copying in and out included, after warming up.
 
-    A file with a fixed batch is timed for the whole batch. Raises EngineError where the engine refuses the artifact.
+    A file with a fixed batch is timed for the whole batch. Raises EngineError if the engine refuses the artifact.
     """
     tensors = ExampleIntake(contract, artifact.inputs, 1).adapt(example)
     with load_engine(artifact.recipe.format, artifact.data, threads=threads) as engine:
@@ -376,8 +375,7 @@ def measure_ms(
 
 
 def time_runs(run: Callable[[], object], clock: Callable[[], float]) -> list[float]:
-    """Seconds of each run, of at least 20 runs and a quarter of a second.
-    Beyond 3 runs it takes no more than a second."""
+    """Seconds of each of 20 runs or more in 0.25 s or more; of 3 or more after a second."""
     for _ in range(_WARM_UP):
         run()
     seconds: list[float] = []

@@ -1,19 +1,14 @@
-"""Boxes of two detectors.
-Mean average precision against labels, and without labels how many boxes are the same.
-
-Mean average precision is that of the COCO evaluation.
-
-For one class and one threshold t of intersection over union (IoU): the detections of all images, the surest first, are
-each a hit if their image has a truth of that class, not taken by a surer detection, with IoU >= t (of several the one
-with the greatest IoU is taken). After k detections, recall = hits / truths and precision = hits / k; precision at
-recall r is the greatest at any recall >= r. Average precision is its mean over r = 0, 0.01, ..., 1; the metric is the
-mean over the classes that occur in the truth, then over the thresholds: 0.5, 0.55, ..., 0.95 for `map`, 0.5 alone for
-`map50`. At most 100 detections an image and class count. Crowds and area ranges are not known here.
+"""Compare the boxes of two detectors: mean average precision, and how many are the same.
 
     mean_average_precision([Boxes(boxes, scores, classes)], [truth])      # truth: [M, 5], x1 y1 x2 y2 class
 
-Without labels the original's boxes are the truth: those over the contract's threshold after its decoding and
-suppression.
+Mean average precision is COCO's, without crowds and area ranges. For one class and threshold t of intersection over
+union (IoU), the detections of all images, surest first, each hit if their image has a truth of that class with
+IoU >= t that is not yet taken (the one with the greatest IoU is taken). Precision at recall r is the greatest at any
+recall >= r; average precision is its mean over r = 0, 0.01, ..., 1; the metric is the mean over the labelled classes,
+then over the thresholds: 0.5, 0.55, ..., 0.95 for `map`, 0.5 for `map50`.
+
+Without labels the original's boxes, after the contract's decoding, threshold and suppression, are the truth.
 """
 
 from __future__ import annotations
@@ -33,22 +28,20 @@ from edgekit_runtime.contract.detect import candidates
 from edgekit_runtime.contract.spec import Contract
 
 COCO = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
-"""The thresholds of IoU that COCO's AP is a mean over."""
+"""The IoU thresholds that COCO's AP is a mean over."""
 
 _RECALLS = np.linspace(0, 1, 101)
 _MOST = 100
 _LEAST_SCORE = 0.001  # precision is a mean over all recalls, so boxes that an answer would not show count too
 _RESAMPLES = 200
 _SAME_BOX = 0.5
-"""IoU from which on two boxes of one class are one decision."""
+"""Two boxes of one class with at least this IoU are one decision."""
 
 
 _NEARLY = 0.5
-"""Of the contract's threshold: boxes from there on count in `decision_noise`, so that it is smooth and has enough of
-them.
-"""
+"""Boxes over this share of the contract's threshold count in `decision_noise`, to make it smooth."""
 _FEW_BOXES = 4
-"""Fewer boxes than this say nothing of noise."""
+"""`decision_noise` needs at least as many boxes."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,9 @@ class Boxes:
 @dataclass(frozen=True)
 class _ClassMatches:
     """One class of one image.
-    hits: bool [thresholds, detections], the surest first, as `scores` are."""
+
+    hits: bool [thresholds, detections], surest first, as `scores`.
+    """
 
     scores: NDArray[np.float64]
     hits: NDArray[np.bool_]
@@ -75,12 +70,11 @@ class _ClassMatches:
 
 @dataclass(frozen=True)
 class MeanAveragePrecision:
-    """`map` or `map50` of a model that answers boxes.
-    Labels are [M, 5] rows x1 y1 x2 y2 class, class -1 for filling.
+    """`map` or `map50` of a detector; labels: [M, 5] rows x1 y1 x2 y2 class, -1 for filling.
 
-    contract: of a detector that says where its boxes are; labels are then in pixels of the network's picture. Else
-    outputs: one name for one output [M, 6] (x1, y1, x2, y2, score, class), or the names of (boxes [M, 4], scores [M],
-    classes [M]), or of (boxes, scores [M, classes]).
+    outputs: one [M, 6] (x1, y1, x2, y2, score, class); or (boxes [M, 4], scores [M], classes [M]); or (boxes,
+        scores [M, classes]); empty with a contract.
+    contract: one that says where boxes are; labels are then in pixels of the network's picture.
     """
 
     name: str
@@ -90,7 +84,7 @@ class MeanAveragePrecision:
 
     @classmethod
     def of(cls, contract: Contract, name: str) -> MeanAveragePrecision:
-        """Raises MetricError where the outputs are not one of the layouts."""
+        """Raises MetricError if the outputs have none of the layouts."""
         thresholds = COCO if name == "map" else (0.5,)
         if contract.detection is not None:
             return cls(name, (), thresholds, contract)
@@ -106,8 +100,7 @@ class MeanAveragePrecision:
         raise MetricError(
             f"{name} does not know where the boxes are: the outputs are {shown}",
             do='Write task = "detection" and [detection] in the contract file, or give --metric module:function that '
-            "decodes "
-            "them and calls mean_average_precision",
+            "decodes them and calls mean_average_precision",
         )
 
     def keep(self, answer: Mapping[str, NDArray[Any]] | None, label: Label) -> dict[int, _ClassMatches]:
@@ -146,10 +139,7 @@ class MeanAveragePrecision:
 
 
 class DecisionCount:
-    """Counts the boxes of an original and of an artifact, item by item.
-
-    contract: of a detector that says where boxes are.
-    """
+    """Counts the boxes of an original and of an artifact, item by item."""
 
     def __init__(self, contract: Contract) -> None:
         self._contract = contract
@@ -157,7 +147,7 @@ class DecisionCount:
         self._scores: list[tuple[float, float]] = []
 
     def add(self, original: Mapping[str, NDArray[Any]], answer: Mapping[str, NDArray[Any]] | None) -> None:
-        """answer: None where it is not finite, which is no box at all."""
+        """answer: None if not finite, which counts as no box."""
         wanted = candidates(original, self._contract)
         if answer is None:
             self._items.append((len(wanted.scores), 0, 0))
@@ -170,7 +160,7 @@ class DecisionCount:
         self._scores += kept
 
     def found(self) -> Decisions | None:
-        """None where neither gives a box, so that nothing can be compared."""
+        """None if neither gives a box."""
         items = np.array(self._items).reshape(-1, 3)
         original, artifact, kept = (int(count) for count in items.sum(axis=0))
         larger = max(original, artifact)
@@ -181,8 +171,7 @@ class DecisionCount:
             first, other, both = items[at].sum(axis=0)
             return float(both / max(first, other)) if max(first, other) else float("nan")
 
-        # Boxes of one item are lost together, so items are resampled; few boxes are never a sure thing, so Wilson's
-        # holds too.
+        # Boxes of one item are lost together, so items are resampled; Wilson's interval covers few boxes.
         by_item, by_box = resampled_interval(agreement, len(items)), share_interval(kept, larger)
         low, high = min(by_item[0], by_box[0]), max(by_item[1], by_box[1])
         means = np.array(self._scores).reshape(-1, 2).sum(axis=0) / max(kept, 1)
@@ -193,11 +182,9 @@ class DecisionCount:
 def decision_noise(
     contract: Contract, originals: Sequence[Mapping[str, NDArray[Any]]], answers: Sequence[Mapping[str, NDArray[Any]]]
 ) -> float | None:
-    """Noise over signal power in the scores of a detector's boxes.
-    Lost and false boxes count whole.
+    """Noise over signal power in the scores of a detector's boxes; None with too few boxes.
 
-    A box in another place counts by the part that does not overlap. Values far below the threshold decide nothing,
-    however much they vary. None where the originals give too few boxes.
+    Lost and false boxes count whole, a moved box by the part that does not overlap.
     """
     assert contract.detection is not None
     threshold = _NEARLY * contract.detection.score_threshold
@@ -223,25 +210,18 @@ def decision_noise(
 def mean_average_precision(
     found: Sequence[Boxes], truth: Sequence[NDArray[Any]], thresholds: Sequence[float] = COCO
 ) -> float:
-    """0..1, one entry an image in both.
+    """0..1, one entry an image in both; NaN if no image has any truth.
 
     truth: [M, 5] rows x1 y1 x2 y2 class; a class below 0 is filling.
 
-    Raises ValueError for lists of different lengths; NaN where no image has any truth.
+    Raises ValueError for lists of different lengths.
     """
-    return _precision(
-        [
-            _match(boxes, np.asarray(rows, np.float64).reshape(-1, 5), thresholds)
-            for boxes, rows in zip(found, truth, strict=True)
-        ]
-    )
+    rows = [np.asarray(one, np.float64).reshape(-1, 5) for one in truth]
+    return _precision([_match(boxes, of, thresholds) for boxes, of in zip(found, rows, strict=True)])
 
 
 def iou(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
-    """[A, B]: area of the intersection over area of the union of two lists of corner boxes.
-
-    [A, 4] and [B, 4]; 0 for two empty ones.
-    """
+    """[A, B] intersection over union of corner boxes [A, 4] and [B, 4]; 0 for two empty boxes."""
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, 2:], b[None, :, 2:])
     inter = np.clip(high - low, 0, None).prod(axis=2)
@@ -260,16 +240,14 @@ def _match(found: Boxes, truth: NDArray[np.float64], thresholds: Sequence[float]
         mine = np.flatnonzero(np.asarray(found.classes).astype(int) == kind)
         order = mine[np.argsort(-np.asarray(found.scores, np.float64)[mine], kind="stable")][:_MOST]
         overlaps = iou(np.asarray(found.boxes, np.float64)[order], wanted)
-        hits = np.array(
-            [[one is not None for one in _taken(overlaps, threshold)] for threshold in thresholds], bool
-        ).reshape(len(thresholds), len(order))
+        taken = [[one is not None for one in _taken(overlaps, threshold)] for threshold in thresholds]
+        hits = np.array(taken, bool).reshape(len(thresholds), len(order))
         matched[int(kind)] = _ClassMatches(np.asarray(found.scores, np.float64)[order], hits, len(wanted))
     return matched
 
 
 def _taken(overlaps: NDArray[np.float64], threshold: float) -> list[int | None]:
-    """Each detection in turn takes the truth it overlaps most of those that are left.
-    Which one, None for none."""
+    """The truth that each detection takes in turn: the free one of most overlap, or None."""
     left = np.ones(overlaps.shape[1], bool)
     taken: list[int | None] = []
     for row in overlaps:

@@ -1,8 +1,7 @@
-"""What the rules look at, the rules in their order, and the causes of the whole file.
+"""Explain the damage of a quantized file: run both, apply the rules, rank the causes.
 
-case = examine(float_graph, quantized_graph, feeds)
-causes = explain(case)
-pieces, outside = fast_path("tflite", artifact.data)         # 22, ("HARD_SWISH", ...): asked of the engine itself
+causes = explain(examine(float_graph, quantized_graph, feeds))
+pieces, outside = fast_path("tflite", artifact.data)         # 22, ("HARD_SWISH", ...), from the engine itself
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _DELEGATE = "DELEGATE"
 def fast_path(format: str, data: bytes) -> tuple[int | None, tuple[str, ...]]:  # noqa: A002
     """(parts that XNNPACK runs as one, operators left to plain kernels, an entry each).
 
-    (None, ()) for ONNX, whose runtime does not say, and where the engine cannot be asked.
+    (None, ()) for ONNX, whose runtime does not say, and if the engine does not answer.
     """
     if format != "tflite":
         return None, ()
@@ -72,8 +71,7 @@ def fast_path(format: str, data: bytes) -> tuple[int | None, tuple[str, ...]]:  
 
 
 def _inside(piece: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> set[int]:
-    """The nodes between a piece's inputs and outputs.
-    The engine keeps those that it replaced in its list."""
+    """Indexes of the nodes that a piece replaced, which the engine keeps in its list."""
     makers = {int(tensor): node for node in nodes if node["op_name"] != _DELEGATE for tensor in node["outputs"]}
     known = {int(tensor) for tensor in piece["inputs"]}
     left, found = [int(tensor) for tensor in piece["outputs"]], set()
@@ -102,9 +100,10 @@ def examine(
     progress: Progress = silent,
     calibrated: Mapping[str, tuple[float, float]] | None = None,
 ) -> Case:
-    """The case of `quantized` against `float_graph`.
-    Feeds as `layer_errors` takes them, and its errors.
-    calibrated: the ranges that calibration saw, by tensor, where the feeds are others than it had."""
+    """The case of `quantized` against `float_graph`; feeds and errors as for `layer_errors`.
+
+    calibrated: the ranges that calibration saw, by tensor, if the feeds are others.
+    """
     ranges: dict[str, tuple[float, float]] = {}
 
     def watched() -> Iterator[Feed]:
@@ -130,7 +129,7 @@ def examine(
 
 
 def _kernels(case: Case, feeds: Sequence[Feed]) -> dict[str, IsolatedLayer]:
-    """Signal left when each damaged layer's kernel alone is rounded, an experiment a layer."""
+    """Signal left with each damaged layer's kernel rounded alone, by layer."""
     damaged = [(layer, error.tensor) for layer, error in case.damaged if layer.weight is not None][:_TRIED]
     if not damaged:
         return {}
@@ -157,7 +156,7 @@ def _seen(graph: Graph, tensors: Sequence[str], feeds: Sequence[Feed]) -> list[S
 
 
 def _left(before: Sequence[Seen], after: Sequence[Seen], tensors: Sequence[str]) -> float:
-    """dB, of the tensor that has least left; as good as exact where nothing differs."""
+    """dB of the tensor that has least left; 200 if nothing differs."""
     left = [_EXACT_DB]
     for tensor in tensors:
         pair = Pair()
@@ -175,8 +174,7 @@ _LARGE_INPUT = 60.0
 
 
 def nothing_quantized(case: Case) -> Iterator[Cause]:
-    """A recipe that was carried out and changed nothing.
-    That is the commonest silent failure of quantizers."""
+    """A conversion that changed nothing, the commonest silent failure of quantizers."""
     macs, weights = quantized_fraction(case.quantized.format, case.quantized.data)
     if weights >= _LITTLE or macs >= _LITTLE:
         return
@@ -194,10 +192,7 @@ def nothing_quantized(case: Case) -> Iterator[Cause]:
 
 
 def input_scaling(case: Case) -> Iterator[Cause]:
-    """Pixels from 0 to 255 into a model that normalises nothing itself.
-
-    Or calibration on another scale than the data.
-    """
+    """Pixels of 0 to 255 for a model that does not normalise, or calibration on another scale."""
     for name in case.float_graph.inputs:
         low, high = case.input_ranges.get(name, (0.0, 0.0))
         readers = [layer for layer in case.float_graph.layers if name in layer.inputs]
@@ -220,7 +215,7 @@ def input_scaling(case: Case) -> Iterator[Cause]:
 
 
 def accumulated_noise(case: Case) -> Iterator[Cause]:
-    """Damage at the end that no layer did alone: every layer rounds a little, and it adds up."""
+    """Damage at the end that no layer did alone: the roundings of all layers add up."""
     output = next(
         (case.by_layer[layer.name] for layer in reversed(case.float_graph.layers) if layer.name in case.by_layer), None
     )
@@ -251,8 +246,7 @@ def accumulated_noise(case: Case) -> Iterator[Cause]:
 
 
 def splits_graph(case: Case) -> Iterator[Cause]:
-    """Changes between quantized and float parts.
-    Each costs a pass over the tensor, and ends the fast path."""
+    """Changes between quantized and float parts; each ends the fast path."""
     if case.pieces is not None and case.pieces > 1 and case.outside:
         named = ", ".join(f"{count} {op}" for op, count in Counter(case.outside).most_common(3))
         yield Cause(
@@ -303,8 +297,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def explain(case: Case, most: int = 12) -> tuple[Cause, ...]:
-    """At most `most` causes, at most one a layer, the greatest loss first.
-    Causes of the whole file always."""
+    """At most `most` causes: one a layer, the greatest loss first, then all of the whole file."""
     found: dict[str, Cause] = {}
     whole: list[Cause] = []
     for cause in (cause for rule in RULES for cause in rule(case)):

@@ -1,12 +1,11 @@
-"""What is counted while items stream by, and how sure it is.
-A few numbers an item, never its outputs.
+"""Confidence intervals, and what is counted while items stream by: a few numbers an item.
 
     drift = DriftMeter(["probs"], kinds(contract, reference.outputs))
     drift.add({"probs": original}, {"probs": answer})
     drift.cosine, drift.sqnr_db, drift.outputs()
     paired_interval(lost=9, gained=4, items=1000)        # (-0.0024, 0.0123), a drop of a share
 
-Rules: intervals are 95 %, two-sided, and the same figures at every run: a bootstrap is seeded.
+Rules: intervals are 95 %, two-sided, and the same at every run: a bootstrap is seeded.
 """
 
 from __future__ import annotations
@@ -33,14 +32,12 @@ def paired_interval(lost: int, gained: int, items: int, z: float = Z95) -> Inter
     """Interval of (lost - gained) / items, the drop of a paired proportion, within [-1, 1].
 
     lost: items that only the original got right; gained: that only the artifact did. The adjusted Wald interval of
-    Agresti and Min, "Simple improved confidence intervals for comparing matched proportions", Statistics in Medicine 24
-    (2005), 729-740: half an item is added to each of the four cells, so N = n + 2 and, with b and c the two counts +
-    1/2,
+    Agresti and Min, Statistics in Medicine 24 (2005), 729-740: half an item is added to each of the four cells, so
+    N = n + 2 and, with b and c the two counts + 1/2,
 
         (b - c) / N  +-  z sqrt(b + c - (b - c)^2 / N) / N
 
-    Unlike the plain Wald interval it does not shrink to nothing where the two models never differ: 0 of 20 is +- 8.9
-    points. Raises ValueError where the counts do not fit.
+    Two models that never differ on 20 items get +- 8.9 points. Raises ValueError for impossible counts.
     """
     if items < 1 or lost < 0 or gained < 0 or lost + gained > items:
         raise ValueError(f"lost={lost} and gained={gained} do not fit {items} items")
@@ -51,13 +48,11 @@ def paired_interval(lost: int, gained: int, items: int, z: float = Z95) -> Inter
 
 
 def share_interval(hits: int, items: int, z: float = Z95) -> Interval:
-    """The score interval of hits / items, within [0, 1].
-    By E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927), 209-212.
-    With p = hits / items,
+    """Wilson's score interval of p = hits / items, within [0, 1] (JASA 22 (1927), 209-212).
 
         (p + z^2 / 2n  +-  z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
 
-    100 of 100 is 0.963 to 1, never exactly 1 to 1. Raises ValueError where the counts do not fit.
+    100 of 100 is 0.963 to 1. Raises ValueError for impossible counts.
     """
     if items < 1 or not 0 <= hits <= items:
         raise ValueError(f"{hits} hits do not fit {items} items")
@@ -68,11 +63,7 @@ def share_interval(hits: int, items: int, z: float = Z95) -> Interval:
 
 
 def mean_interval(values: NDArray[np.float64] | Sequence[float]) -> Interval:
-    """mean +- t s / sqrt(n).
-    Here s is the sample's standard deviation, t Student's 97.5 % point for n - 1 degrees of freedom.
-
-    One value says nothing of its spread: its interval is the value itself.
-    """
+    """mean +- t s / sqrt(n), with Student's t; of one value the value itself."""
     numbers = np.asarray(values, np.float64)
     mean = float(numbers.mean())
     if len(numbers) < 2:
@@ -82,11 +73,9 @@ def mean_interval(values: NDArray[np.float64] | Sequence[float]) -> Interval:
 
 
 def ratio_interval_db(signal: NDArray[np.float64], noise: NDArray[np.float64]) -> Interval:
-    """Interval of 10 log10(sum signal / sum noise) over items, by the delta method.
-    Both sums must be positive.
+    """Interval of 10 log10(sum signal / sum noise) by the delta method; both sums > 0.
 
-    The logarithm of a ratio of two means m and k varies as the mean of x / m - y / k does; `mean_interval` has the
-    rest.
+    The logarithm of a ratio of two means m and k varies as the mean of x / m - y / k does.
     """
     low, high = mean_interval(signal / signal.mean() - noise / noise.mean())
     middle = 10 * math.log10(float(signal.sum()) / float(noise.sum()))
@@ -97,11 +86,9 @@ def ratio_interval_db(signal: NDArray[np.float64], noise: NDArray[np.float64]) -
 def resampled_interval(
     statistic: Callable[[NDArray[np.int64]], float], items: int, resamples: int = 1000, seed: int = 0
 ) -> Interval:
-    """The percentile bootstrap: 2.5 % and 97.5 % points of the resampled statistic.
+    """Percentile bootstrap: 2.5 % and 97.5 % points of the resampled statistic without NaNs.
 
-    The same indexes go to both models inside `statistic`, which makes the interval of a drop a paired one. Resamples
-    that the statistic is not defined on (NaN) are left out. B. Efron, "Bootstrap methods", Annals of Statistics 7
-    (1979), 1-26.
+    `statistic` uses the same indexes for both models, which makes the interval of a drop a paired one.
     """
     generator = np.random.default_rng(seed)
     values = np.array([statistic(generator.integers(0, items, items)) for _ in range(resamples)])
@@ -113,10 +100,7 @@ def resampled_interval(
 
 
 def _student(degrees: int) -> float:
-    """97.5 % point of Student's t.
-
-    Exact for 1 and 2, else the expansion in 1/degrees (Abramowitz and Stegun 26.7.5).
-    """
+    """97.5 % point of Student's t: exact for 1 and 2, else Abramowitz and Stegun 26.7.5."""
     if degrees <= 2:
         return (12.706204736, 4.302652730)[degrees - 1]
     z = Z95
@@ -130,36 +114,31 @@ def _student(degrees: int) -> float:
 
 
 FLOOR_DB = -200.0
-"""What stands for a signal of zero beside any noise: JSON has no infinity."""
+"""Stands for a signal of zero with any noise: JSON has no infinity."""
 
 SURE = 0.5
 """An original whose best probability is above this is sure of its answer."""
 
 SILENT = 0.01
-"""Of an output's largest answer: where both the original and the artifact stay below it, they say the same, nothing.
-The direction of what is left is chance."""
+"""Two answers both below this share of the output's largest answer count as equal."""
 
 FAINT = 1e-8
-"""Of the power of an output's strongest channel: what is below it is not held against its own signal alone, but with
-its
-group, whose peaks may be rare: a score is 0 nearly everywhere and decides everything."""
+"""Channels below this share of the strongest channel's power are compared only within their group."""
 
 
 _RESAMPLES = 400
-"""Of the items, for the interval of a distance."""
+"""Bootstrap resamples of the items, for the interval of a distance."""
 
 
 class DriftMeter:
     """Distance of an artifact's outputs from the original's, of each and of all together.
 
-    The interval of a distance is a bootstrap's over items, whose outputs are not kept: each of 400 resamples is a sum
-    that takes an item so many times, by a Poisson law of mean 1 (Hanley and MacGibbon, "Creating non-parametric
-    bootstrap samples using Poisson frequencies", Computer Methods and Programs in Biomedicine 83 (2006), 57-62).
+    Intervals are a bootstrap over items without keeping outputs: each resample is a running sum that takes an item a
+    Poisson(1) number of times (Hanley and MacGibbon, Comput. Methods Programs Biomed. 83 (2006), 57-62).
+    An item with a non-finite answer counts as cosine 0, as disagreement, in the noise as zeros, and against the spread
+    as one more deviation besides.
 
-    kinds: what each output is, by name; one that is not in it is a vector.
-    An item with an answer that is not finite counts as cosine 0, as disagreement, for the noise as an answer of zeros,
-    and against the spread as one that is as far off besides: it can never look better than it is, and one NaN does not
-    hide what the other items say.
+    kinds: what each output is, by name; a vector if not in it.
     """
 
     def __init__(self, names: Sequence[str], kinds: Mapping[str, Kind] | None = None) -> None:
@@ -184,8 +163,7 @@ class DriftMeter:
 
     @property
     def sqnr_db(self) -> float | None:
-        """10 log10(sum x^2 / sum (x - y)^2).
-        None where nothing differs, -200 where the original is all zeros."""
+        """10 log10(sum x^2 / sum (x - y)^2); None if nothing differs, -200 without signal."""
         signal = sum(sum(output.signal) for output in self._outputs.values())
         return decibels(signal, sum(sum(output.noise) for output in self._outputs.values()))
 
@@ -196,8 +174,10 @@ class DriftMeter:
 @dataclass
 class _Output:
     """One output: three numbers an item, and counts.
-    errors: sums of squares over the items, as many as `kind.spread` has. The same sums over each resample of the items:
-    resampled["errors"], ["channels"], ["cosine"] and ["items"]."""
+
+    errors: sums of squares over the items, as many as `kind.spread` has.
+    resampled: the same sums over each resample, for "errors", "channels", "cosine" and "items".
+    """
 
     kind: Kind
     errors: NDArray[np.float64] | None = None
@@ -371,10 +351,7 @@ class Accuracy:
 
 
 def cosine(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    """x.y / (|x| |y|), -1..1, for finite vectors.
-
-    Two zero vectors are alike: 1. One zero vector is like nothing: 0.
-    """
+    """x.y / (|x| |y|), -1..1, for finite vectors; two zero vectors give 1, one gives 0."""
     peak_x, peak_y = float(np.abs(x).max(initial=0)), float(np.abs(y).max(initial=0))
     if peak_x == 0 or peak_y == 0:
         return 1.0 if peak_x == peak_y else 0.0
@@ -383,8 +360,7 @@ def cosine(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
 
 
 def decibels(signal: float, noise: float) -> float | None:
-    """10 log10(signal / noise).
-    None where there is no noise, -200 where there is noise and no signal."""
+    """10 log10(signal / noise); None without noise, -200 with noise and no signal."""
     if noise == 0:
         return None
     return max(FLOOR_DB, 10 * math.log10(signal / noise)) if signal > 0 else FLOOR_DB
@@ -396,13 +372,12 @@ def best_class(scores: NDArray[Any]) -> int:
 
 
 def best_classes(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Indexes of the `count` greatest scores, best first.
-    Ties go to the lower index, as in the runtime's `top(k)`."""
+    """Indexes of the `count` greatest scores, best first; ties go to the lower index."""
     return np.argsort(-np.asarray(scores, np.float32).reshape(-1), kind="stable")[:count]
 
 
 def _probabilities(scores: NDArray[Any]) -> NDArray[np.float64]:
-    """Scores that are none yet are taken for logits."""
+    """Scores that are not probabilities are taken for logits."""
     values = np.asarray(scores, np.float64).reshape(-1)
     if values.min(initial=0) >= 0 and abs(values.sum() - 1) <= SUM_TO_ONE:
         return values

@@ -1,5 +1,4 @@
-"""Where an artifact departs from the original.
-The float graph and the quantized one, layer by layer.
+"""Compare a float graph and its quantized one layer by layer.
 
     errors = layer_errors(open_graph("tflite", float_data), open_graph("tflite", artifact.data), feeds)
     worst = sorted(errors, key=lambda error: error.own_sqnr_db or math.inf)[:5]
@@ -7,9 +6,9 @@ The float graph and the quantized one, layer by layer.
 
 Rules:
 - both run on the same samples, aligned by tensor name; a tensor that only one of them has is left out;
-- what a layer adds by itself is separated from what reached it through its inputs, as far as powers show;
-- whether a tensor is quantized, and on which grid, is read from the file: values may lie on a grid by chance;
-- what a tensor's own grid costs is tried: its float values are cut off and rounded by themselves.
+- noise that a layer adds is separated from what came through its inputs, as far as powers show;
+- whether a tensor is quantized, and on which grid, is read from the file;
+- the cost of a tensor's own grid is measured: its float values are clipped and rounded by themselves.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ Feed = Sequence[NDArray[Any]]
 """One sample as the float file takes it: arrays in its order, batch of 1."""
 
 _TAIL = 0.00005  # of the values at each end
-
-
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -43,18 +40,19 @@ _LARGEST = float(np.finfo(np.float32).max)
 class LayerError:
     """One layer's first output, float against quantized, over all samples.
 
-    tensor: where it was seen: its output, or that of the activation that quantizers fuse into it. sqnr_db: 10 log10(sum
-    x^2 / sum (x - y)^2), None where nothing differs. inputs_sqnr_db: the worst of its inputs', None where they are
-    exact or not known. own_sqnr_db: the same with the noise that the layer itself added, None where it
-    added none beside what came in. macs: for one item. quantized: the file has its values in integers;
-    scale: the step of their grid, None for a float layer; grid_low, grid_high: its ends. cut_sqnr_db: what is left of
-    the float values when they are cut off at these ends and nothing else is done to them, None where nothing is cut;
-    rounded_sqnr_db: when they are rounded to the grid besides. depth: where in the float graph it stands, 0..1.
-    float_low, float_high,
-    quantized_low, quantized_high: least and greatest value seen. middle_low, middle_high: what 99.99 % of the float
-    values lie between; float_rms: their root mean square. integers: every float value is a whole number. values:
-    elements an item. shift: share (0..1) of the noise that is one
-    constant a channel, over all samples: what a corrected bias takes away.
+    tensor: its output, or that of the activation that quantizers fuse into it.
+    sqnr_db: 10 log10(sum x^2 / sum (x - y)^2), None if nothing differs.
+    inputs_sqnr_db: the worst of its inputs', None if exact or not known.
+    own_sqnr_db: with only the noise that the layer itself added, None if none.
+    macs, values: for one item.
+    quantized: whether the file has its values in integers.
+    scale, grid_low, grid_high: step and ends of their grid, None for a float layer.
+    middle_low, middle_high: 99.99 % of the float values lie between.
+    float_rms: root mean square of the float values.
+    integers: whether every float value is a whole number.
+    shift: share of the noise, 0..1, that is one constant a channel over all samples, which a bias can correct.
+    depth: place in the float graph, 0..1.
+    cut_sqnr_db: of the float values clipped to the grid, None if nothing is clipped; rounded_sqnr_db: also rounded.
     """
 
     layer: str
@@ -85,10 +83,7 @@ class LayerError:
 
     @property
     def fall_db(self) -> float:
-        """How much worse the output is than the worst input.
-
-        Exact inputs count as 60 dB, an exact output falls by 0.
-        """
+        """How much worse the output is than the worst input (60 dB if exact); 0 if exact."""
         if self.sqnr_db is None:
             return 0.0
         return (60.0 if self.inputs_sqnr_db is None else self.inputs_sqnr_db) - self.sqnr_db
@@ -100,10 +95,7 @@ class LayerError:
 
     @property
     def grid_sqnr_db(self) -> float | None:
-        """What this grid costs by itself: as it was tried, or rms^2 over step^2 / 12.
-
-        None for a float layer.
-        """
+        """Cost of the grid by itself: measured, or rms^2 over step^2 / 12; None for a float layer."""
         if self.rounded_sqnr_db is not None:
             return self.rounded_sqnr_db
         if self.scale is None or self.float_rms == 0:
@@ -115,8 +107,8 @@ class LayerError:
 class Pair:
     """One tensor in both graphs, while samples stream by.
 
-    channel: its axis of channels. grid: of the quantized one.
-    cut, rounded: noise of the float values put on it.
+    channel: its axis of channels.
+    grid: of the quantized one; cut, rounded: noise of the float values put on it.
     """
 
     channel: int = -1
@@ -165,10 +157,7 @@ class Pair:
 
     @property
     def shift(self) -> float:
-        """n mean^2 of each channel's noise, over all its power.
-
-        One sample of one value a channel is too little.
-        """
+        """n mean^2 of each channel's noise over its power; 0 for one value a channel."""
         if self.offsets is None or self.noise == 0:
             return 0.0
         values = self.values * self.items / len(self.offsets)
@@ -180,8 +169,9 @@ def layer_errors(
 ) -> tuple[LayerError, ...]:
     """Errors of each layer that both graphs have, in the order of execution.
 
-    feeds: as the float file takes them; the first `limit` are run. Raises CalibrationError where there is none,
-    ConversionError where an engine fails on one.
+    feeds: as the float file takes them; the first `limit` are run.
+
+    Raises CalibrationError without feeds, ConversionError if an engine fails on one.
     """
     seen = {layer.outputs[0] for layer in float_graph.layers} | set(float_graph.inputs)
     common = [name for name in quantized.tensors if name in seen and name in set(float_graph.tensors)]
@@ -197,12 +187,12 @@ def layer_errors(
     if not count:
         raise CalibrationError("there is no sample to run the layers on", do="Give --calibration at least one example")
     places = {layer.name: place / max(1, len(float_graph.layers) - 1) for place, layer in enumerate(float_graph.layers)}
-    spans = _spans(float_graph, {name for name in pairs if (name in pairs and pairs[name].values > 0)})
+    spans = _spans(float_graph, {name for name, pair in pairs.items() if pair.values > 0})
     return tuple(replace(_error(span, pairs), depth=places[span.layer.name]) for span in spans)
 
 
 def run_both(pairs: Mapping[str, Pair], original: WatchedGraph, answer: WatchedGraph, feed: Feed) -> None:
-    """One sample through both, every tensor into its pair."""
+    """Run one sample through both graphs and add every tensor to its pair."""
     first, second = original.run(feed), answer.run(feed)
     for name, pair in pairs.items():
         if name in first and name in second and first[name].size == second[name].size:
@@ -212,8 +202,10 @@ def run_both(pairs: Mapping[str, Pair], original: WatchedGraph, answer: WatchedG
 @dataclass(frozen=True)
 class _Span:
     """A layer with what quantizers fuse into it.
-    measured: the tensor it is seen at.
-    inputs: the tensors before it that are seen."""
+
+    measured: the tensor where its error is measured.
+    inputs: the nearest tensors before it that both graphs have.
+    """
 
     layer: Layer
     measured: str
@@ -221,9 +213,7 @@ class _Span:
 
 
 def _spans(graph: Graph, seen: Collection[str]) -> list[_Span]:
-    """Layers whose output both graphs have.
-    Where a quantizer fused an activation into a layer with weights, only the activation's output is left, and stands
-    for both: the layer with weights is the one that answers for it."""
+    """Layers whose output, or that of an activation fused into them, both graphs have."""
     makers = {output: layer for layer in graph.layers for output in layer.outputs}
     readers: dict[str, list[Layer]] = {}
     for layer in graph.layers:
@@ -243,7 +233,7 @@ def _spans(graph: Graph, seen: Collection[str]) -> list[_Span]:
 
 
 def _before(layer: Layer, makers: Mapping[str, Layer], seen: Collection[str], steps: int = 4) -> Iterator[str]:
-    """The nearest tensors before a layer that are seen."""
+    """The nearest tensors before a layer that both graphs have."""
     for name in layer.inputs:
         if name in seen:
             yield name
@@ -252,9 +242,8 @@ def _before(layer: Layer, makers: Mapping[str, Layer], seen: Collection[str], st
 
 
 def _error(span: _Span, pairs: Mapping[str, Pair]) -> LayerError:
-    layer, pair = span.layer, pairs[span.measured]
+    layer, pair, own = span.layer, pairs[span.measured], _own_noise(span, pairs)
     grid = pair.grid
-    own = _own_noise(span, pairs)
     before = [decibels(pairs[name].signal, pairs[name].noise) for name in span.inputs]
     low, high = pair.histogram.quantiles((_TAIL, 1 - _TAIL))
     return LayerError(
@@ -286,11 +275,9 @@ def _error(span: _Span, pairs: Mapping[str, Pair]) -> LayerError:
 
 
 def _own_noise(span: _Span, pairs: Mapping[str, Pair]) -> float | None:
-    """Noise power that came in is passed on as the layer passes on power.
-    What is more is the layer's own.
+    """Noise power beyond what the layer passes on from its inputs; None if there is none.
 
-    A sum, a difference or a concatenation passes noise on as it is; anything else keeps the ratio of noise to signal,
-    and with several inputs the ratios add up.
+    A sum, difference or concatenation passes noise on as it is; others keep noise over signal, summed over inputs.
     """
     layer, pair = span.layer, pairs[span.measured]
     inputs = [pairs[name] for name in span.inputs]
@@ -304,8 +291,11 @@ def _own_noise(span: _Span, pairs: Mapping[str, Pair]) -> float | None:
 
 @dataclass(frozen=True)
 class LayerHistogram:
-    """Values of a layer before and after.
-    edges: bins + 1 ascending values; original, quantized: counts of each bin over all samples."""
+    """Values of a layer in both graphs.
+
+    edges: bins + 1 ascending values.
+    original, quantized: counts of each bin over all samples.
+    """
 
     layer: str
     edges: tuple[float, ...]
@@ -314,8 +304,7 @@ class LayerHistogram:
 
 
 def worst(errors: Sequence[LayerError], count: int = 5) -> list[LayerError]:
-    """The layers that add most noise for their signal, worst first.
-    Of layers alike, the one with more values."""
+    """The layers that add most noise for their signal, worst first; ties: the larger first."""
     damaged = [error for error in errors if error.own_sqnr_db is not None]
     return sorted(damaged, key=lambda error: (error.own_sqnr_db or 0.0, -error.values))[:count]
 
@@ -329,10 +318,7 @@ def layer_histograms(
     bins: int = 64,
     limit: int = 16,
 ) -> tuple[LayerHistogram, ...]:
-    """One histogram for each of `errors`, over the first `limit` feeds.
-
-    The bins span the range of both graphs.
-    """
+    """One histogram for each of `errors` over the first `limit` feeds, over both graphs' range."""
     edges = {}
     for error in errors:
         low, high = min(error.float_low, error.quantized_low), max(error.float_high, error.quantized_high)

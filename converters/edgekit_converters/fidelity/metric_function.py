@@ -1,11 +1,10 @@
-"""`--metric module:function`: a person's own measure of a whole set.
+"""`--metric module:function`: a user's own metric over a whole set.
 
-def score(outputs, labels):                  # outputs: {name: array [N, ...]}; labels: array [N, ...] or a list
-    return float(...)                        # higher is better, or say so: score.higher_is_better = False
+    def score(outputs, labels):             # outputs: {name: array [N, ...]}; labels: array [N, ...] or a list
+        return float(...)                   # higher is better, unless score.higher_is_better = False
 
-The function is tried on the original's answers before anything is converted. An answer that was not finite is handed
-over as zeros. The interval of the drop calls the function on resampled items, 100 times for each model, or fewer where
-that would take longer than some seconds; a resample on which it fails (a class is missing, say) is left out.
+The function is tried on the original's answers before anything is converted. A non-finite answer is passed as zeros.
+The drop's interval calls it on up to 100 resamples of the items, fewer if slow, and skips those on which it fails.
 """
 
 from __future__ import annotations
@@ -39,8 +38,10 @@ _PATIENCE_S = 3.0  # a repair compares dozens of artifacts, and a slow function 
 class FunctionMetric:
     """A metric that the user's own function computes.
 
-    name: `module:function`. clock: seconds. joined: makes of an answer the outputs that the function was written for;
-    None where they are the answer's own."""
+    name: `module:function`.
+    clock: seconds.
+    joined: makes the outputs that the function was written for; None for the answer's own.
+    """
 
     name: str
     function: Callable[[dict[str, NDArray[Any]], Any], Any]
@@ -54,7 +55,7 @@ class FunctionMetric:
     def rehearse(self, answers: Sequence[Outputs], labels: Sequence[Label]) -> None:
         """Call the function on the original's answers, to find its mistakes before the work.
 
-        Raises MetricError, which also says what the first item looks like.
+        Raises MetricError, which describes the first item.
         """
         kept = [answer if self.joined is None else self.joined(answer) for answer in answers]
         outputs = _stacked(kept, kept[0])
@@ -90,7 +91,7 @@ class FunctionMetric:
         return Score(self.name, before, after, loss, interval, self.higher_is_better)
 
     def _call(self, outputs: dict[str, NDArray[Any]], labels: Sequence[Label]) -> float:
-        """Raises MetricError where it raises, or gives anything but one finite number."""
+        """Raises MetricError if it raises or returns anything but one finite number."""
         try:
             # One array where the labels are alike in shape, a list where they are not
             shapes = {np.shape(label) for label in labels}
@@ -128,11 +129,8 @@ def open_metric_function(spec: str, joined: Callable[[Outputs], Outputs] | None 
         what = f"'{function_name}' is not a function: it is {_shown(function)}"
         raise MetricError(what, where=spec, do="Name a function (outputs, labels) -> float")
     if function is None:
-        near = difflib.get_close_matches(
-            function_name,
-            [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name, None))],
-            1,
-        )
+        public = [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name, None))]
+        near = difflib.get_close_matches(function_name, public, 1)
         hint = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a function (outputs, labels) -> float"
         raise MetricError(f"'{module_name}' has no function '{function_name}'", where=spec, do=hint)
     return FunctionMetric(spec, function, bool(getattr(function, "higher_is_better", True)), joined=joined)

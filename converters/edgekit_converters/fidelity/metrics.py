@@ -1,17 +1,13 @@
-"""Task metrics.
-What the labels say of the original and of the artifact, and how sure that is.
+"""Task metrics: score the original and an artifact on the same labels.
 
     metric = named_metric("f1", contract)
     score = metric.compare([metric.keep(answer, label), ...], [...])      # Score(metric="f1", drop=0.012, ci95=(...))
 
 Rules:
-- both models are scored on the same items, and the interval of the drop is a paired one;
-- a drop is positive when the artifact is worse, also where the metric is an error;
+- a drop is positive if the artifact is worse, also if the metric is an error;
 - an answer that is not finite is as wrong as an answer can be;
-- masks: a pixel's class is the channel with the greatest score; pixels labelled 255 belong to no class and are not
-  counted;
-- metrics of masks are of the whole set: pixels are added up over all items, so that an item without a class cannot
-  decide that class. Their intervals draw items, not pixels: pixels of one picture are no independent trials.
+- masks: a pixel's class is the channel with the greatest score; pixels labelled 255 do not count;
+- metrics of masks add up pixels over the whole set, and their intervals resample items, not pixels.
 """
 
 from __future__ import annotations
@@ -32,12 +28,12 @@ from edgekit_converters.recipe.conversion_errors import MetricError
 from edgekit_runtime.contract.spec import Contract, OutputContract
 
 VOID = 255
-"""The label of a pixel that belongs to no class, as Pascal VOC and Cityscapes write it."""
+"""The label of a pixel that belongs to no class, as in Pascal VOC and Cityscapes."""
 
 _RESAMPLES = 1000
 
 Counts = NDArray[np.int64]
-"""[3, C]: of each class the pixels that are right, that are labelled so, that are answered so."""
+"""[3, C]: pixels of each class that are right, labelled so, answered so."""
 
 
 def is_map(output: OutputContract) -> bool:
@@ -48,8 +44,7 @@ def is_map(output: OutputContract) -> bool:
 
 
 def channel_axis(shape: Sequence[int], mask: Sequence[int] | None = None) -> int | None:
-    """The axis of the classes: without it the shape is the mask's; else the shorter end.
-    None for neither."""
+    """The axis of the classes: the shorter end, or the one that a mask's shape lacks, or None."""
     ends = [axis for axis in (len(shape) - 1, 0 if len(shape) == 3 else 1) if shape[axis] > 1]
     if mask is None:
         return min(ends, key=lambda axis: shape[axis], default=None)
@@ -60,15 +55,13 @@ def channel_axis(shape: Sequence[int], mask: Sequence[int] | None = None) -> int
 def pixel_metric(name: str, contract: Contract) -> _PixelMetric:
     """name: miou or pixel-accuracy.
 
-    Raises MetricError where the first output has no classes of pixels.
+    Raises MetricError unless the first output has a score a class for each pixel.
     """
     output = contract.outputs[0]
     if not is_map(output):
-        raise MetricError(
-            f"{name} is for models that answer a score a class for every pixel, and '{output.name}' answers "
-            f"{list(output.shape)}",
-            do="Choose another --metric",
-        )
+        answers = f"'{output.name}' answers {list(output.shape)}"
+        what = f"{name} is for models that answer a score a class for every pixel, and {answers}"
+        raise MetricError(what, do="Choose another --metric")
     return (MeanIoU if name == "miou" else PixelAccuracy)(output.name, tuple(output.shape))
 
 
@@ -87,9 +80,7 @@ class _PixelMetric:
         raise NotImplementedError
 
     def keep(self, answer: Mapping[str, NDArray[Any]] | None, label: Label) -> Counts:
-        """Counts of an item; an answer that is not finite is right nowhere.
-        Raises MetricError where the mask does not fit.
-        """
+        """Counts of an item; of a non-finite answer nothing is right. Raises MetricError."""
         mask = np.asarray(label)
         axis = channel_axis(self.shape, mask.shape)
         if axis is None or mask.dtype.kind not in "iub":
@@ -169,8 +160,10 @@ _FOR_PIXELS = ("miou", "pixel-accuracy")
 class Metric(Protocol):
     """One number for a model on a labelled set.
 
-    keep: what is remembered of an item: its answer by output name (None: it was not finite) and its label. compare: of
-    what was kept, in the same order for both models. Raises MetricError where the label does not fit.
+    keep: what is remembered of an item, from its answer by output name (None: not finite) and its label.
+    compare: scores what was kept, in the same order for both models.
+
+    Both raise MetricError for labels that do not fit.
     """
 
     @property
@@ -206,8 +199,7 @@ class TopK:
 
 @dataclass(frozen=True)
 class MacroF1:
-    """The mean over classes of F1 (see `macro_f1`), of the best class of `output`.
-    Its interval is a bootstrap's."""
+    """`macro_f1` of the best class of `output`, with a bootstrap interval."""
 
     output: str
     name: str = "f1"
@@ -231,16 +223,14 @@ class MacroF1:
 class MeanAbsoluteError:
     """Mean over items of the mean over values of |answer - label|, of `output`.
 
-    An answer that is not finite counts as the answer that is farthest from its label among all labels, or as the
-    largest error of the set if that is more.
+    A non-finite answer counts as the label farthest from its own, or as the largest error of the set if that is more.
     """
 
     output: str
     name: str = "mae"
 
     def keep(self, answer: Outputs | None, label: Label) -> tuple[float, float, float]:
-        """(the item's error, the least and the greatest value of its label).
-        The error is NaN where the answer is not finite."""
+        """(error, least, greatest value of the label); the error is NaN if not finite."""
         truth = np.asarray(label, np.float64).reshape(-1)
         if answer is None:
             return math.nan, float(truth.min()), float(truth.max())
@@ -267,10 +257,7 @@ class MeanAbsoluteError:
 
 
 def macro_f1(truth: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
-    """Mean over the classes that occur in either of 2 TP / (2 TP + FP + FN).
-
-    predicted: -1 for no class at all.
-    """
+    """Mean over the classes in either of 2 TP / (2 TP + FP + FN); predicted -1 is no class."""
     size = int(max(truth.max(), predicted.max())) + 1
     right = np.bincount(truth[truth == predicted], minlength=size)
     seen = np.bincount(truth, minlength=size) + np.bincount(predicted[predicted >= 0], minlength=size)
@@ -281,7 +268,9 @@ def macro_f1(truth: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
 def named_metric(name: str, contract: Contract, joined: Callable[[Outputs], Outputs] | None = None) -> Metric:
     """The metric of that name: one of `_NAMES`, or `module:function`.
 
-    joined: what makes the outputs that a function was written for. Raises MetricError: unknown, or not for this task.
+    joined: makes the outputs that a function was written for.
+
+    Raises MetricError if unknown or not for this task.
     """
     from edgekit_converters.fidelity.detection import MeanAveragePrecision
     from edgekit_converters.fidelity.metric_function import open_metric_function
@@ -310,11 +299,12 @@ def named_metric(name: str, contract: Contract, joined: Callable[[Outputs], Outp
 def task_metrics(contract: Contract, labels: Sequence[Label] | None, wanted: Metric | None) -> tuple[Metric, ...]:
     """The metrics, the deciding one first: `wanted`, or what task and labels suggest.
 
-    A classifier's labels give top1, top5 (of more than five classes) and f1; rows of five of a detector whose contract
-    says where its boxes are give map. Labels that are floats of the first output's size give mae, and whole numbers,
-    one for each pixel of an output with classes of pixels, give miou and pixel-accuracy; other whole numbers in another
-    task may be classes of anything, and give nothing. Raises MetricError where a metric is wanted and nothing is
-    labelled.
+    - classification: top1, top5 (of more than five classes) and f1;
+    - labels [M, 5] of a detector whose contract says where its boxes are: map;
+    - floats of the first output's size: mae;
+    - whole numbers, one for each pixel of an output with classes of pixels: miou and pixel-accuracy.
+
+    Raises MetricError if a metric is wanted and nothing is labelled.
     """
     if labels is None:
         if wanted is not None:
@@ -341,10 +331,7 @@ def task_metrics(contract: Contract, labels: Sequence[Label] | None, wanted: Met
 
 
 def rehearse(metrics: Sequence[Metric], answers: Sequence[Outputs], labels: Sequence[Label], where: str) -> None:
-    """Score the original with each metric, to refuse labels that do not fit early.
-
-    where: the evaluation set's name. Raises MetricError.
-    """
+    """Score the original with each metric. Raises MetricError for labels that do not fit."""
     try:
         for metric in metrics:
             for answer, label in zip(answers, labels, strict=True):
@@ -354,7 +341,7 @@ def rehearse(metrics: Sequence[Metric], answers: Sequence[Outputs], labels: Sequ
 
 
 def _instead(contract: Contract) -> str:
-    """What a person can do whose metric is not for this task."""
+    """Advice for a metric that is not for this task."""
     first = contract.outputs[0]
     if is_map(first):
         return "A class a pixel is measured by --metric miou or pixel-accuracy, with masks of class indexes as labels"

@@ -1,13 +1,9 @@
-"""Samples that no calibration set holds and every device meets.
-Silence, a covered lens, a broken sensor.
+"""Try inputs that no calibration set holds and every device meets: silence, a covered lens.
 
-verdicts = odd_inputs(artifact, contract)
-[v for v in verdicts if not v.ok]        # (OddInput(name="zeros", ok=False, what="the engine died with SIGFPE"),)
+    verdicts = odd_inputs(artifact, contract)
+    [v for v in verdicts if not v.ok]        # (OddInput(name="zeros", ok=False, what="the engine died with SIGFPE"),)
 
-Rules:
-- each runs in a child process, because an engine may take its process down (a quantized division by zero does);
-- an answer that is not finite is as bad as a crash;
-- nothing is said of the answer's worth: only that there is one.
+Each runs in a child process, because an engine may crash its process. A non-finite answer counts as a failure.
 """
 
 from __future__ import annotations
@@ -50,8 +46,8 @@ ODD_SAMPLES = {
 @dataclass(frozen=True)
 class OddInput:
     """name: of the sample.
-
-    ok: it was answered, with finite numbers. what: else what happened, in words.
+    ok: whether it was answered with finite numbers.
+    what: what happened otherwise, in words.
     """
 
     name: str
@@ -60,16 +56,11 @@ class OddInput:
 
 
 def odd_inputs(
-    artifact: Artifact,
-    contract: Contract,
-    *,
-    engine: str | None = None,
-    run: Run = run_child,
+    artifact: Artifact, contract: Contract, *, engine: str | None = None, run: Run = run_child
 ) -> tuple[OddInput, ...]:
-    """Run every odd sample through the artifact in a child, and a new one after a crash.
+    """Run every odd sample through the artifact in a child, and a new child after a crash.
 
-    Samples: zeros, ones, the least and the greatest value the input can carry, a single bright value, alternating
-    extremes, noise. Never raises for what the engine does; raises OSError where no process can be started.
+    Engine failures become verdicts; raises OSError if no process can be started.
     """
     names = [name for name, _ in odd_samples(contract)]
     found: dict[str, OddInput] = {}
@@ -100,7 +91,7 @@ def odd_inputs(
 
 
 def odd_samples(contract: Contract) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
-    """(name, canonical inputs): what every odd sample is made of, the same at each call."""
+    """(name, canonical inputs) of every odd sample, the same at each call."""
     generator = np.random.default_rng(0)
     makers: dict[str, Callable[[NDArray[Any], float, float], NDArray[Any]]] = {
         "zeros": lambda a, low, high: a * 0,
@@ -130,7 +121,7 @@ def _death(came: ChildOutcome) -> str:
 
 
 def _work(job: dict[str, Any], say: Say) -> dict[str, Any]:
-    """The child: one fact a sample, each said before the next is tried."""
+    """The child: says one fact a sample before it tries the next."""
     inputs = from_json(tuple[InputContract, ...], job["inputs"], "the contract's inputs")
     outputs = from_json(tuple[OutputContract, ...], job["outputs"], "the contract's outputs")
     contract = Contract(job["task"], inputs, outputs)

@@ -1,16 +1,15 @@
-"""The original's answers, made once and compared with every artifact.
-Golden examples are chosen by them.
+"""The original's answers, computed once and compared with every artifact; golden examples.
 
     answers = reference(source, contract, dataset)
-    # they travel in the bundle, so that a board can prove its answers
-    golden = list(dataset.pick(pick_golden(answers)))
-    check_answerable(source, contract, calibration_set, progress)    # where inputs are whole numbers, such as token ids
+    golden = list(dataset.pick(pick_golden(answers)))                # travel in the bundle
+    check_answerable(source, contract, calibration_set, progress)    # if inputs are whole numbers, such as token ids
 
 Rules:
-- the outputs and a digest of each item are kept in memory, never its inputs: 10,000 items of 1,000 scores are 40 MB;
-- a batch has as many items as the file fixes, else one;
-- whatever a framework raises becomes one CalibrationError: which item, the framework's reason in one line, what to do;
-- a framework's own lines are kept off the terminal; running out of memory is no item's fault.
+- outputs and a digest of each item are kept in memory, inputs never: 10,000 items of 1,000 scores are 40 MB;
+- a batch has as many items as the file fixes, else up to AT_ONCE;
+- an exception of a framework becomes a CalibrationError: which item, the reason in one line, what to do; but running
+  out of memory does not;
+- a framework's output is kept off the terminal.
 """
 
 from __future__ import annotations
@@ -36,10 +35,9 @@ from edgekit_runtime.system.errors import EdgekitError, EngineError, shorten
 
 
 class ExampleIntake:
-    """Adapts examples to one destination's tensors, in its order, and groups them.
+    """Adapts examples to one model's tensors, in its order, and groups them in batches.
 
-    at_once: items a batch where the file leaves the batch axis free; a fixed axis decides for itself. A last batch that
-    is short of a fixed one is filled with copies of its last item.
+    at_once: items a batch, unless the file fixes it; then a short last batch is filled with copies of its last item.
     """
 
     def __init__(self, contract: Contract, tensors: Sequence[TensorSpec], at_once: int) -> None:
@@ -49,12 +47,11 @@ class ExampleIntake:
         self._size = fixed if fixed > 0 else at_once
 
     def adapt(self, example: Example) -> list[NDArray[Any]]:
-        """One example, with a batch axis of what the file wants."""
+        """The tensors of one example."""
         return next(iter(self.batches([example])))[1]
 
     def batches(self, examples: Iterable[Example]) -> Iterator[tuple[list[Example], list[NDArray[Any]]]]:
-        """(examples, tensors) pairs.
-        The tensors may hold more rows than there are examples, and these mean nothing."""
+        """(examples, tensors) pairs; rows beyond the examples are filling."""
         remaining = iter(examples)
         while group := list(itertools.islice(remaining, self._size)):
             fill = [group[-1]] * (self._size - len(group)) if self._fixed else []
@@ -67,7 +64,7 @@ class ExampleIntake:
 
 
 AT_ONCE = 32
-"""Items a batch, where the original's batch axis is free."""
+"""Items a batch, if the original's batch axis is free."""
 
 _LONGEST = 200
 _STACK = re.compile(r"^(Graph execution error|Detected at node|File \"|\[\[\{\{node|During handling|Stack trace)")
@@ -106,9 +103,10 @@ def ask(
 
 
 def check_answerable(source: SourceModel, contract: Contract, dataset: Dataset, progress: Progress = silent) -> None:
-    """Ask the original for every item where an input is whole numbers.
-    Ids that it has no row for stop it, and every conversion of it, in the middle.
-    Raises CalibrationError."""
+    """Run the original on every item if an input is whole numbers, to find unknown ids.
+
+    Raises CalibrationError.
+    """
     if not any(sets_of(spec).holds_ids(spec) for spec in contract.inputs):
         return
     intake, done = ExampleIntake(contract, source.inputs, AT_ONCE), 0
@@ -132,10 +130,8 @@ def _quietly(source: SourceModel, tensors: list[NDArray[Any]]) -> list[NDArray[A
 
 
 def _is_of_the_item(error: Exception) -> bool:
-    """Not where edgekit has said already what is wrong, or the machine is too small."""
-    return not isinstance(error, MemoryError) and (
-        isinstance(error, EngineError) or not isinstance(error, EdgekitError)
-    )
+    """Whether the item may be at fault: no error of edgekit's own, no lack of memory."""
+    return isinstance(error, EngineError) or not isinstance(error, (MemoryError, EdgekitError))
 
 
 def _unanswered(error: Exception, example: Example) -> CalibrationError:
@@ -160,10 +156,10 @@ _MIXING = 0.01  # of a batch's largest answer; kernels for other batch sizes rou
 class Reference:
     """One entry an item, in the dataset's order.
 
-    outputs: arrays by contract name, no batch axis, the original's dtypes; of a stateful model what a caller gets.
-    labels: None where the set has none.
-    best: the original's class, None where the task is not classification. digests: what was seen, so that a set which
-    changes between two passes is noticed.
+    outputs: arrays by contract name, no batch axis, the original's dtypes; of a stateful model those of its caller.
+    labels: None if the set has none.
+    best: the original's class, None unless classification.
+    digests: of the inputs, to detect a set that changes between two passes.
     """
 
     outputs: tuple[Mapping[str, NDArray[Any]], ...]
@@ -175,7 +171,6 @@ class Reference:
         return len(self.outputs)
 
     def only(self, indexes: Sequence[int]) -> Reference:
-        """The answers to some of the items."""
         return Reference(
             tuple(self.outputs[index] for index in indexes),
             None if self.labels is None else tuple(self.labels[index] for index in indexes),
@@ -185,11 +180,10 @@ class Reference:
 
 
 def reference(source: SourceModel, contract: Contract, dataset: Dataset, progress: Progress = silent) -> Reference:
-    """Run the original over the set, in batches where its batch axis is free.
+    """Run the original over the set, in batches if its batch axis is free.
 
-    Raises CalibrationError for items that cannot be read or that the original fails on, an empty set or one labelled in
-    part; SourceError where the original's own answer is not finite, or where an item is answered otherwise alone than
-    in a batch: nothing can be compared with either.
+    Raises CalibrationError for items that cannot be read or that the original fails on, and for an empty or partly
+    labelled set; SourceError if an answer is not finite or an item's answer depends on its batch.
     """
     intake, finish = ExampleIntake(contract, source.inputs, AT_ONCE), Finisher(contract, source.outputs)
     outputs: list[Mapping[str, NDArray[Any]]] = []
@@ -224,7 +218,7 @@ def reference(source: SourceModel, contract: Contract, dataset: Dataset, progres
 
 
 class _InOrder(ExampleIntake):
-    """Frames in order, for an original that keeps its state: it is reset before each sequence."""
+    """Frames one by one, for an original that keeps its state: it is reset before each sequence."""
 
     def __init__(self, contract: Contract, source: SourceModel) -> None:
         super().__init__(contract, source.inputs, 1)
@@ -248,14 +242,12 @@ def _check_alone(source: SourceModel, item: Sequence[NDArray[Any]], batch: Seque
             raise SourceError(
                 f"the output '{spec.name}' of one item depends on the other items of its batch",
                 where=str(source.path),
-                do="Save the model for inference, so that no layer takes a mean, a sum or a softmax over the batch "
-                "axis",
+                do="Save the model for inference, so that no layer takes a mean, sum or softmax over the batch axis",
             )
 
 
 def _labels(labels: Sequence[Label | None], where: str) -> tuple[Label, ...] | None:
-    """The labels of all items, or none.
-    An accuracy over a labelled part would be of another set than the distances."""
+    """The labels of all items, or None if none is labelled. Raises CalibrationError for some."""
     known = tuple(label for label in labels if label is not None)
     if known and len(known) < len(labels):
         raise CalibrationError(
@@ -271,10 +263,10 @@ GOLDEN_FRAMES = 32
 
 
 def pick_golden(reference: Reference, count: int = 4) -> list[int]:
-    """Indexes of `count` items (fewer where the set is smaller), ascending, no two alike.
+    """Indexes of `count` different items or fewer, ascending.
 
-    A classifier's are those where its best score leads the second by most, of as many classes as possible: rounding
-    must not flip them. Otherwise they are spread evenly over the set.
+    A classifier's are those whose best score leads by most, of as many classes as possible, so that rounding does not
+    flip them; others are spread evenly over the set.
     """
     first_of: dict[str, int] = {}
     for index, key in enumerate(reference.digests):
@@ -300,10 +292,10 @@ def pick_golden(reference: Reference, count: int = 4) -> list[int]:
 def golden_sequences(
     dataset: Dataset, contract: Contract, reference: Reference, count: int = 4
 ) -> list[dict[str, NDArray[Any]]]:
-    """`count` sequences at most, [frames, ...] as a caller passes them, for a stateful model.
+    """At most `count` sequences of a stateful model, the caller's inputs [frames, ...].
 
-    Each is up to 32 frames in a row of one sequence; begun afresh wherever it lies. Those where the original's answers
-    move most come first, at most one from any place: a sequence of silence proves little.
+    Each is up to 32 successive frames of one sequence, with the state reset before it; windows do not overlap, and
+    those in which the original's answers vary most come first.
     """
     steps = [example.step or 0 for example in dataset]
     begins = [index for index, step in enumerate(steps) if step == 0] + [len(steps)]

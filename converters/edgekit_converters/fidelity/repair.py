@@ -1,24 +1,15 @@
-"""The least departure from full INT8 that keeps a limit on the drop.
-It is searched for as long as there is time.
+"""Search for the plan nearest to full INT8 that keeps a limit on the drop.
 
     found = repair(bench, RepairStart("tflite-int8", plan, checked), RepairTarget(0.01, mixed="tflite-int8-mixed"))
     found.met, found.plan.float_layers, found.why
 
-Remedies: ranges found by another method; the few layers in float that the explanation of the damage names; other steps
-on the float weights; the fewest layers back to float, or all that multiply nothing.
-
 Rules:
-- calibration data decide what to try: the noise at the outputs, for which no labels are needed. `check` is asked for
-  plans that the noise has chosen: whether the limit is kept, and which of several with about the same noise decides
-  best. Less noise is not more right decisions;
-- the budget is processor time, so that a busy machine finds what a quiet one does; waiting counts a tenth;
-- the search stops at the first plan that keeps the limit, so what `check` found of it is better than the truth: the
-  caller judges the result by items that `check` never saw;
-- it stops when its time is over, in the middle of a measurement too (`deadline`), and then gives the best it found;
-- what fails to convert is an attempt that did not help, not the end;
-- stretches of the network are measured before its layers. The loudest ones in float together are an early answer, which
-  a cheaper one replaces;
-- more than WANTED of the multiply-accumulates in float is said, and more than MOST is not tried: that is no int8 model.
+- remedies in order: other ranges, the few layers that the explanation blames, other weight steps, float islands;
+- noise on calibration samples decides what to try; `check` is called only for plans that the noise has chosen;
+- the budget is processor time, and waiting counts a tenth; the best plan so far is returned when it is spent;
+- the search stops at the first plan that keeps the limit, so the caller judges it by items that `check` never saw;
+- a plan that fails to convert is one failed attempt;
+- more than WANTED of the multiply-accumulates in float is reported, and more than MOST is not tried.
 """
 
 from __future__ import annotations
@@ -40,49 +31,41 @@ MOST = 0.50
 METHODS: tuple[RangeMethod, ...] = ("minmax", "mse", "percentile", "entropy")
 STEPS: tuple[tuple[Step, ...], ...] = (("round",), (), ("equalise", "round"))
 BETTER = 0.95
-"""Noise has to fall to this much of the best before a plan takes its place."""
+"""A plan replaces the best one only if its noise is at most this share of the best."""
 ALIKE = 1.1
-"""Up to this much of the least noise a plan is looked at with the evaluation set: it costs nothing on the board."""
+"""Plans with up to this multiple of the least noise are also checked with the evaluation set."""
 LOST = 1.0
-"""Noise as loud as the signal: about half of a classifier's answers are wrong. Ranges and weights do not mend that, and
-which of them is the best is unknown."""
+"""Noise as loud as the signal: other ranges and weight steps cannot help, and their order is unknown."""
 WORSE = 1.02
-"""Noise may rise to this much when an island is given up as not needed."""
+"""Noise may rise by this factor when an island goes back to int8."""
 STRETCHES = 8
 """Stretches of the network that are measured first."""
 WAITING = 0.1
-"""What a second without the processor counts: a search that waits for ever ends, too."""
+"""What a second without the processor counts."""
 QUIET = 0.02
-"""Of the noise of all stretches: one that makes no more is not parted."""
+"""A stretch with at most this share of all noise is not split."""
 LOUD = 0.1
-"""Of the noise of all stretches: those that make as much are tried in float together, as soon as they are known."""
+"""Stretches with at least this share of all noise are tried in float together at once."""
 OFTEN = 4
-"""So many sets of loud stretches are tried before single layers are."""
+"""The most sets of loud stretches that are tried before single layers."""
 HARDLY = 0.8
-"""Of all noise: where products alone make this much, the others are not to blame, and the time is better spent on
-islands.
-"""
+"""Islands among all layers are searched if products alone make more than this share of the noise."""
 SLACK = 1e-9
-"""Of a difference of two fractions that equals the limit."""
+"""Rounding error of a difference of two fractions that equals the limit."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class HeldOutCheck(Generic[T]):
-    """drop: on the items that a search may choose by, what the limit is on.
-
-    fidelity: all that was found there.
-    """
+    """drop: what the limit applies to, on the items that a search may choose by."""
 
     drop: float
     fidelity: T
 
 
 class RepairBench(Protocol[T]):
-    """What a search measures with.
-
-    All may raise ConversionError or EngineError for a plan that cannot be made.
+    """What a search measures with; any method may raise ConversionError or EngineError.
 
     units: in the order of execution.
     """
@@ -99,12 +82,11 @@ class RepairBench(Protocol[T]):
         ...
 
     def check(self, recipe: str, plan: QuantizationPlan) -> HeldOutCheck[T]:
-        """With the items of the evaluation set that the search may choose by."""
+        """Compare with the original on the items that the search may choose by."""
         ...
 
     def blamed(self, recipe: str, plan: QuantizationPlan) -> Sequence[frozenset[str]]:
-        """Layers that take a cause of the damage away when they are float.
-        A set a cause, the worst first."""
+        """Sets of layers that remove a cause of the damage when in float, worst cause first."""
         ...
 
 
@@ -119,8 +101,10 @@ class RepairStart(Generic[T]):
 
 @dataclass(frozen=True)
 class RepairTarget:
-    """max_drop: 0..1. budget_s: of the processor, None for no limit.
-    mixed: the recipe with layers in float."""
+    """max_drop: 0..1.
+    mixed: the recipe with layers in float.
+    budget_s: processor time, None for no limit.
+    """
 
     max_drop: float
     mixed: str
@@ -129,10 +113,10 @@ class RepairTarget:
 
 @dataclass(frozen=True)
 class RepairAttempt:
-    """What was tried.
+    """One plan that was tried.
 
-    noise: on calibration samples, None where it was not measured.
-    drop: on the evaluation set, None where the noise ruled it out or it failed.
+    noise: on calibration samples, None if not measured.
+    drop: on the evaluation set, None if not compared.
     float_macs: share of the multiply-accumulates in float, 0..1.
     """
 
@@ -147,10 +131,11 @@ class RepairAttempt:
 
 @dataclass(frozen=True)
 class Repair(Generic[T]):
-    """The best plan that was found, the start itself where nothing was better.
+    """The best plan that was found, or the start if nothing was better.
 
-    what: the plan in words. why: in words, whether the limit is kept on the items that it was chosen by. cut_short: a
-    search with more time might find more.
+    what: the plan in words.
+    why: whether the limit is kept, in words.
+    cut_short: a search with more time might find more.
     """
 
     recipe: str
@@ -185,8 +170,7 @@ def repair(
 
 
 def processor_seconds() -> Callable[[], float]:
-    """A clock of what the calling thread has had of the processor from now on.
-    Waiting, for the processor or for another process, counts WAITING."""
+    """A clock of the calling thread's processor time from now on; waiting counts WAITING."""
     own, begun = time.thread_time(), time.monotonic()
     return lambda: max(time.thread_time() - own, WAITING * (time.monotonic() - begun))
 
@@ -226,7 +210,7 @@ class _Search(Generic[T]):
             self._islands()
 
     def _for_half_the_time(self, remedy: Callable[[], None]) -> None:
-        """Stops a remedy after half of the time that is left, so that islands are always tried."""
+        """Run a remedy for at most half of the remaining time, so that islands are always tried."""
         until = self._half_remaining()
 
         def in_time() -> None:
@@ -258,8 +242,7 @@ class _Search(Generic[T]):
     # --- remedies
 
     def _by_noise(self, plans: Sequence[tuple[str, QuantizationPlan]]) -> None:
-        """Continues with the plan of the least noise.
-        Of several with about the same, with that which decides best."""
+        """Continue with the plan of least noise; among similar ones, with the one of the least drop."""
         least = self._noise("as it is", self.start.recipe, self._plan)
         found = [(least * BETTER, self._plan)]
         for remedy, plan in plans:
@@ -293,18 +276,11 @@ class _Search(Generic[T]):
         self._fewest(ranked)
 
     def _islands(self) -> None:
-        """The fewest layers in float.
-        Where it is enough that products alone are in int8, from among the others."""
+        """The fewest layers in float, among those without products if products alone may be in int8."""
         cheap = [unit for unit in self.bench.units if not unit.macs]
         enough = self._products_alone(cheap)
         ranked = self._ranked(cheap if enough else self.bench.units)
-        # those that fit into what may be in float together: one that does not makes room for the next
-        fitting, left = list[Unit](), MOST
-        for unit in ranked:
-            if unit.macs <= left + SLACK:
-                fitting.append(unit)
-                left -= unit.macs
-        self._fewest(fitting)
+        self._fewest(_fitting(ranked, MOST))
 
     def _fewest(self, ranked: Sequence[Unit]) -> None:
         """As few of the first of `ranked` in float as keep the limit."""
@@ -324,8 +300,7 @@ class _Search(Generic[T]):
             self._without_needless(ranked[:meeting])
 
     def _without_needless(self, stretches: Sequence[Unit]) -> None:
-        """Back to int8 with what the noise does not need, the costliest first.
-        Kept only if the limit still holds."""
+        """Return islands that the noise does not need to int8, the costliest first."""
         chosen = [unit for unit in self.bench.units if any(unit.layers <= one.layers for one in stretches)]
         if len(chosen) < 2:
             return
@@ -339,37 +314,28 @@ class _Search(Generic[T]):
             self._check_islands(kept)
 
     def _loudest(self, noise: Mapping[Unit, float]) -> None:
-        """The loudest stretches in float, where they are cheap together: an answer to be had early.
-        Neighbours lose together what none of them loses alone."""
+        """Try the loudest stretches in float together, if they are cheap, as an early answer."""
         finite = [value for value in noise.values() if math.isfinite(value)]
         floor = min(finite, default=0.0)
         loud = LOUD * sum(value - floor for value in finite)
         known = {unit.name: value for unit, value in noise.items() if math.isfinite(value) and value - floor >= loud}
-        chosen, left = list[Unit](), MOST / 2
-        for unit in by_benefit([unit for unit in noise if unit.name in known], known):
-            if unit.macs <= left + SLACK:
-                chosen.append(unit)
-                left -= unit.macs
+        chosen = _fitting(by_benefit([*noise], known), MOST / 2)
         plan = self._with(chosen)
         if chosen and not self._met and plan not in self._drops and len(self._loud) < OFTEN:
             self._loud.append(plan)
             self._check_islands(chosen)
 
     def _products_alone(self, others: Sequence[Unit]) -> bool:
-        """Products in int8 and all else in float.
-        It shows what many small layers lose together, which no single island does."""
+        """Whether the limit holds with products in int8 and everything else in float."""
         if not others or len(others) == len(self.bench.units):
             return False
         remedy = "products alone in int8"
-        if self._noise(remedy, self.target.mixed, self._with(others)) > HARDLY * self._noise(
-            "as it is", self.start.recipe, self._plan
-        ):
+        noise = self._noise(remedy, self.target.mixed, self._with(others))
+        if noise > HARDLY * self._noise("as it is", self.start.recipe, self._plan):
             return False
         plans = [replace(self._plan, ranges=method) for method in METHODS]
-        found = sorted(
-            (self._noise(remedy, self.target.mixed, self._with(others, plan)), place)
-            for place, plan in enumerate(plans)
-        )
+        noises = (self._noise(remedy, self.target.mixed, self._with(others, plan)) for plan in plans)
+        found = sorted((noise, place) for place, noise in enumerate(noises))
         for noise, place in found:
             alike = noise <= found[0][0] * ALIKE
             if alike and self._check(remedy, self.target.mixed, self._with(others, plans[place])):
@@ -380,9 +346,10 @@ class _Search(Generic[T]):
     # --- measuring
 
     def _ranked(self, among: Sequence[Unit]) -> tuple[Unit, ...]:
-        """Stretches of the network in the order of their use.
-        Noisy ones are parted until single units are left, so that a search that is cut short has measured all of it,
-        and knows best where it is noisiest."""
+        """Stretches of the network in the order of their use as islands.
+
+        Noisy ones are split until single units are left, so a search that is cut short has still measured all of it.
+        """
         until = self._half_remaining()
         noise: dict[Unit, float] = {}
         parts = {merge_units(units): units for units in stretches(among, STRETCHES)}
@@ -414,7 +381,7 @@ class _Search(Generic[T]):
             parts |= halves
             waiting.extend(halves)
         known = {unit.name: value for unit, value in noise.items() if math.isfinite(value)}
-        return by_benefit([unit for unit in noise if unit.name in known], known)
+        return by_benefit([*noise], known)
 
     def _half_remaining(self) -> float:
         if self.target.budget_s is None:
@@ -502,10 +469,18 @@ class _Search(Generic[T]):
             return recipe
         share = float_share(self.bench.units, plan.float_layers)
         more = f", more than the {percent(WANTED)} that is wanted" if share > WANTED else ""
-        return (
-            f"{recipe} with {len(units)} of {len(self.bench.units)} layers in float ({percent(share)} of the "
-            f"work{more})"
-        )
+        count = f"{len(units)} of {len(self.bench.units)}"
+        return f"{recipe} with {count} layers in float ({percent(share)} of the work{more})"
+
+
+def _fitting(ranked: Sequence[Unit], left: float) -> list[Unit]:
+    """Units that fit into the share `left` of the multiply-accumulates; others are skipped."""
+    fitting = list[Unit]()
+    for unit in ranked:
+        if unit.macs <= left + SLACK:
+            fitting.append(unit)
+            left -= unit.macs
+    return fitting
 
 
 def _growing(count: int) -> Iterator[int]:
@@ -519,13 +494,8 @@ def _growing(count: int) -> Iterator[int]:
 
 
 def percent(share: float, beside: float | None = None) -> str:
-    """With as many digits as it takes to differ from `beside`."""
+    """Format with two digits, or as many as it takes to differ from `beside`."""
     digits = 2
-    while (
-        beside is not None
-        and share != beside
-        and digits < 10
-        and f"{share:.{digits + 2}f}" == f"{beside:.{digits + 2}f}"
-    ):
+    while beside not in (None, share) and digits < 10 and f"{share:.{digits + 2}f}" == f"{beside:.{digits + 2}f}":
         digits += 1
     return f"{share * 100:.{digits}f}".rstrip("0").rstrip(".") + " %"

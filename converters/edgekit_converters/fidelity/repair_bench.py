@@ -1,17 +1,15 @@
-"""What repair measures with, and the plan that it starts from.
+"""Measure plans for `repair`, and find the plan that it starts from.
 
     bench = WorkspaceBench(workspace, "tflite", lambda artifact: compare(answers, artifact, evaluation))
     found = repair(bench, Target(first_plan(bench, recipe("tflite-int8")), ...))
 
 Rules:
 - noise is measured on samples spread over the calibration set, by the engine that boards run; a detector's is that of
-  its boxes, where the contract says where these are;
-- the noise of one layer in int8 is kept under the content that it follows from, so that a second search is cheap; a
-  search leaves no artifact in the store but those that were checked;
-- calibration data alone decide on the first plan: no label and no evaluation item is looked at;
-- `STATIC`, which takes ranges as they were seen, is left for MSE ranges with less noise, and for percentiles or entropy
-  only if they halve it: these cut off most, and inputs unlike the calibration set pay for that;
-- what cannot be made is passed over; where nothing can, `STATIC` comes back, and fails where the reason is reported.
+  its boxes, if the contract says where they are;
+- noise is cached by the content that it follows from; a search stores no artifact but those that were checked;
+- the first plan depends on calibration samples alone, on no label and no evaluation item;
+- `STATIC` gives way to MSE ranges with less noise, but to percentiles or entropy only if they halve it;
+- a plan that cannot be made is skipped; if none can be made, `STATIC` is returned, and fails where it is reported.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -57,9 +55,7 @@ Outputs = Sequence[NDArray[Any]]
 
 class WorkspaceBench:
     """check: compares an artifact with the original on the evaluation set.
-
-    drop: what of that the limit is on.
-    identity: what samples and model the cached numbers follow from, with the store that keeps them.
+    identity: the samples and model that cached numbers follow from.
     contract: a detector's.
     """
 
@@ -124,9 +120,8 @@ class WorkspaceBench:
         what = "noise" if self._contract is None else "noise of boxes"
         name = key(what, recipe, to_json(plan), samples, *self._identity)
         if name not in self._seen:
-            self._seen[name] = cached_json(
-                self._store, name, float, lambda: self._measured(recipe, plan, samples), (0.0).__le__
-            )
+            measure = partial(self._measured, recipe, plan, samples)
+            self._seen[name] = cached_json(self._store, name, float, measure, (0.0).__le__)
         return self._seen[name]
 
     def _measured(self, recipe: str, plan: QuantizationPlan, samples: int) -> float:
@@ -176,7 +171,7 @@ class WorkspaceBench:
 
 @dataclass(frozen=True)
 class CheckedBench:
-    """A bench with another check: what one of them measured of noise is known to all."""
+    """A bench with another check, which shares what the first has measured."""
 
     bench: WorkspaceBench
     checker: Callable[[Artifact], Fidelity]
@@ -199,16 +194,13 @@ class CheckedBench:
 
 
 def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> float:
-    """Noise power over signal power, the mean over samples and outputs.
-    Infinite where an answer is not finite.
+    """Noise power over signal power, the mean over samples and outputs; infinite if not finite.
 
-    Each sample counts alike, so that the few of which a network is surest do not decide alone; one whose signal is
-    small beside the others' counts as if it had a tenth of theirs. An output of three axes or more is a map or a list,
-    whose channels may mean different things, such as a box's corners
-    in pixels and scores: there the ratio is the mean over channels, of which no one drowns the others. Where their
-    ranges are far apart it is the mean over groups of channels of like ranges: a class that never occurs has no say
-    among a detector's scores. What is the same for every sample is no signal where it is most of an output, or where
-    that is one number: `_spread`.
+    Rules:
+    - each sample counts alike; one whose signal is small beside the others' counts as if it had a tenth of theirs;
+    - of three axes or more, a map or a list, the ratio is the mean over channels, or over groups of channels with
+      similar ranges if these are far apart;
+    - a part that is the same for every sample is no signal if it is most of an output: `_spread`.
     """
     ratios = []
     for before, after in zip(zip(*originals, strict=True), zip(*answers, strict=True), strict=True):
@@ -233,8 +225,7 @@ def output_noise(originals: Sequence[Outputs], answers: Sequence[Outputs]) -> fl
 
 
 def _spread(answers: Outputs) -> NDArray[np.float64] | None:
-    """Mean power of what differs between samples, for a single number or a large offset.
-    Its shape is [1, 1]; None where the signal itself will do."""
+    """Mean power of what differs between samples, [1, 1]; None without a large common offset."""
     if len(answers) < 2 or len({values.shape for values in answers}) > 1:
         return None
     rows = np.stack([values.astype(np.float64).reshape(-1) for values in answers])
@@ -245,8 +236,7 @@ def _spread(answers: Outputs) -> NDArray[np.float64] | None:
 
 
 def _power(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Sums of squares, one a channel: [channels], or [1] where the whole is one.
-    Channels are the shortest axis after the batch, whichever layout it is in."""
+    """Sums of squares over all but the shortest axis, [channels]; [1] for fewer than three axes."""
     squares = np.square(values, dtype=np.float64)
     if len(shape) < 3:
         return np.full(1, squares.sum())
@@ -256,13 +246,14 @@ def _power(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
 
 T = TypeVar("T")
 _MARGINS: tuple[tuple[RangeMethod, float], ...] = (("mse", 1.0), ("percentile", 0.5), ("entropy", 0.5))
-"""How much of the best so far a method's noise may be, for the method to be taken."""
+"""A method is taken if its noise is below this share of the best so far."""
 
 
 def first_plan(bench: RepairBench[T], recipe: Recipe) -> QuantizationPlan:
-    """The plan of the least noise with these margins.
-    Tried are every range method with the weights rounded by their error, and the best of them with the weights as they
-    are. Recipes without calibration have an empty one."""
+    """The plan of least noise, by `_MARGINS`: each range method, then the best without steps.
+
+    Recipes without calibration get an empty plan.
+    """
     if not recipe.needs_calibration:
         return QuantizationPlan()
     best, least = STATIC, _noise(bench, recipe, STATIC)

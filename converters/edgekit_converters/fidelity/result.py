@@ -3,8 +3,8 @@
     found.loss, found.measure               # of one output: the largest loss, and what decided it
     result.loss_ci95                        # of all: with its 95 % interval
 
-Rules: an output's loss is the largest of its measures; what kind of numbers it has (`kinds`) decides which there are;
-what float arithmetic rounds is no loss.
+Rules: an output's loss is the largest of its measures; its kind (`kinds`) decides which there are; what float
+arithmetic rounds is not a loss.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edgekit_converters.data.output_kinds import OutputKind
 from edgekit_converters.recipe.artifact import LEAST_INT8
 
 Measure = Literal["agreement", "cosine", "channel", "levels", "offset", "spread", "variance"]
-"""What decided over an output, see `OutputDrift.loss`."""
+"""What decided an output's loss, see `OutputDrift.losses`."""
 
 ROUNDING_DB = 80.0
 """From here on the error is a ten-thousandth: the same arithmetic in another order."""
@@ -41,7 +41,8 @@ class Share:
 class FewLevels:
     """Channels with at most `FEW_LEVELS` distinct values where the original has many.
 
-    channels: first and last of them, None for the whole output. low, high: the original's range there.
+    low, high: the original's range there.
+    channels: first and last of them, None for the whole output.
     """
 
     levels: int
@@ -50,7 +51,6 @@ class FewLevels:
     channels: tuple[int, int] | None = None
 
     def describe(self, output: str) -> str:
-        """What is left of an output, in words."""
         where = "" if self.channels is None else f"in channels {self.channels[0]} to {self.channels[1]} of "
         left = f"{self.levels} of 256 levels {'is' if self.levels == 1 else 'are'} left"
         return f"{where}'{output}' {left}; the original uses many between {self.low:.3g} and {self.high:.3g}"
@@ -60,9 +60,10 @@ class FewLevels:
 class Decisions:
     """The boxes that an application gets: decoded, over the threshold, suppressed.
 
-    original, artifact: how many each gives. kept: pairs of one class with an IoU of 0.5 or more. agreement: kept / the
-    larger count, so that neither a lost box nor a new one is free. ci95: of the agreement. scores: the mean score of
-    the kept boxes in the original and in the artifact, None where none was kept.
+    original, artifact: how many each gives.
+    kept: pairs of one class with an IoU of 0.5 or more.
+    agreement: kept / the larger count.
+    scores: mean score of the kept boxes in the original and in the artifact, None if none was kept.
     """
 
     original: int
@@ -77,19 +78,16 @@ class Decisions:
 class OutputDrift:
     """One output against the original's, all its values over all items.
 
-    agreement: share of items with the same best class; agreement_top5: share whose original class is among the
-    artifact's five best (None for five classes or fewer); agreement_sure: agreement on the items where the original
-    gives its answer a probability over 0.5 (None where there is no such item). All three are None for an output that is
-    not one score a class. cosine: mean over items. sqnr_db: None where nothing differs. worst: the largest absolute
-    error of any value.
-    worst_channel_db: the least SQNR of any channel, or of any group of channels with ranges of its own, where the
-    output is a map or a list with channels, as a detector's boxes beside its scores; None for one row, or without
-    noise.
-    few_levels: the channels that have next to no levels left, None where there are none.
-    spread_error: root mean square error over the standard deviation of the original's answers over the items: of
-    "numbers" the worst one's, of other outputs that of all values together; None for a vector without a large common
-    offset.
-    loss_ci95: of `loss`, see `DriftMeter`; None where the measure has no interval.
+    agreement: share of items with the same best class; None, like the next two, unless the output is one score a class.
+    agreement_top5: share whose original class is among the artifact's five best; None for five classes or fewer.
+    agreement_sure: agreement where the original's probability is over 0.5; None if there is no such item.
+    cosine: mean over items.
+    sqnr_db: None if nothing differs.
+    worst: the largest absolute error of any value.
+    worst_channel_db: least SQNR of any channel or group of channels; None for one row, or without noise.
+    spread_error: RMS error over the standard deviation of the original's answers over the items; the worst value's for
+        "numbers", else of all values together; None for a vector without a large common offset.
+    loss_ci95: of `loss`; None if its measure has no interval.
     """
 
     name: str
@@ -109,17 +107,14 @@ class OutputDrift:
 
     @property
     def losses(self) -> dict[Measure, float]:
-        """What was lost, by each measure that says something of this kind of output.
+        """Loss by each measure that applies to this kind of output. With e = `spread_error`:
 
-        With e = `spread_error`:
-
-        - "classes": `agreement`, the share of items with another best class; also `offset` where one always wins;
-        - "numbers": `spread`, e itself. "probabilities": `variance`, e^2, which is 1 - R^2;
-        - "vector": `cosine`, 1 - cosine; `channel`, the same of the worst channel; and where nine tenths of the power
-          are the same for every item, `offset`, the same of what is left without that. Of noise alone cos = 1 / sqrt(1
-          + noise / signal), so that these two are 1 - 1 / sqrt(1 + noise / signal). Scores of classes that do not sum
-          to 1 have an `offset` as well;
-        - any kind with `few_levels`: `levels`, 1, all that those channels had to say.
+        - "classes": `agreement`, the share of items with another best class; also `offset` if one always wins;
+        - "numbers": `spread`, e. "probabilities": `variance`, e^2, which is 1 - R^2;
+        - "vector": `cosine`, 1 - cosine; `channel`, the same of the worst channel; and `offset`, the same without what
+          all items have in common, if that is nine tenths of the power. Of noise alone cos = 1 / sqrt(1 + noise /
+          signal). Scores of classes that do not sum to 1 have an `offset` as well;
+        - any kind with `few_levels`: `levels`, 1.
         """
         found = self._distances
         return found if self.few_levels is None else {**found, "levels": 1.0}
@@ -147,12 +142,12 @@ class OutputDrift:
 
     @property
     def loss(self) -> float:
-        """0..1, and more where the error exceeds the spread."""
+        """0..1, and more if the error exceeds the spread."""
         return self.losses[self.measure]
 
     @property
     def only_rounded(self) -> bool:
-        """Whether all that differs is what float arithmetic rounds, in every channel."""
+        """Whether the only difference, in every channel, is rounding in float arithmetic."""
         if self.few_levels is not None or (self.spread_error or 0.0) > _ROUNDED_SPREAD:
             return False
         return all(db is None or db >= ROUNDING_DB for db in (self.sqnr_db, self.worst_channel_db))
@@ -162,9 +157,8 @@ class OutputDrift:
         """1 for the same answers, whatever their kind, on the scale of a cosine."""
         if self.kind in ("numbers", "probabilities"):
             return 1.0 - _short_of_one((self.spread_error or 0.0) ** 2)
-        return 1.0 - max(
-            [1.0 - self.cosine, *(loss for name, loss in self.losses.items() if name in ("channel", "offset"))]
-        )
+        losses = [loss for name, loss in self.losses.items() if name in ("channel", "offset")]
+        return 1.0 - max([1.0 - self.cosine, *losses])
 
 
 @dataclass(frozen=True)
@@ -184,8 +178,7 @@ class Score:
 
 @dataclass(frozen=True)
 class SizeBreakdown:
-    """An artifact's bytes: weights in 8 bits or fewer, in more, and all the rest.
-    The rest is operators, names, quantization parameters and metadata. The three add up to the file."""
+    """An artifact's bytes: weights in 8 bits or fewer, in more, and the rest of the file."""
 
     int8_weights: int
     other_weights: int
@@ -198,10 +191,12 @@ class SizeBreakdown:
 
 @dataclass(frozen=True)
 class StepSpan:
-    """Some steps of all sequences: how far a stateful artifact has drifted by then.
-    frames: that many sequences' frames fall into it.
-    sqnr_db: None where nothing differs.
-    worst: the largest absolute error of any value."""
+    """Drift of a stateful artifact over some steps of all sequences.
+
+    frames: how many frames of all sequences fall into it.
+    sqnr_db: None if nothing differs.
+    worst: the largest absolute error of any value.
+    """
 
     first: int
     last: int
@@ -214,23 +209,22 @@ class StepSpan:
 class Fidelity:
     """How far an artifact drifted from the original on `items` examples, run by `engine`.
 
-    metric: `top1`, `top5`, `f1`, `map`, `map50`, `mae` or a function's name when there are labels, else None, and then
-    original, artifact, drop and ci95 are None. original, artifact: the metric of each. drop: positive when the artifact
-    is worse. ci95: 95 % confidence interval of the drop. scores: this metric and the others that the labels allow.
-    agreement: share of items whose best class (classification) is the original's, of a detector that of `decisions`;
-    None for other tasks, whose outputs may each have one. decisions: None for what is no detector, and where neither
-    finds anything in any item. cosine: mean cosine similarity of the outputs, which says nothing of an output of few
-    values. sqnr_db: signal to quantization noise, 10 log10(sum x^2 / sum (x - y)^2), over all items and outputs, None
-    when the two are equal. outputs: each output by itself, with intervals.
-    held_out: the items were held out of the calibration set because no evaluation set was given.
-    not_finite: items that the artifact answered with NaN or infinity; each counts as wrong, as disagreeing, as cosine 0
-    and, in sqnr_db, as an answer of zeros. size: None where the file could not be read.
-    quantized_macs: of the multiply-accumulates that can be counted; uncounted: operations that have others.
-    sequences: of a stateful model, how many there were; the artifact carried its own state along each, and `items`
-    counts frames. over_time: the drift by steps, so that one that grows is seen.
-    chosen_by: of a repaired artifact, how many items it was chosen by. judged_apart: none of them is among `items`, or
-    each of `folds` parts of them was answered by a repair that the others chose in the same way.
-    top_scores: of a classifier, how many of the artifact's best scores were in each of ten equal parts of 0 to 1.
+    metric: `top1`, `top5`, `f1`, `map`, `map50`, `mae` or a function's name; None without labels, and then original,
+        artifact, drop and ci95 are None.
+    drop: positive if the artifact is worse; ci95: its 95 % confidence interval.
+    agreement: share of items with the original's best class, or of `decisions`; None for other tasks.
+    cosine: mean cosine similarity of the outputs.
+    sqnr_db: 10 log10(sum x^2 / sum (x - y)^2) over all items and outputs, None if nothing differs.
+    quantized_macs: share of the multiply-accumulates that can be counted; uncounted: operations that have others.
+    held_out: the items were held out of the calibration set, because no evaluation set was given.
+    not_finite: items answered with NaN or infinity, each wrong, disagreeing, cosine 0, and zeros in sqnr_db.
+    scores: this metric and the others that the labels allow.
+    size: None if the file could not be read.
+    sequences: of a stateful model, whose `items` are frames; over_time: its drift by steps.
+    decisions: None unless a detector, or if neither model finds anything in any item.
+    chosen_by: of a repaired artifact, how many items it was chosen by.
+    judged_apart: none of those is among `items`, or a repair that the others chose answered each of `folds` parts.
+    top_scores: of a classifier, how many best scores were in each of ten equal parts of 0 to 1.
     """
 
     items: int
@@ -262,7 +256,7 @@ class Fidelity:
 
     @property
     def is_possible(self) -> bool:
-        """Whether a comparison can have come to this; what was read from a file may say anything."""
+        """Whether a comparison can have this result, for one that was read from a file."""
         shares = [self.agreement, self.quantized_macs, self.quantized_weights]
         cosines = [self.cosine, *(output.cosine for output in self.outputs)]
         errors = [error for output in self.outputs for error in (output.worst, output.spread_error)]
@@ -282,31 +276,28 @@ class Fidelity:
 
     @property
     def is_error(self) -> bool:
-        """Whether the metric counts errors, as `mae` does.
-        It has the target's unit, and less is better."""
+        """Whether less of the metric is better, as of `mae`, which has the target's unit."""
         return any(score.metric == self.metric and not score.higher_is_better for score in self.scores)
 
     @property
     def only_rounded(self) -> bool:
-        """Whether nothing is in 8 bits, and the outputs differ by the rounding of floats alone.
-
-        What then differs in a metric or a best class is a tie that fell the other way.
-        """
+        """Whether nothing is in 8 bits and the outputs differ by float rounding alone."""
         if self.not_finite or self.quantized_macs or self.quantized_weights or not self.outputs:
             return False
         return all(output.only_rounded for output in self.outputs)
 
     @property
     def int8_in_name_only(self) -> bool:
-        """Whether what multiplies is in float, though the recipe says int8."""
+        """Whether all that multiplies is in float, although the recipe says int8."""
         return not self.uncounted and self.quantized_macs < LEAST_INT8
 
     @property
     def loss(self) -> float:
-        """The loss that a limit on the drop applies to.
-        It is 0 where floats were rounded and nothing else; the metric's drop, for an error in shares of the original's;
-        without labels 1 - the agreement of a detector's decisions, but 1 where an output has few levels left; else the
-        loss of the output that lost most, `decisive`: see `OutputDrift.losses`."""
+        """The loss that a limit on the drop applies to: the first that applies.
+
+        0 if only floats were rounded; the metric's drop, of an error relative to the original's; 1 - the agreement of a
+        detector's decisions, unless an output has few levels left; the loss of the output that lost most, `decisive`.
+        """
         if self.only_rounded:
             return 0.0
         if self.metric is not None and self.drop is not None:
@@ -319,7 +310,7 @@ class Fidelity:
 
     @property
     def decisive(self) -> OutputDrift | None:
-        """The output that lost most; None where none was looked at by itself."""
+        """The output that lost most; None if none was looked at by itself."""
         return max(self.outputs, key=lambda output: output.loss, default=None)
 
     @property
@@ -334,17 +325,16 @@ class Fidelity:
 
     @property
     def likeness(self) -> float:
-        """Of the output that is least like the original's, 1 for the same.
+        """Of the output least like the original's, 1 for the same; else the mean cosine.
 
-        The mean cosine where outputs are not known. A detector's boxes may be the same in other rows: then their
-        agreement, if it is more.
+        A detector's boxes may be the same in other rows: then their agreement, if it is more.
         """
         raw = min((output.likeness for output in self.outputs), default=self.cosine)
         return raw if self.decisions is None or self.coarse_outputs else max(raw, self.decisions.agreement)
 
     @property
     def loss_ci95(self) -> tuple[float, float] | None:
-        """Of `loss`; None where what decided has no interval."""
+        """Of `loss`; None if what decided has no interval."""
         if self.only_rounded:
             return 0.0, 0.0
         if self.metric is None and self.decisions is not None and not self.coarse_outputs:
@@ -360,5 +350,5 @@ class Fidelity:
 
 
 def _short_of_one(ratio: float) -> float:
-    """How far a cosine is from 1, where the noise has `ratio` of the signal's power."""
+    """How far a cosine is from 1, if the noise has `ratio` of the signal's power."""
     return 1.0 - 1.0 / math.sqrt(1.0 + ratio)

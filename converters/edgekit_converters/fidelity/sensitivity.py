@@ -1,13 +1,11 @@
-"""Which layers to give back to float, in which order.
-Those that hurt most for what they cost.
+"""Rank layers for float: those that hurt most for what they cost.
 
     units = island_units(graph.layers)
     order = by_benefit(units, {unit.name: noise_with_that_unit_alone_in_int8})
 
-Rules: a layer is measured alone in 8 bits while all others are float, because two neighbours share the rounding of the
-tensor between them, and returning one of them alone shows nothing; a ReLU goes with the layer that feeds it; the cost
-of an island is its share of the multiply-accumulates and of the weights, which grow fourfold, and a little more, for
-the conversions at its edges; whole stretches are measured first, and only the noisy ones are parted.
+Rules:
+- a layer is measured alone in 8 bits with all others in float: two neighbours share the rounding between them;
+- the cost is the share of the multiply-accumulates and of the weights, and a little for the conversions at its edges.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ from itertools import pairwise
 from edgekit_converters.formats.graph import Layer
 
 EDGE = 0.002
-"""What an island costs beside its multiply-accumulates and weights, as a share of the model's."""
+"""Cost of an island beside its multiply-accumulates and weights, as a share of the model's."""
 WEIGHT = 0.25
-"""What a share of the weights costs, against the same share of the multiply-accumulates."""
+"""Cost of a share of the weights, against the same share of the multiply-accumulates."""
 FINISHING = frozenset({"RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "CLIP", "LEAKYRELU", "LEAKY_RELU", "PRELU"})
 """Activations that quantizers fold into the layer before them."""
 
@@ -31,7 +29,8 @@ FINISHING = frozenset({"RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "CLIP", "
 class Unit:
     """Layers that go to float together.
 
-    name: of the first. macs, weights: shares of the model's, 0..1.
+    name: of the first.
+    macs, weights: shares of the model's, 0..1.
     """
 
     name: str
@@ -45,8 +44,7 @@ class Unit:
 
 
 def island_units(layers: Sequence[Layer], weights: Mapping[str, int] | None = None) -> tuple[Unit, ...]:
-    """Every layer in one unit, in the order of execution.
-    Layers that only move values go with what made them.
+    """Units of all layers in execution order; layers that only move values join their source.
 
     weights: number of elements by the constant's name.
     """
@@ -81,7 +79,7 @@ def island_units(layers: Sequence[Layer], weights: Mapping[str, int] | None = No
 def by_benefit(units: Sequence[Unit], noise: Mapping[str, float]) -> tuple[Unit, ...]:
     """Units whose noise was measured, the most useful island first.
 
-    noise: by unit, of the outputs with only it in int8.
+    noise: at the outputs with only that unit in int8, by its name.
     """
     measured = [unit for unit in units if unit.name in noise]
     if not measured:

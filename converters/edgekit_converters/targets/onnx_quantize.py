@@ -354,10 +354,7 @@ def _store_weights(model: Any, float_layers: Collection[str]) -> int:
             integers, scale = _rounded(weight, wanted[name] if weight.ndim > 1 else None)
             small, step, real = (free_name(f"{name}/{end}", taken) for end in ("int8", "scale", "float"))
             inner.initializer.extend([new_constant(small, integers), new_constant(step, scale)])
-            nodes += [
-                new_node("Cast", [small], [real], real, to=1),
-                new_node("Mul", [real, step], [name], name),
-            ]
+            nodes += [new_node("Cast", [small], [real], real, to=1), new_node("Mul", [real, step], [name], name)]
             done += 1
         if nodes:
             made = {node.output[0] for node in nodes}

@@ -381,8 +381,7 @@ def describe_artifact(
             # the batch axis may be fixed where the source leaves it free
             if len(got) != len(want) or tuple(got[1:]) != tuple(want[1:]) or got[0] not in (batch, -1):
                 raise ConversionError(
-                    f"{kind} '{tensor.name}' became {list(got)}; the original has {list(want)}",
-                    where=where,
+                    f"{kind} '{tensor.name}' became {list(got)}; the original has {list(want)}", where=where
                 )
     inputs = tuple(replace(spec, layout=layouts[spec.name]) for spec in inputs)
     macs, weights = quantized_fraction(recipe.format, data)
