@@ -1,9 +1,9 @@
-"""Batching: many callers share one engine, and none waits for a batch that does not pay.
+"""Batching: many callers share one engine, and no one waits for a batch that does not pay.
 
     costs = learn(run_zeros, sizes=(1, 2, 4, 8, 16, 32))
     batcher = Batcher(run, costs)
     served = batcher.call(item, due=perf_counter() + 0.1)
 
-`batcher` is what callers use. `request` ends every request once, `queue` decides who waits and what runs next, `worker`
-runs it, one thread at a time, and `costs` has the measured times and what follows from them.
+Callers use `batcher`. `queued_request` ends every request once, `queue` decides who waits and what runs next, `worker`
+runs it, `costs` holds the measured times.
 """

@@ -1,26 +1,17 @@
 """The micro-batcher: many callers, one engine, no waiting that does not pay.
 
     batcher = Batcher(run, costs)
-    served = batcher.call(item)              # in the caller's own thread where the queue is empty
+    served = batcher.call(item)              # in the caller's own thread if the queue is empty
     future = batcher.submit(item, due=...)   # never blocks
 
-How the engine is shared follows from what was measured (`Costs.mode`):
-- barge: a run is short beside a hand-off. Callers run their own items one by one, and the quickest goes first; one
-  that has waited for its patience is next.
-- turns: batches gain nothing. Strictly in order, by one worker, so that nothing stands between two runs.
-- batch: what queued while the engine was busy runs together; a batch is held for callers that are seen to come back, if
-  that ends sooner than running without them.
-
-Here is what callers use, and what runs in their own threads.
-
 Rules:
-- a single request never waits and runs in its caller's thread; work for others never does: Ctrl-C hurts its receiver
-  alone;
+- a single request runs in its caller's thread without waiting; no caller's thread works for others, so Ctrl-C hurts
+  its receiver alone;
 - the future exists before its request is queued, and every request ends exactly once, in a forked child too;
 - a cancelled caller never affects its batch-mates, and each member of a failed batch gets its own error;
-- a full queue refuses; a higher priority goes first, but none is overtaken for ever;
-- while the interpreter ends each caller runs its own item: no worker runs then, and the worker there is stands still;
-- `close()` drains, then fails what is left; `abandon()` fails all at once and forgets a run that does not end.
+- a full queue refuses; a higher priority goes first, but waiting counts, so that each request gets its turn;
+- while the interpreter ends no worker runs: each caller runs its own item;
+- `close()` drains, then fails the rest; `abandon()` fails all at once and forgets a run that does not end.
 """
 
 from __future__ import annotations
@@ -51,18 +42,19 @@ Run = Callable[[Sequence[Item]], Sequence[Result]]
 _served = tuple.__new__  # half of what the named tuple's own constructor takes
 
 PATIENCE_HAND_OFFS = 5000
-"""Barging: so many hand-offs long is a caller's patience. With 32 waiting, turns then take a hundredth of the time."""
+"""Barging: a caller's patience in hand-offs. With 32 waiting, turns then take 1 % of it."""
 LONGEST_PATIENCE_S = 0.05
 LAST_S = 2.0
-"""How long a caller waits for the engine while the interpreter ends."""
+"""Seconds that a caller waits for the engine while the interpreter ends."""
 
 
 @dataclass(frozen=True)
 class BatchStats:
     """batches: size -> how many ran.
-    refused: QueueFull.
-    expired: deadline lost.
-    held_s: what holding took in all."""
+    refused: requests that met a full queue.
+    expired: requests that lost their deadline.
+    held: batches that were held; held_s: seconds in all.
+    """
 
     mode: Mode
     batches: dict[int, int]
@@ -76,12 +68,19 @@ class BatchStats:
 
 
 class Batcher(Generic[Item, Result]):
-    """run: takes 1..costs.limit items, returns as many results.
-    It is never called by two threads at once.
+    """How the engine is shared follows from the measured `Costs.mode`.
 
-    costs: what `learn` measured. queue_limit: requests that wait at most. clock: monotonic seconds. inline: False never
-    runs in a caller's thread, so that `abandon` can answer every caller of an engine that hangs; a single caller then
-    pays two hand-offs.
+    barge: a run is short compared with a hand-off. Callers run their own items, the quickest first; one that has waited
+    for its patience is next.
+    turns: batches gain nothing. One worker runs the items in order.
+    batch: items queued during a run go together; a batch is held for returning callers if that ends sooner.
+
+    run: takes 1..costs.limit items, returns as many results. It is never called by two threads at once.
+    costs: from `learn`.
+    queue_limit: requests that wait at most.
+    clock: monotonic seconds.
+    inline: False never runs in a caller's thread, so that `abandon` can answer every caller of an engine that hangs, at
+    the cost of two hand-offs a call.
     run_one: a shorter way for one item.
     """
 
@@ -119,11 +118,11 @@ class Batcher(Generic[Item, Result]):
     # What callers use.
 
     def call(self, item: Item, *, due: float = math.inf, priority: int = 0) -> BatchResult:
-        """Run one item and return its result.
-        In this thread when the queue is empty, else in its turn.
+        """Run one item and return its result, in this thread if the queue is empty.
 
-        due: of the batcher's clock, when the result is no longer wanted. priority: higher first; a level is worth a
-        second of waiting. Raises what the engine raised, BudgetExceeded, QueueFull, ClosedError.
+        due: time on the batcher's clock after which the result is useless.
+        priority: higher first; a level is worth a second of waiting.
+        Raises what the engine raised, BudgetExceeded, QueueFull, ClosedError.
         """
         gate, queue, barges = self._gate, self._queue, self._barging and not priority
         if barges:
@@ -161,7 +160,7 @@ class Batcher(Generic[Item, Result]):
                     gate.pass_on()
 
     def submit(self, item: Item, *, due: float = math.inf, priority: int = 0) -> Future[BatchResult]:
-        """Queue one item. Raises QueueFull, ClosedError; the future carries what comes later."""
+        """Queue one item. Raises QueueFull, ClosedError; the future carries later errors."""
         if is_exiting():
             future: Future[BatchResult] = Future()
             future.set_running_or_notify_cancel()
@@ -175,10 +174,9 @@ class Batcher(Generic[Item, Result]):
         return request.future
 
     def ahead(self, priority: int = 0, came: float | None = None) -> tuple[float, float | None]:
-        """(seconds of the requests queued before it, seconds of the present run).
-        None for the second where none runs.
+        """(seconds of the requests queued before it, seconds that the present run lasts or None).
 
-        Of a request that comes now, or of one that came at that time of the clock.
+        came: the request's arrival on the batcher's clock; None for now.
         """
         now, queue = self._clock(), self._queue
         with queue.mutex:
@@ -200,7 +198,7 @@ class Batcher(Generic[Item, Result]):
 
     @property
     def running_s(self) -> float | None:
-        """How long the present run lasts already; None when none does."""
+        """Seconds that the present run lasts already; None without one."""
         return self._runs.running_s()
 
     def stats(self) -> BatchStats:
@@ -220,20 +218,19 @@ class Batcher(Generic[Item, Result]):
             )
 
     def abandon(self, error: EdgekitError) -> None:
-        """Fail the running batch and all that wait with this error, and refuse new requests.
-        For an engine that hangs.
+        """Fail the running batch and all that wait, and refuse new requests: the engine hangs.
 
-        The thread in the engine is left alone; what it brings home late is dropped. A caller whose own thread is in the
-        engine cannot be freed: it gets the error when the engine lets it go. See `inline`.
+        The thread in the engine is left alone and its result is dropped. A caller whose own thread is in the engine
+        gets the
+        error when the engine returns: see `inline`.
         """
         self._queue.fail_all(error, also=True)
         self._gate.shut_out()
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Refuse new requests, drain for at most timeout_s, fail the rest, and end the worker.
-        Idempotent.
 
-        Returns True when nothing uses the engine any more, so that it may be freed.
+        Idempotent. Returns True if nothing uses the engine any more, so that it may be freed.
         """
         end = time.monotonic() + timeout_s
         error, queue = ClosedError("the model was closed", do="Open the bundle again"), self._queue
@@ -271,7 +268,7 @@ class Batcher(Generic[Item, Result]):
         return self._run_inline(item, self._clock() - came)
 
     def _run_inline(self, item: Item, queued_s: float) -> BatchResult:
-        """The gate was entered."""
+        """The caller has entered the gate."""
         runs = self._runs
         try:
             if self._queue.refusal is not None:
@@ -290,7 +287,7 @@ class Batcher(Generic[Item, Result]):
             self._gate.leave()
 
     def _left(self, now: float) -> None:
-        """A caller that ran its own item goes, and others wait: it may come back."""
+        """A caller that ran its own item leaves while others wait: it may come back."""
         with self._queue.mutex:
             self._queue.returns.left(1, now)
 
@@ -323,8 +320,9 @@ class Batcher(Generic[Item, Result]):
         raise outcome
 
     def _last(self, item: Item) -> BatchResult:
-        """While the interpreter ends, in the caller's thread.
-        The engine may be held for ever by a thread that stands still.
+        """Run in the caller's thread while the interpreter ends.
+
+        A thread that was stopped may hold the engine for ever.
         """
         if not self._gate.enter(timeout_s=LAST_S):
             raise ClosedError(
@@ -333,8 +331,7 @@ class Batcher(Generic[Item, Result]):
         return self._run_inline(item, 0.0)
 
     def after_fork(self) -> None:
-        """In the child: the worker and all lock holders are not here.
-        Nothing of the parent's is answered here."""
+        """In the child, without the worker and the lock holders: fail the parent's requests."""
         waiting = [*self._queue.running, *self._queue.lanes]
         self._fresh()
         self._queue.refusal = error = ForkedError(

@@ -1,21 +1,15 @@
-"""What a batch costs, who is expected to come back, and what follows.
-Measured, without a thread or a clock of its own.
+"""What a batch costs and who is expected to come back; it has no thread and no clock.
 
     costs = learn(run_zeros, sizes=(1, 2, 4, 8, 16, 32))     # at the warm-up: run_zeros(n) runs a batch of n
-    costs.first(33)                                          # 32, where 32 and then 1 is cheaper than 33 at once
+    costs.first(33)                                          # 32, if 32 and then 1 is cheaper than 33 at once
 
 Rules:
-- nothing is assumed to gain: a batch size is used where its measured time, hand-offs included, beats single runs by a
-  fifth;
-- the times are those of the last few runs: a board that gets hot or busy is followed within a dozen runs, and a single
-  slow run moves nothing (medians);
-- a run that takes less than half of what was expected shows that the expectation is out of date, for noise never makes
-  a run faster: all slower runs are forgotten at once. Requests are refused by these times, so one good answer must heal
-  them;
-- where an artifact has fixed shapes only those sizes exist, and n items cost what the next size up costs;
-- learning is bounded: it ends where larger batches stopped paying, or when its time is over;
-- a caller is expected back as often, and as soon, as callers were seen to come back; never one that is later than nine
-  in ten.
+- a batch size is used only where its measured time, hand-offs included, beats single runs by a fifth;
+- times are medians of the last few runs: they follow a board that gets hot or busy within a dozen runs;
+- a run below half the expected time makes all slower ones forgotten, for noise never makes a run faster. Requests are
+  refused by these times, so one good answer must heal them;
+- with fixed shapes only those sizes exist, and n items cost as much as the next size up;
+- a caller is expected back as often and as soon as callers came back before, with the slowest tenth left out.
 """
 
 from __future__ import annotations
@@ -33,24 +27,24 @@ from edgekit_runtime.system.threads import begin
 Mode = Literal["barge", "turns", "batch"]
 
 LEAST_GAIN = 1.2
-"""What a batch must gain over single runs before it is made: below, noise would decide."""
+"""The gain of a batch over single runs below which none is made; less could be noise."""
 HAND_OFF_SHARE = 0.05
-"""The share of an engine's time that handing it from thread to thread may take."""
+"""The share of an engine's time that passing work between threads may take."""
 HAND_OFF_S = 20e-6
-"""The default where it was not measured."""
+"""The default if it was not measured."""
 OUTDATED = 0.5
-"""A run below this share of the expected time shows that what was learnt before is out of date."""
+"""A run below this share of the expected time shows that older times are out of date."""
 _OWN, _ALL, _STALE = 9, 15, 256
 _REFRESH, _REFRESH_S = 4, 0.02
-"""The tables are rebuilt after so many runs, and so many seconds of them: making them must cost next to nothing."""
+"""Runs, and seconds of runs, after which the tables are rebuilt, to keep that cheap."""
 
 
 class Costs:
-    """seconds: batch size -> seconds, measured; must hold 1.
-    fixed: only these sizes exist, others are padded up.
+    """Reading is safe in any thread; `observe` is called by one thread at a time.
 
-    hand_off_s: what it costs to pass work to another thread and wake it. Reading is safe in any thread; `observe` is
-    called by one thread at a time.
+    seconds: batch size -> measured seconds; must hold 1.
+    fixed: only these sizes exist, others are padded up.
+    hand_off_s: seconds to pass work to another thread and wake it.
     """
 
     def __init__(self, seconds: Mapping[int, float], *, fixed: bool = False, hand_off_s: float = HAND_OFF_S) -> None:
@@ -74,26 +68,23 @@ class Costs:
 
     @property
     def mode(self) -> Mode:
-        """batch: larger batches gain.
-        turns: they do not, and a hand-off is cheap beside a run.
-        barge: it is not."""
+        """batch: larger batches gain. turns: they do not, and a hand-off is cheap. barge: it is not."""
         if self.limit > 1:
             return "batch"
         return "turns" if self.hand_off_s <= HAND_OFF_SHARE * self._anchor[1] else "barge"
 
     def seconds(self, n: int) -> float:
-        """One batch of n, at most `limit`: the time that it takes lately."""
+        """Recent seconds of one batch of n, at most `limit`."""
         return self._tables[0][n]
 
     def total(self, n: int) -> float:
-        """n items, in whatever batches are cheapest together."""
+        """Seconds of n items, in the cheapest batches."""
         whole, rest = divmod(n, self.limit)
         totals = self._tables[1]
         return whole * totals[self.limit] + totals[rest]
 
     def first(self, n: int) -> int:
-        """How many of n waiting items to run now.
-        It is the part of the cheapest split that serves most items a second."""
+        """How many of n waiting items to run now: the most efficient part of the cheapest split."""
         return self._tables[2][n] if n <= self.limit else self.limit
 
     def room(self, n: int) -> int:
@@ -104,7 +95,7 @@ class Costs:
         """Whether n items should wait `wait_s` for `expected` more.
 
         Waiting ends after the wait and one run of all. Not waiting ends after a run of the n, during which the others
-        come, and a run of those. The sooner end wins.
+        arrive, and a run of those. The sooner end wins.
         """
         if n < 1 or expected < 1:
             return False
@@ -112,8 +103,7 @@ class Costs:
         return waited < max(self.total(n), wait_s) + self.total(expected)
 
     def observe(self, n: int, seconds: float) -> None:
-        """A batch of n took this long just now.
-        Nothing is learnt from a clock that stood still or went back."""
+        """A batch of n took this long. Ignored if the clock stood still or went back."""
         if not seconds > 0:
             return
         size = self._up(n)
@@ -133,7 +123,7 @@ class Costs:
             self._rebuild()
 
     def as_json(self) -> dict[str, object]:
-        """For `describe()`: milliseconds a batch size, lately, and how the engine is shared."""
+        """For `describe()`: recent milliseconds per batch size, and how the engine is shared."""
         return {
             "mode": self.mode,
             "limit": self.limit,
@@ -146,7 +136,7 @@ class Costs:
         return self.sizes[min(bisect_left(self.sizes, n), len(self.sizes) - 1)]
 
     def _at(self, n: int, table: Mapping[int, float]) -> float:
-        """Between two sizes on a line, with fixed shapes the next size up."""
+        """Interpolated between two sizes; with fixed shapes the next size up."""
         upper = self._up(n)
         if upper == n or self.fixed or n > upper:
             return table[upper]
@@ -185,11 +175,10 @@ def learn(
     fixed: bool = False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Costs:
-    """Time `run(n)` for the sizes in order, within about `within_s`, and return the costs.
-    Size 1 is always timed.
+    """Time `run(n)` for 1 and the sizes in order, within about `within_s` seconds.
 
-    Each size runs once to warm up and then up to five times; the fastest counts. It stops after two sizes in a row that
-    serve no more items a second than a smaller one did, unless some size gained already: then that is noise, or a step.
+    Each size warms up with one run and takes the fastest of up to five. It stops after two sizes in a row that serve no
+    more items a second than a smaller one, unless some size gained already: then that is noise, or a step.
     """
     end = clock() + within_s
     found: dict[int, float] = {}
@@ -213,8 +202,7 @@ def best_of(
     *,
     until: float = float("inf"),
 ) -> float:
-    """Seconds of the fastest of a few runs: the least disturbed one.
-    At least one run; none is begun after `until`."""
+    """Seconds of the fastest of a few runs, at least one; none begins after `until`."""
     seconds = []
     for _ in range(times):
         start = clock()
@@ -227,8 +215,7 @@ def best_of(
 
 
 def hand_off_s(clock: Callable[[], float] = time.perf_counter, *, times: int = 30) -> float:
-    """Seconds to wake another thread, measured by a ball thrown to and fro.
-    Takes a few milliseconds."""
+    """Seconds to wake another thread, measured in a few milliseconds."""
     import threading
 
     here, there = threading.Lock(), threading.Lock()
@@ -258,9 +245,9 @@ def hand_off_s(clock: Callable[[], float] = time.perf_counter, *, times: int = 3
 
 _WINDOW = 64
 _CROWD = 4
-"""There is a rate where one of so many arrivals found another request waiting or running."""
+"""Arrivals have a rate if one of so many found another request waiting or running."""
 _FORGOTTEN_S = 0.05
-"""After this long, or four times the usual return if that is longer, an answered caller counts as gone."""
+"""After this long, or four times the usual return if longer, an answered caller is gone."""
 
 
 class Returns:
@@ -270,9 +257,10 @@ class Returns:
         returns.came(now)              # a request arrived
         returns.expected(now)          # (30, 0.0006): how many more within how many seconds
 
-    A single caller is never expected by itself: its own return is what ends the waiting for it. Requests that each
-    found the engine idle are no rate at which others come, however regular they are. Times in seconds of one clock. Not
-    thread-safe. away: when each caller that did not come back so far was answered.
+    A single caller never waits for itself. Requests that each found the engine idle give no arrival rate, however
+    regular they are. Times are seconds of one clock. Not thread-safe.
+
+    away: when each caller that has not come back was answered.
     """
 
     def __init__(self) -> None:
@@ -308,9 +296,9 @@ class Returns:
                 self._learn()
 
     def expected(self, now: float, *, late: bool = False) -> tuple[int, float]:
-        """(how many more, within how many seconds); (0, 0.0) when none is expected.
+        """(how many more, within how many seconds), or (0, 0.0).
 
-        late: count on those too that come back later than usual, up to the latest seen.
+        late: include those that come back later than usual, up to the latest seen.
         """
         if not self.away or not self._share:
             return 0, 0.0
@@ -322,8 +310,7 @@ class Returns:
         return (count, wait_s) if count and wait_s > 0 else (0, 0.0)
 
     def next_s(self, now: float, count: int) -> float | None:
-        """Seconds in which `count` more arrive at the rate of the last arrivals.
-        None when it is unknown."""
+        """Seconds until `count` more arrive at the recent rate; None if unknown."""
         if len(self._arrivals) < 4 or all(self._lone):
             return None
         taken = self._arrivals[-1] - self._arrivals[0]
@@ -333,7 +320,7 @@ class Returns:
         return count * gap
 
     def missed(self) -> None:
-        """They were waited for and did not come: expect none of them."""
+        """The callers that were waited for did not come: expect none of them."""
         self._came_back.extend([False] * len(self.away))
         self.away.clear()
         self._learn()

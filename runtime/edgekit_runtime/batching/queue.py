@@ -1,19 +1,17 @@
 """The queue before the engine: admission, order, how long to wait for a larger batch.
-One mutex over all of it.
 
-    queue.push(request)                     # refused when it is full or closed; wakes the worker
+    queue.push(request)                     # QueueFull or ClosedError; wakes the worker
     while queue.sleep():                    # the worker, in its own thread
         queue.hold(clock)                   # while that pays
         batch, late = queue.take(clock)
 
 Rules:
-- the mutex guards every request's state; who ends a request delivers its result after releasing the mutex;
-- what can no longer be met is taken out rather than run, and no batch grows past a member's deadline;
-- by what was learnt only a request is refused that came while others waited or ran. One that found the engine idle runs
-  unless its deadline passed: so each refusal follows a run that teaches, and an estimate that is too high heals itself;
-- a batch is held for callers that are seen to come back, or that arrive at a steady rate, and only if waiting for them
-  ends sooner than running without them (`Costs.pays_to_wait`). A single caller never waits;
-- a batch is never held beyond what the soonest deadline leaves after the run that it is in;
+- one mutex guards every request's state; a result is delivered after its release;
+- a request that cannot meet its deadline is taken out, and no batch grows past a member's deadline;
+- measured times refuse only a request that came while others waited or ran. One that found the engine idle runs, so
+  an estimate that is too high heals itself;
+- a batch is held for expected callers only if that ends sooner than running without them (`Costs.pays_to_wait`), and
+  never beyond the soonest deadline less the run; a single caller never waits;
 - the worker is woken once for each sleep, when as many are queued as it sleeps for.
 """
 
@@ -22,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 
@@ -39,18 +37,17 @@ from edgekit_runtime.system.errors import BudgetExceeded, EdgekitError, QueueFul
 
 
 class Lanes:
-    """Who is next: a lane a priority, first come first served within it, and waiting counts.
+    """The order of requests: a lane for each priority, first come, first served within it.
 
-    A level of priority is worth `age_s` seconds of waiting: a request stands where it would stand had it come that much
-    earlier a level. So a higher priority goes first, and none is overtaken by what comes later than `age_s` times the
-    difference. Cancelled requests leave a gap that is skipped, and swept when gaps are many. The queue's mutex is held.
+    A level of priority is worth `age_s` seconds of waiting, as if the request had come that much earlier. Cancelled
+    requests leave gaps, which are skipped and swept when there are many. The queue's mutex is held.
 
-    live: how many wait; `len` says the same.
+    live: how many wait.
     """
 
     def __init__(self, age_s: float = 1.0) -> None:
         self._age_s = age_s
-        self._lanes: dict[int, deque[QueuedRequest]] = {}
+        self._lanes: defaultdict[int, deque[QueuedRequest]] = defaultdict(deque)
         self.live = 0
         self._gaps = 0
         self._soonest = float("inf")
@@ -59,19 +56,15 @@ class Lanes:
         return self.live
 
     def __iter__(self) -> Iterator[QueuedRequest]:
-        """All that wait, lane by lane."""
         return (request for lane in self._lanes.values() for request in lane if request.state is RequestState.WAITING)
 
     def push(self, request: QueuedRequest) -> None:
-        lane = self._lanes.get(request.priority)
-        if lane is None:
-            lane = self._lanes[request.priority] = deque()
-        lane.append(request)
+        self._lanes[request.priority].append(request)
         self.live += 1
         self._soonest = min(self._soonest, request.due)
 
     def pop(self) -> QueuedRequest | None:
-        """The next that waits; it is out of the queue then."""
+        """Take out the next that waits."""
         best, best_key = None, float("inf")
         for priority, lane in list(self._lanes.items()):
             while lane and lane[0].state is not RequestState.WAITING:
@@ -90,12 +83,12 @@ class Lanes:
 
     def put_back(self, request: QueuedRequest) -> None:
         """Undo a `pop`."""
-        self._lanes.setdefault(request.priority, deque()).appendleft(request)
+        self._lanes[request.priority].appendleft(request)
         self.live += 1
         self._soonest = min(self._soonest, request.due)
 
     def dropped(self) -> None:
-        """Turn the place of a request that was cancelled or answered into a gap."""
+        """Count the place of a request that was cancelled or answered as a gap."""
         self.live -= 1
         self._gaps += 1
         if self._gaps > 32 and self._gaps > self.live:
@@ -104,7 +97,7 @@ class Lanes:
             self._gaps = 0
 
     def hopeless(self, before: float) -> list[QueuedRequest]:
-        """Take out all that are due before this time. Costs nothing when none is."""
+        """Take out all that are due before this time."""
         if self._soonest >= before:
             return []
         found = self._take_if(lambda request: request.due < before)
@@ -116,7 +109,7 @@ class Lanes:
         return self._take_if(lambda request: True)
 
     def ahead(self, priority: int, now: float, came: float | None = None) -> int:
-        """How many would run before a request of this priority that arrived now or then."""
+        """How many would run before a request of this priority that arrived now or at `came`."""
         total = 0
         for lane_priority, lane in self._lanes.items():
             if lane_priority >= priority and came is None:
@@ -146,7 +139,7 @@ class Lanes:
 def hold(costs: Costs, returns: Returns, lanes: Lanes, now: float, *, late: bool = False) -> tuple[int, float]:
     """(how many to have queued, seconds to wait for them at most); (0, 0.0): run now.
 
-    late: those that come back as soon as usual were waited for already; whether the rest are worth it.
+    late: the usual return time has passed; whether the slower callers are worth waiting for.
     """
     count = len(lanes)
     if not 0 < count < costs.limit:
@@ -165,7 +158,7 @@ def hold(costs: Costs, returns: Returns, lanes: Lanes, now: float, *, late: bool
 
 
 def would_hold(costs: Costs, returns: Returns, now: float) -> bool:
-    """Whether a request that came now, the only one, would be held for callers that come back."""
+    """Whether a single request that came now would be held for returning callers."""
     expected, wait_s = returns.expected(now)
     expected = min(expected, costs.limit) - 1  # it is one of them itself
     return costs.pays_to_wait(1, expected, wait_s)
@@ -173,10 +166,12 @@ def would_hold(costs: Costs, returns: Returns, now: float) -> bool:
 
 class Queue:
     """limit: requests that wait at most.
-    begin: called with the first request, the mutex held: starts the worker.
-
-    mutex: guards all that is here. refusal: why nothing is taken any more. running: what the worker took. counts: what
-    became of requests. held_s: what holding took.
+    begin: starts the worker; called with the first request, the mutex held.
+    mutex: guards everything here.
+    refusal: the error that refuses new requests.
+    running: the batch that the worker took.
+    counts: fate -> number of requests.
+    held_s: seconds of holding.
     """
 
     def __init__(self, costs: Costs, limit: int, begin: Callable[[], object]) -> None:
@@ -196,7 +191,7 @@ class Queue:
     # Admission.
 
     def push(self, request: QueuedRequest, *, idle: bool = False) -> None:
-        """idle: nothing runs in a caller's thread. Raises QueueFull, and what it refuses with."""
+        """idle: nothing runs in a caller's thread. Raises QueueFull, and the refusal."""
         with self.mutex:
             if self.refusal is not None:
                 raise copy(self.refusal)
@@ -216,7 +211,7 @@ class Queue:
                 self.wake()
 
     def drop(self, request: QueuedRequest, why: str) -> bool:
-        """Take out a request that still waits; False where it is running or over."""
+        """Take out a request that still waits; False if it is running or over."""
         with self.mutex:
             if request.state is not RequestState.WAITING:
                 return False
@@ -232,7 +227,7 @@ class Queue:
             promise.future.set_running_or_notify_cancel()
 
     def fail_all(self, error: EdgekitError, *, also: bool) -> None:
-        """Fail all that wait; also: and what runs, and refuse what comes."""
+        """Fail all that wait; also: fail what runs, and refuse new requests."""
         with self.mutex:
             ended = self._ended(self.lanes.clear(), "failed")
             if also:
@@ -245,15 +240,17 @@ class Queue:
     # The worker's sleep.
 
     def wake(self) -> None:
-        """The mutex is held.
-        One release for each sleep; in this order, so that Ctrl-C between the two loses none."""
+        """Wake the worker, once for each sleep. The mutex is held.
+
+        Release before reset: interrupted by Ctrl-C in between, the wake is not lost.
+        """
         if self._wanted:
             with contextlib.suppress(RuntimeError):  # released already
                 self._alarm.release()
             self._wanted = 0
 
     def sleep(self) -> bool:
-        """Until something is queued; False when nothing is taken any more and nothing is there."""
+        """Wait until something is queued; False if new requests are refused and none waits."""
         while True:
             with self.mutex:
                 if self.lanes.live:
@@ -264,8 +261,7 @@ class Queue:
             self._alarm.acquire()
 
     def hold(self, clock: Callable[[], float]) -> None:
-        """Wait while that pays: first for those that come back as soon as usual.
-        Then, if some of them are missing and it still pays, for the late."""
+        """Wait for returning callers while that pays, first for the usual ones, then for the late."""
         if not self._batches:
             return
         for late in (False, True):
@@ -288,7 +284,7 @@ class Queue:
     # What runs next, and its end.
 
     def take(self, clock: Callable[[], float]) -> tuple[list[QueuedRequest], list[QueuedRequest]]:
-        """(as many as are best to run together, those that cannot be met any more, which must fail)."""
+        """(the best batch to run now, requests that cannot meet their deadline and must fail)."""
         costs, slack = self._costs, math.inf
         batch: list[QueuedRequest] = []
         late: list[QueuedRequest] = []
@@ -310,16 +306,12 @@ class Queue:
                     self.counts["cancelled"] += 1  # in this very moment
             if batch:
                 late += self.lanes.hopeless(now + costs.seconds(len(batch)) + costs.seconds(1))
-            if late:
-                late = self._ended(late, "expired")
+            late = self._ended(late, "expired")
             self.running = batch
         return batch, late
 
     def end(self, batch: Sequence[QueuedRequest], outcomes: Sequence[Outcome], clock: Callable[[], float]) -> None:
-        """The batch ran: deliver its results.
-
-        Outside the gate, because a caller's callback may ask for the next inference.
-        """
+        """Deliver the batch's results, outside the gate: a callback may ask for the next inference."""
         waiting: list[WaitingCaller] = []
         promised: list[tuple[QueuedRequest, Outcome]] = []
         with self.mutex:
@@ -344,10 +336,7 @@ class Queue:
                 request.deliver(outcome)
 
     def _ended(self, waiting: list[QueuedRequest], why: str) -> list[QueuedRequest]:
-        """End what was taken out, and count it; those that were not cancelled in this very moment.
-
-        The mutex is held.
-        """
+        """End requests that were taken out, less those cancelled meanwhile. The mutex is held."""
         ended = [request for request in waiting if request.end()]
         self.counts[why] += len(ended)
         self.counts["cancelled"] += len(waiting) - len(ended)
@@ -355,7 +344,6 @@ class Queue:
 
 
 def expiry_error() -> BudgetExceeded:
-    """The error of a request whose time is over."""
     return BudgetExceeded(
         "the deadline passed, or could no longer be met, while the request queued",
         do="Give more time, ask less often, or use a smaller model",

@@ -4,8 +4,7 @@
     waiting -> ended                  cancelled, expired, closed
 
 Rules:
-- the batcher's mutex guards `state`, and only who changed it to `ended` delivers the result: so every
-  request ends exactly once, whatever a worker, a watchdog, a canceller and `close()` do at the same moment;
+- the batcher's mutex guards `state`, and only the thread that changed it to `ended` delivers the result;
 - a caller that waits and one that holds a future get it by the same method, `deliver`.
 """
 
@@ -23,7 +22,7 @@ from edgekit_runtime.system.threads import orphan
 
 
 class BatchResult(NamedTuple):
-    """A result with its times in seconds: queued, in its batch; and the size of the batch."""
+    """A result, its seconds in the queue and in its batch, and the size of the batch."""
 
     result: Any
     queued_s: float
@@ -41,7 +40,7 @@ class RequestState(Enum):
 
 
 class QueuedRequest:
-    """item: forgotten when the request ends.
+    """item: dropped when the request ends.
     due, queued_at: of the batcher's clock.
     first: it found the engine idle.
     """
@@ -57,14 +56,14 @@ class QueuedRequest:
         self.first = False
 
     def begin(self) -> bool:
-        """It is about to run; False where the caller was quicker to cancel. The mutex is held."""
+        """Mark it as running; False if the caller has cancelled it. The mutex is held."""
         if self.state is not RequestState.WAITING:
             return False
         self.state = RequestState.RUNNING
         return True
 
     def end(self) -> bool:
-        """Whether this is the one that ends it, and so must `deliver`. The mutex is held."""
+        """Whether this call ends it, and so must `deliver`. The mutex is held."""
         if self.state is RequestState.ENDED:
             return False
         self.state = RequestState.ENDED
@@ -77,8 +76,8 @@ class QueuedRequest:
 class WaitingCaller(QueuedRequest):
     """A caller that waits in its own thread.
 
-    Waking a thread takes longer than most of what is done here, so who is woken wakes the next two: see `wake_all`.
-    leaf: one that may be interrupted, and so must not be relied on to wake others.
+    Waking a thread is slow, so each woken caller wakes the next two: see `wake_all`.
+    leaf: it may be interrupted, so no other relies on it.
     """
 
     __slots__ = ("_delivered", "followers", "leaf", "outcome")
@@ -96,7 +95,7 @@ class WaitingCaller(QueuedRequest):
         self.wake()
 
     def hand(self, outcome: Outcome) -> None:
-        """As `deliver`, but let another wake it."""
+        """Deliver without waking it."""
         self.item = None
         self.outcome = outcome
 
@@ -174,14 +173,14 @@ class FutureRequest(QueuedRequest):
 
 
 class _Future(Future[BatchResult]):
-    """Says when it was cancelled, so that the queue holds no place and no tensors for it."""
+    """Reports its cancellation, so that the queue holds no place and no tensors for it."""
 
     def __init__(self, cancelled: Callable[[], None]) -> None:
         super().__init__()
         self._on_cancel: Callable[[], None] | None = cancelled
 
     def unbind(self) -> None:
-        """It can be cancelled no more; do not keep the request alive."""
+        """It can no longer be cancelled; do not keep the request alive."""
         self._on_cancel = None
 
     def cancel(self) -> bool:
@@ -193,11 +192,10 @@ class _Future(Future[BatchResult]):
 
 
 def for_member(error: BaseException, member: int) -> BaseException:
-    """A copy of the error for each request of a batch.
-    Threads that raise one object would mix their tracebacks.
+    """The error for a member of a batch; threads must not share one, or tracebacks would mix.
 
-    The first gets the error itself; others get a copy with the first as its cause, or, where it cannot be copied, an
-    EngineError that says the same.
+    The first gets the error itself; others a copy with the first as its cause, or an EngineError with the same text if
+    it cannot be copied.
     """
     if member == 0:
         return error

@@ -1,15 +1,13 @@
-"""The engine's side of a batcher.
-A gate that lets one thread in, what runs inside it, and the thread that runs what waits.
+"""The engine's side of a batcher: a gate for one thread, what runs inside, and the worker.
 
     worker = Worker(queue, gate, runs, patience_s, fallen=abandon)
     worker.begin()                          # by the queue, with the first request that has to wait
 
 Rules:
-- a thread that has waited at the gate for its patience joins a line; while there is a line, its head is let in next;
-- the next batch is taken only once the engine is free, so that it holds whatever queued meanwhile;
+- a thread that has waited at the gate for its patience joins a line, whose head is let in next;
+- the next batch is taken only once the engine is free, so that it holds everything queued meanwhile;
 - an engine that fails on a batch runs its members alone, so that one bad input fails one request, with its own error;
-- results are delivered outside the gate: a caller's callback may ask for the next inference;
-- a worker that falls, which no engine's error makes it do, fails all that wait rather than leave them waiting.
+- a worker that dies of anything but an engine's error fails all that wait.
 """
 
 from __future__ import annotations
@@ -29,21 +27,18 @@ from edgekit_runtime.system.threads import begin
 
 LOOK_S = 0.1
 LOST_LOOKS = 20
-"""So many looks in a row must show the gate taken but idle before it counts as lost."""
+"""The gate counts as lost after so many looks in a row that show it taken but idle."""
 
 
 class Gate:
-    """A mutual exclusion with bounded starvation.
-    Not reentrant. Any thread may leave for the one that entered.
+    """A mutual exclusion with bounded starvation. Any thread may leave for the one that entered.
 
     A plain lock is fast because the running thread may take it again at once, and unfair for the same reason. Here a
-    thread may do so too, until another has waited for its patience.
+    thread may do so until another has waited for its patience.
 
-    progress: what changes with everything that is done inside; None while something is being done there right now, and
-    so never a reason to doubt.
-
-    line, acquire, release: for a hot path that avoids function calls. It enters by `not line and acquire(False)`, and
-    leaves by `leave()` if there is a line, else by `release()` and `released()` if there is one by then.
+    progress: returns a value that changes with each run inside; None during a run.
+    line, acquire, release: for a hot path without calls. It enters by `not line and acquire(False)`, and leaves by
+    `leave()` if there is a line, else by `release()`, and `pass_on()` if there is one by then.
     """
 
     __slots__ = ("_lock", "_progress", "acquire", "line", "release", "shut")
@@ -57,12 +52,12 @@ class Gate:
         self.shut = False
 
     def try_enter(self) -> bool:
-        """Enter if the gate and its line are empty."""
         return not self.line and self.acquire(False)
 
     def enter(self, patience_s: float = 0.0, timeout_s: float | None = None) -> bool:
         """Wait to enter: among all others for `patience_s`, then in line.
-        False when `timeout_s` passed first, or it is shut.
+
+        False if `timeout_s` passed first, or the gate is shut.
         """
         if self.try_enter():
             return True
@@ -73,7 +68,7 @@ class Gate:
         return self._in_line(left)
 
     def leave(self) -> None:
-        """To the head of the line, or free for all."""
+        """Hand the gate to the head of the line, or free it."""
         if self.line and not self.shut:
             with contextlib.suppress(IndexError):  # they were sent away in this very moment
                 self.line.popleft().release()  # the lock stays taken: it is theirs now
@@ -83,7 +78,7 @@ class Gate:
             self.pass_on()
 
     def pass_on(self) -> None:
-        """Somebody joined the line just before the release, and may not have seen it."""
+        """A thread may have joined the line unseen, just before the release."""
         if self.acquire(False):
             self.leave()
 
@@ -93,10 +88,6 @@ class Gate:
         while self.line:
             with contextlib.suppress(IndexError):
                 self.line.popleft().release()
-
-    @property
-    def busy(self) -> bool:
-        return self._lock.locked()
 
     def _in_line(self, timeout_s: float | None) -> bool:
         turn = threading.Lock()
@@ -115,8 +106,10 @@ class Gate:
 
     def _turn_came(self, turn: threading.Lock, timeout_s: float | None) -> bool:
         """Wait for the turn.
-        The head of the line takes it where the thread inside is seen to be gone: interrupted between two instructions,
-        as Ctrl-C in a console may, or never having learnt that it was handed the gate."""
+
+        The head of the line takes it if the thread inside is gone: interrupted by Ctrl-C between two instructions, or
+        without having learnt that the gate was its own.
+        """
         left_s, seen, same = timeout_s, object(), 0
         while left_s is None or left_s > 0:
             wait_s = LOOK_S if left_s is None else min(LOOK_S, left_s)
@@ -134,7 +127,7 @@ class Gate:
         return False
 
     def _quit(self, turn: threading.Lock, *, keep: bool = False) -> bool:
-        """Give the place up; if the gate was handed over in this very moment, keep it or pass it on."""
+        """Leave the line; if the gate was handed over meanwhile, keep it or pass it on."""
         try:
             self.line.remove(turn)
         except ValueError:
@@ -147,20 +140,17 @@ class Gate:
 
 
 _UNLEARNT: dict[Mode, int] = {"barge": 15, "turns": 3, "batch": 3}
-"""Single runs of which nothing is learnt, for each one of which something is: learning costs some microseconds, and
-tens of them where the run before has emptied the processor's caches. Every batch is learnt of."""
+"""A mask over single runs: only those at 0 are learnt from, for learning takes time."""
 
 
 class Runs:
-    """What runs now and for how long, and what is learnt from every run.
-    Used inside the gate alone.
+    """What runs now and for how long, and what each run teaches. Used inside the gate alone.
 
-    started: when the present run began, None between runs. last_run: when the last one did that something was learnt
-    of.
-
-    alone: runs in callers' threads. batches: size -> how many of the worker's. unlearnt: a mask over the number of
-    runs; where it is not 0, nothing is learnt, unless the run took less than quick_s: then what was learnt is out of
-    date.
+    started: when the present run began, None between runs.
+    last_run: when the last one began that was learnt from.
+    alone: runs in callers' threads.
+    batches: size -> the worker's runs.
+    unlearnt: see `_UNLEARNT`; a run below quick_s is learnt from always: the estimate is out of date.
     """
 
     __slots__ = ("alone", "batches", "clock", "costs", "last_run", "one", "quick_s", "run", "started", "unlearnt")
@@ -182,21 +172,21 @@ class Runs:
         self.quick_s = OUTDATED * costs.seconds(1)
 
     def idle_since(self) -> object:
-        """What changes with every run; None during one."""
+        """A value that changes with every run; None during one."""
         return None if self.started is not None else (self.alone, self.last_run)
 
     def running_s(self) -> float | None:
-        """How long the present run lasts already; None when none does."""
+        """Seconds that the present run lasts already; None without one."""
         started = self.started
         return None if started is None else self.clock() - started
 
     def learn(self, start: float, ran: float) -> None:
-        """Of a run in a caller's thread, which is still inside the gate."""
+        """From a run in a caller's thread, which is still inside the gate."""
         self.last_run = start
         self._observe(1, ran)
 
     def of(self, batch: Sequence[QueuedRequest]) -> list[Outcome]:
-        """Run them together; where that fails, one by one."""
+        """Run them together; if that fails, one by one."""
         outcomes = self._once(batch)
         if len(batch) == 1 or not isinstance(outcomes[0], Exception):
             return outcomes
@@ -233,8 +223,10 @@ class Runs:
 class Worker:
     """The one thread that runs what waits.
 
-    fallen: called with the reason if the worker dies. thread: None before it is needed. ident: its thread's, 0
-    before."""
+    fallen: called with the reason if the worker dies.
+    thread: None before it is needed.
+    ident: its thread's, 0 before.
+    """
 
     def __init__(
         self, queue: Queue, gate: Gate, runs: Runs, patience_s: float, fallen: Callable[[EdgekitError], object]
