@@ -1,1 +1,1 @@
-"""Reports as one HTML file, made of a command's own JSON alone; an unknown figure is a dash, never a zero."""
+"""Reports as one HTML file, made of a command's own JSON; unknown figures are dashes."""

@@ -168,7 +168,7 @@ def _after(more: int, why: str, known: Evidence) -> Decision:
 
 
 def _more(known: Evidence) -> int | None:
-    """Items until the interval's upper end keeps the limit, or shows on which side the loss is; None for never."""
+    """Items until the interval keeps the limit or shows on which side the loss is, or None."""
     assert known.interval is not None
     assert known.limit is not None
     room, reach = max(known.limit - known.loss, known.limit / 2), known.interval[1] - known.loss
@@ -233,7 +233,7 @@ def _distance(found: Json) -> str:
 
 
 def _interval(found: Json, metric: bool) -> tuple[float, float] | None:
-    """95 % interval of the loss: the metric's or the boxes', else that of the output which lost most."""
+    """95 % interval of the metric's or the boxes' loss, else of the output that lost most."""
     own = found.get("loss_ci95") or (found.get("ci95") if metric else None)
     if own is not None or metric:
         return None if own is None else (float(own[0]), float(own[1]))

@@ -180,7 +180,7 @@ _SMALLEST, _LARGEST = 6.0, 40.0
 
 
 def tradeoff(board: BoardView, report: ReportView) -> Figure | None:
-    """Latency against quality on one board; areas show file sizes. None if nothing has a latency."""
+    """Latency against quality on one board; None without latencies. Areas show file sizes."""
     estimates = board.estimates
     shown = [c for c in report.candidates if c.recipe in estimates and c.quality is not None]
     if not shown:

@@ -1,4 +1,4 @@
-"""A build's page, the skeleton that other pages share, and the build's figures found beside its bundle.
+"""A build's page, the pages' skeleton, and a build's figures beside its bundle.
 
     html(report)                        # report: what `edgekit build --json` prints
     times_beside(bundle)                # SHA-256 of a model file -> its times on the build's workstation
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def html(report: Mapping[str, Any]) -> str:
-    """Raises MissingExtraError without jinja2 or plotly. report: the object of `edgekit build --json`."""
+    """report: the object of `edgekit build --json`. Raises MissingExtraError."""
     view = ReportView(report)
     return render(
         "build.html",
@@ -43,7 +43,7 @@ def html(report: Mapping[str, Any]) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill a template of the skeleton `page.html`. Raises MissingExtraError without jinja2 or plotly."""
+    """Fill a template of the skeleton. Raises MissingExtraError without jinja2 or plotly."""
     try:
         import jinja2
     except ModuleNotFoundError as error:
