@@ -1,9 +1,9 @@
-"""A source as float ONNX, once: what every ONNX recipe starts from (see `onnx_quantize`).
-
-Rules: opset 17 to 21 and IR 10 at most, which boards' runtimes take; pictures NCHW; rewritten into the forms that have
-8-bit kernels only where the rewritten graph loads and answers as before.
+"""A source as float ONNX, which every ONNX recipe starts from (see `onnx_quantize`).
 
     float_model(source, silent).data
+
+Rules: opset 17 to 21 and IR 10 at most, for boards' runtimes; pictures are NCHW; the graph is rewritten into forms
+with 8-bit kernels only if the result loads and answers as before.
 """
 
 from __future__ import annotations
@@ -35,11 +35,7 @@ _TOOLS = ("onnx", "onnxruntime", "onnxslim", "tf2onnx", "tensorflow-cpu", "tenso
 
 
 def float_model(source: SourceModel, progress: Progress) -> FloatModel:
-    """The source as float ONNX in forms that have 8-bit kernels.
-    It has opset 17 to 21, IR 10 at most, and pictures are NCHW.
-
-    Raises ConversionError when the model cannot be written as ONNX.
-    """
+    """The source as float ONNX. Raises ConversionError if it cannot be written as ONNX."""
     progress("conversion", 0, None)
     data = source.onnx()
     model = parse(data)
@@ -63,31 +59,26 @@ def float_model(source: SourceModel, progress: Progress) -> FloatModel:
     return FloatModel("onnx", data, *ends, tools, transposed, transposes)
 
 
-# A float ONNX graph in the forms that have 8-bit kernels. The rewritten graph computes the same, and never slower.
-#
-# Rules:
-# - weights in Constant nodes become initializers; division by a constant becomes a product, subtraction a sum;
-# - `x * clip(x + 3, 0, 6) / 6`, however it is spelt, and HardSwish become HardSigmoid and a product;
-# - the mean over a picture's axes becomes GlobalAveragePool; a matrix product of rank 2 and its bias become Gemm;
-# - the values that stay keep their names. Graphs inside nodes are left as they are.
-#
-#     model = rewritten(parse(data))
-
-
 _SIXTH = 1.0 / 6.0
 
 
 def apply_edits(model: Any) -> Any:
-    """A copy. Its nodes stand in an order in which they can run."""
+    """A copy in the forms that have 8-bit kernels, in an order in which it can run.
+
+    Rules:
+    - weights in Constant nodes become initializers; division by a constant becomes a product, subtraction a sum;
+    - `x * clip(x + 3, 0, 6) / 6`, however it is spelt, and HardSwish become HardSigmoid and a product;
+    - the mean over a picture's axes becomes GlobalAveragePool; a matrix product of rank 2 and its bias become Gemm;
+    - the values that stay keep their names; graphs inside nodes stay as they are.
+    """
     copy = copy_model(model)
     graph = copy.graph
     lifted = dict(list(constants(graph))[len(graph.initializer) :])
     for name, tensor in lifted.items():
         graph.initializer.add().CopyFrom(tensor)
         graph.initializer[-1].name = name
-    replace_values(
-        graph.node, [node for node in graph.node if node.op_type != "Constant" or node.output[0] not in lifted]
-    )
+    kept = [node for node in graph.node if node.op_type != "Constant" or node.output[0] not in lifted]
+    replace_values(graph.node, kept)
     for step in (_no_division, _fuse_hard_swish, _hard_swish, _pool, _gemm):
         edit = _Edit(GraphView(copy))
         for node in edit.view.nodes:
@@ -102,7 +93,7 @@ def apply_edits(model: Any) -> Any:
 
 
 class _Edit:
-    """New nodes in place of old ones, and new constants, collected before the graph is touched."""
+    """New nodes in place of old ones, and new constants, collected before the graph is changed."""
 
     def __init__(self, view: GraphView) -> None:
         self.view = view
@@ -148,8 +139,10 @@ def _no_division(node: Any, edit: _Edit) -> None:
 
 
 def _fuse_hard_swish(node: Any, edit: _Edit) -> None:
-    """Fuse hard swish where it is spelt out.
-    Add 3 -> Clip 0..6 -> Mul by x, Mul by 1/6 in either order -> HardSigmoid -> Mul by x; without x, HardSigmoid."""
+    """Replace Add 3, Clip 0..6, Mul by x and by 1/6, in either order, by HardSigmoid, Mul by x.
+
+    Without x, by HardSigmoid.
+    """
     view = edit.view
     if node.op_type != "Clip":
         return
@@ -176,7 +169,7 @@ def _fuse_hard_swish(node: Any, edit: _Edit) -> None:
 
 
 def _is_sixth(node: Any, view: GraphView) -> bool:
-    """A product with 1/6."""
+    """Whether it is a product with 1/6."""
     number = _with_number(node, view)[1] if node.op_type == "Mul" else None
     return number is not None and abs(number - _SIXTH) < 1e-5
 
@@ -226,7 +219,7 @@ def _gemm(node: Any, edit: _Edit) -> None:
 
 
 def _with_number(node: Any, view: GraphView) -> tuple[str | None, float | None]:
-    """(x, number) of an operation on a value and a constant of one element."""
+    """(x, number) of an operation on a value and a constant of one element, else (None, None)."""
     for x, other in ((node.input[0], node.input[1]), (node.input[1], node.input[0])):
         number = view.number(other)
         if number is not None and not view.is_constant(x):

@@ -1,33 +1,17 @@
 """QuantizeLinear and DequantizeLinear nodes that make a float ONNX graph an 8-bit one.
 
-Rules:
-- a value that an 8-bit layer reads or makes goes through one pair, called `<value>_QuantizeLinear_Output` and
-  `<value>_DequantizeLinear_Output`, numbered where the model has such a name; a float layer reads the value itself
-  where a float layer made it;
-- activations uint8 with a zero-point, or int8 around 0; weights int8 around 0, a scale for each output channel; biases
-  int32 at the scale of the products, or float where activations are symmetric (TensorRT's explicit quantization);
-- what only moves values keeps its input's scale; what a Concat alone reads has the Concat's, to which it would else be
-  rounded a second time; the result of a product that float layers alone read is never rounded where the kernel can hand
-  it over in float (Gemm, MatMul);
-- HardSigmoid in 8 bits is a sum whose output saturates at 0 and 1; below what it maps to 0, a hard swish's input has no
-  steps.
-
-Why these types: EfficientNet-Lite0, 200 calibration photos, 20 labelled ImageNet photos, agreement with float on those
-and 135 more, ONNX Runtime 1.31, one thread of an x86 with VNNI (float: 18 of 20, 9.4 ms):
-
-    activations            quantized                 top-1    agreement   p50
-    uint8 asymmetric       all but softmax           17 / 20     94.8 %   4.4 ms     <- chosen
-    int8 asymmetric        all but softmax           18 / 20     95.5 %   7.4 ms
-    int8 symmetric         all                       18 / 20     94.2 %   9.7 ms
-    uint8 asymmetric       Conv and MatMul only      16 / 20     79.4 %   5.8 ms
-    uint8, 7-bit weights   all but softmax           18 / 20     87.1 %   4.2 ms
-    uint8, per tensor      all but softmax           18 / 20     77.4 %   4.2 ms
-
-155 photos resolve about 4 points: uint8 and int8 are equal in accuracy and uint8 is much faster here. It was not timed
-on a board. On an x86 without VNNI the runtime keeps sums of uint8 x int8 exact by an option
-(`edgekit_runtime.engines.onnxruntime`).
-
     model = quantize_layers(GraphView(model), layers, ranges, symmetric=False)
+
+Rules:
+- a value that an 8-bit layer reads or makes has one pair, called `<value>_QuantizeLinear_Output` and
+  `<value>_DequantizeLinear_Output`, numbered if taken; a float layer reads a float layer's value itself;
+- activations uint8 with a zero-point, or int8 around 0; weights int8 around 0, a scale for each output channel; biases
+  int32 at the scale of the products, or float with symmetric activations (TensorRT's explicit quantization);
+- values that are only moved keep their scale; a value that only a Concat reads has the Concat's; the result of a Gemm
+  or MatMul that only float layers read is not rounded;
+- HardSigmoid in 8 bits is a sum whose output saturates at 0 and 1; a hard swish's input has no steps below that.
+
+docs/adr/0019 has the measurements behind these types.
 """
 
 from __future__ import annotations
@@ -73,10 +57,7 @@ class QdqScale:
 
 
 def step(low: float, high: float, *, symmetric: bool) -> QdqScale:
-    """The step of a range, which is widened to hold 0.
-
-    A range without width becomes a step of 1.
-    """
+    """The step of a range widened to hold 0; 1 for a range without width."""
     low, high = min(low, 0.0), max(high, 0.0)
     if symmetric:
         most = max(-low, high)
@@ -153,8 +134,6 @@ class _QdqWriter:
         del model.graph.value_info[:]
         return model
 
-    # Which values are rounded, and how ----------------------------------------------------------------------------
-
     def _read_in_int8(self, name: str) -> bool:
         return any(self._in_int8(user) for user in self.view.users(name)) and self.view.is_float(name)
 
@@ -162,7 +141,7 @@ class _QdqWriter:
         return bool(node.output) and node.output[0] in self.layers.int8
 
     def _maker_in_int8(self, name: str) -> Any | None:
-        """The 8-bit node that makes a value, through the clip that joined it."""
+        """The 8-bit node that makes a value, through the clip that it absorbed, or None."""
         maker = self.view.maker(self.layers.absorbed.get(name, name))
         return maker if maker is not None and self._in_int8(maker) else None
 
@@ -188,20 +167,18 @@ class _QdqWriter:
         return step(low, high, symmetric=self.symmetric)
 
     def _ends(self, name: str) -> bool:
-        """Whether the graph hands out the rounded value."""
+        """Whether the graph returns the rounded value."""
         return name in self.view.outputs and self._maker_in_int8(name) is not None
 
-    # Writing -------------------------------------------------------------------------------------------------------
-
     def _needless(self, clip: Any) -> bool:
-        """Whether the range of a clip's rounded output does its work already."""
+        """Whether the range of a clip's rounded output clips already."""
         name = clip.output[0]
         if name not in self.steps or self.symmetric:
             return False
         return self._covers(self.steps[name], clip)
 
     def _covers(self, rounding: QdqScale, clip: Any) -> bool:
-        """Whether what is beyond a clip's bounds is beyond the range of its rounded output, too."""
+        """Whether all beyond a clip's bounds is beyond the range of its rounded output."""
         low, high = -rounding.scale * rounding.zero_point, rounding.scale * (255 - rounding.zero_point)
         if clip.op_type == "Relu":
             return low >= 0
@@ -272,8 +249,7 @@ class _QdqWriter:
         return out
 
     def _constant(self, name: str, array: NDArray[Any]) -> str:
-        """A constant that an elementwise layer reads, rounded to its own range.
-        A single number loses nothing."""
+        """A constant that an elementwise layer reads, rounded to its own range."""
         if (name, "quantized") not in self.named:
             rounding = step(float(array.min(initial=0)), float(array.max(initial=0)), symmetric=self.symmetric)
             self.constants.append(new_constant(self._name(name, "quantized"), rounding.integers(array)))
@@ -296,8 +272,6 @@ class _QdqWriter:
         self.constants.append(new_constant(self._new(name), array))
         return str(self.constants[-1].name)
 
-    # Names ---------------------------------------------------------------------------------------------------------
-
     def _integers(self, name: str) -> str:
         return self._name(name, "QuantizeLinear_Output")
 
@@ -305,7 +279,7 @@ class _QdqWriter:
         return self._name(name, "DequantizeLinear_Output")
 
     def _name(self, name: str, end: str) -> str:
-        """The one name of a form of that value."""
+        """The one name of that form of a value."""
         if (name, end) not in self.named:
             self.named[name, end] = self._new(f"{name}_{end}")
         return self.named[name, end]
@@ -316,30 +290,6 @@ class _QdqWriter:
 
 def _slope(node: Any) -> tuple[float, float]:
     return float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
-
-
-# Which operators of a float ONNX graph run in 8 bits: those for which ONNX Runtime's CPU has an 8-bit kernel, where it
-# pays.
-#
-# Rules (found by looking at the graph that ONNX Runtime 1.31 makes of `DequantizeLinear -> op -> QuantizeLinear`):
-# - products with constant weights (Conv, Gemm, MatMul) and of two computed matrices: they are what takes the time;
-# - but not a convolution of fewer than 8 channels that no product stands before, as a net's first one is: its 8-bit
-# kernel is
-# slower than the float one (EfficientNet-Lite0, 3 channels to 32, 112 x 112: 0.65 ms against 0.33), and what it loses
-# no
-# later layer brings back. Where it is most of the work, or activations are symmetric, it is in 8 bits like all the
-# rest;
-# - Add, Mul, Concat, poolings, Sigmoid, LeakyRelu, HardSigmoid, and what only moves values, between 8-bit layers:
-# anywhere
-#   else they would be wrapped in conversions that cost accuracy and time;
-# - Relu and Clip behind such a layer vanish: the range that its output is quantized to does their work;
-# - not a Resize that crops, as its value for what lies outside belongs to no input's range;
-# - all else is float: HardSwish, Tanh, Div, ReduceMean, Softmax, Pad and others have no 8-bit kernel, and a quantized
-# one is a
-#   float one with two conversions.
-#
-#     layers = int8_layers(GraphView(model), ranged=ranges.keys())
-#     "conv1" in layers.int8, "relu1" in layers.absorbed
 
 
 PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
@@ -355,10 +305,7 @@ _FEW_CHANNELS = 8
 @dataclass(frozen=True)
 class Int8Layers:
     """int8: first outputs of the nodes in 8 bits.
-
-    absorbed: output of a Relu or Clip -> output of the node that it joins.
-
-    clipped: the reverse of `absorbed`.
+    absorbed: output of a Relu or Clip -> output of the node that it joins; clipped: the reverse.
     """
 
     int8: frozenset[str]
@@ -372,11 +319,23 @@ class Int8Layers:
 def int8_layers(
     view: GraphView, ranged: Collection[str], float_layers: Collection[str] = (), *, symmetric: bool = False
 ) -> Int8Layers:
-    """ranged: tensors whose range is known; nothing else can be quantized.
+    """Choose the layers for which ONNX Runtime's CPU has an 8-bit kernel that pays.
 
+        layers = int8_layers(GraphView(model), ranged=ranges.keys())
+        "conv1" in layers.int8, "relu1" in layers.absorbed
+
+    ranged: tensors whose range is known; nothing else can be quantized.
     float_layers: first outputs of nodes that stay.
+    symmetric: zero-points of 0, which cost a HardSigmoid half its steps.
 
-    symmetric: zero-points of 0, where a HardSigmoid's 8-bit form loses half its steps.
+    Rules (from the graphs that ONNX Runtime 1.31 makes of `DequantizeLinear -> op -> QuantizeLinear`):
+    - products with constant weights (Conv, Gemm, MatMul) and of two computed matrices;
+    - not a net's first convolution if it has fewer than 8 channels, is not most of the work and activations are not
+      symmetric: its 8-bit kernel is slower (EfficientNet-Lite0: 0.65 ms against 0.33);
+    - ELEMENTWISE and MOVES between 8-bit layers: anywhere else conversions around them cost accuracy and time;
+    - Relu and Clip after such a layer vanish: the range of its output clips;
+    - not a Resize that crops, whose value for the outside is in no input's range;
+    - all else is float (HardSwish, Tanh, Div, ReduceMean, Softmax, Pad): it has no 8-bit kernel.
     """
     return _Choice(view, frozenset(ranged), frozenset(float_layers), symmetric).choose()
 
@@ -413,13 +372,10 @@ class _Choice:
         for name, node in others.items():  # the graph's order: one pass is enough
             if any(self._is_int8(source) for source in self._sources(node)):
                 self.int8.add(name)
-        while dropped := {
-            name for name, node in others.items() if name in self.int8 and not self._saves_conversions(node)
-        }:
+        while dropped := {name for name in others if name in self.int8 and not self._saves_conversions(others[name])}:
             self.int8 -= dropped
-        return Int8Layers(
-            frozenset(self.int8), {clip: name for clip, name in self.absorbed.items() if name in self.int8}
-        )
+        absorbed = {clip: name for clip, name in self.absorbed.items() if name in self.int8}
+        return Int8Layers(frozenset(self.int8), absorbed)
 
     def _able(self, node: Any) -> bool:
         view, op = self.view, node.op_type
@@ -450,7 +406,7 @@ class _Choice:
         return True
 
     def _work(self, node: Any) -> int:
-        """Multiply-accumulates for one item, or the number of weights where the shape is not known."""
+        """Multiply-accumulates for one item, or the number of weights if the shape is not known."""
         shape = self.view.shape(node.output[0]) or ()
         places = shape[2:] if node.op_type == "Conv" else ()
         return prod(self.view.shape(node.input[1]) or ()) * prod(size for size in places if size > 0)
@@ -469,7 +425,7 @@ class _Choice:
         return [name for name in self.view.computed_inputs(node) if self.view.is_float(name)]
 
     def _end(self, name: str) -> str:
-        """The value that a node hands on: behind the clip that joins it."""
+        """The value after the clip that joins a node."""
         return next((clip for clip, product in self.absorbed.items() if product == name), name)
 
     def _is_int8(self, name: str) -> bool:
@@ -478,7 +434,9 @@ class _Choice:
 
     def _saves_conversions(self, node: Any) -> bool:
         """Whether quantizing a layer beside the products saves conversions.
-        It needs 8-bit readers, and makers or only such readers."""
+
+        It needs 8-bit readers, and 8-bit makers or only such readers.
+        """
         ends = [self._end(name) for name in node.output if name]
         readers = [user.output[0] in self.int8 for end in ends for user in self.view.users(end)]
         if not any(readers):

@@ -1,11 +1,10 @@
-"""ONNX recipes.
-Every one starts from the float model's bytes, and what it makes loads in ONNX Runtime with all its optimizations.
+"""ONNX recipes: the float model's bytes in, a file that loads in ONNX Runtime out.
 
     data = make(model, recipe("onnx-int8-qdq"), QuantizationPlan(ranges="mse"), statistics)
     data = make(model, recipe("onnx-f32"), QuantizationPlan(), None)
 
-Rules: ranges come from `calibration`, never from onnxruntime's own calibrators; a plan's float layers are float; the
-same inputs give the same bytes; a recipe that would quantize nothing is an error, not a file that says otherwise.
+Rules: ranges come from our statistics, never from onnxruntime's calibrators; a plan's float layers stay in float; the
+same inputs give the same bytes; a recipe that would quantize nothing is an error.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from edgekit_runtime.system.errors import EngineError
 def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None) -> bytes:
     """statistics: of `model`, needed by the int8 recipes.
 
-    Raises ConversionError when nothing can be quantized.
+    Raises ConversionError if nothing can be quantized or ONNX Runtime refuses the result.
     """
     from edgekit_runtime.engines.registry import load_engine
 
@@ -76,7 +75,7 @@ def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: 
 
 
 def _candidates(parsed: Any, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None) -> Iterator[Any]:
-    """What to try, the best first."""
+    """Models to try, the best first."""
     if recipe.precision == "float32":
         yield _halves(parsed)
         yield parsed
@@ -109,7 +108,7 @@ def _static(parsed: Any, recipe: Recipe, plan: QuantizationPlan, statistics: Sta
 
 
 def check_possible(model: FloatModel, recipe: Recipe) -> None:
-    """Raises ConversionError where no layer could be in 8 bits, whatever calibration sees."""
+    """Raises ConversionError if no layer could be in 8 bits, whatever calibration sees."""
     view = GraphView(parse(model.data))
     if not int8_layers(view, value_names(view.model), symmetric=recipe.symmetric).int8:
         raise _nothing_fits(view, recipe)
@@ -130,8 +129,7 @@ def _floats(model: Any) -> list[Any]:
 
 
 def _halves(model: Any) -> Any:
-    """A copy whose weights are stored in 16 bits where those hold them exactly.
-    ONNX Runtime widens them when it loads the file: the answers are the same."""
+    """A copy with weights in 16 bits if those hold them exactly, widened when it is loaded."""
     copy, taken = copy_model(model), value_names(model)
     graph, nodes = copy.graph, list[Any]()
     ends = {value.name for value in (*graph.input, *graph.output)}
@@ -145,24 +143,16 @@ def _halves(model: Any) -> Any:
     return copy
 
 
-# A float ONNX graph in float16, with the float32 inputs and outputs that it had.
-#
-# Rules: onnxruntime's own converter does it (it comes with the wheel that runs the result, and knows which operators
-# need
-# float32 around them); weights beyond float16's range become its largest number; the graph's ends keep their types.
-#
-# On a CPU most operators have no float16 kernel: ONNX Runtime converts around them, and the artifact is small, not
-# fast.
-#
-#     model = halved(parse(data))
-
-
 _CASTS = re.compile(r"graph_(in|out)put_cast_?\d+|.*_cast_to_(fp32|fp16|bfloat16)")
-"""Names that the converter gives to what it adds."""
+"""Names that onnxruntime's float16 converter gives to its own nodes."""
 
 
 def convert_float16(model: Any) -> Any:
-    """A copy. Raises ConversionError when the converter fails."""
+    """A float16 copy with the same input and output types, by onnxruntime's own converter.
+
+    Weights beyond float16's range become its largest number. On a CPU most operators have no float16 kernel: the
+    artifact is small, not fast. Raises ConversionError if the converter fails.
+    """
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     copy = copy_model(model)
@@ -185,34 +175,12 @@ def convert_float16(model: Any) -> Any:
     return made
 
 
-# 8-bit weights in an ONNX graph without calibration data; activations keep their precision, or find their range at run
-# time.
-#
-# Rules:
-# - matrix products with constant weights: the input is quantized while the model runs (DynamicQuantizeLinear),
-# multiplied in
-#   integers, and scaled back; weights int8 around 0, a scale for each output;
-# - embedding tables: int8 with a scale for each row, dequantized after the lookup;
-# - the weights of convolutions and of recurrent layers, wherever they stand: stored as int8 with a scale for each
-# output and
-# multiplied out by `Cast` and `Mul`, which ONNX Runtime folds when it loads the file: a quarter of the size at float's
-#   speed. (EfficientNet-Lite0, 9.3 ms in float: behind DequantizeLinear, which is not folded, it takes 22 ms, and the
-# integer convolution of standard ONNX 8 times as long as the float one.) They count as 8-bit weights, not as 8-bit
-# work;
-# - fewer than 1,024 numbers save nothing and stay; where nothing is left, it is an error and not a file that says
-# otherwise.
-#
-#     model = dynamic(model, float_layers=())
-
-
 _FEW = 1024
 _TINY = 1e-12
 _STORED: dict[str, dict[int, int | None]] = {
     "Conv": {1: 0},
     "ConvTranspose": {1: 1},
-    "LSTM": {1: 1, 2: 1},
-    "GRU": {1: 1, 2: 1},
-    "RNN": {1: 1, 2: 1},
+    **{recurrent: {1: 1, 2: 1} for recurrent in ("LSTM", "GRU", "RNN")},
     "MatMul": {1: -1},
     "Gemm": {1: None},
 }
@@ -220,7 +188,19 @@ _STORED: dict[str, dict[int, int | None]] = {
 
 
 def dynamic(model: Any, float_layers: Collection[str] = ()) -> Any:
-    """A copy of an onnx.ModelProto. Raises ConversionError where nothing can be quantized."""
+    """A copy of an onnx.ModelProto with 8-bit weights, without calibration data.
+
+    Rules:
+    - matrix products with constant weights: the input is quantized while the model runs (DynamicQuantizeLinear);
+      weights int8 around 0, a scale for each output;
+    - embedding tables: int8 with a scale for each row, dequantized after the lookup;
+    - other weights: int8 with a scale for each output, widened by `Cast` and `Mul`, which ONNX Runtime folds on
+      loading; it does not fold DequantizeLinear, which takes twice the time. They count as 8-bit weights, not as 8-bit
+      work;
+    - constants of fewer than 1,024 numbers stay.
+
+    Raises ConversionError if nothing can be quantized.
+    """
     copy = copy_model(model)
     done = _Products(GraphView(copy), float_layers).write() + _store_weights(copy, float_layers)
     if not done:
@@ -236,7 +216,7 @@ def dynamic(model: Any, float_layers: Collection[str] = ()) -> Any:
 
 
 def lookups(model: Any, float_layers: Collection[str] = ()) -> Any:
-    """A copy with its embedding tables in 8 bits; the values that they hand on keep their names."""
+    """A copy with its embedding tables in 8 bits; looked up values keep their names."""
     copy = copy_model(model)
     if _Products(GraphView(copy), float_layers, only_lookups=True).write():
         _drop_unread(copy.graph)
@@ -244,7 +224,7 @@ def lookups(model: Any, float_layers: Collection[str] = ()) -> Any:
 
 
 def _rounded(weight: NDArray[Any], axis: int | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """int8 around 0, and the scales of the slices along `axis`, which stay in their place."""
+    """int8 around 0, and the scales of the slices along `axis`, with the weight's rank."""
     rest = tuple(i for i in range(weight.ndim) if axis is None or i != axis % weight.ndim)
     scale = np.maximum(np.abs(weight).max(axis=rest, keepdims=True) / 127, _TINY).astype(np.float32)
     return np.clip(np.rint(weight / scale), -127, 127).astype(np.int8), scale
@@ -261,7 +241,7 @@ class _Products:
         self._taken = value_names(view.model)
 
     def write(self) -> int:
-        """Edit the graph; how many nodes changed."""
+        """Edit the graph and return how many nodes changed."""
         done = 0
         for node in self._view.nodes:
             standard = node.domain in ("", "ai.onnx") and node.output and node.output[0] not in self._float_layers
@@ -274,8 +254,7 @@ class _Products:
         return done
 
     def _product(self, node: Any) -> bool:
-        """y = scale_x scale_w (x8 - zero) w8 + bias.
-        False where it is no product with constant float weights."""
+        """y = scale_x scale_w (x8 - zero) w8 + bias; False without constant float weights."""
         view = self._view
         weight = view.constant(node.input[1]) if node.op_type in ("MatMul", "Gemm") else None
         if weight is None or weight.dtype != np.float32 or weight.ndim != 2 or weight.size < _FEW:
@@ -332,7 +311,7 @@ class _Products:
 
 
 def _store_weights(model: Any, float_layers: Collection[str]) -> int:
-    """Weights of the main graph and of those inside it, stored in 8 bits; how many there were."""
+    """Store weights of the main graph and of those inside it in 8 bits, and return how many."""
     done, taken = 0, value_names(model)
     for inner in subgraphs(model.graph):
         wanted: dict[str, int | None] = {}  # weights that layers of this graph alone read -> the axis of its outputs

@@ -1,13 +1,13 @@
-"""An ONNX source as TensorFlow code, through onnx2tf: what lies between ONNX and TFLite.
-
-Rules:
-- onnx2tf runs in a process of its own (`onnx_to_tf_worker`): it sets seeds, switches and Keras 2 for its whole process,
-  and leaves through `sys.exit` where it fails;
-- it never reaches for the network: the sample picture that it would download lies ready in its folder;
-- pictures become NHWC, as TFLite's kernels want them; every other input and every output keeps the source's axes;
-- the result is run against the original on real items, and what differs is an error.
+"""An ONNX source as TensorFlow code, through onnx2tf.
 
     network(source, "net.onnx, tflite-int8").call(pixels)
+
+Rules:
+- onnx2tf runs in a process of its own (`onnx_to_tf_worker`): it sets seeds, switches and Keras 2 for its process, and
+  exits if it fails;
+- it never uses the network: the sample picture that it would download is already in its folder;
+- pictures become NHWC; every other input and every output keeps the source's axes;
+- the result is run against the original on real items, and a difference is an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from edgekit_converters.sources import float_onnx as onnx_graph
 from edgekit_converters.sources.source_model import SourceModel
 from edgekit_converters.targets.onnx_to_tf_worker import GRAPH, KEPT, RESULT, input_name, output_name
 from edgekit_runtime.contract.spec import TensorSpec
-from edgekit_runtime.system.errors import install_command
+from edgekit_runtime.system.errors import EngineError, install_command
 
 _NEEDS = ("onnx2tf", "onnx_graphsurgeon", "sng4onnx", "sne4onnx", "tf_keras", "psutil")
 _TOOLS = ("onnx", "onnx2tf", "onnxslim", "tf-keras")
@@ -50,7 +50,7 @@ def available() -> bool:
 def network(source: SourceModel, where: str, items: int = 1) -> TensorFlowNetwork:
     """items: the batch.
 
-    Raises ConversionError when TFLite has no such operators, the extra is missing, onnx2tf cannot express the model, or
+    Raises ConversionError if TFLite has no such operators, the extra is missing, onnx2tf cannot express the model, or
     its answers differ from the original's.
     """
     classic = sorted({node.op_type for node in parse(source.onnx()).graph.node if node.domain == "ai.onnx.ml"})
@@ -87,7 +87,7 @@ def _network(source: Any, items: int) -> TensorFlowNetwork:
 
 
 class _FailedError(Exception):
-    """Why one way through onnx2tf did not work."""
+    """Why one way through onnx2tf failed."""
 
 
 def _attempt(source: SourceModel, transposed: frozenset[str], batch: int, items: int) -> TensorFlowNetwork:
@@ -154,10 +154,8 @@ def _drop_whole_slices(graph: Any) -> None:
         starts, stops, chosen, steps = (*arguments, None, None)[:4]
         own = sizes[node.input[0]]
         # -1 where a size is not known: there the end has to be beyond any
-        reach = [
-            own[int(axis)] if own[int(axis)] > 0 else 1 << 30
-            for axis in (range(len(starts)) if chosen is None else chosen)
-        ]
+        axes = range(len(starts)) if chosen is None else map(int, chosen)
+        reach = [own[axis] if own[axis] > 0 else 1 << 30 for axis in axes]
         whole = all(stop >= size for size, stop in zip(reach, stops, strict=True)) and not np.any(starts)
         if not whole or (steps is not None and not np.all(steps == 1)):
             continue
@@ -167,8 +165,7 @@ def _drop_whole_slices(graph: Any) -> None:
 
 
 def _plain_names(graph: Any) -> None:
-    """Give operators names that TensorFlow accepts.
-    Those are letters, digits and a few signs, a letter first, unique."""
+    """Give operators unique names that TensorFlow accepts: letters, digits and a few signs."""
     taken: set[str] = set()
     for node in graph.node:
         plain = re.sub(r"[^A-Za-z0-9_./-]", "_", node.name or node.op_type).lstrip("_/-.") or node.op_type
@@ -178,10 +175,7 @@ def _plain_names(graph: Any) -> None:
 def _output_axes(
     source: SourceModel, loaded: Any, transposed: frozenset[str], items: int
 ) -> list[tuple[int, ...] | None]:
-    """For each output the transposition that gives the source's values.
-    None where there is none to do."""
-    from edgekit_runtime.system.errors import EngineError
-
+    """For each output the transposition that gives the source's values, or None."""
     # Indexes are spread as widely as the model's tables allow: with 0 and 1 alone activations hardly vary, and a
     # normalisation then blows rounding up until right answers look wrong.
     inputs = onnx_graph.proof_inputs(source, max(onnx_graph.PROOFS // items, 1) * items)
@@ -218,9 +212,7 @@ def _output_axes(
 
 
 def _complaint(text: str) -> str:
-    """The cause in onnx2tf's words.
-    It is what Python raised, else the line marked as an error, else the last line that is no frame of a native stack.
-    """
+    """onnx2tf's words for the cause: the exception, else a line marked as error, else the last."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
     lines = [line for line in lines if not re.match(r"@\s+0x|\*\*\* |#\d+ +0x", line)]
     marked = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]

@@ -1,7 +1,6 @@
-"""The process in which onnx2tf runs.
-`graph.onnx` in the working directory becomes a SavedModel beside it.
+"""The process in which onnx2tf makes a SavedModel of `graph.onnx` in the working directory.
 
-python -m edgekit_converters.targets.onnx_to_tf_worker 1      # a batch of 1; by `onnx_to_tf`, in a folder of its own
+python -m edgekit_converters.targets.onnx_to_tf_worker 1      # a batch of 1; by `onnx_to_tf`, in its own folder
 """
 
 from __future__ import annotations
@@ -21,20 +20,17 @@ _SAMPLE = "calibration_image_sample_data_20x128x128x3_float32.npy"
 
 
 def input_name(index: int) -> str:
-    """What input `index` is called on the way through onnx2tf."""
+    """Name of input `index` in onnx2tf."""
     return f"edgekit_in_{index}"
 
 
 def output_name(index: int) -> str:
-    """What output `index` is called on the way through onnx2tf."""
+    """Name of output `index` in onnx2tf."""
     return f"edgekit_out_{index}"
 
 
 def main(items: int) -> None:
-    """items: the batch that the SavedModel takes.
-
-    Convert, or leave with an error on stderr and a code that is not 0.
-    """
+    """Convert, or exit with an error on stderr. items: the batch of the SavedModel."""
     # onnx2tf feeds pictures of its own to check itself; where this file is missing it downloads one.
     np.save(_SAMPLE, np.random.default_rng(0).random((20, 128, 128, 3), np.float32))
     import onnx2tf  # type: ignore[import-not-found,unused-ignore]

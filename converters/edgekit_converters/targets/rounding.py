@@ -1,22 +1,18 @@
-"""Steps carried out on a float graph, in their order: equalise, round, correct biases.
+"""Refine a float graph's weights for 8 bits: equalise, round, correct biases.
 
     refined = apply(graph, ("equalise", "round"), statistics, feeds)
 
-Rounding every weight to the nearest integer is best only if the inputs of a layer were independent. They are not, so
-column by column each weight is rounded and its error is handed to the columns that are still open, in proportion to how
-well they can make up for it (optimal brain surgeon, Hassibi and Stork 1993; the Cholesky form of Frantar et al., GPTQ,
-2023). Inputs
-behind a ReLU have a mean far from 0: the bias, stored in 32 bits, takes back that shift (Nagel et al., 2019).
+Column by column each weight is rounded, and its error is handed to the columns that are still open, in proportion to
+how well they can make up for it (optimal brain surgeon, Hassibi and Stork 1993; the Cholesky form of Frantar et al.,
+GPTQ, 2023). The bias, stored in 32 bits, takes back the shift of inputs whose mean is not 0 (Nagel et al., 2019).
 
 Rules:
-- steps see the float graph and calibration data, never a quantized model; constants that two layers share stay as they
-  are;
+- steps see the float graph and calibration data, never a quantized model; constants that layers share stay;
 - calibration data are read in one pass, at most SAMPLES samples and a bounded number of places of each; a layer with
-  more than COLUMNS columns keeps only its mean; what is not finite is left out;
-- a channel's scale is its largest absolute weight / 127, and that weight stays where it is, so that a quantizer which
-  divides by the same number finds these very integers; grids are symmetric, integers within -127..127;
-- a channel is changed only where that lowers its output's error on the calibration data;
-- with float weights in place of rounded ones the correction of the bias is exactly nothing.
+  more than COLUMNS columns keeps only its mean; values that are not finite are left out;
+- a channel's scale is its largest absolute weight / 127, and that weight stays, so that a quantizer which divides by
+  the same number finds these very integers; grids are symmetric, integers within -127..127;
+- a channel is changed only if that lowers its output's error on the calibration data.
 """
 
 from __future__ import annotations
@@ -40,9 +36,10 @@ from edgekit_converters.targets.equalise import Matrix, as_matrix
 def correct_bias(
     bias: NDArray[Any], weights: NDArray[np.float64], rounded: NDArray[np.float64], mean: NDArray[np.float64]
 ) -> NDArray[np.float32]:
-    """weights, rounded: [groups, outputs, n].
+    """The bias that takes back the mean error of rounding, one number an output channel.
 
-    mean: of the inputs, [groups, n]. bias: one number an output channel.
+    weights, rounded: [groups, outputs, n].
+    mean: of the inputs, [groups, n].
     """
     shift = ((weights - rounded) @ mean[:, :, None])[..., 0]
     return np.asarray(bias.astype(np.float64) + shift.reshape(bias.shape), np.float32)
@@ -52,9 +49,9 @@ SAMPLES = 64
 ROWS = 128
 """Patches of a layer drawn from one sample."""
 GROUP_ROWS = 32
-"""The same where each group sees few columns, as in depthwise convolutions."""
+"""The same for layers of several groups, as depthwise convolutions."""
 BATCH = 512
-"""Rows that wait for one matrix product."""
+"""Rows that are collected for one matrix product."""
 COLUMNS = 2304
 """3 x 3 x 256. The second moment of more takes a second and 100 MB a layer."""
 
@@ -62,8 +59,8 @@ COLUMNS = 2304
 @dataclass(frozen=True)
 class Moments:
     """rows: patches seen.
-
-    mean: float64 [groups, n]. second: E[x x^T], float64 [groups, n, n], None for wide layers.
+    mean: float64 [groups, n].
+    second: E[x x^T], float64 [groups, n, n], None for wide layers.
     """
 
     matrix: Matrix
@@ -79,7 +76,7 @@ class Moments:
 
 
 class _Sums:
-    """Patches gather until a matrix product is worth its start."""
+    """Sums over patches, which gather until a matrix product is worth its start."""
 
     def __init__(self, matrix: Matrix) -> None:
         groups, columns = matrix.groups, matrix.columns
@@ -122,9 +119,9 @@ class _Sums:
 def observe(
     graph: Graph, feeds: Iterable[Sequence[NDArray[Any]]], count: int, progress: Progress = silent
 ) -> dict[str, Moments]:
-    """By layer name.
+    """Moments by layer name.
 
-    feeds: inputs in the file's order, `count` of them: where they are many, some from all over are run.
+    feeds: inputs in the file's order, `count` of them; at most SAMPLES, evenly spread, are run.
     """
     sums = {layer.name: _Sums(matrix) for layer in graph.layers if (matrix := as_matrix(graph, layer)) is not None}
     wanted = list(dict.fromkeys(entry.matrix.layer.inputs[0] for entry in sums.values()))
@@ -134,9 +131,8 @@ def observe(
     if not wanted:
         return {}
     with graph.watch(wanted) as watched:
-        for done, arrays in enumerate(
-            (arrays for i, arrays in enumerate(islice(feeds, count)) if i in chosen), start=1
-        ):
+        spread = (arrays for i, arrays in enumerate(islice(feeds, count)) if i in chosen)
+        for done, arrays in enumerate(spread, start=1):
             seen = watched.run(arrays)
             for entry in sums.values():
                 values = seen.get(entry.matrix.layer.inputs[0])
@@ -150,7 +146,7 @@ def observe(
 
 LEVELS = 127
 DAMPING = 0.01
-"""Share of the mean diagonal that is added to it: what GPTQ uses."""
+"""Share of the mean diagonal that is added to it, as in GPTQ."""
 BLOCK = 64
 """Columns whose errors are handed on together: a matrix product in place of many sums."""
 
@@ -158,8 +154,7 @@ Array = NDArray[np.float64]
 
 
 def steps_of(weights: Array) -> Array:
-    """The quantizer's step of each channel.
-    It is [groups, outputs, 1] for weights [groups, outputs, n], and 1 where all is 0."""
+    """The quantizer's step of each channel, [groups, outputs, 1]; 1 if all its weights are 0."""
     largest = np.abs(weights).max(axis=-1, keepdims=True)
     return np.where(largest > 0, largest, LEVELS) / LEVELS
 
@@ -179,25 +174,22 @@ def output_error(weights: Array, rounded: Array, second: Array) -> Array:
 
 
 def compensate_rounding(weights: Array, second: Array, rows: int) -> Array:
-    """weights: float64 [groups, outputs, n].
+    """Weights on the grid, no channel with more output error than `nearest` gives.
 
-    second: the inputs' covariance or second moment, [groups, n, n], found from that many rows. The same shape as the
-    weights, on the grid, no channel with more output error than `nearest` gives.
+    weights: float64 [groups, outputs, n].
+    second: the inputs' covariance or second moment, [groups, n, n], of `rows` rows.
     """
     plain = nearest(weights)
     if not np.isfinite(second).all():
         return plain
     try:
-        # Made invertible, and drawn towards its diagonal where rows are few: what few rows show together may be
-        # chance
+        # Made invertible, and drawn towards its diagonal, the more the fewer rows there are
         columns = second.shape[-1]
         diagonal = np.einsum("gii->gi", second)
         steady: Array = second * (rows / (rows + columns))
         added = diagonal * (columns / (rows + columns)) + DAMPING * diagonal.mean(axis=-1, keepdims=True) + 1e-12
         steady[:, np.arange(columns), np.arange(columns)] += added
-        order = np.argsort(
-            -np.einsum("gii->gi", steady), axis=-1
-        )  # the columns that matter most have most to hand on to
+        order = np.argsort(-np.einsum("gii->gi", steady), axis=-1)  # the columns that matter most come first
         places = np.arange(len(weights))[:, None]
         sorted_second = steady[places[:, :, None], order[:, :, None], order[:, None, :]]
         upper = np.linalg.cholesky(np.linalg.inv(sorted_second)).transpose(0, 2, 1)
@@ -215,9 +207,10 @@ def compensate_rounding(weights: Array, second: Array, rows: int) -> Array:
 
 
 def _rounded_in_turn(start: Array, upper: Array) -> Array:
-    """start: weights in steps, [n, groups, outputs]; upper: [groups, n, n].
+    """Integers [n, groups, outputs], with the largest weight at its place.
 
-    Integers, the largest weight at its place.
+    start: weights in steps, [n, groups, outputs].
+    upper: [groups, n, n].
     """
     columns = len(start)
     fixed, sign = np.abs(start).argmax(axis=0), np.sign(np.take_along_axis(start, np.abs(start).argmax(0)[None], 0)[0])
@@ -246,21 +239,16 @@ Feeds = Callable[[], Iterable[Sequence[NDArray[Any]]]]
 def apply(
     graph: Graph, steps: Sequence[Step], statistics: Statistics, feeds: Feeds, progress: Progress = silent
 ) -> Graph:
-    """A graph with other constants. statistics: of `graph`, as calibration saw it."""
+    """A graph with other constants. statistics: of `graph`."""
     for step in steps:
         if step == "equalise":
             from edgekit_converters.targets.equalise import equalise_channels
 
             # The largest absolute value of each channel, for tensors that have channels
             channels = {name: tensor.channels for name, tensor in statistics.tensors.items()}
-            graph = equalise_channels(
-                graph,
-                {
-                    name: np.maximum(np.abs(found.low), np.abs(found.high))
-                    for name, found in channels.items()
-                    if found is not None
-                },
-            )
+            found = {name: one for name, one in channels.items() if one is not None}
+            largest = {name: np.maximum(np.abs(one.low), np.abs(one.high)) for name, one in found.items()}
+            graph = equalise_channels(graph, largest)
         elif step == "round" or "round" not in steps:
             moments = observe(graph, feeds(), statistics.samples, progress)
             graph = round_weights(graph, moments, compensate=step == "round", progress=progress)
@@ -270,8 +258,7 @@ def apply(
 def round_weights(
     graph: Graph, moments: Mapping[str, Moments], *, compensate: bool, progress: Progress = silent
 ) -> Graph:
-    """Round weights with compensation and correct biases; or correct biases alone.
-    The latter is for weights rounded to the nearest."""
+    """Round weights with compensation and correct biases, or only correct biases."""
     # Constants that more than one layer reads
     uses = Counter(name for layer in graph.layers for name in (layer.weight, layer.bias) if name is not None)
     shared = frozenset(name for name, count in uses.items() if count > 1)
@@ -296,14 +283,9 @@ def round_weights(
 
 def restore_layers(refined: Graph, exact: Graph, layers: Collection[str]) -> Graph:
     """`refined`, with weights and biases of those layers as they are in `exact`."""
-    names = {
-        name
-        for layer in exact.layers
-        if layer.name in layers
-        for name in (layer.weight, layer.bias)
-        if name is not None
-    }
-    return refined.with_constants({name: exact.constant(name) for name in names}) if names else refined
+    kept = [name for layer in exact.layers if layer.name in layers for name in (layer.weight, layer.bias)]
+    values = {name: exact.constant(name) for name in kept if name is not None}
+    return refined.with_constants(values) if values else refined
 
 
 def _own_bias(graph: Graph, layer: Layer, shared: Collection[str]) -> str | None:

@@ -1,25 +1,15 @@
-"""A source as float .tflite, once.
-What every TFLite recipe starts from (see `tflite_quantize`).
-
-Rules:
-- a batch of fixed size, 1 unless another is asked for: many .tflite graphs cannot be resized;
-- what TensorFlow can trace goes through its converter; a PyTorch source through litert-torch (see `torch_to_tflite`),
-  or as ONNX where that is not there or fails; an ONNX source first becomes TensorFlow code (see `onnx_to_tf`),
-  where pictures are NHWC; a float .tflite is taken as it is;
-- TensorFlow ("Select TF") and custom operators are refused by name and by layer: boards' runtimes do not carry them;
-- transpositions of a picture's or a sequence's axes that are left in the graph are counted: each costs time.
+"""A source as float .tflite, which every TFLite recipe starts from (see `tflite_quantize`).
 
     float_model(source).data            # make(float_model(source), recipe("tflite-int8"), Plan(), statistics)
 
-A PyTorch source as float .tflite, through litert-torch.
-Neither TensorFlow nor ONNX lies in between.
-
 Rules:
-- pictures become NHWC, as TFLite's kernels want them; every other input and every output keeps the source's axes;
-- the result is run against the original on random data, and what differs is an error;
-- inputs and outputs are called by their place: `args_0`, `output_0`.
-
-    network(source).data
+- the batch is fixed, 1 unless another is asked for: many .tflite graphs cannot be resized;
+- TensorFlow's converter takes what TensorFlow can trace, litert-torch PyTorch sources, or onnx2tf if that fails or is
+  missing; an ONNX source first becomes TensorFlow code (see `onnx_to_tf`); a float .tflite stays as it is;
+- pictures of PyTorch and ONNX sources become NHWC; every other input and every output keeps the source's axes;
+- litert-torch's result is run against the original on random data, and a difference is an error;
+- TensorFlow ("Select TF") and custom operators are refused by name and layer: boards' runtimes do not have them;
+- transpositions of a picture's or a sequence's axes that are left are counted: each costs time.
 """
 
 from __future__ import annotations
@@ -28,7 +18,6 @@ import importlib.util
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +41,7 @@ from edgekit_converters.sources.source_model import SourceModel
 from edgekit_converters.sources.tflite_source import TfliteModel
 from edgekit_converters.sources.torch_source import TorchSource, flatten_outputs
 from edgekit_converters.sources.traced import TracedSource
+from edgekit_runtime.contract.spec import TensorSpec
 from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.system.errors import EdgekitError, install_command
 
@@ -64,8 +54,9 @@ _LAYOUTS = {(0, 2, 1), (0, 3, 1, 2), (0, 2, 3, 1), (0, 4, 1, 2, 3), (0, 2, 3, 4,
 def float_model(source: SourceModel, progress: Progress = silent, batch: int = 1) -> FloatModel:
     """The source as float .tflite with a fixed batch.
 
-    batch: items at once; more than 1 for sources that TensorFlow traces and whose batch is free. Raises
-    ConversionError, naming operators and layers where TensorFlow's converter names them.
+    batch: items at once; more than 1 only for sources whose batch is free.
+
+    Raises ConversionError, naming operators and layers if TensorFlow's converter names them.
     """
     progress("conversion", 0, None)
     if isinstance(source, TfliteModel):
@@ -85,28 +76,34 @@ def float_model(source: SourceModel, progress: Progress = silent, batch: int = 1
         )
     else:
         network = TensorFlowNetwork(source.call, list(source.variables), tools=tuple(source.tools))
-    data = _convert(tf, source, network, batch)
+    data, names = _convert(tf, source, network, batch), (graph_names(source.inputs), graph_names(source.outputs))
+    return _described(source, data, *names, tool_versions((*_TOOLS, *network.tools)), network.transposed)
+
+
+def _described(
+    source: SourceModel,
+    data: bytes,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    tools: dict[str, str],
+    transposed: frozenset[str],
+) -> FloatModel:
+    """inputs, outputs: the file's name of each, in the source's order."""
     model = tfl.read(data)
-    # an interpreter lists the tensors in another order than the signature where there are several outputs
+    # an interpreter lists several outputs in another order than the signature
     graph, [signature] = model.subgraphs[0], model.signatureDefs
-    inputs = _names_in_order(graph.inputs, signature.inputs or ())
-    outputs = _names_in_order(graph.outputs, signature.outputs or ())
-    in_names = dict(zip(graph_names(source.inputs), (spec.name for spec in source.inputs), strict=True))
-    out_names = dict(zip(graph_names(source.outputs), (spec.name for spec in source.outputs), strict=True))
-    return FloatModel(
-        "tflite",
-        data,
-        tuple(in_names[name] for name in inputs),
-        tuple(out_names[name] for name in outputs),
-        tool_versions((*_TOOLS, *network.tools)),
-        network.transposed,
-        _transposes(model),
-    )
+
+    def ends(names: Sequence[str], specs: Sequence[TensorSpec], tensors: Any, entries: Any) -> tuple[str, ...]:
+        own = dict(zip(names, (spec.name for spec in specs), strict=True))
+        return tuple(own[name] for name in _names_in_order(tensors, entries or ()))
+
+    own_inputs = ends(inputs, source.inputs, graph.inputs, signature.inputs)
+    own_outputs = ends(outputs, source.outputs, graph.outputs, signature.outputs)
+    return FloatModel("tflite", data, own_inputs, own_outputs, tools, transposed, _transposes(model))
 
 
 def _of_torch(source: TorchSource, batch: int) -> FloatModel | None:
-    """Through litert-torch; None where that cannot be, and onnx2tf may try it.
-    Raises ConversionError."""
+    """Convert with litert-torch; None if that fails and onnx2tf may try. Raises ConversionError."""
     from edgekit_converters.targets import onnx_to_tf
 
     if not available():
@@ -117,30 +114,20 @@ def _of_torch(source: TorchSource, batch: int) -> FloatModel | None:
             where=source.path.name,
             do=f"Run: {install_command('torch-tflite')}, or choose onnx-int8-qdq or onnx-f32",
         )
+    transposed = frozenset(spec.name for spec in source.inputs if spec.layout == "NCHW")
     try:
-        network = traced_network(source, batch)
+        data = _traced(source, batch, transposed)
     except ConversionError:
         if onnx_to_tf.available():
             return None
         raise
-    model = tfl.read(network.data)
-    graph, [signature] = model.subgraphs[0], model.signatureDefs
-    in_names = dict(zip(network.inputs, (spec.name for spec in source.inputs), strict=True))
-    out_names = dict(zip(network.outputs, (spec.name for spec in source.outputs), strict=True))
-    return FloatModel(
-        "tflite",
-        network.data,
-        tuple(in_names[name] for name in _names_in_order(graph.inputs, signature.inputs or ())),
-        tuple(out_names[name] for name in _names_in_order(graph.outputs, signature.outputs or ())),
-        tool_versions(TOOLS),
-        network.transposed,
-        _transposes(model),
-    )
+    inputs = [f"args_{place}" for place in range(len(source.inputs))]
+    outputs = [f"output_{place}" for place in range(len(source.outputs))]
+    return _described(source, data, inputs, outputs, tool_versions(("litert-torch", "torch")), transposed)
 
 
 def _convert(tf: Any, source: SourceModel, network: TensorFlowNetwork, batch: int) -> bytes:
-    """Trace the network and convert it.
-    An error names operators and where they stand, not the page of MLIR notes."""
+    """Trace the network and convert it; an error names operators and their layers."""
     signature = []
     for spec, name in zip(source.inputs, graph_names(source.inputs), strict=True):
         shape = transposed_shape(spec) if spec.name in network.transposed else spec.shape
@@ -193,10 +180,8 @@ def _as_it_is(source: TfliteModel, batch: int) -> FloatModel:
     ]
     if foreign:
         raise _foreign([(op.removeprefix("Flex"), name) for op, name in foreign], where)
-    inputs = tuple(spec.name for spec in source.inputs)
-    return FloatModel(
-        "tflite", data, inputs, tuple(spec.name for spec in source.outputs), {}, transposes=_transposes(model)
-    )
+    inputs, outputs = (tuple(spec.name for spec in specs) for specs in (source.inputs, source.outputs))
+    return FloatModel("tflite", data, inputs, outputs, {}, transposes=_transposes(model))
 
 
 def _names_in_order(tensors: Iterable[int], ends: Iterable[Any]) -> list[str]:
@@ -213,7 +198,7 @@ def _names_in_order(tensors: Iterable[int], ends: Iterable[Any]) -> list[str]:
 
 
 def _transposes(model: Any) -> int:
-    """TRANSPOSE operators that turn computed values from one layout to the other."""
+    """How many TRANSPOSE operators move computed values from one layout to the other."""
     graph = model.subgraphs[0]
     found = 0
     for operator in graph.operators:
@@ -226,26 +211,13 @@ def _transposes(model: Any) -> int:
 
 
 def _foreign(operators: Sequence[tuple[str, str]], where: str) -> ConversionError:
-    """operators: with the layer of each, where it is known."""
+    """operators: with the layer of each, if known."""
     shown = ", ".join(f"{op} in '{layer}'" if layer else op for op, layer in operators[:5])
     more = f" and {len(operators) - 5} more" if len(operators) > 5 else ""
     return ConversionError(f"TFLite has no kernel for {shown}{more}", where=where, do=_INSTEAD)
 
 
-TOOLS = ("litert-torch", "torch")
 _TORCH_INSTEAD = "Choose onnx-int8-qdq or onnx-f32, or replace the operator that it names"
-
-
-@dataclass(frozen=True)
-class LitertNetwork:
-    """data: float .tflite.
-    inputs, outputs: its name of each, in the source's order.
-    transposed: inputs in NHWC."""
-
-    data: bytes
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    transposed: frozenset[str]
 
 
 def available() -> bool:
@@ -253,9 +225,11 @@ def available() -> bool:
     return importlib.util.find_spec("litert_torch") is not None
 
 
-def traced_network(source: TorchSource, batch: int = 1) -> LitertNetwork:
-    """Convert with litert-torch.
-    Raises ConversionError where it cannot express the model, or its answers differ from the original's."""
+def _traced(source: TorchSource, batch: int, transposed: frozenset[str]) -> bytes:
+    """Convert with litert-torch; transposed: inputs that become NHWC.
+
+    Raises ConversionError if it cannot express the model, or its answers differ from the original's.
+    """
     where = source.path.name
     if batch != 1 and not source.free_batch:
         raise ConversionError(
@@ -263,7 +237,6 @@ def traced_network(source: TorchSource, batch: int = 1) -> LitertNetwork:
             where=where,
             do="Export it with a free batch axis",
         )
-    transposed = frozenset(spec.name for spec in source.inputs if spec.layout == "NCHW")
     arrays = onnx_graph.proof_inputs(source, max(onnx_graph.PROOFS // batch, 1) * batch)
     fed = [
         np.ascontiguousarray(transposed_pixels(array, spec)) if spec.name in transposed else array
@@ -271,15 +244,9 @@ def traced_network(source: TorchSource, batch: int = 1) -> LitertNetwork:
     ]
     examples = [array[:batch] for array in fed]
     data = _convert_torch(source, [spec.name in transposed for spec in source.inputs], examples)
-    found = LitertNetwork(
-        data,
-        tuple(f"args_{place}" for place in range(len(source.inputs))),
-        tuple(f"output_{place}" for place in range(len(source.outputs))),
-        transposed,
-    )
     with load_engine("tflite", data) as engine:
         # the engine has them in the file's own order, as `serving_default_args_0:0` or as the signature says
-        places = [_place(spec.tensor) for spec in engine.inputs]
+        places = [int(spec.tensor.split("args_")[1].split(":")[0]) for spec in engine.inputs]
         parts = [
             engine.run([fed[place][at : at + batch] for place in places]) for at in range(0, len(arrays[0]), batch)
         ]
@@ -292,7 +259,7 @@ def traced_network(source: TorchSource, batch: int = 1) -> LitertNetwork:
                 where=where,
                 do=_TORCH_INSTEAD,
             )
-    return found
+    return data
 
 
 def _convert_torch(source: TorchSource, transposed: Sequence[bool], fed: Sequence[NDArray[Any]]) -> bytes:
@@ -325,10 +292,10 @@ def _convert_torch(source: TorchSource, transposed: Sequence[bool], fed: Sequenc
 
 
 def _readable(data: bytes) -> bytes:
-    """The file without litert-torch's note on constants, and a name for each layer.
+    """The file without litert-torch's note on constants, and with a name for each layer.
 
-    The note keeps weights as StableHLO's, where TensorFlow's quantizer looks for none. Layers are called after the
-    Python class that was traced, all of them: here after their operators.
+    The note hides weights from TensorFlow's quantizer. All layers are named after the Python class that was traced:
+    here after their operators.
     """
     model = tfl.read(data)
     model.metadata = [one for one in model.metadata or () if one.name != b"keep_stablehlo_constant"]
@@ -340,8 +307,3 @@ def _readable(data: bytes) -> bytes:
                     name = f"{f'body_{part}/' if part else ''}{tfl.op_of(model, operator).lower()}_{number}"
                     graph.tensors[index].name = (f"{name}:{place}" if place else name).encode()
     return tfl.write(model)
-
-
-def _place(tensor: str) -> int:
-    """Of `serving_default_args_1:0`: 1."""
-    return int(tensor.split("args_")[1].split(":")[0])

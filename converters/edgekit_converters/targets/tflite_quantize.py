@@ -1,11 +1,9 @@
-"""A float .tflite file and a recipe in, the recipe's bytes out.
-Every TFLite recipe starts here.
-
-Rules: nothing is converted again, so that trying another plan costs less than a second; `plan.float_layers` is honoured
-by every recipe, `plan.ranges` and `plan.fixed_ranges` by those that quantize activations; the same arguments give the
-same bytes.
+"""Every TFLite recipe: a float .tflite file and a recipe in, the recipe's bytes out.
 
     data = make(float_model(source), recipe("tflite-int8"), QuantizationPlan(), statistics)
+
+Rules: nothing is converted again; every recipe honours `plan.float_layers`, those that quantize activations also
+`plan.ranges` and `plan.fixed_ranges`; the same arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ from edgekit_converters.recipe.conversion_errors import ConversionError
 
 
 def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: Statistics | None = None) -> bytes:
-    """statistics: needed by recipes with `needs_calibration`, of the tensors of `model.data`.
+    """statistics: of the tensors of `model.data`, needed by recipes with `needs_calibration`.
 
-    Raises ConversionError when the recipe cannot be carried out, naming operators and layers.
+    Raises ConversionError, naming operators and layers, if the recipe cannot be carried out.
     """
     if recipe.needs_calibration:
         if statistics is None:
@@ -51,7 +49,7 @@ def make(model: FloatModel, recipe: Recipe, plan: QuantizationPlan, statistics: 
 
 
 def check_possible(model: FloatModel, recipe: Recipe) -> None:
-    """Raises ConversionError where nothing multiplies, so that integers would save no time."""
+    """Raises ConversionError if nothing multiplies, so that integers would save no time."""
     counted = read_workload("tflite", model.data, "float32").macs
     if not counted and not uncounted_operations("tflite", model.data):
         raise ConversionError(
@@ -61,28 +59,13 @@ def check_possible(model: FloatModel, recipe: Recipe) -> None:
         )
 
 
-# `tflite-dynamic`: kernels in 8 bits, everything else in float; the engine quantizes activations as it goes.
-#
-# Rules:
-# - convolutions per channel, dense layers per tensor: per channel a dense layer becomes FULLY_CONNECTED version 12,
-# which no
-#   tflite-runtime loads, or, where the file says an older version, loads and answers wrongly;
-# - a table of embeddings is stored in 8 bits and what is looked up is dequantized;
-# - transposed convolutions stay in float: tflite-runtime 2.14 has no kernel for 8-bit weights beside float activations;
-# - small kernels stay in float: they weigh little and cost accuracy (fewer than 1,024 numbers, as TensorFlow's
-# converter does).
-#
-#     data = dynamic(float_tflite, float_layers=frozenset())
-
-
-_SMALLEST = 1024
+_SMALLEST = 1024  # numbers: smaller kernels stay in float, as TensorFlow's converter does
 
 
 @dataclass(frozen=True)
 class _Kernel:
     """place: where the operator keeps its kernel.
     axis: of its output channels, None for one scale for all of it.
-
     version: of the operator with 8-bit weights and float activations.
     """
 
@@ -99,7 +82,14 @@ _KERNELS = {
 
 
 def dynamic(data: bytes, float_layers: frozenset[str] = frozenset()) -> bytes:
-    """float_layers: names of layers (of their first output) whose kernels stay in float."""
+    """`tflite-dynamic`: kernels in 8 bits, everything else in float.
+
+    Convolutions have a scale a channel; dense layers one: with one a channel FULLY_CONNECTED becomes version 12, which
+    no tflite-runtime loads, or which it runs wrongly under an older number. Embedding tables are dequantized after the
+    lookup. Transposed convolutions stay in float: tflite-runtime 2.14 has no such kernel.
+
+    float_layers: names of layers (of their first output) whose kernels stay in float.
+    """
     model = tfl.read(data)
     for graph in model.subgraphs:
         writer = _KernelWriter(model, graph, {})
@@ -112,8 +102,7 @@ def dynamic(data: bytes, float_layers: frozenset[str] = frozenset()) -> bytes:
 
 @dataclass
 class _KernelWriter:
-    """Quantizes the kernels of one subgraph.
-    A kernel that several operators share is written once a form.
+    """Quantizes the kernels of one subgraph; a shared kernel is written once a form.
 
     done: (tensor, axis) -> the tensor that holds it in 8 bits.
     """
@@ -179,8 +168,7 @@ class _KernelWriter:
 
 
 def symmetric(values: NDArray[Any], axis: int | None) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """int8 of -127..127, and its scale for each index of `axis` or for all.
-    The scale is the largest magnitude / 127."""
+    """int8 of -127..127, and its scale (largest magnitude / 127), for each of `axis` or for all."""
     others = tuple(i for i in range(values.ndim) if i != axis)
     largest = np.abs(values).max(axis=others if axis is not None else None, keepdims=True)
     scales = np.where(largest > 0, largest / 127.0, 1.0).astype(np.float32)
@@ -194,40 +182,28 @@ def _copy(schema: Any, tensor: Any, suffix: str = "") -> Any:
     return made
 
 
-# `tflite-f16`: constants in 16-bit floats, half the size; the engine widens them once, when it is made.
-#
-# Rules:
-# - each constant goes through a DEQUANTIZE of its own, as TensorFlow's converter writes it; the widened tensor keeps
-# the
-#   constant's name, so that it is found where the float file has it;
-# - a constant that does not fit (beyond 65,504) stays in 32 bits, and so does a single number: half precision turns the
-# 1e-7
-#   that guards a division into zero;
-# - the bodies of loops stay as they are: with constants widened there tflite-runtime 2.14 loaded an LSTM and answered
-# wrongly;
-# - the float file's arithmetic stays: activations are float32.
-#
-#     data = float16(float_tflite)
-
-
 _LARGEST = float(np.finfo(np.float16).max)
-# They read buffers by themselves, or want their arguments as they stand in the file.
+# Operators that read buffers by themselves, or need their arguments as the file has them.
 _LEFT = frozenset({"WHILE", "IF", "CALL", "CALL_ONCE", "VAR_HANDLE", "ASSIGN_VARIABLE", "READ_VARIABLE", "DEQUANTIZE"})
 
 
 def halves(data: bytes) -> bytes:
-    """The file with weights in 16 bits, if they were stored so before they were widened.
-    The answers are the same."""
+    """The file with weights in 16 bits if those hold them exactly; the answers are the same."""
     graph = tflite.read(data).main
     constants = [tensor for tensor in graph.tensors if tensor.constant and tensor.dtype == "FLOAT32"]
-    return (
-        float16(data, exact=True) if come_from_float16(tflite.stored_values(data, one) for one in constants) else data
-    )
+    narrow = come_from_float16(tflite.stored_values(data, one) for one in constants)
+    return float16(data, exact=True) if narrow else data
 
 
 def float16(data: bytes, float_layers: frozenset[str] = frozenset(), *, exact: bool = False) -> bytes:
-    """float_layers: names of layers (of their first output) whose constants stay in 32 bits.
-    exact: so do those that 16 bits do not hold exactly."""
+    """`tflite-f16`: constants in 16-bit floats, each widened by a DEQUANTIZE.
+
+    The widened tensor keeps the constant's name. 32 bits keep constants beyond 65,504 and single numbers, such as an
+    epsilon of 1e-7, and the bodies of loops, in which tflite-runtime 2.14 answered wrongly for an LSTM.
+
+    float_layers: names of layers (of their first output) whose constants stay in 32 bits.
+    exact: so do those that 16 bits do not hold exactly.
+    """
     model, schema = tfl.read(data), tflite_schema()
     graph = model.subgraphs[0]
     found: dict[int, None] = {}  # float constants in the order in which ordinary operators read them first
@@ -263,25 +239,16 @@ def float16(data: bytes, float_layers: frozenset[str] = frozenset(), *, exact: b
     return tfl.write(model)
 
 
-# A finished .tflite file whose dense layers have a scale a channel, with one scale a layer instead.
-#
-# Rules:
-# - runtimes that know no scales a channel for dense layers load such a file and answer wrongly, or refuse its version
-# of the
-#   operator; with one scale they run it as it was meant, a little less exactly;
-# - a kernel is rounded a second time, from the numbers that the file has; a bias of integers is brought to the new
-# scale;
-# - what the file claims as its oldest runtime is dropped: it was said of the other form.
-#
-#     data = per_tensor_dense(dynamic_range_tflite)
-
-
-_OLD = 9  # of FULLY_CONNECTED: does all that these files ask of it, and is in every runtime since 2.3
+_OLD = 9  # version of FULLY_CONNECTED that these files need, in every runtime since 2.3
 _CLAIM = b"min_runtime_version"
 
 
 def per_tensor_dense(data: bytes) -> bytes:
-    """The file itself where no dense layer has more than one scale.
+    """A finished .tflite file with one scale for each dense layer that has one a channel.
+
+    Runtimes without scales a channel for dense layers refuse such a file or answer wrongly. Kernels are rounded a
+    second time, integer biases scaled to match, and the file's claim of its oldest runtime is dropped. Returns `data`
+    if no dense layer has more than one scale.
 
     Raises ConversionError for weights of 4 bits.
     """
@@ -332,8 +299,7 @@ def _give_one_scale(model: Any, graph: Any, operator: Any, made: dict[tuple[int,
 
 
 def _again(model: Any, graph: Any, index: int, values: Any, scale: Any, made: dict[tuple[int, str], int]) -> int:
-    """Another tensor of the same name and type with these values.
-    The old one is left to `compact`. Once for those that several operators share, at the same scale."""
+    """Another tensor of the same name and type with these values, the same one for equal scales."""
     place = (index, np.asarray(scale, np.float32).tobytes().hex())
     if place not in made:
         schema, old = tflite_schema(), graph.tensors[index]

@@ -1,27 +1,20 @@
-"""`tflite-int8`, `tflite-int8-mixed`, `tflite-int16x8`.
-Weights and activations in integers, by TensorFlow's own quantizer.
-
-The float file gets the range of each activation written into it, and `mlir_quantize` does the rest: what TensorFlow's
-converter does after it has calibrated, in well under a second.
-
-Rules:
-- every range holds 0 and has a width, so that no scale is 0 and a silent input divides by nothing; in 16 bits it is
-  symmetric, because the kernels for 16-bit activations know no zero-point. The parts that a tensor is sliced into have
-  its range: given one of their own, the quantizer leaves what reads the second part in float;
-- tensors go through the quantizer under names of ours, and come out under their own: a layer that is to stay in float
-  is named exactly, whatever characters its name has;
-- the result is read again: a layer that should be in float and is not, or the reverse, is an error, never a surprise,
-  but for those that only pick one of their inputs: between layers in 8 bits the quantizer leaves them there, which
-  costs nothing;
-- what tflite-runtime 2.14 has no int8 kernel for stays in float in a mixed file, so that it loads there too. Ends
-  are integers, except in a mixed file where a float layer reads or makes them;
-- parts of unlike ranges that are joined to one output, as boxes in pixels and scores, are joined in float in a mixed
-  file, each with a scale of its own; a file without float layers that would leave a part next to no levels is refused;
-- divisions, and the others of `UNSAFE`, never run in 8 bits: a divisor rounds to zero for inputs that the float network
-  answers, and the engine then refuses; what makes the divisor of a float division, or the argument of a float
-  logarithm, stays in float with it.
+"""`tflite-int8`, `tflite-int8-mixed`, `tflite-int16x8`, by TensorFlow's own quantizer.
 
     data = static(float_tflite, recipe("tflite-int8"), QuantizationPlan(), ranges)
+
+The float file gets the range of each activation, and `mlir_quantize` does the rest: what TensorFlow's converter does
+after it has calibrated, in well under a second.
+
+Rules:
+- every range holds 0 and has a width, so that no scale is 0; in 16 bits it is symmetric, as the kernels have no
+  zero-point; parts of a sliced tensor get no range of their own, or readers of the second part would stay in float;
+- tensors have names of ours inside the quantizer, so that a layer is named exactly, whatever characters it has;
+- the result is read again: a layer in float that should be in integers, or the reverse, is an error, but for
+  `_CHOOSERS`;
+- a mixed file keeps in float what tflite-runtime 2.14 has no int8 kernel for, and joins of unlike ranges at an output;
+  other files are refused if a join leaves a part few levels;
+- ends are integers, except in a mixed file if a float layer reads or makes them;
+- `UNSAFE` operators stay in float, and so does what makes the divisor of a float division or the argument of a log.
 """
 
 from __future__ import annotations
@@ -43,13 +36,11 @@ from edgekit_converters.recipe.foreign_code import import_tensorflow, quiet
 Ranges = Mapping[str, tuple[float, float]]
 
 UNSAFE = frozenset({"DIV", "FLOOR_DIV", "FLOOR_MOD"})
-"""Operators that fail on some input in 8 bits though they do not in float."""
+"""Operators that fail on some input in 8 bits though not in float: their divisor may round to 0."""
 
-_YOUNG = frozenset(
-    {"SQRT", "LOG"}
-)  # tflite-runtime 2.14 has no int8 kernel: in a mixed file float costs next to nothing
+_YOUNG = frozenset({"SQRT", "LOG"})  # tflite-runtime 2.14 has no int8 kernel
 _SIXTEEN_LEFT = frozenset({"HARD_SWISH"})  # the quantizer makes it, the engine loads it, and running it fails
-_CHOOSERS = frozenset({"REDUCE_MAX", "REDUCE_MIN", "MAX_POOL_2D"})  # they pick one of their inputs: alike in 8 bits
+_CHOOSERS = frozenset({"REDUCE_MAX", "REDUCE_MIN", "MAX_POOL_2D"})  # pick an input: the quantizer leaves them in 8 bits
 _PARTS = {"SLICE": 0, "STRIDED_SLICE": 0, "SPLIT": 1, "SPLIT_V": 0}  # the input that is taken apart
 _SINGULAR = {"DIV": 1, "FLOOR_DIV": 1, "FLOOR_MOD": 1, "LOG": 0, "RSQRT": 0}  # the input in which 0 is a pole
 _PRODUCTS = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
@@ -94,11 +85,8 @@ class _Names:
     _JOINED = re.compile(r"s\d+t\d+e\d*(?:;s\d+t\d+e\d*)+;?")
 
     def __init__(self, model: Any) -> None:
-        self._theirs = {
-            f"s{s}t{t}e": tensor.name
-            for s, graph in enumerate(model.subgraphs)
-            for t, tensor in enumerate(graph.tensors)
-        }
+        graphs = enumerate(model.subgraphs)
+        self._theirs = {f"s{s}t{t}e": tensor.name for s, graph in graphs for t, tensor in enumerate(graph.tensors)}
         self._by_name = {bytes(name or b"").decode("utf-8", "replace"): own for own, name in self._theirs.items()}
 
     def hidden(self, name: str) -> str:
@@ -110,8 +98,11 @@ class _Names:
                 tensor.name = f"s{s}t{t}e".encode()
 
     def restore(self, model: Any) -> None:
-        """The quantizer adds a number where it makes a second tensor of one.
-        The first that it kept has the name. What it fuses it calls by all names, joined."""
+        """Give tensors their own names back.
+
+        The quantizer numbers a second tensor of one name: the first that it kept has the name. A fused one has all
+            names.
+        """
         for graph in model.subgraphs:
             taken: set[bytes] = set()
             ours = [(tensor, self._OURS.fullmatch(tfl.name_of(tensor))) for tensor in graph.tensors]
@@ -126,7 +117,7 @@ class _Names:
                     taken.add(tensor.name)
 
     def named_in(self, text: str) -> list[str]:
-        """Layers that a message of the quantizer speaks of, under the file's names."""
+        """The file's names of the layers in a message of the quantizer."""
         found = dict.fromkeys(f"s{s}t{t}e" for s, t, _ in self._OURS.findall(text))
         return [self._theirs[own].decode("utf-8", "replace") for own in found if own in self._theirs]
 
@@ -144,8 +135,7 @@ def _layers(model: Any) -> list[tuple[str, str]]:
 
 
 def _write_ranges(model: Any, ranges: Ranges, kept: frozenset[str], *, wide: bool) -> None:
-    """Write the range of every float value.
-    Parts of a tensor to which the quantizer gives one are left out."""
+    """Write the range of every float value, but not of the parts of a tensor that is quantized."""
     for graph in model.subgraphs:
         for tensor in graph.tensors:
             name = tfl.name_of(tensor)
@@ -172,8 +162,7 @@ def _write_ranges(model: Any, ranges: Ranges, kept: frozenset[str], *, wide: boo
 
 
 def _usable(name: str, low: float, high: float, *, wide: bool) -> tuple[float, float]:
-    """The range with 0 in it, and wide enough for a scale.
-    A tensor that was always 0 gets (0, 1)."""
+    """The range with 0 in it, and wide enough for a scale; (0, 1) for zeros."""
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ConversionError(
             f"'{name}' is not finite on the calibration data: {low} .. {high}",
@@ -233,8 +222,7 @@ def _unlike_ends(data: bytes, recipe: Recipe, kept: frozenset[str], ranges: Rang
 
 
 def _guards(model: Any, kept: frozenset[str]) -> frozenset[str]:
-    """Layers before those of `kept` that divide or take a logarithm.
-    In 8 bits an epsilon that one of them adds is nothing, and the result infinite."""
+    """Layers before a division or logarithm in `kept`: 8 bits would round away their epsilon."""
     graph = model.subgraphs[0]
     made = {int(index): operator for operator in graph.operators for index in operator.outputs}
     guards = set()
@@ -250,7 +238,7 @@ def _guards(model: Any, kept: frozenset[str]) -> frozenset[str]:
 def _check(
     before: list[tuple[str, str]], model: Any, recipe: Recipe, asked: frozenset[str], guards: frozenset[str]
 ) -> None:
-    """What is in float is what was asked for, and in a mixed file what has no integer kernel."""
+    """Check that only what was asked for is in float, or in a mixed file what has no kernel."""
     left = [(name, op) for name, op in _layers(model)]
     ops = dict(before)
     if missed := sorted(name for name in asked - {name for name, _ in left} if ops[name] not in _CHOOSERS):
@@ -283,19 +271,10 @@ def _check(
         )
 
 
-# The inputs and outputs of a quantized .tflite file: integers wherever the graph itself begins or ends in integers.
-#
-# A quantizer leaves float ends with QUANTIZE and DEQUANTIZE inside; here these go, and the caller's contract does the
-# scaling. An end that a float layer reads or makes stays float: scaling it to 8 bits would cost accuracy and save
-# nothing.
-#
-#     integer_ends(model)         # a ModelT, in place
-
-
 def integer_ends(model: Any) -> None:
-    """Change the main subgraph in place.
+    """Make inputs and outputs integers, in place, unless a float layer reads or makes them.
 
-    Tensors that nothing names any more are left to `compact`.
+    Removes the quantizer's QUANTIZE and DEQUANTIZE there; unused tensors are left to `compact`.
     """
     graph = model.subgraphs[0]
     moved: dict[int, int] = {}
@@ -327,8 +306,7 @@ def integer_ends(model: Any) -> None:
 
 
 def _integer_input(model: Any, graph: Any, index: int) -> int | None:
-    """The integer tensor that takes the place of a float input.
-    Its QUANTIZE operators are removed."""
+    """The integer tensor that replaces a float input and its QUANTIZE operators, or None."""
     if tfl.type_of(graph.tensors[index]) != "FLOAT32" or index in graph.outputs:
         return None
     readers = [op for op in graph.operators if index in op.inputs]
@@ -346,22 +324,16 @@ def _integer_input(model: Any, graph: Any, index: int) -> int | None:
     return made[0]
 
 
-# What TensorFlow's quantizer leaves undone in a file with 16-bit activations and 8-bit weights.
-#
-# Rules, each one a condition of the engines' kernels:
-# - the zero-point of every 16-bit tensor is 0; the quantizer rounds half of them to -1;
-# - biases have 64 bits: a bias in steps of a 16-bit activation times an 8-bit weight does not fit into 32;
-# - operators carry the version in which those kernels came, so that tflite-runtime 2.14 loads them too.
-#
-#     finish_int16(model)         # a ModelT, in place
-
-
 _BIAS = {"CONV_2D": 2, "DEPTHWISE_CONV_2D": 2, "FULLY_CONNECTED": 2, "TRANSPOSE_CONV": 3}
 _VERSION = {"CONV_2D": 4, "DEPTHWISE_CONV_2D": 5, "FULLY_CONNECTED": 7}
 
 
 def finish_int16(model: Any) -> None:
-    """Change the file in place."""
+    """Finish a file with 16-bit activations for the engines' kernels, in place.
+
+    The zero-point of every 16-bit tensor becomes 0 (the quantizer rounds half of them to -1); biases get 64 bits, which
+    their steps need; operators get the version in which tflite-runtime 2.14 has those kernels.
+    """
     int64 = tflite_schema().TensorType.INT64
     for graph in model.subgraphs:
         for tensor in graph.tensors:

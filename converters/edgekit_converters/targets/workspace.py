@@ -1,14 +1,12 @@
-"""What every artifact of one source is made from.
-Its float model in each format and what calibration saw, each made once.
+"""Make artifacts of one source by recipes: each float model and its statistics only once.
 
     workspace = Workspace(source, samples)
     artifact = workspace.make(recipe("tflite-int8"))
     layer = workspace.graph("tflite").layers[0].name
     islands = workspace.make(recipe("tflite-int8-mixed"), QuantizationPlan(float_layers=frozenset({layer})))
 
-Rules: a recipe always starts from the float model's bytes, so that trying another plan costs a second and not a
-conversion; with a store, nothing is made twice over several runs either; what the store gives back is trusted no more
-than what was just made: an artifact is loaded by the engine that boards run before it is handed out.
+Rules: a recipe always starts from the float model's bytes, so another plan costs a second and not a conversion; a
+store spares the work of earlier runs; every artifact is loaded by the engine that boards run before it is returned.
 """
 
 from __future__ import annotations
@@ -56,28 +54,12 @@ from edgekit_runtime.engines.registry import load_engine
 from edgekit_runtime.system.errors import EngineError
 from edgekit_runtime.system.strict_json import to_json
 
-FLOAT_MODELS: dict[str, str] = {
-    "tflite": "edgekit_converters.targets.tflite_float:float_model",
-    "onnx": "edgekit_converters.targets.onnx_float:float_model",
-}
-"""Format -> `module:function`, called with (source, progress)."""
-
-MAKERS: dict[str, str] = {
-    "tflite": "edgekit_converters.targets.tflite_quantize:make",
-    "onnx": "edgekit_converters.targets.onnx_quantize:make",
-}
-"""Format -> `module:function`, called with (float model, recipe, plan, statistics)."""
-
-CHECKS: dict[str, str] = {
-    "tflite": "edgekit_converters.targets.tflite_quantize:check_possible",
-    "onnx": "edgekit_converters.targets.onnx_quantize:check_possible",
-}
-"""Format -> `module:function`, called with (float model, recipe) before anything is calibrated."""
+FORMATS = ("tflite", "onnx")
 
 
 @dataclass(frozen=True)
 class QuantizerInput:
-    """What a quantizer stands on: the float model, its graph, and what calibration saw of it."""
+    """A float model, its graph, and what calibration saw of it."""
 
     model: FloatModel
     graph: Graph
@@ -85,12 +67,13 @@ class QuantizerInput:
 
 
 class Workspace:
-    """A model's artifacts, made of one source.
-    samples: calibration examples, needed by the recipes that calibrate; where they say that they are `shuffled`, they
-        are read until ranges have settled.
+    """The artifacts of one source; several threads may use it.
+
+    samples: calibration examples, read until ranges have settled if they are `shuffled`.
     samples_digest: of the samples in their order, for the store's keys.
-    proof: items that a conversion is proved with, None for the samples.
-    scratch: a folder where an interrupted calibration leaves what it has. May be used by several threads."""
+    proof: items to check a conversion with, None for the samples.
+    scratch: a folder for the state of an interrupted calibration.
+    """
 
     def __init__(
         self,
@@ -109,12 +92,12 @@ class Workspace:
         self._keys = (source.sha256, samples_digest)
         self._models: dict[tuple[str, int], FloatModel] = {}
         self._grounds: dict[tuple[str, tuple[Step, ...]], QuantizerInput] = {}
-        self._locks, self._giving = {name: RLock() for name in FLOAT_MODELS}, RLock()
+        self._locks, self._giving = {name: RLock() for name in FORMATS}, RLock()
 
     def float_model(self, format: str, batch: int = 1) -> FloatModel:  # noqa: A002
         """batch: of a file whose batch is fixed; others take any.
 
-        Raises ConversionError where the source cannot be written in that format, or not with that batch.
+        Raises ConversionError if the source cannot be converted, or not with that batch.
         """
         with self._locks[format]:
             if (format, batch) not in self._models:
@@ -134,7 +117,7 @@ class Workspace:
             return self._models[format, batch]
 
     def _give_items(self, source: SourceModel) -> None:
-        """What its conversion is proved with, where those fit it."""
+        """Give the source the items that check its conversion, if they fit it."""
         with self._giving:  # both formats may be converted at once
             if self._proof is None or source.items:
                 return
@@ -172,13 +155,15 @@ class Workspace:
             return found
 
     def check_possible(self, recipe: Recipe) -> None:
-        """Raises ConversionError where a recipe that calibrates would leave the model as it is."""
+        """Raises ConversionError if a recipe that calibrates would leave the model as it is."""
         if recipe.needs_calibration:
-            _resolved(CHECKS[recipe.format])(self.float_model(recipe.format), recipe)
+            _of_target(recipe.format, "quantize", "check_possible")(self.float_model(recipe.format), recipe)
 
     def make(self, recipe: Recipe, plan: QuantizationPlan | None = None) -> Artifact:
         """Make an artifact.
-        Raises ConversionError where the recipe cannot be carried out for this model, or its result does not load."""
+
+        Raises ConversionError if the recipe does not fit this model, or its result does not load.
+        """
         if recipe.finished:
             return pack_artifact(actual(self.source), recipe)
         plan = plan or self.learnt_plan(recipe) or (STATIC if recipe.needs_calibration else QuantizationPlan())
@@ -198,8 +183,7 @@ class Workspace:
         return artifact
 
     def learnt_plan(self, recipe: Recipe) -> QuantizationPlan | None:
-        """The plan that the model was trained for, by `edgekit compress`.
-        None where it was trained for none."""
+        """The plan that `edgekit compress` trained the model for, or None."""
         from edgekit_converters.formats.keras_record import learnt_plan, read_record
 
         if recipe.precision != "int8" or recipe.finished or read_record(self.source.path) is None:
@@ -208,8 +192,10 @@ class Workspace:
 
     def make_batch(self, recipe: Recipe, plan: QuantizationPlan, batch: int) -> Artifact:
         """Make the artifact of that plan for `batch` items, with the same weights and ranges.
-        For a format whose files have a fixed batch.
-        Raises ConversionError where the source has a fixed batch itself, or gives another graph."""
+
+        For a format whose files have a fixed batch. Raises ConversionError if the source's batch is fixed, or if
+        another batch gives another graph.
+        """
         if recipe.format != "tflite":
             raise ConversionError("it takes any batch as it is", where=recipe.name, do="Leave --batch out")
         name = key("artifact", recipe.name, to_json(plan), *self._keys, batch)
@@ -231,7 +217,7 @@ class Workspace:
                     if before is not None and after is not None:
                         values[after] = refined.constant(before)
             model = replace(model, data=graph.with_constants(values).data)
-        data = _resolved(MAKERS[recipe.format])(model, recipe, plan, statistics)
+        data = _of_target(recipe.format, "quantize", "make")(model, recipe, plan, statistics)
         artifact = describe_artifact(self.source, model, recipe, plan, data, batch)
         artifact = replace(artifact, samples=statistics.samples if statistics is not None else 0)
         self._store.put(name, stored_bytes(artifact))
@@ -239,15 +225,14 @@ class Workspace:
 
     def trial(self, recipe: Recipe, plan: QuantizationPlan) -> bytes:
         """Make an artifact's bytes without storing them, for a search that keeps one of many."""
-        maker = _resolved(MAKERS[recipe.format])
+        maker = _of_target(recipe.format, "quantize", "make")
         if not recipe.needs_calibration:
             return cast(bytes, maker(self.float_model(recipe.format), recipe, plan, None))
         ground = self._with_islands(recipe.format, plan)
         return cast(bytes, maker(ground.model, recipe, plan, ground.statistics))
 
     def _with_islands(self, format: str, plan: QuantizationPlan) -> QuantizerInput:  # noqa: A002
-        """The refined weights, but layers that stay in float keep their own.
-        The refined ones were changed for 8 bits."""
+        """The refined weights, but the original ones of layers that stay in float."""
         from edgekit_converters.targets.rounding import restore_layers
 
         ground = self.ground(format, plan.steps)
@@ -289,7 +274,7 @@ class Workspace:
         return QuantizerInput(model, graph, statistics)
 
     def _stages(self, format: str) -> Progress:  # noqa: A002
-        """Progress with the format's name before the stage: two formats may be worked on at once."""
+        """Progress with the format's name before the stage: two formats may be converted at once."""
         name = {"tflite": "TFLite", "onnx": "ONNX"}.get(format, format)
 
         def report(stage: str, done: int, total: int | None) -> None:
@@ -311,23 +296,18 @@ def _artifact(recipe: Recipe, stored: bytes) -> Artifact | None:
 
 def convert_float_model(source: SourceModel, format: str, batch: int, progress: Progress) -> bytes:  # noqa: A002
     """The float model of `stored_bytes`, converted in this process. Raises ConversionError."""
-    make = _resolved(FLOAT_MODELS[format])
+    make = _of_target(format, "float", "float_model")
     return stored_bytes(make(source, progress) if batch == 1 else make(source, progress, batch))
 
 
-def _resolved(entry: str) -> Callable[..., Any]:
-    module, function = entry.split(":")
-    return cast(Callable[..., Any], getattr(importlib.import_module(module), function))
-
-
-# A finished file as an artifact: its own bytes, described.
-#
-# packed(source, recipe("tflite-as-is")).data == source.finished()
-# packed(source, recipe("tflite-as-is-per-tensor"))       # but for the scales of dense layers
+def _of_target(format: str, module: str, function: str) -> Callable[..., Any]:  # noqa: A002
+    """A function of `{format}_{module}`, imported when it is needed."""
+    found = importlib.import_module(f"edgekit_converters.targets.{format}_{module}")
+    return cast(Callable[..., Any], getattr(found, function))
 
 
 def pack_artifact(source: SourceModel, recipe: Recipe) -> Artifact:
-    """The artifact's recipe says in which precision the file really computes.
+    """A finished file as an artifact; its recipe gets the precision in which the file computes.
 
     Raises ConversionError for other sources.
     """
@@ -348,15 +328,14 @@ def pack_artifact(source: SourceModel, recipe: Recipe) -> Artifact:
     return Artifact(replace(recipe, precision=precision), data, inputs, outputs, float(macs), float(weights), {})
 
 
-# What a converter made -> an Artifact: loaded by the engine that boards run, its tensors called as the contract does.
-
-
 def describe_artifact(
     source: SourceModel, model: FloatModel, recipe: Recipe, plan: QuantizationPlan, data: bytes, batch: int = 1
 ) -> Artifact:
-    """batch: the one that the file was made with, where it cannot be free.
+    """Load a converter's result with the engine that boards run, and name its tensors.
 
-    Raises ConversionError where the result does not load, or contradicts the source.
+    batch: of the file, if it cannot be free.
+
+    Raises ConversionError if the result does not load, or contradicts the source.
     """
     from edgekit_converters.formats.workload import quantized_fraction
 
@@ -369,12 +348,10 @@ def describe_artifact(
     inputs = _named(tensors[0], model.inputs, source.inputs, f"{where}, inputs")
     outputs = _named(tensors[1], model.outputs, source.outputs, f"{where}, outputs")
     other: dict[Layout | None, Layout] = {"NHWC": "NCHW", "NCHW": "NHWC"}
-    layouts = {
-        spec.name: other[spec.layout] if spec.name in model.transposed else spec.layout for spec in source.inputs
-    }
-    none: frozenset[str] = frozenset()
-    sides = (("input", inputs, source.inputs, model.transposed), ("output", outputs, source.outputs, none))
-    for kind, named, specs, transposed in sides:
+    layouts = {spec.name: spec.layout for spec in source.inputs}
+    layouts |= {name: other[layouts[name]] for name in model.transposed}
+    for kind, named, specs in (("input", inputs, source.inputs), ("output", outputs, source.outputs)):
+        transposed = model.transposed if kind == "input" else frozenset()
         shapes = {spec.name: transposed_shape(spec) if spec.name in transposed else spec.shape for spec in specs}
         for tensor in named:
             got, want = tensor.shape, shapes[tensor.name]
@@ -399,9 +376,6 @@ def _named(
     return tuple(replace(tensor, name=name) for tensor, name in zip(tensors, names, strict=True))
 
 
-# Source and recipe -> artifact, for one recipe alone; a `Workspace` shares what several have in common.
-
-
 def convert(
     source: SourceModel,
     recipe: Recipe,
@@ -409,10 +383,11 @@ def convert(
     progress: Progress = silent,
     plan: QuantizationPlan | None = None,
 ) -> Artifact:
-    """Carry out a recipe.
+    """Carry out one recipe; a `Workspace` shares the work of several.
 
-    samples: calibration examples; needed by int8 recipes, ignored by the others. Read as a stream, in order. plan: how
-    to depart from the recipe, None for not at all. Raises ConversionError when the recipe cannot be carried out for
-    this model or its result does not load.
+    samples: calibration examples, read as a stream; needed by int8 recipes.
+    plan: how to depart from the recipe, None for not at all.
+
+    Raises ConversionError if the recipe does not fit this model or its result does not load.
     """
     return Workspace(source, samples, progress).make(recipe, plan)
