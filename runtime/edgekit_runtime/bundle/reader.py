@@ -1,12 +1,10 @@
-"""Opening an .ekb: one open descriptor, everything checked before anything is used.
-Every reader of ours opens it here.
+"""Open an .ekb: one open descriptor, everything checked before anything is used.
 
-    head       `header.py` has its layout
-    blobs      each at a multiple of 64 from there, padded with zeros; nothing follows
+    bundle = read_bundle("camera.ekb", trust="root.json")
 
-Order of checks: the caps, the header's digest, the signature over the manifest's bytes, the manifest's form, where the
-blobs lie, then the SHA-256 of every blob and every padding byte: no bit of the file can change unseen. Encrypted blobs
-are decrypted after that, into memory. The file is read once and used as read: what was checked is what runs.
+Order of checks: the caps, the header's digest, the signature over the manifest's bytes, the manifest, where the blobs
+lie, then the SHA-256 of every blob and every padding byte, so no bit of the file can change unseen. Encrypted blobs are
+then decrypted into memory. The file is read once: what was checked is what runs.
 """
 
 from __future__ import annotations
@@ -34,8 +32,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle.secrets import Secret, SecretArgument
 
 NO_KEY = ("secret-format", "secret-unreadable")
-"""Codes that say nothing against a bundle: the key that was named cannot be had."""
-
+"""Codes that say nothing against a bundle: the named key cannot be read."""
 _AGAIN = "Copy or download it again"
 
 
@@ -43,10 +40,10 @@ _AGAIN = "Copy or download it again"
 class Bundle:
     """A checked bundle.
 
-    signed_by: every keyid in the signature block, trusted or not. trust_decision: which of them count.
     digest: SHA-256 of the manifest's bytes, which names the bundle's whole content.
-    secret: the key that its blobs were decrypted with, for a child process that reads it again.
-    """
+    signed_by: every keyid in the signature block, trusted or not.
+    trust_decision: which of them count.
+    secret: the key that decrypted its blobs, for a child process that reads it again."""
 
     path: Path
     manifest: Manifest
@@ -59,17 +56,16 @@ class Bundle:
 
     @property
     def trusted(self) -> bool:
-        """Whether keys that the caller trusts really signed it."""
+        """Whether trusted keys signed it."""
         return self.trust_decision.trusted
 
     @property
     def locked(self) -> bool:
-        """Whether it is encrypted and was read without its key.
-        All digests are checked, and no blob can be read."""
+        """Whether it is encrypted and was read without its key: digests checked, no blob readable."""
         return self.manifest.encrypted_with is not None and self.secret is None
 
     def blob(self, sha256: str) -> bytes:
-        """Raises SecretError (secret-missing) where it is locked."""
+        """Raises SecretError (secret-missing) if the bundle is locked."""
         found = self._blobs.get(sha256)
         if found is None and self.locked:
             from edgekit_runtime.bundle.secrets import missing
@@ -78,11 +74,8 @@ class Bundle:
         return self._blobs[sha256] if found is None else found
 
     def golden_items(self, golden: GoldenExample) -> dict[str, NDArray[Any]]:
-        """The canonical inputs of a golden example by contract name.
-        They are read-only and have no batch axis.
-
-        Of a sequence: all frames, [steps, ...].
-        """
+        """Canonical inputs of a golden example by contract name, read-only, without a batch axis.
+        A sequence has all its frames: [steps, ...]."""
         contract, frames = self.manifest.contract, () if golden.steps is None else (golden.steps,)
         return {
             name: np.frombuffer(self.blob(blob), golden.dtypes[name]).reshape((*frames, *contract.input(name).shape))
@@ -101,14 +94,11 @@ class Bundle:
 def read_bundle(path: str | os.PathLike[str], *, trust: Trust = (), secret: SecretArgument = None) -> Bundle:
     """Open and check a bundle.
 
-    trust: a PEM file, or several, of Ed25519 public keys, a root.json, or a TrustStore. With any, a bundle that is not
-    signed as it asks is refused; without, the signature is not checked (`read_verified` looks for what this machine
-    trusts).
-    secret: where the key of an encrypted bundle is, or the key (see `bundle.secrets`), which is not asked for before it
-    is needed; without one everything is checked and the blobs stay closed. Raises BundleError (not a bundle,
-    malformed), IntegrityError (changed bytes), SignatureError (its subclasses, of `edgekit_runtime.bundle`, say why),
-    SecretError (its subclasses say why).
-    """
+    trust: PEM files of Ed25519 public keys, a root.json, or a TrustStore. A bundle without the signatures that it asks
+        for is refused; without trust signatures are not checked (`read_verified` uses this machine's trusted keys).
+    secret: the key of an encrypted bundle or its source (see `bundle.secrets`), fetched only when needed; without one
+        everything is checked and the blobs stay closed.
+    Raises BundleError (not a bundle, malformed), IntegrityError (changed bytes), SignatureError, SecretError."""
     store = load_trust(trust)
     policy = None if store is None else TrustPolicy(store, allow_unsigned=None)
     return Opening(path, policy, secret).read(partial(read_file, Path(path)))
@@ -117,12 +107,8 @@ def read_bundle(path: str | os.PathLike[str], *, trust: Trust = (), secret: Secr
 def read_verified(
     path: str | os.PathLike[str], trust: Trust = (), *, secret: SecretArgument = None, allow_unsigned: bool = False
 ) -> Bundle:
-    """Read a bundle that is used now, checked by `trust` or else by this machine's keys.
-    Without any it is unchecked.
-
-    Dates are not checked: they decide what is installed. `Bundle.trust_decision` says who signed it, or that nothing
-    was checked. Raises as `read_bundle` does.
-    """
+    """Read a bundle that is used now, checked by `trust` or else by this machine's trusted keys.
+    Without any it is unchecked. Dates are not checked: they decide what is installed. Raises as `read_bundle` does."""
     store = load_trust(trust)
     store = find_trust() if store is None else store
     policy = TrustPolicy(store, allow_unsigned, new=False, mode="if-known")
@@ -131,8 +117,8 @@ def read_verified(
 
 @dataclass(frozen=True)
 class BundleCheck:
-    """name: what was looked at.
-    ok: None where it was not, or where it is a remark.
+    """name: what was checked.
+    ok: None for a remark, or if it was not checked.
     text: what was found."""
 
     name: str
@@ -141,15 +127,13 @@ class BundleCheck:
 
 
 Step = Callable[[], tuple[bool | None, str]]
-"""Makes one check: its `ok` and `text`. Raises EdgekitError, which refuses the bundle."""
+"""Makes one check: its `ok` and `text`. Raises EdgekitError to refuse the bundle."""
 
 
 def checks_of(steps: Iterable[tuple[str, Step]]) -> Iterator[BundleCheck]:
-    """Each check once it was made.
-    Of one that refuses the bundle that check as the last, and then its error.
-
-    What keeps a key from being had is raised alone: it says nothing against the bundle.
-    """
+    """Each check once it is made.
+    If one refuses the bundle, that check last, and then its error.
+    An error about the key alone (NO_KEY) is raised without a check."""
 
     for name, step in steps:
         try:
@@ -163,13 +147,13 @@ def checks_of(steps: Iterable[tuple[str, Step]]) -> Iterator[BundleCheck]:
 
 
 class Opening:
-    """One opening of a bundle: its head, who signed it, its manifest, what it holds.
-    Nothing is parsed before its signature is checked.
+    """One opening of a bundle. Nothing is parsed before its signature is checked.
 
-    path: where it is, or what it is to be called. policy: who must have signed it, None to leave the signature
-    unchecked. secret: see `read_bundle`. spare_key: where that key is missing or another's, the blobs stay closed.
-    header, trust_decision, manifest, bundle: there once their check was made.
-    """
+    path: where it is, or its name for messages.
+    policy: who must have signed it, None to leave the signature unchecked.
+    secret: see `read_bundle`.
+    spare_key: if the key is missing or wrong, the blobs stay closed.
+    header, trust_decision, manifest, bundle: set by their checks."""
 
     header: Header
     trust_decision: TrustDecision
@@ -187,20 +171,21 @@ class Opening:
         self._where, self._policy, self._secret, self._spare_key = os.fspath(path), policy, secret, spare_key
 
     def read(self, get: Callable[[], bytes]) -> Bundle:
-        """All of it; get: reads the file. Raises as `read_bundle` does."""
+        """Make all checks; get: reads the file. Raises as `read_bundle` does."""
         for _, step in self.steps(get):
             step()
         return self.bundle
 
     def judge(self, header: Header) -> Manifest:
-        """What the head alone decides, before the rest is here. Raises SignatureError, BundleError."""
+        """Check what the head alone decides, before the blobs arrive.
+        Raises SignatureError, BundleError."""
         self.header = header
         self._check_signature()
         self._check_manifest()
         return self.manifest
 
     def steps(self, get: Callable[[], bytes]) -> list[tuple[str, Step]]:
-        """For `checks_of`. get: reads the file."""
+        """The checks in order, for `checks_of`."""
         return [
             ("file", partial(self._check_file, get)),
             ("signature", self._check_signature),
@@ -215,15 +200,12 @@ class Opening:
 
     def _check_signature(self) -> tuple[bool | None, str]:
         policy, header = self._policy, self.header
-        if policy is None:
-            self.trust_decision = UNCHECKED
-        else:
-            self.trust_decision = policy.decide(header.manifest_bytes, header.signatures, self._where)
-        text = self.trust_decision.text
-        if policy is not None and policy.store is not None and self.trust_decision.trusted:
+        found = UNCHECKED if policy is None else policy.decide(header.manifest_bytes, header.signatures, self._where)
+        self.trust_decision, text = found, found.text
+        if policy is not None and policy.store is not None and found.trusted:
             needed, keyids = policy.store.bundle.threshold, policy.store.bundle.keyids
             text += f" ({policy.store.where}: {needed} of {len(keyids)} keys must sign)"
-        return self.trust_decision.trusted or None, text
+        return found.trusted or None, text
 
     def _check_manifest(self) -> tuple[bool, str]:
         manifest = self.manifest = parse_manifest(self.header.manifest_bytes, self._where)
@@ -256,7 +238,7 @@ class Opening:
 
 
 def read_file(path: Path) -> bytes:
-    """All of the file at a path. Raises BundleError."""
+    """All of a regular file. Raises BundleError."""
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device may never end
             raise BundleError("not a regular file", where=str(path), do="Pass a file that `edgekit build` wrote")
@@ -266,18 +248,14 @@ def read_file(path: Path) -> bytes:
         do = "Pass a bundle's file, or an install root where `edgekit install` has put a bundle"
         raise BundleError("cannot be read: it is a folder", where=str(path), do=do) from error
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
-        raise BundleError(
-            f"cannot be read: {getattr(error, 'strerror', None) or error}",
-            where=str(path),
-            do="Check the path; `edgekit build` writes NAME-PROFILE.ekb",
-        ) from error
+        why = getattr(error, "strerror", None) or error
+        do = "Check the path; `edgekit build` writes NAME-PROFILE.ekb"
+        raise BundleError(f"cannot be read: {why}", where=str(path), do=do) from error
 
 
 def read_open(file: BinaryIO, where: str) -> bytes:
-    """All of an open file, and never more than a bundle may have. Raises BundleError, OSError.
-
-    `read` allocates what it is asked for: asking for the cap of 2 GiB would take more than a board has.
-    """
+    """All of an open file of at most MAX_BUNDLE_BYTES. Raises BundleError, OSError.
+    `read` allocates what it is asked for, so it is asked for the file's size, not for the cap."""
     size = os.fstat(file.fileno()).st_size
     most = min(MAX_BUNDLE_BYTES, sys.maxsize - 1)  # on a 32-bit board nothing longer can be read at once
     if size > most:
@@ -286,7 +264,7 @@ def read_open(file: BinaryIO, where: str) -> bytes:
 
 
 def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: str) -> dict[str, memoryview]:
-    """What lies in the file, by its digest; of the bytes that were read, not copies of them."""
+    """Blobs by digest, as views of the bytes that were read."""
     blobs: dict[str, memoryview] = {}
     whole = memoryview(data)
     end = cursor = start
@@ -298,11 +276,8 @@ def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: s
         if len(blob) != entry.size:
             raise IntegrityError(f"the file ends inside blob {entry.sha256[:12]}", where=where, do=_AGAIN)
         if hashlib.sha256(blob).hexdigest() != entry.sha256:
-            raise IntegrityError(
-                f"blob {entry.sha256[:12]} is not what was packed (its SHA-256 differs)",
-                where=where,
-                do="The file is damaged or was changed: copy or build it again",
-            )
+            what = f"blob {entry.sha256[:12]} is not what was packed (its SHA-256 differs)"
+            raise IntegrityError(what, where=where, do="The file is damaged or was changed: copy or build it again")
         blobs[entry.sha256] = blob
         end = cursor + entry.size
         cursor = align_up(end)
@@ -313,9 +288,8 @@ def _check_blobs(data: bytes, start: int, entries: Sequence[BlobEntry], where: s
 
 
 def _usable(manifest: Manifest, checked: dict[str, memoryview], secret: Secret | None, where: str) -> dict[str, bytes]:
-    """The bytes that are used: decrypted, or left out where there is no key.
-    Never more than one copy beside the file's.
-    """
+    """The decrypted bytes by digest, without those that have no key.
+    At most one copy besides the file's."""
     blobs: dict[str, bytes] = {}
     models = {artifact.blob for artifact in manifest.artifacts}
     for entry in manifest.blobs:
@@ -329,10 +303,9 @@ def _usable(manifest: Manifest, checked: dict[str, memoryview], secret: Secret |
             try:
                 blobs[entry.sha256] = decrypt(key, salt, checked[entry.sha256], bound_to(manifest.model_id, kind))
             except InvalidTag:  # its SHA-256 is right, and so is the key's id: it was never encrypted for this place
-                raise IntegrityError(
+                what = (
                     f"blob {entry.sha256:.12} does not open with its key: it was encrypted for another model, or was "
-                    f"made up",
-                    where=where,
-                    do="Build the bundle again, and ask who changed this one",
-                ) from None
+                )
+                do = "Build the bundle again, and ask who changed this one"
+                raise IntegrityError(what + "made up", where=where, do=do) from None
     return blobs

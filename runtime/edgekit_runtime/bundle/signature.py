@@ -1,15 +1,12 @@
-"""Ed25519 signatures over the DSSE pre-authentication encoding.
-They are verified before the signed bytes are parsed.
+"""Ed25519 signatures over the DSSE encoding, verified before the signed bytes are parsed.
 
     good = verify(manifest, signatures, {keyid: raw_public})        # the keyids whose signature holds, each once
 
 Rules:
-- the signature block is a JSON list of {"keyid", "sig"}: keyid is the SHA-256 of the raw public key in hex, sig is
-  base64 in its one canonical spelling;
-- PAE(type, body) = "DSSEv1" SP len(type) SP type SP len(body) SP body   (DSSE 1.0 protocol): a signature over one kind
-  of payload is none over another;
-- a public key is 32 bytes that encode a point of the curve in the one canonical way (RFC 8032, section 5.1.3), and none
-  of the eight points of small order, for which signatures exist that hold for many messages.
+- the signature block is a JSON list of {"keyid", "sig"}: SHA-256 of the raw public key in hex, canonical base64;
+- PAE(type, body) = "DSSEv1" SP len(type) SP type SP len(body) SP body (DSSE 1.0), so a signature holds for one type;
+- a public key is 32 bytes that encode a point canonically (RFC 8032, 5.1.3), and not one of the eight points of small
+  order, for which one signature may hold for many messages.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ Signature = tuple[str, bytes]
 _FIELD = 2**255 - 19
 _ORDER_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 _SMALL_ORDER = {0, 1, _FIELD - 1, _ORDER_8, _FIELD - _ORDER_8}
-"""The y coordinates of the eight points whose order divides 8; a test computes them from the curve's equation."""
+"""The y coordinates of the eight points whose order divides 8."""
 
 
 def pae(body: bytes, payload_type: str = PAYLOAD_TYPE) -> bytes:
@@ -62,15 +59,12 @@ def keyid(key: Ed25519PublicKey) -> str:
 
 
 def keyid_of(raw: bytes) -> str:
-    """As `keyid`, of the raw 32 bytes."""
+    """`keyid` of the raw 32 bytes."""
     return hashlib.sha256(raw).hexdigest()
 
 
 def weakness(raw: bytes) -> str:
-    """Why 32 bytes are no public key to trust, in words; empty where they are one.
-
-    The file's rules say what is asked.
-    """
+    """Why these bytes are not a public key to trust (the module's rules), or an empty string."""
     if len(raw) != 32:
         return f"it has {len(raw)} bytes, not 32"
     y = int.from_bytes(raw, "little") & ((1 << 255) - 1)
@@ -86,14 +80,13 @@ def parse_signatures(block: bytes, where: str) -> tuple[Signature, ...]:
     try:
         return parse_entries(strict_json(block))
     except ValueError as error:
-        raise BundleError(
-            f"the signature block is malformed: {error}", where=where, do="Build the bundle again"
-        ) from error
+        what = f"the signature block is malformed: {error}"
+        raise BundleError(what, where=where, do="Build the bundle again") from error
 
 
 def parse_entries(entries: object) -> tuple[Signature, ...]:
-    """A JSON list of {"keyid", "sig"}.
-    Raises ValueError, whose text says what is wrong. A key may stand there twice: it counts once."""
+    """A JSON list of {"keyid", "sig"}; a key may occur twice: it counts once.
+    Raises ValueError with a text that says what is wrong."""
     if not isinstance(entries, list):
         raise ValueError("it is no list")  # noqa: TRY004 - the text becomes a BundleError
     if len(entries) > MAX_SIGNATURES:
@@ -133,19 +126,14 @@ def parse_public_key(data: bytes, where: str) -> Ed25519PublicKey:
 
     name = Path(where).name
     if b"PRIVATE KEY-----" in data[:MAX_KEY_FILE_BYTES]:
-        raise SignatureError(
-            "this is a private key: it stays with its owner, and checking a signature does not need it",
-            where=where,
-            do=f"Give its public half: openssl pkey -in {name} -pubout -out {Path(name).stem}.pub.pem",
-        )
+        what = "this is a private key: it stays with its owner, and checking a signature does not need it"
+        do = f"Give its public half: openssl pkey -in {name} -pubout -out {Path(name).stem}.pub.pem"
+        raise SignatureError(what, where=where, do=do)
     try:
         key = serialization.load_pem_public_key(data[:MAX_KEY_FILE_BYTES])
     except Exception as error:
-        raise SignatureError(
-            "this is no PEM public key",
-            where=where,
-            do="Name a public key or a root.json; a private key's public half: openssl pkey -in KEY.pem -pubout",
-        ) from error
+        do = "Name a public key or a root.json; a private key's public half: openssl pkey -in KEY.pem -pubout"
+        raise SignatureError("this is no PEM public key", where=where, do=do) from error
     if not isinstance(key, ed25519.Ed25519PublicKey):
         raise SignatureError("this key is not Ed25519", where=where, do="Make one: openssl genpkey -algorithm ed25519")
     if weak := weakness(raw_key(key)):
@@ -156,8 +144,8 @@ def parse_public_key(data: bytes, where: str) -> Ed25519PublicKey:
 def verify(
     body: bytes, signatures: Sequence[Signature], keys: Mapping[str, bytes], payload_type: str = PAYLOAD_TYPE
 ) -> tuple[str, ...]:
-    """The keyids whose signature over `body` is valid, in the order of the signatures.
-    keys: keyid -> raw public key. Each keyid is there once; the result is empty when none is valid."""
+    """The keyids whose signature over `body` is valid, each once, in their order.
+    keys: keyid -> raw public key."""
     known = [(name, signature) for name, signature in signatures if name in keys]
     if not known:
         return ()

@@ -1,25 +1,18 @@
-"""Find this machine's trusted keys, or those that `--trust` or `trust=` names.
+"""Find trusted keys, this machine's or those that a caller names, and judge bundles by them.
 
     store = load_trust("root.json")                    # or one PEM file, or several: any one of those keys is enough
     store = find_trust()                               # None: no trusted keys are configured on this machine
-
-Rules:
-- $EDGEKIT_TRUST, once it is set, decides alone, and must exist: a misspelt name may not turn checking off;
-- else it is looked for in the user's configuration folder, then in /etc/edgekit/trust/root.json. The first that exists
-  decides, and one that does not hold is an error, never a reason to look on;
-- what may not be looked at is an error too, but for the folder of a user's own settings;
-- one in force that is damaged is never replaced by itself: the error says how a person does it, and that it rests on
-  the person's word then;
-- a file that another user could change or replace, by it or by any folder above it, is refused (`strict_modes`).
-
-Decide whether a bundle is trusted, from the trusted keys and the options of the caller.
-
     decision = TrustPolicy(store).decide(header.manifest_bytes, header.signatures, where=path)
     decision.signers, decision.text                    # (), "not signed; accepted because unsigned bundles are allowed"
 
 Rules:
-- without a store, a signature, a known key or enough keys the bundle is refused, unless `allow_unsigned`;
-- a changed, revoked or expired one is refused whatever is allowed: that is no missing signature;
+- $EDGEKIT_TRUST, if set, decides alone, and must exist: a misspelt name must not turn checking off;
+- else the first that exists decides: the user's configuration folder, then /etc/edgekit/trust/root.json. One that
+  cannot be used is an error;
+- a damaged one is never replaced automatically: the error says how, and that the new one is taken on the user's word;
+- a file that another user could change or replace, by it or by any folder above it, is refused (`first_unsafe`);
+- without a store, a signature, a known key or enough keys a bundle is refused, unless `allow_unsigned`; a changed,
+  revoked or expired one is always refused;
 - a report on a bundle shows `text`, so that an allowance does not look like a check.
 """
 
@@ -44,10 +37,8 @@ Trust = str | os.PathLike[str] | TrustStore | Sequence[str | os.PathLike[str]]
 
 def load_trust(trust: Trust) -> TrustStore | None:
     """The store that `trust` names; None for an empty list.
-    Several files must be PEM keys, any one of which is enough.
-
-    Raises TrustError or SignatureError naming the file.
-    """
+    Several files must be PEM keys: any one is enough.
+    Raises TrustError or SignatureError naming the file."""
     if isinstance(trust, TrustStore):
         return trust
     paths = [Path(trust)] if isinstance(trust, (str, os.PathLike)) else [Path(one) for one in trust]
@@ -57,7 +48,7 @@ def load_trust(trust: Trust) -> TrustStore | None:
 
 
 def store_in(contents: Sequence[tuple[str, bytes]]) -> TrustStore | None:
-    """The store in the contents of files, each with its path. As `load_trust`."""
+    """As `load_trust`, from (path, contents) of each file."""
     if not contents:
         return None
     roots = [(where, data) for where, data in contents if is_document(data)]
@@ -70,26 +61,23 @@ def store_in(contents: Sequence[tuple[str, bytes]]) -> TrustStore | None:
             keys[keyid] = TrustedKey(keyid, name, raw)
         return TrustStore(", ".join(where for where, _ in contents), keys, Role(tuple(keys), 1))
     if len(contents) > 1:
-        raise TrustError(
+        what, do = (
             "a root.json names every trusted key, and other keys were given beside it",
-            where=roots[0][0],
-            do="Name the root.json alone, or public keys alone",
+            "Name the root.json alone",
         )
+        raise TrustError(what, where=roots[0][0], do=f"{do}, or public keys alone")
     return parse_root(roots[0][1], roots[0][0])
 
 
 def find_trust(environ: Mapping[str, str] | None = None, *, system: Path = SYSTEM_ROOT) -> TrustStore | None:
     """This machine's trusted keys, or None without any.
-    Raises TrustError for one that does not hold."""
+    Raises TrustError if they cannot be used."""
     environ = os.environ if environ is None else environ
     named = bool(environ.get("EDGEKIT_TRUST"))
     for path in trust_paths(environ, system=system):
         if named and not os.path.lexists(path):
-            raise TrustError(
-                "there is no such file, and EDGEKIT_TRUST names it",
-                where=str(path),
-                do="Correct or unset EDGEKIT_TRUST; or run: edgekit keys update ROOT.json, which writes it there",
-            )
+            do = "Correct or unset EDGEKIT_TRUST; or run: edgekit keys update ROOT.json, which writes it there"
+            raise TrustError("there is no such file, and EDGEKIT_TRUST names it", where=str(path), do=do)
         if named or _is_there(path, ours=path != system):
             return load_in_force(path, load_trust)
     return None
@@ -97,8 +85,8 @@ def find_trust(environ: Mapping[str, str] | None = None, *, system: Path = SYSTE
 
 def load_in_force(path: Path, load: Callable[[Path], TrustStore | None]) -> TrustStore | None:
     """What this machine trusts by the file `path`, as `load` reads it.
-    Raises TrustError, SignatureError with the way out of a file that is damaged: no later version can follow one that
-    cannot be read."""
+    Raises TrustError or SignatureError; for a damaged file `do` says how to replace it, because no later version can
+    follow one that cannot be read."""
     try:
         return load(path)
     except SignatureError as error:
@@ -106,16 +94,12 @@ def load_in_force(path: Path, load: Callable[[Path], TrustStore | None]) -> Trus
             raise
         if not isinstance(error, TrustError) and path.suffix != ".json":
             raise  # of a public key, which says what it lacks
-        if isinstance(error.__cause__, PermissionError):
-            do = "Let this user read it"
-        else:
-            do = (
-                f"Move it away, then run: edgekit keys update ROOT.json --to {path}; that one is taken on your word "
-                "again, so compare its fingerprint"
-            )
-        raise TrustError(
-            f"the trusted keys of this machine cannot be read:  {error.what}", where=str(path), do=do
-        ) from error
+        do = "Let this user read it"
+        if not isinstance(error.__cause__, PermissionError):
+            do = f"Move it away, then run: edgekit keys update ROOT.json --to {path}; that one is taken on your word "
+            do += "again, so compare its fingerprint"
+        what = f"the trusted keys of this machine cannot be read:  {error.what}"
+        raise TrustError(what, where=str(path), do=do) from error
 
 
 def trust_paths(environ: Mapping[str, str] | None = None, *, system: Path = SYSTEM_ROOT) -> tuple[Path, ...]:
@@ -141,7 +125,7 @@ def config_dir(environ: Mapping[str, str] | None = None) -> Path | None:
 
 
 def no_trust(where: str = "") -> TrustError:
-    """What to raise where something must be checked and there is nothing to check it by."""
+    """The error if a signature must be checked and there are no trusted keys."""
     return TrustError(
         "no trusted keys are configured on this machine",
         where=where,
@@ -152,9 +136,8 @@ def no_trust(where: str = "") -> TrustError:
 
 
 def _is_there(path: Path, *, ours: bool) -> bool:
-    """Raises TrustError where that is unknown.
-    Not so of a user's own folder: a HOME that this user may not enter, as services have it, belongs to another user,
-    whose trusted keys do not count."""
+    """Raises TrustError if that is unknown, unless it is in the user's own folder (`ours`).
+    A HOME that this user may not enter belongs to another user, whose trusted keys do not count."""
     try:
         return path.exists()
     except OSError as error:
@@ -165,34 +148,32 @@ def _is_there(path: Path, *, ours: bool) -> bool:
 
 
 def read_trusted(path: Path) -> bytes:
-    """The bytes of a root.json or public key that is to be relied on.
-    Raises TrustError (unsafe-path) where another user could have replaced it (see `strict_modes`), TrustError for what
-    cannot be read."""
+    """The bytes of a root.json or public key.
+    Raises TrustError: unsafe-path if another user could replace it; trust if it cannot be read."""
     refuse_unsafe(path)
     return read_root(path)
 
 
 def refuse_unsafe(path: Path, uid: int | None = None, above: Path | None = None) -> None:
-    """Raises TrustError (unsafe-path) where another user could replace a file of keys.
-    See `first_unsafe`."""
+    """Raises TrustError (unsafe-path) if another user could replace the file (`first_unsafe`)."""
     if found := first_unsafe(path, uid, above):
         do = f"{found.do}. Then check that it still holds your keys: edgekit keys list"
         raise TrustError(found.what, where=str(found.where), do=do, code="unsafe-path")
 
 
 BY_THE_ROOT = "trusted by the install root (slot.json), not by this machine"
-"""A person who can write to the root can write that, too: a report says which keys it was checked against."""
+"""Whoever can write to the root can write that, too, so a report says which keys were used."""
 
 
 @dataclass(frozen=True)
 class TrustDecision:
     """Who signed a bundle, and whether that suffices.
 
-    signers: keyids that count; empty where no trusted key has signed. text: the decision in words.
+    signers: keyids that count; empty unless trusted keys signed it.
+    text: the decision in words.
     code: of the refusal that was waived or is only shown, else empty.
     lasting_text: the part of `text` that stays true, for a record on disk.
-    by_the_root: the trusted keys are the install root's, not this machine's or the caller's.
-    """
+    by_the_root: the trusted keys are the install root's, not this machine's or the caller's."""
 
     signers: tuple[str, ...]
     text: str
@@ -213,10 +194,9 @@ class TrustPolicy:
     """What to accept.
 
     store: trusted keys, None without any.
-    allow_unsigned: accept a bundle that no trusted key has signed, and say so; None where no option allows it.
+    allow_unsigned: accept a bundle that no trusted key has signed, and say so; None if no option allows it.
     new, now: as in `TrustStore.check`.
-    mode: `require` a trusted signature; `if-known`: only where there is a store; `show`: refuse nothing.
-    """
+    mode: `require` a trusted signature; `if-known`: only with a store; `show`: refuse nothing."""
 
     store: TrustStore | None = None
     allow_unsigned: bool | None = False

@@ -7,17 +7,13 @@
                 "revoked": [{"keyid": KEYID, "name": "bob", "why"?: "laptop stolen"}]},
      "signatures": [{"keyid": KEYID, "sig": BASE64}]}
 
-Rules:
-- signed is the DSSE encoding of the canonical bytes (RFC 8785) of "signed", with a payload type of its own: the
-  signature of a bundle is none of a root.json, and the other way round;
-- a root.json carries the signatures of at least the threshold of its own role `root`;
-- the next one has the next version, and the threshold of the one before signed it besides. No version is left out: who
-  skips one could skip the one that revoked a key;
-- a keyid is the SHA-256 of its key, so that one key has one keyid; no list names a key twice; a revoked key is in no
-  role;
-- a revocation is for good: the next root.json lists every key that this one lists as revoked.
-
-`parse_root` is the one way in: whatever it returns has kept all of this.
+Rules, which `parse_root` and `follow` enforce:
+- signatures are over the DSSE encoding of the canonical bytes (RFC 8785) of "signed", with a payload type of its own;
+- a root.json is signed by the threshold of its own role `root`;
+- the next one has the next version, and is also signed by the threshold of the one before. No version may be skipped:
+  it could be the one that revoked a key;
+- a keyid is the SHA-256 of its key; no list names a key twice; a revoked key is in no role;
+- a revocation is final: the next root.json lists it again.
 """
 
 from __future__ import annotations
@@ -44,21 +40,18 @@ _KEYID = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class _MalformedError(ValueError):
-    """What is wrong, in words; becomes a TrustError that names the file."""
+    """Becomes a TrustError that names the file."""
 
 
 def load_root(path: str | Path) -> TrustStore:
-    """Load a root.json.
-    Raises TrustError for what cannot be read, is no root.json, or lacks signatures of its own. Dates are asked about
-    when something is checked by it."""
+    """Load a root.json; its dates are checked when it is used.
+    Raises TrustError if it cannot be read, is malformed, or lacks signatures of its own."""
     return parse_root(read_root(Path(path)), str(path))
 
 
 def read_root(path: Path) -> bytes:
     """The file's bytes.
-
-    Raises TrustError for what is no regular file, cannot be read or is too large for a root.json.
-    """
+    Raises TrustError unless it is a readable regular file of at most MAX_ROOT_BYTES."""
     try:
         return read_regular(path, MAX_ROOT_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
@@ -67,7 +60,7 @@ def read_root(path: Path) -> bytes:
 
 
 def is_document(data: bytes) -> bool:
-    """Whether it is a root.json, whatever is in it, and no PEM file of a key."""
+    """Whether it is a root.json rather than a PEM file."""
     return data.lstrip()[:1] == b"{"
 
 
@@ -85,13 +78,9 @@ def parse_root(data: bytes, where: str) -> TrustStore:
 
 
 def follow(old: TrustStore, data: bytes, where: str) -> TrustStore:
-    """The root.json `data` as the successor of `old`.
-    `old` itself when it is the very same version of the same content.
-
-    Raises TrustError (root-rollback) for one that is older, leaves a version out or claims the version in force with
-    other content; TrustError for one that the old one's keys did not sign, that drops a revocation, or that is
-    malformed.
-    """
+    """The root.json `data` as the successor of `old`, or `old` for the same version and content.
+    Raises TrustError: root-rollback if it is older, skips a version, or has the version in force with other content;
+    trust if the old keys did not sign it, if it drops a revocation, or is malformed."""
     new = parse_root(data, where)
     if old.root is None or old.version is None or new.version is None:
         raise ValueError("a list of keys has no successor")
@@ -121,7 +110,7 @@ def follow(old: TrustStore, data: bytes, where: str) -> TrustStore:
 
 
 def parse_unsigned(signed: dict[str, Any], where: str) -> TrustStore:
-    """The store that "signed" describes, with any signatures: for those who write it.
+    """The store that "signed" describes, whatever the signatures; for its author.
     Raises TrustError."""
     try:
         return _store(signed, where)
@@ -131,9 +120,7 @@ def parse_unsigned(signed: dict[str, Any], where: str) -> TrustStore:
 
 def signed_part(data: bytes, where: str) -> tuple[dict[str, Any], tuple[Signature, ...]]:
     """The part "signed" and the signatures of a root.json that may still lack some.
-
-    For those who sign it. Raises TrustError.
-    """
+    Raises TrustError."""
     try:
         document = strict_json(data)
         _parse(data, where)
@@ -157,7 +144,7 @@ def _require(by: TrustStore, store: TrustStore, body: bytes, signatures: tuple[S
 
 
 def _parse(data: bytes, where: str) -> tuple[TrustStore, bytes, tuple[Signature, ...]]:
-    """Everything but the signatures' truth. Raises ValueError."""
+    """Everything except verifying signatures. Raises ValueError."""
     document = _object(strict_json(data), "the file")
     signed = _object(document.get("signed"), "signed")
     return _store(signed, where), canonical_bytes(signed), parse_entries(document.get("signatures"))

@@ -5,18 +5,15 @@
     signers = store.check(manifest, signatures, moment)            # their keyids, or a SignatureError that says why not
 
 Rules:
-- a key counts once, however often and under however many names it stands in a signature block; only keys of the role
-  `bundle` count, and only as many as its threshold asks for: more signatures, by keys that are unknown or were
-  revoked, take nothing away;
-- revocation holds always. Dates (of the root.json and of a key) hold for what is new on a machine: what it accepted in
-  time stays active, because a fleet that stops at midnight helps no one. Who asks says which, by `new`;
-- what is not enough is refused with the clearest reason: revoked before expired before false before unknown;
+- a key counts once, only in the role `bundle`; more signatures, by unknown or revoked keys, take nothing away;
+- revocation always holds. Dates (of the root.json and of a key) hold only for what is `new` on a machine: what it
+  accepted in time stays active;
+- the refusal names the clearest reason: revoked before expired before false before unknown;
 - the time is the latest of four: the system's clock, the last time seen on this board, the day the root.json was
-  issued, and the day this code was written. A clock that was set back, or never set, opens nothing that had expired
-  before;
-- a clock that is ahead may refuse what is still good, and every such refusal says by which clock. It spoils nothing for
-  later: the last time seen never goes beyond what was plausible (`seen_after`), so that setting the clock mends it;
-- a board without a clock cannot know that it is late: until it learns a later time it accepts what has expired since.
+  issued, and EARLIEST_S. A clock set back opens nothing that had expired;
+- every refusal by date names its clock, and the last time seen never exceeds what is plausible (`seen_after`), so
+  setting a clock that was ahead mends it;
+- a board without a clock accepts what has expired until it learns a later time.
 """
 
 from __future__ import annotations
@@ -32,10 +29,9 @@ from edgekit_runtime.bundle.signature import PAYLOAD_TYPE, Signature, verify
 from edgekit_runtime.system.errors import SignatureError, TrustError
 
 EARLIEST_S = calendar.timegm((2026, 11, 1, 0, 0, 0))
-"""No board ran this code before."""
+"""When this code was written: no board ran it before."""
 _LATEST_S = calendar.timegm((2070, 1, 1, 0, 0, 0))
-"""Where nothing says until when a time is plausible: a clock that was never set and runs backwards, or the wrong unit.
-"""
+"""Default bound of a plausible time, against wrong units and clocks that run backwards."""
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _SIGN = "Ask its sender to sign it: edgekit keys sign BUNDLE --sign KEY"
 
@@ -43,7 +39,7 @@ _SIGN = "Ask its sender to sign it: edgekit keys sign BUNDLE --sign KEY"
 @dataclass(frozen=True)
 class TrustTime:
     """at_s: seconds since 1970, UTC, to judge by.
-    text: the words for a refusal, which name the clock it rests on."""
+    text: for a refusal; names the clock it rests on."""
 
     at_s: float
     text: str
@@ -52,9 +48,9 @@ class TrustTime:
 def judge(system_s: float | None = None, *, seen_s: float | None = None, issued_s: float | None = None) -> TrustTime:
     """The time to judge by.
 
-    system_s: seconds since 1970, None to ask the system; seen_s: the last time seen on this board; issued_s: when the
-    root.json was.
-    """
+    system_s: seconds since 1970, None to ask the system.
+    seen_s: the last time seen on this board.
+    issued_s: when the root.json was issued."""
     system = time.time() if system_s is None else system_s
     others = {
         "the day this runtime was written": float(EARLIEST_S),
@@ -71,19 +67,17 @@ def judge(system_s: float | None = None, *, seen_s: float | None = None, issued_
 
 def seen_after(system_s: float, seen_s: float | None, plausible_until_s: float | None = None) -> float:
     """The last time seen, after `system_s` was.
-    It never goes back, and implausible times do not move it.
+    It never goes back; implausible times do not count.
 
-    plausible_until_s: when the root in force expires. After it nothing is accepted anyhow, so nothing is lost by not
-    believing such a clock, and a board whose clock said 2100 for a day works again once it is set.
-    """
+    plausible_until_s: when the root in force expires. After that nothing is accepted anyhow, and a board whose clock
+        once said 2100 works again when it is set."""
     before = float(EARLIEST_S) if seen_s is None else seen_s
     until = _LATEST_S if plausible_until_s is None else plausible_until_s
     return max(before, system_s) if system_s <= until else before
 
 
 def seconds_of(moment: str) -> int | None:
-    """Seconds since 1970, without leap seconds.
-    None for what is not written so, or is no day and time."""
+    """Seconds since 1970, without leap seconds; None if malformed or not a day and time."""
     if not _MOMENT.fullmatch(moment):
         return None
     try:
@@ -93,14 +87,12 @@ def seconds_of(moment: str) -> int | None:
 
 
 def moment_of(seconds: float) -> str:
-    """The second that `seconds` since 1970 lies in."""
+    """The UTC second that `seconds` since 1970 lies in."""
     return datetime.datetime.fromtimestamp(int(seconds), datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_time(text: str) -> float:
-    """`2027-01-31T00:00:00Z` -> seconds since 1970.
-    Raises ValueError for any other form and for days that do not exist.
-    """
+    """`2027-01-31T00:00:00Z` -> seconds since 1970. Raises ValueError for any other text."""
     seconds = seconds_of(text)
     if seconds is None:
         raise ValueError(f"{text!r:.40} is no time of the form 2027-01-31T00:00:00Z")
@@ -117,7 +109,7 @@ def tell_time(at_s: float) -> str:
 
 @dataclass(frozen=True)
 class TrustedKey:
-    """name: a person's word for it.
+    """name: chosen by a person.
     public: the raw 32 bytes.
     expires_s: seconds since 1970, None for as long as the root."""
 
@@ -147,11 +139,10 @@ class TrustStore:
     """where: the file, for messages.
     keys: keyid -> key.
     bundle: who signs bundles.
-    root: who signs the next root.json, None where a person only named keys.
+    root: who signs the next root.json, None if only keys were named.
     version, issued_s, expires_s: of the root.json, None without one.
-    fingerprint: SHA-256 in hex of what its signatures are over, by which people compare two root.json; empty without
-        one.
-    by_the_root: an install root says so, not this machine or the caller."""
+    fingerprint: SHA-256 in hex of what the root.json's signatures are over, for people to compare; else empty.
+    by_the_root: configured by an install root, not by this machine or the caller."""
 
     where: str
     keys: Mapping[str, TrustedKey]
@@ -173,12 +164,13 @@ class TrustStore:
         new: bool = True,
         where: str = "",
     ) -> tuple[str, ...]:
-        """The keyids that signed and count. manifest: its bytes as they stand in the bundle.
+        """The keyids that signed and count.
+        Raises a subclass of SignatureError that says why it is not enough.
 
-        now: the time to judge by, None for this machine's clock. new: False for what this machine has accepted before:
-        dates are not asked about then. where: the bundle's name, for messages. Raises a subclass of SignatureError that
-        says why it is not enough.
-        """
+        manifest: its bytes as in the bundle.
+        now: the time to judge by, None for this machine's clock.
+        new: False for what this machine has accepted before: dates are ignored.
+        where: the bundle's name, for messages."""
         moment = now or judge(issued_s=self.issued_s)
         if new:
             self.check_date(moment)
@@ -191,7 +183,7 @@ class TrustStore:
         raise self._refusal([name for name, _ in signatures], good, counted, moment, where)
 
     def check_date(self, now: TrustTime) -> None:
-        """Raises TrustError (root-expired) when this root.json is past its date."""
+        """Raises TrustError (root-expired) if this root.json has expired."""
         if self.expires_s is not None and now.at_s >= self.expires_s:
             raise TrustError(
                 f"this root.json (version {self.version}) expired on {tell_time(self.expires_s)} {now.text}",
@@ -201,10 +193,7 @@ class TrustStore:
             )
 
     def suffices(self, keyids: Collection[str]) -> bool:
-        """Whether what these keys signed would count now, dates aside.
-
-        Whether a record of theirs still binds.
-        """
+        """Whether signatures of these keys would be enough now, dates aside."""
         return len(set(keyids) & set(self.bundle.keyids)) >= self.bundle.threshold
 
     def name_of(self, keyid: str) -> str:
@@ -216,7 +205,7 @@ class TrustStore:
         self, named: Sequence[str], good: Sequence[str], counted: Sequence[str], now: TrustTime, where: str
     ) -> SignatureError:
         """named: every keyid in the block.
-        good: whose signature holds.
+        good: those whose signature holds.
         counted: those of them that are in time."""
         role, needed = set(self.bundle.keyids), f"{self.bundle.threshold} of {len(self.bundle.keyids)} trusted keys"
         revoked = [name for name in dict.fromkeys(named) if name in self.revoked]
@@ -227,11 +216,8 @@ class TrustStore:
             code, what, do = "unsigned", "the bundle is not signed", _SIGN
         elif revoked:
             why = self.revoked[revoked[0]].why
-            code, what = "revoked-key", f"the bundle is signed by {self._names(revoked)}, which was revoked"
-            what, do = (
-                what + (f": {why}" if why else ""),
-                "Ask its sender to sign it with another key; nothing else lets it in",
-            )
+            code, do = "revoked-key", "Ask its sender to sign it with another key; nothing else lets it in"
+            what = f"the bundle is signed by {self._names(revoked)}, which was revoked" + (f": {why}" if why else "")
         elif late:
             code, do = "key-expired", "Set the clock if it is wrong; else ask its sender to sign it with a newer key"
             until = tell_time(self.keys[late[0]].expires_s or 0)

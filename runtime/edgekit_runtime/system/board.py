@@ -1,13 +1,12 @@
-"""What identifies this board, where its verdicts are kept, and its bounds of memory.
+"""This board's identity, the folder of its verdicts, and the memory of this process.
 
     key = fingerprint()                       # another processor, kernel or core count: another key
     folder = state_dir() / "tuning"
 
 Rules:
-- a verdict measured on one board is never believed on another: the fingerprint goes into its key;
+- the fingerprint goes into a verdict's key, so that one board's verdict is never used on another;
 - what cannot be read is left out, never an error: a container without /proc still runs;
-- a user without a home keeps verdicts in a folder of his own among the temporary ones, or nowhere where others could
-  write.
+- a user without a home keeps verdicts in a private temporary folder, or nowhere if others could write to it.
 """
 
 from __future__ import annotations
@@ -26,28 +25,20 @@ _VNNI = frozenset({"avx512_vnni", "avx_vnni"})
 @dataclass(frozen=True)
 class Cpu:
     """machine: as `platform.machine` spells it.
-    flags: the features that the kernel lists; empty where it lists none.
-    """
+    flags: features that the kernel lists; may be empty."""
 
     machine: str
     flags: frozenset[str] = frozenset()
 
     @property
     def lacks_vnni(self) -> bool:
-        """Whether ONNX Runtime's fast products of uint8 and int8 saturate here, as on some x86.
-
-        As far as the flags say.
-        """
+        """Whether ONNX Runtime's fast products of uint8 and int8 saturate here, as on some x86."""
         return self.machine.lower() in _X86_64 and not self.flags & _VNNI
 
 
 def cpu() -> Cpu:
-    """This machine's, with the flags of its first core in /proc/cpuinfo."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    flags = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
+    """This machine's processor, with the flags of its first core in /proc/cpuinfo."""
+    flags = next((line.partition(":")[2] for line in _cpuinfo() if line.startswith("flags")), "")
     return Cpu(platform.machine(), frozenset(flags.split()))
 
 
@@ -58,23 +49,27 @@ def fingerprint() -> str:
 
 def cpu_model() -> str:
     """What /proc/cpuinfo calls the processor; on other systems what Python knows."""
+    lines, keys = _cpuinfo(), ("model name", "Model", "CPU part", "Hardware")
+    found = "|".join(sorted({line for line in lines if line.split("\t")[0].strip() in keys}))
+    return found if lines else platform.processor()
+
+
+def _cpuinfo() -> list[str]:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor()
-    keys = ("model name", "Model", "CPU part", "Hardware")
-    return "|".join(sorted({line for line in lines if line.split("\t")[0].strip() in keys}))
+        return []
 
 
 def cores() -> int:
-    """Cores that this process may use: its affinity, where the system has such a thing."""
+    """Cores that this process may use: its affinity, if the system has one."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0)) or 1
     return os.cpu_count() or 1
 
 
 def state_dir() -> Path:
-    """The folder for verdicts: $EDGEKIT_STATE_DIR, or the user's cache folder.
+    """The folder of verdicts: $EDGEKIT_STATE_DIR, or the user's cache folder.
     Else see `homeless`."""
     if configured := os.environ.get("EDGEKIT_STATE_DIR"):
         return Path(configured)
@@ -82,12 +77,12 @@ def state_dir() -> Path:
         return Path(base) / "edgekit"
     try:
         return Path.home() / ".cache" / "edgekit"
-    except RuntimeError:  # no HOME, and no line in the list of users
+    except RuntimeError:  # no HOME, and not in the user database
         return _temporary_dir()
 
 
 def homeless() -> str:
-    """The advice for a user who has neither a home nor named a folder; empty where there is one."""
+    """Advice for a user with neither a home nor a configured folder; empty for any other."""
     if any(os.environ.get(name) for name in ("EDGEKIT_STATE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA")):
         return ""
     try:
@@ -103,8 +98,7 @@ _NOWHERE = Path(os.devnull) / "edgekit"
 
 
 def _temporary_dir() -> Path:
-    """This user's own folder among the temporary ones.
-    Where another may write to what has that name, a path that cannot be."""
+    """This user's own temporary folder, or an impossible path if another user may write to it."""
     import tempfile
 
     folder = Path(tempfile.gettempdir()) / f"edgekit-{os.getuid() if hasattr(os, 'getuid') else 'state'}"
@@ -118,8 +112,7 @@ def _temporary_dir() -> Path:
 
 
 def resident_mb(pid: int | None = None) -> float | None:
-    """What a process, this one by default, has resident now, in MB (1e6 bytes).
-    None where the system does not say."""
+    """Resident memory of a process, by default this one, in MB (1e6 bytes); None if unknown."""
     try:
         pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
@@ -134,11 +127,8 @@ def private_mb() -> float | None:
 
 
 def peak_mb() -> float | None:
-    """The most that this process ever had resident, in MB (1e6 bytes).
-    None where the system does not say.
-
-    Not `ru_maxrss` where there is /proc: that begins with what the process that started this one had.
-    """
+    """Peak resident memory of this process in MB (1e6 bytes); None if unknown.
+    Not `ru_maxrss` if there is /proc: that starts with the parent's."""
     peak = _status_mb("VmHWM")
     return _resident_elsewhere() if peak is None else peak
 
@@ -152,7 +142,7 @@ def _status_mb(name: str) -> float | None:
 
 
 def _resident_elsewhere() -> float | None:
-    """The high-water mark, where there is no /proc."""
+    """The high-water mark, on systems without /proc."""
     if sys.platform == "win32":
         return None
     import resource

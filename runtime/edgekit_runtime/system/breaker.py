@@ -1,4 +1,4 @@
-"""A breaker: stop asking a server that fails, and find out cheaply when it is back.
+"""A circuit breaker: stop asking a server that fails, and find out cheaply when it is back.
 
     breaker = Breaker()
     if breaker.allows():
@@ -10,12 +10,11 @@
             breaker.record_success()
 
 Rules:
-- closed: everything is let through; `threshold` failures in a row open it;
-- open: nothing is let through for `shortest_s`, and twice as long from the start of each failed probe, at most
-  `longest_s`;
-- half-open: one request is let through, the probe: its success closes the breaker, its failure opens it again;
-- a probe that never reports is forgotten after the longest wait, and another may go;
-- while the breaker is open, reports of requests that were let through before change nothing: only a probe does.
+- closed: every request may go; `threshold` failures in a row open it;
+- open: none may go for `shortest_s`, and twice as long from the start of each failed probe, at most `longest_s`;
+- half-open: one request, the probe, may go: its success closes the breaker, its failure opens it again;
+- a probe that never reports is forgotten after `longest_s`, and another may go;
+- while open, reports of earlier requests change nothing.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ class Breaker:
             return "half-open" if self._probing or self._clock() >= self._until else "open"
 
     def allows(self) -> bool:
-        """Whether a request may go now.
-        In the half-open state the first to ask is the probe, and must report."""
+        """Whether a request may go now. In the half-open state the first caller's is the probe.
+        The caller of a probe must report its result."""
         with self._lock:
             if not self._wait_s:
                 return True
@@ -70,14 +69,14 @@ class Breaker:
             return True
 
     def record_success(self) -> None:
-        """An answer came, in time."""
+        """An answer arrived in time."""
         with self._lock:
             if self._wait_s and not self._probing:
                 return
             self._failures, self._wait_s, self._probing = 0, 0.0, False
 
     def failed(self) -> None:
-        """No answer came, or too late."""
+        """No answer arrived in time."""
         with self._lock:
             if not self._wait_s:
                 self._failures += 1

@@ -4,19 +4,13 @@
     limit_this_process(model_bytes=entry.bytes, threads=4)      # in the child, before it loads anything
 
 Rules:
-- a fresh interpreter, never a fork: the application may have threads. It finds packages where this process does, and
-  nothing in the folder the application happens to stand in; where none can be started (a frozen application, user-mode
-  emulation) the caller does without;
-- a child that keeps writing lines is not hung, however slow it is: what is bounded is its silence;
-- a crash is the fault of what ran in the child, and so is the end of its processor time; any other signal came from
-  outside, and proves nothing against it;
-- a child whose parent is gone ends, wherever it is, and takes its own children with it (on
-  Linux);
-- a variable that holds a secret is no child's: what one must know comes over its standard input, and what was encrypted
-  gets on no disk by way of a child's core;
-- memory is limited as what the process has written to or may write to (RLIMIT_DATA): `MEMORY_BYTES`, and
-  `PER_MODEL_BYTE` times the file, never more than the machine has. What runs in the child cannot raise it again, a
-  stricter limit stays, and a system without limits goes without.
+- a child is a fresh interpreter, never a fork. It finds packages as this process does, and none in the current folder;
+- what is limited is silence: a child that keeps writing lines is not hung;
+- a crash, or the end of its processor time, is the fault of what ran in the child; any other signal came from outside;
+- on Linux a child ends when its parent is gone, and takes its own children with it;
+- a child never gets a variable that holds a secret (`withhold`), and dumps no core that could hold one;
+- RLIMIT_DATA limits memory to `MEMORY_BYTES` plus `PER_MODEL_BYTE` times the file, never more than the machine has. It
+  cannot be raised again, a stricter limit stays, and a system without limits has none.
 """
 
 from __future__ import annotations
@@ -34,7 +28,7 @@ if TYPE_CHECKING:
 
 _OWN_FAULTS = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSYS", "SIGTRAP", "SIGXCPU")
 _LOOKS = 4
-"""How often it is looked within a timeout whether the child said something."""
+"""Checks within a timeout whether the child wrote something."""
 _PARENT = "EDGEKIT_PARENT"
 _RUN_MODULE = "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 """What `python -P -m` does, for Python 3.10, which has no -P."""
@@ -42,52 +36,45 @@ _withheld: set[str] = {"EDGEKIT_PASSPHRASE"}
 MEMORY_BYTES = 2 << 30
 PER_MODEL_BYTE = 16
 CPU_S = 1800
-"""Of each thread. A slow board replays for minutes; nothing sensible takes half an hour."""
+"""Of each thread. A slow board replays golden examples for minutes."""
 
 
 def may_start() -> bool:
-    """False where EDGEKIT_SELFTEST=in-process says so, and where `sys.executable` is no Python."""
+    """False if EDGEKIT_SELFTEST=in-process says so, or `sys.executable` is not a Python."""
     if os.environ.get("EDGEKIT_SELFTEST") == "in-process":
         return False
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
-    """The command that runs a module of ours, which imports nothing from the current folder."""
+    """The command that runs one of our modules, which imports nothing from the current folder."""
     if sys.version_info >= (3, 11):
         return [sys.executable, "-P", "-m", name, *arguments]
     return python_code(_RUN_MODULE, name, *arguments)
 
 
 def python_code(code: str, *arguments: str) -> list[str]:
-    """The command that runs these lines with the arguments in `sys.argv[1:]`.
-    They import nothing from the current folder."""
+    """The command that runs this code with the arguments in `sys.argv[1:]`.
+    It imports nothing from the current folder."""
     if sys.version_info >= (3, 11):
         return [sys.executable, "-P", "-c", code, *arguments]
     return [sys.executable, "-c", f"import sys; del sys.path[0]\n{code}", *arguments]
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, with its import path.
-    An application may have changed `sys.path` since it started.
-
-    Without what `withhold` named, and with who starts it: see `die_with_parent`.
-    """
+    """This process's environment for a child, with the present `sys.path` and its own id.
+    Without the variables that `withhold` named. The id is for `die_with_parent`."""
     paths = [entry for entry in sys.path if entry and Path(entry).is_absolute()]
     own = {name: value for name, value in os.environ.items() if name not in _withheld}
     return {**own, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), _PARENT: str(os.getpid())}
 
 
 def die_with_parent() -> None:
-    """Let the kernel end this child when the thread that started it is gone.
-    Called before anything else; it works inside an engine too.
-
-    Only for children that their parent waits for in the thread that started them. Where the system cannot do that, the
-    limit of processor time is what ends an abandoned child.
-    """
+    """Let the kernel end this child when the thread that started it is gone. Call it first.
+    Only for children whose parent waits in the thread that started them. On systems other than Linux the limit of
+    processor time ends an abandoned child."""
     if sys.platform != "linux":
         return
-    import contextlib
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):
@@ -97,11 +84,9 @@ def die_with_parent() -> None:
 
 
 def leave_no_core() -> None:
-    """Write no core dump, and let no other process look into this one.
-    A crash must not write the key and the model to a disk."""
+    """Write no core dump and let no other process look into this one, which holds a key."""
     if sys.platform == "win32":
         return
-    import contextlib
     import ctypes
     import resource
 
@@ -113,19 +98,18 @@ def leave_no_core() -> None:
 
 
 def withhold(name: str) -> None:
-    """This variable holds a secret: no child is started with it from now on."""
+    """Give this variable, which holds a secret, to no child from now on."""
     _withheld.add(name)
 
 
 def crash_signal(code: int) -> str:
-    """The signal that what ran in the child brought upon itself; empty for any other end."""
+    """The signal that what ran in the child caused itself; empty for any other end."""
     name = _signal(code)
     return name if name in _OWN_FAULTS else ""
 
 
 def interrupt_signal(code: int) -> str:
-    """The signal that came from outside: a terminal, a supervisor, or a lack of memory.
-    Empty for any other end."""
+    """The signal from outside (terminal, supervisor, lack of memory); empty for any other end."""
     return "" if crash_signal(code) else _signal(code)
 
 
@@ -166,11 +150,10 @@ def run(command: list[str], *, timeout: float, **options: Any) -> subprocess.Com
 
 
 def limit_this_process(model_bytes: int, threads: int = 1, *, gpu: bool = False) -> None:
-    """model_bytes: size of the file that will be loaded.
-    Never raises: a limit is a second line of defence.
+    """Limit memory, processor time and core dumps. Never raises.
 
-    gpu: CUDA's libraries and what they build are bounded by the machine's memory alone.
-    """
+    model_bytes: size of the file that will be loaded.
+    gpu: CUDA's libraries and what they build are limited by the machine's memory alone."""
     _limit("RLIMIT_CORE", 0)
     limit_processor_time(threads)
     machine = machine_bytes()
@@ -178,7 +161,7 @@ def limit_this_process(model_bytes: int, threads: int = 1, *, gpu: bool = False)
 
 
 def limit_memory(more_bytes: int) -> None:
-    """What may be taken beyond what the process has. Never raises."""
+    """Limit what may be taken beyond what the process has. Never raises."""
     used = _data_bytes()
     if used is not None:
         _limit("RLIMIT_DATA", used + more_bytes, hard=True)
@@ -196,7 +179,7 @@ def limit_processor_time(threads: int) -> None:
 
 
 def _limit(name: str, most: int, *, hard: bool = False) -> None:
-    """hard: for good."""
+    """hard: it can never be raised again."""
     try:
         import resource
     except ImportError:  # not a Unix
@@ -209,19 +192,13 @@ def _limit(name: str, most: int, *, hard: bool = False) -> None:
 
 
 def allowed_bytes(model_bytes: int, machine: int | None, memory_bytes: int = MEMORY_BYTES) -> int:
-    """What may be taken beyond what the process has.
-
-    machine: bytes of memory, None where it does not say.
-    """
+    """Bytes that may be taken beyond what the process has. machine: its memory, None if unknown."""
     most = memory_bytes + PER_MODEL_BYTE * model_bytes
     return most if machine is None else min(most, machine)
 
 
 def _data_bytes() -> int | None:
-    """What counts against RLIMIT_DATA now; None where the system does not say.
-
-    It is Linux that counts so, since 4.7.
-    """
+    """What counts against RLIMIT_DATA now (Linux since 4.7); None if unknown."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
         return int(next(line for line in lines if line.startswith("VmData:")).split()[1]) * 1024
@@ -229,7 +206,7 @@ def _data_bytes() -> int | None:
 
 
 def machine_bytes() -> int | None:
-    """Memory of this machine; None where it does not say."""
+    """Memory of this machine; None if unknown."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None

@@ -1,16 +1,16 @@
 """The root of every error tree in edgekit.
 
-An error says *what* went wrong, *where*, and what to *do* about it; `code` is stable and is what `--json` prints.
-`do` names options of Python; the command line prints `do_cli`, with its flags, where an error has one.
+An error says *what* went wrong, *where*, and what to *do*; `code` is stable and is what `--json` prints. `do` names
+options of Python; the command line prints `do_cli`, with its flags, if an error has one.
 
     raise InputError("the image has 2 channels", where="input 'image'", do="pass a grey, RGB or RGBA image")
 
 Rules:
-- a class is what an application does something about; `code` is the reason, the class's own or one of its `reasons`;
+- a class is something that an application handles; `code` is the reason, the class's own or one of its `reasons`;
 - an error that `install` raises leaves the active version as it was;
-- `str(error)` is one line that a terminal and a log can show, whatever an untrusted file has in its names:
-  line ends, escape sequences, marks of writing direction and half surrogates are printed as Python's escapes;
-- a text beyond MOST_TEXT characters is cut at the end of a word, and a place that *what* already names is not repeated.
+- `str(error)` is one line for a terminal or a log: line ends, escape sequences, direction marks and half surrogates in
+  it become Python's escapes;
+- a part beyond MOST_TEXT characters is cut at a word, and a place that *what* already names is not repeated.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 class EdgekitError(Exception):
-    """Anything edgekit refuses or cannot do.
-    `str(error)` is the whole message in up to three sentences."""
+    """Anything edgekit refuses or cannot do. `str(error)` is the whole message."""
 
     code: str = "error"
     reasons: ClassVar[dict[str, str]] = {}
-    """The other codes that an error of this very class may carry, and what each of them means."""
+    """Other codes of this very class -> their meaning."""
     do_cli: str = ""
-    """`do` with the flags of the command line; empty where `do` names no option of Python."""
+    """`do` with the flags of the command line; empty if `do` names no option of Python."""
     errno: int | None = None
-    """The system's number of what is behind it, where a child process reported it."""
+    """The system's errno behind it, if a child process reported one."""
     mistakes: tuple[EdgekitError, ...] = ()
-    """Each mistake of a file as an error of its own, where `what` names several."""
+    """Each mistake of a file as an error of its own, if `what` names several."""
     of_the_caller: bool = False
-    """What the caller asked for does not fit the bundle: installing another bundle mends nothing."""
+    """The caller's options do not fit the bundle: installing another bundle would not help."""
 
     def __init_subclass__(cls) -> None:
         cls.reasons = vars(cls).get("reasons", {})
@@ -72,8 +71,7 @@ class EdgekitError(Exception):
 
 
 def errno_of(error: BaseException | None) -> int | None:
-    """The system's number of what went wrong, found along its causes.
-    None where the system refused nothing."""
+    """The errno of the first cause that has one, else None."""
     while error is not None:
         if isinstance(error, (OSError, EdgekitError)) and error.errno is not None:
             return error.errno
@@ -82,10 +80,7 @@ def errno_of(error: BaseException | None) -> int | None:
 
 
 def from_json(said: Mapping[str, str], otherwise: type[EdgekitError]) -> EdgekitError:
-    """The error that another process put into `as_json`.
-
-    Of the class `otherwise` where this runtime has no such code.
-    """
+    """The error of another process's `as_json`; of the class `otherwise` if its code is unknown."""
     code = said["code"]
     kinds = [kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, EdgekitError)]
     for kind in kinds:
@@ -198,8 +193,7 @@ class OptionError(EdgekitError, ValueError):
 
     option: its name.
     problem: the rest of the sentence: what it must be.
-    owner: the class, or `open_bundle`, that takes it; may be empty.
-    """
+    owner: the class, or `open_bundle`, that takes it; may be empty."""
 
     code = "option"
 
@@ -218,16 +212,14 @@ class EngineError(EdgekitError):
 
 
 class EngineHung(EngineError):  # noqa: N818 - what happened, as the field says it
-    """An inference did not end within the watchdog's time; the engine is not asked again."""
+    """An inference did not end within the watchdog's time; the engine is not used again."""
 
     code = "engine-hung"
 
 
 class SelfTestError(EdgekitError):
     """The bundle does not give its golden answers on this machine.
-
-    steps, cosine: how far they are, where they differ.
-    """
+    steps, cosine: how far they differ."""
 
     code = "selftest"
     steps: float | None = None
@@ -253,7 +245,7 @@ class QueueFull(EdgekitError):  # noqa: N818 - what happened, as the field says 
 
 
 class MemoryExceeded(EdgekitError):  # noqa: N818 - what happened, as the field says it
-    """A model does not fit into the memory it may take, even with nothing optional beside it."""
+    """A model does not fit into the memory it may take, even without anything optional."""
 
     code = "memory"
 
@@ -272,16 +264,15 @@ class SessionError(EdgekitError):
 
 
 class TelemetryError(EdgekitError):
-    """The broker's address, the device's name or the spool's file cannot be used.
-    Network trouble is never an error."""
+    """The broker's address, the device's name or the spool cannot be used; not network trouble."""
 
     code = "telemetry"
     reasons: ClassVar[dict[str, str]] = {"telemetry-spool": "the file is no spool of edgekit, or cannot be read"}
 
 
 class WindowError(EdgekitError):
-    """A telemetry payload that is not one.
-    `word` is what is counted: json, size, version, shape, device."""
+    """A malformed telemetry payload.
+    word: the kind that is counted: json, size, version, shape, device."""
 
     code = "telemetry-payload"
 
@@ -309,8 +300,7 @@ class InstallError(EdgekitError):
     reasons: ClassVar[dict[str, str]] = {
         "install-root": "the folder is not an install root, or its state cannot be read",
         "install-busy": "another install in this root did not end in time",
-        "planted": "the root holds something that edgekit did not put there: a link, a second name, a folder for a "
-        "file",
+        "planted": "the root holds what edgekit did not put there: a link, a second name, a folder for a file",
         "incompatible": "the bundle is for other boards",
         "downgrade": "its rollout_seq is older than one accepted before",
         "rollout-seq-reused": "another bundle with its rollout_seq was accepted before",
@@ -349,7 +339,7 @@ class WireError(EdgekitError):
 
 
 class HostError(EdgekitError):
-    """The host gave no answer. status: the HTTP status, 0 where there is none."""
+    """The host gave no answer. status: the HTTP status, 0 without one."""
 
     code = "host"
     reasons: ClassVar[dict[str, str]] = {
@@ -378,7 +368,7 @@ class MissingExtraError(EdgekitError):
 
 
 def install_command(extra: str) -> str:
-    """What adds an extra to this installation: from the clone, where that is what was installed."""
+    """The command that adds an extra to this installation, from the clone if it is editable."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import unquote, urlsplit
@@ -394,8 +384,7 @@ def install_command(extra: str) -> str:
 
 
 def print_traceback(error: BaseException) -> None:
-    """Show on stderr where a fault of edgekit's own is.
-    Never raises: stderr may be closed, absent or on a full disk."""
+    """Show on stderr where a fault of edgekit's own is. Never raises."""
     import contextlib
     import sys
     import traceback
@@ -409,13 +398,9 @@ def print_traceback(error: BaseException) -> None:
 
 
 def visible(text: str) -> str:
-    """Text from elsewhere, safe to show: unseen and direction-changing letters are escaped.
-
-    Controls, line ends, what orders or joins words without being seen (zero-width spaces, marks and overrides of
-    direction, soft hyphens, tags) and halves of pairs become the escape that Python writes for them. All writing stays
-    as it is, with the two joiners that words of Persian and Hindi, and emoji, are made with. What is shown as JSON is
-    escaped by that.
-    """
+    """Text from elsewhere, safe to show: unseen and direction-changing characters are escaped.
+    Controls, line ends, zero-width spaces, direction marks, soft hyphens, tags and half surrogates become escapes of
+    Python. The two joiners of Persian, Hindi and emoji stay."""
     if text.isprintable():
         return text
     from unicodedata import category

@@ -1,16 +1,14 @@
-"""Faults of the parts that an answer does not depend on.
-Cache, meter, telemetry and metrics.
+"""Faults of parts that an answer does not depend on: cache, meter, telemetry, metrics.
 
     faults = Faults("digits")
-    stats = faults.shield("cache", cache.stats)         # None where it raised
+    stats = faults.shield("cache", cache.stats)         # None if it raised
     faults.counts()                                     # {"cache": 1}
 
 Rules:
-- such a fault never takes an answer away: the caller of the part catches it, notes it here and continues without the
-  part;
+- such a fault never takes an answer away: the caller notes it here and continues without the part, and uses the part
+  again for the next request;
 - each part's first fault is an ERROR of the logger `edgekit_runtime`, with its traceback; all are counted;
-- a part that raised is used again for the next request;
-- what is wrong with a request itself (an EdgekitError) is no fault of a part.
+- what is wrong with a request itself (an EdgekitError) is not a fault of a part.
 """
 
 from __future__ import annotations
@@ -40,16 +38,11 @@ class Faults:
             first = self._counts[part] == 1
         if first:
             with contextlib.suppress(Exception):  # of the application's own log handler
-                logging.getLogger("edgekit_runtime").error(
-                    "%s: the %s raised %s; requests are answered without it",
-                    self._model,
-                    part,
-                    type(error).__name__,
-                    exc_info=error,
-                )
+                text, kind = "%s: the %s raised %s; requests are answered without it", type(error).__name__
+                logging.getLogger("edgekit_runtime").error(text, self._model, part, kind, exc_info=error)
 
     def shield(self, part: str, do: Callable[[], Made]) -> Made | None:
-        """What `do` returns, or None where it raised."""
+        """What `do` returns, or None if it raised."""
         try:
             return do()
         except Exception as error:  # noqa: BLE001 - whatever it is, the answer is there without it
@@ -57,6 +50,6 @@ class Faults:
             return None
 
     def counts(self) -> dict[str, int]:
-        """Part -> how many faults, since the model was opened."""
+        """Part -> faults since the model was opened."""
         with self._lock:
             return dict(self._counts)

@@ -1,60 +1,22 @@
-"""The two ways to write a file whole, the one to read it, and the one file lock.
-Written for good, or as what can be made again.
+"""Files: written whole, read within bounds, locked, safe from other users; SQLite; PEM.
 
-    write_durably(Path("bundles/net.ekb"), data)     # the old bytes or the new ones, whenever the power goes
-    write_cache(file, [data])                        # the old bytes or the new ones, unless the power goes
-    data = read_regular(file, 1 << 20)               # a regular file of a bounded size, without waiting for anybody
-    if take(descriptor) is False: ...                # another has the lock
-    with in_turn(folder, patience_s=60): ...         # one process at a time; not for ever
-
-Rules:
-- bytes are written under a name of their own beside the file, which then takes its name: no reader ever sees half a
-  file;
-- what is written durably is flushed before it is renamed, and its folder after;
-- whatever ends it early leaves nothing behind but what a kill leaves: a name that ends with `.partial`;
-- what is read is opened first and looked at then: a pipe or a device may never end, and is refused before it is read;
-- an install root adds rules of its own to the same steps (`install.disk`);
-- the lock is the kernel's own (flock), which ends with its process, however that ends. A system or a file system
-  without locks is reported: the caller decides whether to go without.
-
-Who could put another file in the place of one that decides: keys, verdicts, answers.
-The rule of sshd's StrictModes.
-
-    found = first_unsafe(Path("/etc/edgekit/trust/root.json"))      # None: only root and this user can change it
-    found.where, found.what, found.do                            # "/etc/edgekit", "...", "Run: chmod go-w /etc/edgekit"
-    verdict = read_own(file, 1 << 20)                            # None: there is none, or others could have written it
+    write_durably(Path("bundles/net.ekb"), data)     # the old bytes or the new ones, even after a power cut
+    write_cache(file, [data])                        # the old bytes or the new ones, unless power is cut
+    data = read_regular(file, 1 << 20)               # a regular file of a bounded size, without blocking
+    with in_turn(folder, patience_s=60): ...         # one process at a time
+    first_unsafe(Path("/etc/edgekit/trust/root.json"))    # None: only root and this user can change it
+    owner(Path("answers.db"), 0x656B6163)            # "empty", "ours", "unmarked" or "other"
 
 Rules:
-- the file, every folder above it up to /, and each of these as the path names it and as its links lead, is looked at;
-- each belongs to root or to this user;
-- no group and no other user may write to it. A sticky folder such as /tmp is fine: there no one else can replace an
-  entry, and the entry's own owner is looked at. A group that has this user alone, as Ubuntu makes one for each user,
-  counts as the user;
-- what cannot be looked at is left to the reader's own error;
-- what this machine made for itself is read as a regular file, not through a link, and only up to a bound.
-
-The owner of the SQLite file at a path, by its first hundred bytes.
-No other program's file is ever written to or moved.
-
-    owner(Path("answers.db"), 0x656B6163)           # "empty", "ours", "unmarked" or "other"
-    set_aside(Path("spool.db"))                     # spool.db.bad, or where there is one spool.db.bad2
-    first_unsafe_of(Path("answers.db"))             # what lets another user change it or its logs, or None
-
-Rules:
-- ours is what carries the mark: the application id in the header,
-  https://www.sqlite.org/fileformat.html#application_id;
-- "empty" is what holds nothing: an empty file, one that was cut inside SQLite's header, zeros that a power cut left;
-- nothing that was set aside is overwritten. Once there are MOST_SET_ASIDE, a damaged file of ours is deleted.
-
-PEM files of TLS, of a device as of a host's server: loaded, or refused with the reason.
-
-    load_certificate(context, Path("board.pem"))
-    with pem_errors(path):
-        context.load_verify_locations(path)
-
-Rules:
-- a private key with a passphrase is refused: no one is there to type it;
-- a file that cannot be used is a PemError, whatever `ssl` says about it.
+- bytes are written under a name ending with `.partial`, which then takes the file's name: no reader sees half a file.
+  A durable write is flushed before it is renamed, and its folder after;
+- a file is opened before it is checked: a pipe or a device, which may never end, is refused before it is read;
+- locks are flock's, which end with their process; the caller decides what to do without locks;
+- as with sshd's StrictModes, a path, all folders above it, and what its links lead to belong to root or to this user,
+  and no one else may write to them, except in sticky folders. A user's own private group counts as the user;
+- a SQLite file is ours by the application id in its header. A file of another program is never written or moved, what
+  was set aside is never overwritten, and beyond MOST_SET_ASIDE a damaged file of ours is deleted;
+- a PEM file that cannot be used is a PemError; a private key with a passphrase is refused.
 """
 
 from __future__ import annotations
@@ -83,7 +45,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class Draft:
-    """Writes until all is written: one call of the system may take less than it was given."""
+    """Writes until all is written: one system call may take less than it was given."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -100,7 +62,7 @@ class Draft:
 
 @contextlib.contextmanager
 def draft_in(folder: int, name: str, mode: int = 0o644) -> Iterator[Draft]:
-    """A new file in an open folder, flushed to the disk at the end; removed on an error.
+    """A new file in an open folder, flushed to disk at the end; removed on an error.
     Raises OSError."""
     descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, mode, dir_fd=folder)
     try:
@@ -120,10 +82,7 @@ def replace_in(folder: int, draft: str, name: str) -> None:
 
 
 def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """The folder is made where it is missing. Raises OSError.
-
-    mode: of the file, from its first moment.
-    """
+    """Makes the folder if it is missing. mode: of the file, from the start. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     folder, draft = os.open(path.parent, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)), _draft(path)
     try:
@@ -140,10 +99,7 @@ def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def write_cache(path: Path, parts: Iterable[bytes]) -> None:
-    """What may be lost with the power, and is made again then.
-
-    The folder is made where it is missing. Raises OSError.
-    """
+    """Write what a power cut may take away. Makes the folder if it is missing. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(_draft(path))
     try:
@@ -158,17 +114,13 @@ def write_cache(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def _draft(path: Path) -> str:
-    """A name that no other process and no other thread writes to."""
+    """A name that no other process or thread writes to."""
     return f".{path.name[:100]}.{os.getpid()}.{threading.get_ident()}.partial"
 
 
 def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
-    """To be read, without waiting for anybody.
-
-    follow: whether a link may stand for the file.
-
-    Raises OSError, with a sentence as its strerror, for what is no regular file; ValueError for a path with a NUL.
-    """
+    """Open for reading without blocking. follow: whether it may be a link.
+    Raises OSError, with a sentence as its strerror, if it is not a regular file; ValueError for a path with a NUL."""
     flags = _PLAIN if follow else NOFOLLOW
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | flags)
     if stat.S_ISREG(os.fstat(handle).st_mode):
@@ -188,10 +140,8 @@ def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
 
 
 def take(descriptor: int, *, shared: bool = False, wait: bool = False) -> bool | None:
-    """True: it is ours. False: another has it, and `wait` is not set.
-
-    None: nothing can be locked here. Raises OSError.
-    """
+    """True: locked. False: another has it, and `wait` is not set. None: no locks here.
+    Raises OSError."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -210,7 +160,7 @@ def take(descriptor: int, *, shared: bool = False, wait: bool = False) -> bool |
 
 @contextlib.contextmanager
 def in_turn(folder: Path, patience_s: float) -> Iterator[None]:
-    """One process at a time for what is kept in this folder.
+    """One process at a time in this folder.
     After patience_s, or without file locks, all at once."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -241,10 +191,10 @@ class Unsafe:
 
 def first_unsafe(path: Path, uid: int | None = None, above: Path | None = None) -> Unsafe | None:
     """The first thing by which another user could replace `path`.
-    None where there is none, and on systems without modes.
+    None if safe, and without POSIX modes.
 
-    uid: of the user who relies on the file, None for this process's. above: the folder where looking ends, None for /.
-    """
+    uid: user who relies on the file, None for this process's.
+    above: folder where checking ends, None for /."""
     if os.name != "posix":
         return None
     uid = os.geteuid() if uid is None else uid
@@ -277,8 +227,8 @@ def first_unsafe(path: Path, uid: int | None = None, above: Path | None = None) 
 
 
 def read_own(path: Path, most: int) -> bytes | None:
-    """What this user, or root, has written there; at most `most` bytes.
-    None for no such file, and for one that is not regular, is larger, or that another user could replace."""
+    """What this user or root wrote there, at most `most` bytes.
+    None if it is missing, irregular, larger, or another user could replace it."""
     try:
         data = read_regular(path, most, follow=False)
     except (OSError, ValueError):
@@ -326,12 +276,11 @@ _LOGS = ("-wal", "-shm", "-journal")
 
 
 def owner(path: Path, mark: int) -> Literal["empty", "ours", "unmarked", "other"]:
-    """Whose file it is.
-    unmarked: SQLite's, without an application id: being made at this moment, an older file of ours, or another
-        program's.
+    """Whose SQLite file it is, by its first hundred bytes. Raises OSError.
 
-    Raises OSError.
-    """
+    empty: an empty file, one cut inside SQLite's header, or zeros after a power cut.
+    ours: its application id is `mark` (https://www.sqlite.org/fileformat.html#application_id).
+    unmarked: without an id: being made, an older file of ours, or another program's."""
     if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or a device may never end
         return "other"
     try:
@@ -350,7 +299,7 @@ def owner(path: Path, mark: int) -> Literal["empty", "ours", "unmarked", "other"
 
 
 def first_unsafe_of(path: Path) -> Unsafe | None:
-    """By `strict_modes`: SQLite plays back any log that lies beside the database."""
+    """`first_unsafe` of a database and its logs, which SQLite plays back."""
     logs = (first_unsafe(path.with_name(path.name + suffix), above=path.parent) for suffix in _LOGS)
     return first_unsafe(path) or next(filter(None, logs), None)
 
@@ -362,10 +311,7 @@ def delete(path: Path) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Under a name that is free; without one it is deleted.
-
-    Its logs go: without them it is as it was when they began.
-    """
+    """Rename the database to a free name, or delete it without one. Its logs are deleted."""
     for number in range(1, MOST_SET_ASIDE + 1):
         free = path.with_name(f"{path.name}.bad{number if number > 1 else ''}")
         if not free.exists():
@@ -397,7 +343,7 @@ def pem_errors(path: PemPath) -> Iterator[None]:
 
 
 def load_certificate(context: ssl.SSLContext, certificate: PemPath, key: PemPath | None = None) -> None:
-    """certificate: its private key follows it in the file where `key` is None. Raises PemError."""
+    """key: None if the private key follows the certificate in its file. Raises PemError."""
     with pem_errors(certificate):
         context.load_cert_chain(certificate, key, password=_refuse)
 

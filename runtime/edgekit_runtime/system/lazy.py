@@ -1,11 +1,8 @@
-"""Public names that are imported when they are first used.
-Importing a package must cost a board nothing.
+"""Public names imported when first used, so that importing a package costs nothing.
 
     __getattr__ = lazily(__name__, {"edgekit_runtime.system.errors": ("EdgekitError", "InputError")})
 
-Rules:
-- a name is looked up once; after that it is an ordinary attribute of the package;
-- the same imports stand under `TYPE_CHECKING`, where type checkers and editors look; a test holds the two together.
+The same imports stand under `TYPE_CHECKING` for type checkers and editors; a test compares the two.
 """
 
 from __future__ import annotations

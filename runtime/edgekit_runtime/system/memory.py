@@ -1,5 +1,4 @@
-"""One memory budget for several models of a process.
-What does not fit is degraded in order, and says so.
+"""One memory budget for several models of a process; what does not fit is degraded.
 
     budget = MemoryBudget(300)
     faces = open_bundle("faces.ekb", limits=ModelLimits(memory=budget))
@@ -7,16 +6,13 @@ What does not fit is degraded in order, and says so.
     voice.describe()["degraded"]                    # ("no variant for batches of 8", "cache of 12 MB instead of 64 MB")
 
 Rules:
-- what is optional goes first: variants for batches, the largest first; then the cache shrinks, and at last goes;
-- caches are the elastic part: what models leave is shared fairly among them, no cache gets more than it wants, and each
-  grows and shrinks as models come and go;
-- a model that does not fit with no cache anywhere is refused, and the error says what would fit;
-- a model counts with what it needs itself, never with what the process happened to grow by meanwhile: what measuring on
-  this board found, else an estimate from its bytes, the same for each variant that stays; in a process of its own with
-  all that this process has resident;
-- a model that is closed gives back what it took;
-- without a budget, limits that the system enforces (cgroup, RLIMIT_AS) refuse; free memory, which changes by the
-  minute, only degrades; what runs out of memory all the same is reported as that, whatever it failed with.
+- optional parts go first: variants for batches, the largest first; then the cache shrinks, and at last goes;
+- caches share fairly what models leave, never more than each wants, and grow and shrink as models come and go;
+- a model that does not fit without any cache is refused, and the error says what would fit;
+- a model counts with its own need: as measured on this board, else estimated from its bytes; an isolated engine with
+  all that its process has resident. A closed model gives back what it took;
+- without a budget, enforced limits (cgroup, RLIMIT_AS) refuse, and free memory only degrades;
+- running out of memory is reported as that, whatever failed.
 """
 
 from __future__ import annotations
@@ -33,26 +29,21 @@ from typing import Any
 from edgekit_runtime.system.errors import EngineError, MemoryExceeded
 
 LEAST_CACHE_MB = 1.0
-"""A cache below this is none."""
+"""A smaller cache is dropped."""
 _MOST_MB = 1e12
 _SIGNS = (
-    "can't start new thread",
-    "cannot allocate memory",
-    "can't allocate memory",
-    "failed to map segment",
-    "bad_alloc",
-    "oom when",
+    *("can't start new thread", "cannot allocate memory", "can't allocate memory"),
+    *("failed to map segment", "bad_alloc", "oom when"),
 )
 _SHARE = 0.9
-"""Of a limit that the system enforces: reaching it is the process's end."""
+"""Of a limit that the system enforces: reaching it ends the process."""
 
 
 @dataclass(frozen=True)
 class Need:
     """What a model would like, in MB (1e6 bytes).
 
-    batches_mb: variant for a batch size -> what it takes beside the model.
-    """
+    batches_mb: variant for a batch size -> what it takes in addition."""
 
     model_mb: float
     batches_mb: Mapping[int, float] = field(default_factory=dict)
@@ -67,9 +58,8 @@ class Need:
 class Grant:
     """What it gets.
 
-    batches: the variants that may be loaded.
-    degraded: what it goes without, in words.
-    """
+    batches: variants that may be loaded.
+    degraded: what it goes without, in words."""
 
     batches: tuple[int, ...]
     cache_mb: float
@@ -77,7 +67,7 @@ class Grant:
 
 
 def degrade(need: Need, left_mb: float) -> Grant | None:
-    """The most of `need` that fits into left_mb; None when not even the model does."""
+    """The most of `need` that fits into left_mb; None if not even the model does."""
     if need.model_mb > left_mb:
         return None
     batches, lost = dict(sorted(need.batches_mb.items())), []
@@ -91,8 +81,7 @@ def degrade(need: Need, left_mb: float) -> Grant | None:
 
 
 def fair_shares(wanted_mb: Sequence[float], pool_mb: float) -> list[float]:
-    """Divide the pool equally among caches.
-    None gets more than it wants, or a share too small to use."""
+    """Divide the pool equally among caches: none gets more than it wants, or too little to use."""
     shares = [0.0] * len(wanted_mb)
     left = pool_mb
     for place, number in enumerate(sorted(range(len(wanted_mb)), key=lambda one: wanted_mb[one])):
@@ -109,12 +98,10 @@ def _lost_cache(cache_mb: float, wanted_mb: float) -> tuple[str, ...]:
 
 
 class MemoryBudget:
-    """Memory that several models share.
-    total_mb: of all models opened with it, caches included, in MB (1e6 bytes). Thread-safe.
+    """Memory that several models share. Thread-safe.
+    It limits models, not the process: Python, NumPy, the engines' libraries and the application are not counted.
 
-    It bounds what models take, not the process: Python, NumPy, the engines' libraries and the application are not in
-    it.
-    """
+    total_mb: of all models opened with it, caches included, in MB (1e6 bytes)."""
 
     def __init__(self, total_mb: float) -> None:
         given: Any = total_mb
@@ -132,7 +119,7 @@ class MemoryBudget:
 
     @property
     def room_mb(self) -> float:
-        """What another model may take without its cache: all but the models that are open."""
+        """MB that another model may take without its cache: all but the open models."""
         with self._lock:
             return self._room()
 
@@ -152,7 +139,7 @@ class MemoryBudget:
             return claim
 
     def held(self) -> dict[str, float]:
-        """Model -> MB, of those that are open."""
+        """Open model -> MB."""
         with self._lock:
             held: dict[str, float] = {}
             for claim in self._claims:
@@ -190,11 +177,9 @@ class MemoryBudget:
 class Claim:
     """A model's share of a budget, or of none.
 
-    loaded_mb: what the model and its variants take.
-    cache_mb: what its cache may.
-    wanted_mb: what the cache would take. In a budget that is shared cache_mb changes as models come and go, and
-    `follow` tells.
-    """
+    loaded_mb: of the model and its variants.
+    cache_mb: what its cache may take; in a shared budget it changes as models come and go (`follow`).
+    wanted_mb: what the cache would take."""
 
     def __init__(
         self, name: str, grant: Grant, loaded_mb: float, budget: MemoryBudget | None, *, wanted_mb: float = 0.0
@@ -225,14 +210,12 @@ class Claim:
         return lost + _lost_cache(self.cache_mb, self.wanted_mb)
 
     def follow(self, resize: Callable[[float], object]) -> None:
-        """Tell `resize` what the cache may take (MB), now and whenever that changes.
-        It must not wait for anything."""
+        """Call `resize` with the cache's MB now and whenever that changes. It must not block."""
         self._follow = resize
         resize(self.cache_mb)
 
     def settle(self, loaded_mb: float | None) -> None:
-        """What it really takes; None where it is unknown, and the estimate stands.
-        Raises MemoryExceeded."""
+        """Set what it really takes; None keeps the estimate. Raises MemoryExceeded."""
         if loaded_mb is None:
             return
         if self._budget is None:
@@ -249,17 +232,16 @@ class Claim:
 
 @dataclass(frozen=True)
 class Room:
-    """What the system leaves this process, in MB; None where nothing says.
+    """What the system leaves this process, in MB; None if unknown.
 
-    hard: enforced.
-    soft: free at the moment.
-    """
+    hard_mb: enforced.
+    soft_mb: free at the moment."""
 
     hard_mb: float | None = None
     soft_mb: float | None = None
 
     def claim(self, name: str, need: Need) -> Claim:
-        """As `MemoryBudget.claim`, for a model that was given no budget."""
+        """As `MemoryBudget.claim`, for a model without a budget."""
         if self.hard_mb is not None and need.model_mb > self.hard_mb:
             raise _refusal(name, need, self.hard_mb, {})
         known = [mb for mb in (self.hard_mb, self.soft_mb) if mb is not None]
@@ -271,7 +253,7 @@ class Room:
 
 
 def room_here(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Room:
-    """The room left by the cgroup's limit, by RLIMIT_AS and by free memory.
+    """Room left by the cgroup's limit, RLIMIT_AS and free memory.
     What cannot be read is no limit."""
     hard = [mb for mb in (_cgroup_left(proc, cgroups), _address_space_left(proc)) if mb is not None]
     available = _kilobytes(proc / "meminfo", "MemAvailable")
@@ -280,7 +262,7 @@ def room_here(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
 
 @contextmanager
 def scarce(where: object) -> Iterator[None]:
-    """Raise MemoryExceeded for whatever the lack of memory broke.
+    """Raise MemoryExceeded for whatever a lack of memory broke.
     That may be an allocation, a library that cannot be mapped, or a thread."""
     try:
         yield
@@ -295,7 +277,7 @@ def scarce(where: object) -> Iterator[None]:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """True for what Python, the system and the engines raise where an allocation fails."""
+    """True for what Python, the system and the engines raise if an allocation fails."""
     text = str(error).lower()
     return (
         isinstance(error, MemoryError)
@@ -305,18 +287,15 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def _cgroup_left(proc: Path, cgroups: Path) -> float | None:
-    """Version 2 and 1. What the kernel can drop at once (inactive file pages) counts as free."""
+    """Versions 2 and 1. What the kernel can drop at once (inactive file pages) counts as free."""
     folders = [cgroups, cgroups / "memory"]
     for line in _text(proc / "self" / "cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers in ("", "memory"):
             folders.insert(0, cgroups / controllers / path.lstrip("/"))
     for folder in folders:
-        for limit_file, used_file in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
-            limit, used = _number(folder / limit_file), _number(folder / used_file)
+        for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            limit, used = (_number(folder / name) for name in names)
             if limit is None or used is None or limit > 1 << 50:  # version 1 says "none" with a huge number
                 continue
             droppable = 0
@@ -370,6 +349,5 @@ def _refusal(name: str, need: Need, left_mb: float, held: Mapping[str, float]) -
 
 
 def megabytes(mb: float) -> str:
-    """Whole megabytes.
-    Of less than ten, two digits that count, so that nothing that is something reads as 0."""
+    """Whole megabytes; below ten, two significant digits, so that nothing small reads as 0."""
     return f"{mb:.0f}" if mb >= 9.95 or mb < 0.0005 else f"{mb:.2g}"

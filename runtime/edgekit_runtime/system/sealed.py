@@ -1,13 +1,13 @@
-"""Whether bytes that are read back are those that were kept under a key.
+"""Seals: whether bytes that are read back are those that were stored under a key.
 
     file.write(seal(key, data) + data)
     if not is_sealed(stored[:SEAL_BYTES], key, data): ...       # damaged, of another key, or of another secret
 
 Rules:
-- a seal is over key and data, so that two entries whose bytes were exchanged are none;
-- with a secret only its owners can make one (HMAC-SHA-256); without, it finds damage and mix-ups (xxh3-128);
-- a seal says who kept it, not what it is: what a reader believes, it checks as well;
-- a file that is named by a digest of what it follows from is sealed under its name.
+- a seal covers key and data, so exchanged entries are detected;
+- with a secret only its owners can make one (HMAC-SHA-256); without, it detects damage and mix-ups (xxh3-128);
+- a seal says who stored the data, not what it is: the reader still checks it;
+- a file named by a digest of its inputs is sealed under its name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def write_sealed(file: Path, data: bytes) -> None:
 
 
 def read_sealed(file: Path, most: int) -> bytes | None:
-    """What was written under this name, as of `read_own`; None for anything else."""
+    """What was written under this name, read by `read_own`; None for anything else."""
     stored = read_own(file, most) or b""
     data = stored[SEAL_BYTES:]
     return data if is_sealed(stored[:SEAL_BYTES], file.name.encode(), data) else None

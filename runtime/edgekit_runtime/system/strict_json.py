@@ -1,41 +1,28 @@
-"""JSON, strictly.
-Bounded before it is parsed, without two possible readings, or in the one form that RFC 8785 allows.
+r"""Strict JSON: bounded, with one reading or in one canonical form; dataclasses and JSON.
 
     value = load_json(payload)                          # ValueError: no JSON, NaN, nested too deeply
-    strict_json(b'{"version": 3, "version": 9}')        # ValueError: the name 'version' stands there twice
-    value = parse_canonical(data, "the manifest", where)    # BundleError: the manifest is not canonical: ... twice
-
-Rules:
-- the values are counted in the text before it is parsed, because three bytes (`[],`) become eighty in memory; commas
-  and brackets within strings count too, so the count is never too low;
-- NaN and the infinities are no JSON;
-- `strict_json` is for files that decide whether something is trusted. It also refuses a number that overflows, a name
-  given twice in one object, a byte order mark and half a surrogate pair;
-- what is signed has one spelling (`parse_canonical`), so that no two readers can understand it differently. Refused
-  are: bytes that are no UTF-8; a key twice in one object, or out of order (by UTF-16 code units); white space between
-  tokens; a number in another form than ECMAScript's shortest; nesting beyond MAX_DEPTH;
-- canonical is narrower than RFC 8785: a string holds no control character, no line separator and none that turns the
-  direction of writing, so that what is shown is what is there; the only escapes left are \\" and \\\\. A whole number
-  beyond +-(2**53 - 1) is a float, as everywhere in JSON; no field that counts takes one.
-
-Dataclasses to JSON and back, with an error that names the place.
-Manifests, and every record that edgekit keeps for itself.
-
-    value = to_json(manifest)
+    strict_json(b'{"version": 3, "version": 9}')        # ValueError: duplicate key 'version'
+    value = parse_canonical(data, "the manifest", where)    # BundleError: the manifest is not canonical JSON: ...
     manifest = from_json(Manifest, value, "manifest")      # BundleError: manifest.artifacts[0].bytes: 7.5 is not an int
-
-    write_file(path, json_text(journal))
     journal = read_json(Journal, text, "journal.json", format=1)      # ValueError: journal.json.next: 'x' is not a int
 
-Types: str, int, float, bool, Path, Any, Literal, tuple[T, ...], tuple[A, B], list[T], frozenset[T], dict[str, T],
-dict[int, T], dataclasses, and unions with None. Unknown keys are ignored, so that an older reader opens a newer bundle
-of the same format version. A manifest leaves out what has no value; a record may also say null.
+Rules:
+- values are counted in the text before it is parsed, because three bytes (`[],`) become eighty in memory. NaN and the
+  infinities are not JSON;
+- `strict_json`, for files that decide about trust, also refuses overflowing numbers, duplicate keys, a byte order mark
+  and half a surrogate pair;
+- `parse_canonical`, for what is signed, allows one spelling: UTF-8, keys once and in order of UTF-16 code units, no
+  white space, ECMAScript's shortest numbers, nesting up to MAX_DEPTH. It is narrower than RFC 8785: no control
+  character, line separator or direction mark in a string, no escape but \" and \\. A whole number beyond
+  +-(2**53 - 1) is a float;
+- fields are str, int, float, bool, Path, Any, Literal, tuple, list, frozenset, dict by str or int, dataclasses, and
+  unions with None. Unknown keys are ignored, so that an older reader opens a newer bundle of the same format;
+- a manifest leaves out what has no value; a record may also say null.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import re
@@ -43,6 +30,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterator
+from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -50,11 +38,11 @@ from typing import Any, NoReturn, TypeVar
 from edgekit_runtime.system.errors import BundleError, shorten
 
 MOST_VALUES = 2 << 20
-"""Lists, objects and values, where a named value counts as four: at most 200 MB when parsed."""
+"""Lists, objects and values, a named value counted as four: at most 200 MB when parsed."""
 MAX_NUMBER = 2**53 - 1
-"""The largest whole number that every JSON reader keeps exactly."""
+"""Largest whole number that every JSON reader keeps exactly."""
 MAX_DEPTH = 24
-"""Of objects and lists within one another."""
+"""Of nested objects and lists."""
 _STRING = re.compile(r'"[^"]*"?')
 _SPACE = re.compile(r"[ \t\r\n]")
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
@@ -65,16 +53,16 @@ _ECMASCRIPT_PLAIN = (-7, 21)
 
 
 class JsonSizeError(ValueError):
-    """The text is JSON perhaps, and holds too many values to be parsed."""
+    """The text holds too many values to be parsed."""
 
 
 def load_json(data: str | bytes | bytearray | memoryview, *, most_values: int = MOST_VALUES) -> Any:
-    """The value. Raises ValueError; of these JsonSizeError for too many values."""
+    """The value. Raises ValueError; JsonSizeError for too many values."""
     return _parsed(data if isinstance(data, str) else str(data, "utf-8"), most_values)
 
 
 def strict_json(data: bytes) -> Any:
-    """Raises ValueError, whose text says what is wrong."""
+    """The value. Raises ValueError with a text that says what is wrong."""
     try:
         text = data.decode("utf-8")
         if text.startswith("\ufeff"):
@@ -93,7 +81,7 @@ def strict_json(data: bytes) -> Any:
 
 
 def is_format(value: object, known: int) -> bool:
-    """Whether `value` is the number of a format: neither `true` nor 1.0 is the format 1."""
+    """Whether `value` is this format's number: neither `true` nor 1.0 is the format 1."""
     return type(value) is int and value == known
 
 
@@ -110,10 +98,13 @@ def _parsed(text: str, most_values: int, **hooks: Any) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the name {twice!r:.40} stands there twice")
+        raise ValueError(f"duplicate key {_duplicate(pairs)!r:.40}")
     return found
+
+
+def _duplicate(pairs: list[tuple[str, Any]]) -> str:
+    seen: set[str] = set()
+    return next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
 
 
 def _finite(digits: str) -> float:
@@ -149,30 +140,23 @@ def parse_canonical(data: bytes, what: str, where: str) -> Any:
         depth = max(accumulate(map(_STEPS.__getitem__, _BRACKETS.sub("", between))), default=0)
         if depth > MAX_DEPTH:
             raise _NotCanonicalError(f"it is nested deeper than {MAX_DEPTH}")
-        value = json.loads(
-            text,
-            object_pairs_hook=_object_in_order,
-            parse_int=_integer,
-            parse_float=_fraction,
-            parse_constant=_no_number,
-        )
+        parse = partial(json.loads, object_pairs_hook=_object_in_order, parse_constant=_no_number)
+        value = parse(text, parse_int=_integer, parse_float=_fraction)
         if _SPACE.search(between):
             raise _NotCanonicalError("there is white space between its parts")
         if "\\" in unescaped:
             raise _NotCanonicalError("a character is escaped that need not be, or is not seen")
         return value
-    except UnicodeDecodeError as error:
-        why = f"byte {error.start} is no UTF-8"
+    except (UnicodeDecodeError, _NotCanonicalError) as error:
+        why = f"byte {error.start} is no UTF-8" if isinstance(error, UnicodeDecodeError) else error
         raise BundleError(f"{what} is not canonical JSON: {why}", where=where, do="Build the bundle again") from None
-    except _NotCanonicalError as error:
-        raise BundleError(f"{what} is not canonical JSON: {error}", where=where, do="Build the bundle again") from None
     except ValueError as error:
         at = f", from character {error.pos} on" if isinstance(error, json.JSONDecodeError) else f" ({error})"
         raise BundleError(f"{what} is not JSON{at}", where=where, do="Build the bundle again") from error
 
 
 def number_text(value: float) -> str:
-    """A finite number as ECMAScript writes it, which is what RFC 8785 takes."""
+    """A finite number as ECMAScript writes it, which RFC 8785 takes."""
     if value == 0:
         return "0"
     mantissa, exponent = f"{value!r}e0".split("e")[:2] if "e" not in repr(value) else repr(value).split("e")
@@ -193,11 +177,8 @@ def number_text(value: float) -> str:
 
 
 def canonical_bytes(value: Any) -> bytes:
-    """The canonical form of a JSON value: the byte string that is signed.
-
-    Raises ValueError for NaN, infinities, whole numbers beyond 2**53 - 1, half a surrogate pair, and nesting beyond
-    what the interpreter takes.
-    """
+    """The canonical form of a JSON value: the bytes that are signed.
+    Raises ValueError for NaN, infinities, whole numbers beyond 2**53 - 1, half a surrogate pair, and deep nesting."""
     try:
         return "".join(_pieces(value)).encode("utf-8")
     except RecursionError:
@@ -237,9 +218,7 @@ def _utf16(name: str) -> bytes:
 def _object_in_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise _NotCanonicalError(f"the key {twice[:40]!r} stands there twice")
+        raise _NotCanonicalError(f"the key {_duplicate(pairs)[:40]!r} stands there twice")
     names = list(found)
     ordered = sorted(names) if all(map(str.isascii, names)) else sorted(names, key=_utf16)
     if names != ordered:
@@ -296,23 +275,20 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], value: Any, where: str, *, nulls: bool = False) -> T:
-    """The dataclass `kind` out of a JSON value.
-    Raises BundleError naming the first place that does not fit.
+    """The dataclass `kind` from a JSON value. Raises BundleError naming the first mismatch.
 
-    nulls: null is None where the type allows that, as in a record; else it is a mistake, as in a manifest.
-    """
+    nulls: allow null for None, as in a record; a manifest must leave it out."""
     return typing.cast(T, _convert(kind, value, where, nulls))
 
 
 def json_text(value: Any) -> str:
-    """What a file of ours holds: read by `read_json`, and by a person."""
+    """A JSON file of ours: read by `read_json` and by people."""
     return json.dumps(to_json(value), sort_keys=True, indent=1) + "\n"
 
 
 def read_json(kind: type[T], text: str | bytes, where: str, *, format: int | None = None) -> T:  # noqa: A002 - the key's name
-    """The dataclass `kind` out of a text. format: what its key `format` must say.
-    Raises ValueError that says what is wrong.
-    """
+    """The dataclass `kind` from a text. format: what its key `format` must say.
+    Raises ValueError that says what is wrong."""
     value = strict_json(text.encode() if isinstance(text, str) else text)
     if format is not None and not (isinstance(value, dict) and is_format(value.get("format"), format)):
         raise ValueError("it is not of a format that this runtime knows")
@@ -370,7 +346,7 @@ def _dataclass(kind: Any, value: Any, where: str, nulls: bool) -> Any:
     return kind(**known)
 
 
-@functools.cache
+@cache
 def _fields(kind: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
     hints = typing.get_type_hints(kind)
     return [(field, hints[field.name]) for field in dataclasses.fields(kind)]

@@ -1,13 +1,11 @@
-"""Notify systemd of this process.
-It is ready once a model is open, and alive while every open model is healthy.
+"""Notify systemd: ready once a model is open, alive while every open model is healthy.
 
 The unit that `edgekit deploy --service` writes sets EDGEKIT_NOTIFY; without it nothing is sent, because an application
-may speak to systemd by itself. The protocol is sd_notify(3): one datagram to the socket in NOTIFY_SOCKET.
+may notify systemd itself. The protocol is sd_notify(3): one datagram to the socket in NOTIFY_SOCKET.
 
 Rules:
 - READY=1 is sent once, after the first model was opened;
-- WATCHDOG=1 is sent twice in each WATCHDOG_USEC, and is left out while a model is dead: systemd then restarts the
-  service;
+- WATCHDOG=1 is sent twice in each WATCHDOG_USEC, but not while a model is dead: systemd then restarts the service;
 - a model that was closed or collected no longer counts;
 - a fault here never reaches the application.
 """
@@ -33,13 +31,12 @@ class _SupervisedModel(Protocol):
 
 
 class Supervisor:
-    """What is said to systemd.
-
-    environment: of the process; its NOTIFY_SOCKET and WATCHDOG_USEC are read once.
-    """
+    """Notifies systemd.
+    environment: of the process; NOTIFY_SOCKET and WATCHDOG_USEC are read once."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._address = _address(environment.get("NOTIFY_SOCKET", ""))
+        address = environment.get("NOTIFY_SOCKET", "")
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
         # seconds between two beats at the most; 0 where no watchdog runs, or one of another process
         given, of = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
         own = given.isdecimal() and of in ("", str(os.getpid()))
@@ -66,7 +63,7 @@ class Supervisor:
         return all(model.health().state != "dead" for model in models)
 
     def beat(self) -> bool:
-        """Say that the process is alive, unless a model is dead. Returns whether it was said."""
+        """Send WATCHDOG=1 unless a model is dead. Returns whether it was sent."""
         healthy = self.is_healthy()
         if healthy:
             self.send("WATCHDOG=1")
@@ -94,11 +91,7 @@ _of_process: dict[int, Supervisor] = {}
 
 
 def notify_open(model: _SupervisedModel) -> None:
-    """Tell systemd that the model is open, where the unit sets EDGEKIT_NOTIFY."""
+    """Tell systemd that the model is open, if the unit sets EDGEKIT_NOTIFY."""
     with _lock:
         supervisor = _of_process.setdefault(os.getpid(), Supervisor(os.environ))
     supervisor.opened(model)
-
-
-def _address(name: str) -> str:
-    return f"\0{name[1:]}" if name.startswith("@") else name

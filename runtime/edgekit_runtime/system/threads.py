@@ -1,31 +1,21 @@
-"""Threads at interpreter exit and after a fork.
+"""Threads at interpreter exit and after a fork, and callbacks at a given time.
 
-    if not begin(thread):       # the interpreter ends: do without
+    if not begin(thread):       # the interpreter exits: do without
         ...
-    is_exiting()                    # whether to wait for no thread
+    is_exiting()                # then wait for no thread
     guard = ForkGuard()
     if guard.forked:            # one attribute: 20 ns a request
         raise guard.error()
-
-Rules:
-- code that would wait for a thread asks `is_exiting` first: while the interpreter ends, no new thread runs, daemon
-  threads stand still, and `Thread.start` never returns;
-- a model does not survive a fork, as its threads and its engine's stay in the parent: using it is a ForkedError;
-- the mark is set by the fork itself, in the child, so that no request asks the system who it is;
-- a lock is in the child as some thread of the parent left it, for ever: where the mark is set, none is touched;
-- a future that the parent promised ends in the child too, with the error, and without its callbacks: whatever they
-  would wait for may be locked.
-
-Functions that are called at a time, by one thread that starts with the first.
-
     alarms = Alarms(name="edgekit-deadlines")
     alarms.at(perf_counter() + 0.05, request.over)
-    alarms.close()
 
 Rules:
-- what is called must be short: all others wait for it;
-- one that raises is logged, and the others are called all the same;
-- after `close` nothing is called any more, and nothing is taken.
+- code that would wait for a thread checks `is_exiting` first: at exit no new thread runs, daemon threads stand still,
+  and `Thread.start` never returns;
+- a model does not survive a fork, because its threads stay in the parent: using it is a ForkedError;
+- the fork itself sets the mark in the child. Once it is set, no lock is touched: it may be locked for ever;
+- a future that the parent promised ends in the child with the error, and without its callbacks;
+- a callback of `Alarms` must be short; one that raises is logged, and the others still run. After `close` none runs.
 """
 
 from __future__ import annotations
@@ -46,13 +36,13 @@ from edgekit_runtime.system.errors import ForkedError, MemoryExceeded
 
 
 def is_exiting() -> bool:
-    """Whether the interpreter ends: from the handlers of `atexit` on."""
+    """Whether the interpreter exits: from the handlers of `atexit` on."""
     return sys.is_finalizing() or not threading.main_thread().is_alive()
 
 
 def begin(thread: threading.Thread) -> bool:
-    """Start it; False where the interpreter ends.
-    Raises MemoryExceeded where the system gives no more threads."""
+    """Start a thread; False if the interpreter exits.
+    Raises MemoryExceeded if the system has no more threads."""
     if sys.is_finalizing():
         return False
     try:
@@ -129,11 +119,10 @@ Result = TypeVar("Result")
 
 
 class FutureRelay(threading.local):
-    """Hands the result of one future to another, that a caller holds.
+    """Hands the result of one future to another that a caller holds; it ends exactly once.
+    A caller that withdrew gets nothing, and that is not an error.
 
-    Rules: the caller's future ends exactly once; a caller that withdrew gets nothing, and that is no error.
-    now: whether this thread runs a caller's callback, which must not wait for what this thread would do.
-    """
+    now: whether this thread runs a caller's callback, which must not wait for what this thread would do."""
 
     now = False
 
@@ -145,7 +134,7 @@ class FutureRelay(threading.local):
         failed: Callable[[BaseException, bool], object],
     ) -> None:
         """finish: makes the caller's result, in the thread that ends `pending`.
-        failed: takes an error, and whether it counts: False where the caller had withdrawn the request."""
+        failed: takes an error, and whether it counts: not if the caller had withdrawn the request."""
 
         def settle(done: Future[Any]) -> None:
             wanted = answer.set_running_or_notify_cancel()
@@ -166,7 +155,7 @@ class FutureRelay(threading.local):
 
 
 class Alarms:
-    """Thread-safe. clock: monotonic seconds."""
+    """Calls functions at given times from one thread. Thread-safe. clock: monotonic seconds."""
 
     def __init__(self, name: str, clock: Callable[[], float] = perf_counter) -> None:
         self._name, self._clock = name, clock
@@ -205,7 +194,7 @@ class Alarms:
                 logging.getLogger("edgekit_runtime").error("at a request's deadline: %r", error)
 
     def _next(self) -> Callable[[], None] | None:
-        """Wait for the next; None when it is closed."""
+        """Wait for the next; None when closed."""
         with self._changed:
             while not self._closed:
                 left_s = self._agenda[0][0] - self._clock() if self._agenda else None

@@ -5,12 +5,11 @@
     watched.end()
 
 Rules:
-- an engine hangs when one run lasts longer than 10 seconds and than 20 times the slowest run it ever made;
+- an engine hangs when one run lasts longer than 10 seconds and than 20 times its slowest run;
 - `bite` is called once, and decides what becomes of the model;
-- one thread for all models of a process, started with the first and ended with the last; it wakes a few times a limit,
-  and survives whatever happens while it looks after one of them;
-- while the interpreter ends nothing is watched: no thread runs then;
-- nothing here can free the thread that is inside the engine: only a process of its own can (`isolate=True`).
+- one thread serves all models of a process, from the first to the last, and survives any fault in a check;
+- while the interpreter exits nothing is watched;
+- nothing here can free the thread inside the engine: only an isolated process can (`isolate=True`).
 """
 
 from __future__ import annotations
@@ -28,25 +27,23 @@ from edgekit_runtime.system.threads import begin, is_exiting
 LEAST_LIMIT_S = 10.0
 FACTOR = 20.0
 MOST_LIMIT_S = 86_400.0
-"""The longest limit that may be asked for: a day."""
+"""The longest limit allowed: a day."""
 _END_S = 1.0
 _LOOKS = 4
-"""How often it looks within a limit while nothing runs."""
+"""Checks within a limit while nothing runs."""
 
 
 def limit_s(slowest_s: float) -> float:
-    """How long a run may take, seconds, when the slowest so far took slowest_s."""
+    """Seconds that a run may take, when the slowest so far took slowest_s."""
     return max(LEAST_LIMIT_S, FACTOR * slowest_s)
 
 
 @dataclass(frozen=True)
 class Health:
-    """state: `ready`, `dead` where the engine hung or died for good, or `closed`.
+    """state: `ready`, `dead` after the engine hung or died for good, or `closed`.
     reason: why it is not ready.
 
-    An engine in a process of its own that died is started again by the next request: only when that is given up is it
-    dead.
-    """
+    The next request restarts an isolated engine that died: it is dead only once restarting is given up."""
 
     state: Literal["ready", "dead", "closed"]
     reason: str = ""
@@ -59,9 +56,10 @@ class Health:
 class WatchedEngine:
     """One engine under watch.
 
-    running_s: how long the present run lasts, None when there is none.
-    slowest_s: the longest run that ended. bite: called once, from the watchdog's thread. limit: see `limit_s`.
-    """
+    running_s: duration of the present run, None without one.
+    slowest_s: duration of the longest run that ended.
+    bite: called once, from the watchdog's thread.
+    limit: see `limit_s`."""
 
     def __init__(
         self,
@@ -79,10 +77,7 @@ class WatchedEngine:
         self.hung: EngineHung | None = None
 
     def look(self) -> float | None:
-        """Decide, and bite if need be.
-
-        Returns the seconds until the next look, None when there is nothing more to see.
-        """
+        """Check, and bite if need be. Returns the seconds until the next check, None after the last."""
         if self.hung is not None:
             return None
         running, limit = self._running_s(), self._limit(self._slowest_s())
@@ -108,8 +103,7 @@ class WatchedEngine:
             return LEAST_LIMIT_S / _LOOKS
 
     def end(self) -> None:
-        """Watch no more.
-        Idempotent. With the last one the watchdog's thread ends, before this returns."""
+        """Stop watching. Idempotent. The last one ends the watchdog's thread before this returns."""
         if self._rounds is not None:
             self._rounds.leave(self)
 
@@ -181,7 +175,7 @@ def watch(
 
 
 def _after_fork() -> None:
-    """The thread stayed in the parent; what it watched is of no use here."""
+    """The thread stayed in the parent."""
     global _rounds
     _rounds = _Rounds()
 

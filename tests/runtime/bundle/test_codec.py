@@ -98,7 +98,7 @@ def test_a_record_is_read_as_it_was_written():
         ('{"format": 2, "seconds": "x"}', "kept.json.seconds: 'x' is not a float"),
         ('{"format": 2, "seconds": 1e999}', "larger than any number"),
         ('{"format": 2, "seconds": NaN}', "NaN is no JSON"),
-        ('{"format": 2, "format": 2, "seconds": 1.0}', "stands there twice"),
+        ('{"format": 2, "format": 2, "seconds": 1.0}', "duplicate key"),
     ],
 )
 def test_a_record_that_is_damaged_says_what_is_wrong(text, why):
