@@ -5,14 +5,13 @@
     time_here([("tflite", data, "int8")])[0].ratio          # 1.8: with the board's MobileNetV1, what it will take there
 
 Rules:
-- on a board nothing is needed but the runtime and an engine; what one engine cannot do costs the others nothing;
-- three runs to warm up, then thirty, or as many as three seconds hold and at least five: best, median, 95th percentile;
-- clock, governor, throttling, temperature and power mode are read before and after; a run during which the board slowed
-  down, or changed its mode, or shared its cores, says so, and the workstation then refuses the file;
-- on a workstation both are timed in turn, one thread each, and the least counts, because what else the machine does
-  makes any other figure larger; the clock is the thread's own processor time;
-- rounds continue until the two best of each agree; if they never do, the machine is too busy, and there is no result;
-- only what was tested is offered there: x86-64, LiteRT, float32 and int8.
+- a board needs only the runtime and an engine; one engine's failure does not affect the others;
+- three runs to warm up, then thirty, or as many as fit into three seconds and at least five;
+- the machine's state is read before and after; the workstation refuses a file of a board that slowed down, changed its
+  power mode or shared its cores;
+- a workstation times both in turn, one thread each, by the thread's processor time; the least counts;
+- rounds continue until the two best of each agree; on a machine too busy for that there is no result;
+- a workstation times only what was tested: x86-64, LiteRT, float32 and int8.
 """
 
 from __future__ import annotations
@@ -41,18 +40,19 @@ from edgekit_runtime.system.errors import EdgekitError, MissingExtraError, insta
 
 WARM_UP, RUNS, LEAST_RUNS, ENOUGH_S = 3, 30, 5, 3.0
 OTHERS = 0.2
-"""The share of the cores that other processes may take."""
+"""Share of the cores that other processes may take."""
 HELD = 0.05
 """By how much the clock may vary while it runs."""
 _MODES = ("etc/nvpmodel/nvp_status", "var/lib/nvpmodel/status")
-"""Where a Jetson keeps the number of its power mode."""
+"""Files with the number of a Jetson's power mode."""
 
 
 @dataclass(frozen=True)
 class MeasurePlan:
-    """threads: numbers of threads to time, each.
-    profile: the board's name, empty if not known.
-    root: for tests."""
+    """threads: numbers of threads to time
+    profile: the board's name, empty if unknown
+    root: for tests
+    """
 
     threads: tuple[int, ...]
     profile: str = ""
@@ -64,9 +64,9 @@ class MeasurePlan:
 def measure_anchors(
     folder: Path | None, plan: MeasurePlan, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
-    """What an anchor file holds. Raises AnchorError where no engine can be timed.
+    """The content of an anchor file. Raises AnchorError if no engine can be timed.
 
-    folder: the network's files; None to make them here, where what writes them is installed.
+    folder: the network's files; None to make them here
     """
     from edgekit_profiles.facts import read_facts
 
@@ -94,7 +94,7 @@ def measure_anchors(
             do="Pass the folder with the network's files, which is in the board's package: --anchors DIR",
         )
     during = observed.figures()
-    # What the cores ran at: the most that was seen, since idle cores are in every mean; the limit where none was
+    # The cores' clock: the most that was seen, since idle cores are in every mean; else the limit
     seen = (during.get("frequency_mhz") or {}).get("max") or before.get("limit_mhz")
     clock_ghz = round(seen / 1000, 3) if seen else None
     reasons = unsteady_reasons(before, after, during)
@@ -113,18 +113,14 @@ def measure_anchors(
 
 
 def unsteady_reasons(before: Mapping[str, Any], after: Mapping[str, Any], during: Mapping[str, Any]) -> list[str]:
-    """Why the run is not what the board can do steadily, in words; empty where nothing says so.
-    Pure."""
+    """Why the run is not what the board can do steadily, in words."""
     found = [f"slowed down: {', '.join(during['throttled_by'])}"] if during.get("throttled") else []
-    for name, words in (
-        ("governor", "the governor"),
-        ("power_mode", "the power mode"),
-        ("limit_mhz", "the clock's limit"),
-    ):
+    named = {"governor": "the governor", "power_mode": "the power mode", "limit_mhz": "the clock's limit"}
+    for name, words in named.items():
         if before.get(name) != after.get(name):
             found.append(f"{words} went from {before.get(name)} to {after.get(name)}")
     clock = during.get("frequency_mhz")
-    # With these governors the clock falls by itself when a core is idle, so that a slow reading means nothing.
+    # These governors slow down an idle core, so that a slow reading means nothing
     idles = before.get("governor") in ("ondemand", "schedutil", "interactive", "conservative", "powersave")
     if clock and clock["max"] and (clock["max"] - clock["min"]) / clock["max"] > HELD and not idles:
         found.append(f"the clock varied between {clock['min']} and {clock['max']} MHz")
@@ -135,7 +131,7 @@ def unsteady_reasons(before: Mapping[str, Any], after: Mapping[str, Any], during
 
 
 def power_mode(root: Path = Path("/")) -> str | None:
-    """Of a Jetson, its number; None on other boards."""
+    """The number of a Jetson's power mode; None on other boards."""
     for place in _MODES:
         text = _text(root / place)
         if text:
@@ -207,7 +203,7 @@ def _text(path: Path) -> str:
 
 
 def default_threads(cores: int | None = None) -> tuple[int, ...]:
-    """One, and as many as engines are given: no more than four."""
+    """One, and the number of cores up to four."""
     most = min(4, cores or os.cpu_count() or 1)
     return (most,) if most == 1 else (1, most)
 
@@ -224,7 +220,7 @@ TimedArtifact = tuple[str, bytes, str]
 
 
 def can_time_here(format: str, precision: str) -> str:  # noqa: A002
-    """Why this machine cannot time such an artifact for boards; empty where it can."""
+    """Why this machine cannot time such an artifact for boards, or empty."""
     if format != "tflite" or precision not in _PRECISIONS:
         return f"ratios of {precision} {format} files were never tested"
     if platform.machine().lower() not in ("x86_64", "amd64"):
@@ -237,14 +233,10 @@ def can_time_here(format: str, precision: str) -> str:  # noqa: A002
 def time_here(
     artifacts: Sequence[TimedArtifact], clock: Callable[[], float] = time.thread_time, engine: str = ENGINE
 ) -> list[HostTimes]:
-    """The times of each artifact, in their order.
+    """The times of each artifact, in order; takes some third of a second each.
 
-    It takes about a third of a second for each and for each precision's MobileNetV1, more for slower ones. Raises
-    CannotEstimateError where an input's size is free or this machine is too busy, EngineError for a file that the
-    engine refuses.
+    Raises CannotEstimateError for a free input size or a busy machine, EngineError for a file that the engine refuses.
     """
-    from edgekit_converters.zoo.mobilenet_v1 import anchor_model
-
     precisions = sorted({precision for _, _, precision in artifacts})
     references = [("tflite", anchor_model("tflite", precision), precision) for precision in precisions]
     with ExitStack() as stack:
@@ -268,7 +260,6 @@ def _least_ms(runs: Sequence[Callable[[], object]], clock: Callable[[], float]) 
     rounds: list[list[float]] = [[] for _ in runs]
     for number in range(_MOST_ROUNDS):
         for run, found in zip(runs, rounds, strict=True):
-            # Seconds of the fastest run of a short block
             start, least, count = clock(), float("inf"), 0
             while count < _LEAST_RUNS or clock() - start < _ROUND_S:
                 before = clock()
@@ -289,7 +280,7 @@ def _agree(found: Sequence[float], within: float) -> bool:
 
 
 def _runner(engine: Engine) -> Callable[[], object]:
-    """Runs one item of noise; zeros for whole numbers, which may be places in a table."""
+    """Run one item of noise; zeros for whole numbers, which may index a table."""
     random = np.random.default_rng(0)
     inputs: list[NDArray[Any]] = []
     for spec in engine.inputs:

@@ -27,7 +27,7 @@ Kind = Literal["check", "refusal", "error", "data", "damage", "message"]
 
 
 class UnexplainedError(EdgekitError):
-    """Neither a code nor a message that the catalogue knows."""
+    """Neither a code nor a known message."""
 
     code = "unexplained"
 
@@ -35,11 +35,12 @@ class UnexplainedError(EdgekitError):
 @dataclass(frozen=True)
 class Entry:
     """A code and what it means.
-    kind: `check` is found by `edgekit check` (and refuses in a build), `refusal` is the build's, `error` ends a command
-        or is raised to an application, `data` is said of data and models, `damage` is what a build's page blames,
-        `message` is other software's.
-    messages: regular expressions.
-    sources: where the facts are from."""
+
+    kind: `check` of `edgekit check` (refused in a build), `refusal` of a build, `error` of a command or the runtime,
+        `data` about data and models, `damage` on a build's page, `message` of other software
+    messages: regular expressions
+    sources: URLs of the facts
+    """
 
     code: str
     kind: Kind
@@ -77,8 +78,7 @@ def entry(code: str) -> Entry:
 
 
 def find_entries(text: str) -> list[Entry]:
-    """The entries with a message that is in `text`.
-    Codes of edgekit's own come first, then those that match most of it."""
+    """Entries with a message in `text`: edgekit's codes first, then by the length of the match."""
     lengths = []
     for found in entries().values():
         hits = [match for pattern in found.messages if (match := re.search(pattern, text, re.IGNORECASE))]
@@ -88,8 +88,7 @@ def find_entries(text: str) -> list[Entry]:
 
 
 def explain(text: str) -> Entry:
-    """Return the entry of a code, of an error as a line or as JSON, or of a message.
-    Raises UnexplainedError."""
+    """The entry of a code, an error line or JSON, or a message. Raises UnexplainedError."""
     text = " ".join(text.split())
     if text in entries():
         return entry(text)
@@ -99,7 +98,7 @@ def explain(text: str) -> Entry:
     found = _by_words(text, least=1.0) or next(iter(find_entries(text)), None) or _by_words(text, least=_ALIKE)
     if found is not None:
         return found
-    # The entry of an exception's class, as the last line of a traceback names it
+    # The class in the last line of a traceback
     for name in re.findall(r"(?:^|[\s.])([A-Z]\w+): ", text):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, EdgekitError) and kind.code in entries():
@@ -117,9 +116,9 @@ _ALIKE = 0.7
 
 
 def _by_words(text: str, least: float) -> Entry | None:
-    """The entry of edgekit's own whose first line has the most words in common with the text."""
+    """The entry of edgekit's own that has most words of its first line in the text."""
     given = _words(text)
-    shares = {}  # code -> (the part of the entry's words that the text has, how many words that is)
+    shares = {}  # code -> (share of the entry's words that the text has, their number)
     for one in entries().values():
         wanted = _words(one.what)
         common = len(wanted & given)
@@ -138,11 +137,12 @@ Level = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """what: of this bundle.
-    why: in general.
-    do: the next command.
-    artifact: the recipe it is about, "" for the bundle.
-    runtime: the engine and version it was found for, "" where it is about none."""
+    """what: about this bundle
+    why: in general
+    do: the next command
+    artifact: recipe, "" for the bundle
+    runtime: engine and version, or ""
+    """
 
     code: str
     level: Level
@@ -159,7 +159,7 @@ class CheckFinding:
 def finding(
     code: str, what: str, *, do: str = "", level: Level | None = None, artifact: str = "", runtime: str = ""
 ) -> CheckFinding:
-    """The reason, and what to do and the level where they are not given, are the catalogue's."""
+    """A finding with the catalogue's reason, and its remedy and level by default."""
     found = entry(code)
     return CheckFinding(code, level or found.level, what, found.why, do or found.do, artifact, runtime)
 
@@ -193,8 +193,7 @@ def markdown() -> str:
 
 
 def _safe(text: str) -> str:
-    """Words in capitals, patterns and paths are no markup.
-    Angle brackets and single asterisks would be."""
+    """Escape angle brackets and asterisks, which would be markup."""
     return text.replace("<", "&lt;").replace("*", "\\*")
 
 

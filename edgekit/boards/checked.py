@@ -3,9 +3,8 @@
     for found in static(subject, profile, chosen_runtimes(profile)):
         print(found.code, found.what)
 
-Rules: the runtime that the board will use is the first that installs, and what stands in its way is an error; what
-stands in the way of another that installs there too is a warning, because boards differ from their profile. The rules
-themselves are the build's: `needs.barriers`, `installable`, `beyond_memory`.
+Rule: a barrier for the runtime that the board will use, the first that installs, is an error; for another one it is a
+warning, because boards differ from their profile. The rules are the build's own.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ _SHARE_OF_RAM = 0.25
 
 
 class UnknownRuntimeError(EdgekitError):
-    """What was given as --runtime names no engine and version."""
+    """--runtime does not name an engine and a version."""
 
     code = "runtime-name"
 
 
 @dataclass(frozen=True)
 class RuntimeChoice:
-    """A runtime that a board may have for a format. first: it is the one that it will use."""
+    """A runtime that a board may have for a format. first: whether it will use this one."""
 
     format: str
     runtime: Runtime
@@ -51,7 +50,7 @@ class RuntimeChoice:
 def runtime_named(text: str) -> tuple[str, str]:
     """`tflite-runtime==2.14.0` -> (engine, version). Raises UnknownRuntimeError.
 
-    The distribution's name will do too, and `2.14`, which installers take for the same.
+    The distribution's name and `2.14` mean the same.
     """
     name, separator, version = (part.strip() for part in text.partition("=="))
     engines = {kind.distribution: engine for engine, kind in ENGINES.items()} | {engine: engine for engine in ENGINES}
@@ -66,9 +65,9 @@ def runtime_named(text: str) -> tuple[str, str]:
 
 
 def chosen_runtimes(profile: Profile, named: Sequence[tuple[str, str]] = ()) -> tuple[RuntimeChoice, ...]:
-    """For each format the runtime that the board uses first, then what else installs there.
+    """For each format the runtime that the board uses, then the others that install there.
 
-    named: instead of what the profile says, for the formats that those engines run.
+    named: used instead, for the formats that those engines run
     """
     has = (profile.arch, profile.core.type, os.environ.get("EDGEKIT_DELEGATE", ""))
     found = [RuntimeChoice(form, Runtime(e, v, *has), True) for e, v in named for form in ENGINES[e].formats]
@@ -131,7 +130,7 @@ def _artifact(
 def _no_runtime(
     one: Checkable, subject: CheckSubject, profile: Profile, runtimes: Sequence[RuntimeChoice]
 ) -> CheckFinding:
-    """A warning where an artifact cannot run on the board and another one runs instead."""
+    """A warning if another artifact runs on the board, else an error."""
     reasons = dict.fromkeys(verdict.reason for verdict in installable(profile) if verdict.format == one.format)
     what = f"no {one.format} runtime installs on {profile.name}: {'; '.join(reasons)}"
     formats = {chosen.format for chosen in runtimes}
@@ -144,10 +143,7 @@ def _no_runtime(
 
 
 def _way_out(barrier: Barrier, one: Checkable, subject: CheckSubject, chosen: RuntimeChoice) -> str:
-    """The command that makes a form that would run, or "".
-
-    Of a bare file it is the recipe that changes nothing else, if there is one: the model it is from is not here.
-    """
+    """The command that makes a form that would run, or ""."""
     if not chosen.first or barrier.remedy is None:
         return ""
     known = RECIPES.get(one.recipe)
@@ -173,13 +169,11 @@ _ANSWERED = ("replay-refused", "replay-crashed", "replay-differs", "replay-late"
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What to check, and for which board.
-
-    path: a bundle, or a .tflite or .onnx file.
-    runtimes: (engine, version) pairs instead of what the profile installs.
-    replay: whether anything is run at all.
-    emulate: on the profile's processor too.
-    secret: of an encrypted bundle, see `open_bundle`.
+    """path: a bundle, or a .tflite or .onnx file
+    runtimes: (engine, version) pairs instead of the profile's
+    replay: whether anything is run
+    emulate: whether the profile's processor is emulated, too
+    secret: see `open_bundle`
     """
 
     path: Path
@@ -192,8 +186,7 @@ class CheckRequest:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """ok: no finding is an error.
-    replays: one an artifact and place, the primary artifact's first."""
+    """replays: one an artifact and place, the primary artifact's first."""
 
     profile: str
     findings: tuple[CheckFinding, ...]
@@ -205,7 +198,7 @@ class CheckReport:
 
     @property
     def replayed(self) -> ReplayResult | None:
-        """The one that says most: emulated before native."""
+        """The emulated replay if any, else the first."""
         return next((one for one in self.replays if one.where == "emulated"), self.replays[0] if self.replays else None)
 
     def as_json(self) -> dict[str, Any]:
@@ -220,8 +213,7 @@ class CheckReport:
 
 
 def check(request: CheckRequest, progress: Progress = silent) -> CheckReport:
-    """Check a bundle or a model file for a board.
-    Raises BundleError for other files, IntegrityError for a damaged bundle, SecretError."""
+    """Check a file for a board. Raises BundleError, IntegrityError, SecretError."""
     profile = request.profile
     runtimes = chosen_runtimes(profile, request.runtimes)
     with open_subject(request.path, request.secret) as subject:
@@ -230,7 +222,7 @@ def check(request: CheckRequest, progress: Progress = silent) -> CheckReport:
         if request.replay:
             replays, more = _replayed(subject, request, runtimes, progress)
             known = [*findings]
-            for one in more:  # one finding for each fault: what a runtime says of one that the file shows is part of it
+            for one in more:  # a runtime's message joins the finding that the file already shows
                 whose = ((one.artifact, one.runtime), (one.artifact, ""))
                 same = [i for i, f in enumerate(known) if f.level == "error" and (f.artifact, f.runtime) in whose]
                 if one.code == "replay-refused" and same:
@@ -239,7 +231,7 @@ def check(request: CheckRequest, progress: Progress = silent) -> CheckReport:
                 else:
                     findings.append(one)
             if not subject.do_for_replay and any(one.level == "error" for one in findings):
-                # This machine's engine refuses it as the board's does.
+                # The findings explain why this machine's engine refuses it, too
                 findings = [one for one in findings if one.code != "replay-impossible"]
     order = {"error": 0, "warning": 1}
     return CheckReport(profile.name, tuple(sorted(findings, key=lambda one: order[one.level])), tuple(replays))
@@ -251,7 +243,7 @@ def _replayed(
     replays: list[ReplayResult] = []
     findings: list[CheckFinding] = []
     if subject.bundle is None:
-        # This machine's engine cannot answer for the file; the board's own version may at least load it.
+        # This machine's engine cannot run the file; the board's own version may at least load it.
         findings.append(finding("replay-impossible", subject.why_no_replay, do=subject.do_for_replay))
         for one in subject.artifacts:
             chosen = next((each for each in runtimes if each.format == one.format and each.first), None)
@@ -281,8 +273,7 @@ def _replayed(
 
 
 def demote(one: CheckFinding, emulated: ReplayResult) -> CheckFinding:
-    """Lower the level of findings by a runtime on this machine's processor.
-    On the board's processor the same one counts for more."""
+    """A warning instead of an error of a runtime here that succeeded on the emulated processor."""
     if one.runtime != emulated.runtime or one.code not in _ANSWERED:
         return one
     what = f"{one.what}; under QEMU, with the board's own kernels, it answers as it should"

@@ -5,16 +5,12 @@
     image_for(load("raspberry-pi-4"))            # Image(suite="bookworm", machine="aarch64")
 
 Rules:
-- a processor is named, never `max`: QEMU 7.2's makes LiteRT's INT8 wrong without an error (no output within 200 steps),
-  with kernels that no board of these picks;
-- what /proc/cpuinfo says is what QEMU executes: kernels are chosen by it, and one chosen for more would be an illegal
-  instruction; without such a file a program sees the x86 host's, on which ONNX Runtime's import crashes;
-- a core that QEMU does not have is stood for by one with the same instructions, and the result says which;
-- Debian's Python must be the board's, because wheels depend on it, and its glibc no newer than the board's;
-- what no Debian release has is refused, never approximated: armhf is ARMv7, and not ARMv6 (Raspberry Pi 1 and Zero).
-
-What can stand in the way of emulation.
-That a bundle fails under it is no error of these: it is a result.
+- a processor is named, never `max`: QEMU 7.2's makes LiteRT's INT8 wrong without an error;
+- /proc/cpuinfo lists what QEMU executes, because kernels are chosen by it; the x86 host's would crash ONNX Runtime;
+- a core that QEMU lacks is replaced by one with the same instructions, and the result names it;
+- Debian's Python must be the board's, its glibc no newer; boards without such a release are refused (ARMv6 is not
+  armhf);
+- a bundle that fails under emulation is a result, not one of these errors.
 """
 
 from __future__ import annotations
@@ -33,27 +29,25 @@ class EmulationError(EdgekitError):
 
 
 class EmulatorMissingError(EmulationError):
-    """The emulator, or a tool beside it, is not installed.
-    `do` has the command that installs it."""
+    """The emulator or another tool is not installed; `do` has the command that installs it."""
 
     code = "emulator-missing"
 
 
 class NotEmulatedError(EmulationError):
-    """A board or a processor that QEMU's user mode and Debian's packages cannot stand for."""
+    """No processor of QEMU's user mode or no Debian release matches the board."""
 
     code = "emulation-unsupported"
 
 
 class UserlandError(EmulationError):
-    """Debian's packages could not be fetched or unpacked.
-    The network, the mirror or the disk failed."""
+    """Debian's packages could not be fetched or unpacked."""
 
     code = "emulation-userland"
 
 
 class MirrorUpdatingError(UserlandError):
-    """The mirror's own files contradict each other, as they do while it is being updated."""
+    """The mirror's files are inconsistent while it is being updated."""
 
 
 _V8_0 = "fp asimd evtstrm crc32 cpuid"
@@ -66,9 +60,10 @@ _V7 = "half thumb fastmult vfp edsp neon vfpv3 tls vfpv4 idiva idivt vfpd32 lpae
 @dataclass(frozen=True)
 class QemuCpu:
     """One processor as QEMU names it.
-    part, variant, revision: of its identification register, as Arm assigns them.
 
-    features: as the kernel lists them. architecture: 7 or 8. dotprod: whether it has the INT8 dot product.
+    part, variant, revision: of Arm's identification register
+    features: as the kernel lists them
+    architecture: 7 or 8
     """
 
     name: str
@@ -81,6 +76,7 @@ class QemuCpu:
 
     @property
     def dotprod(self) -> bool:
+        """Whether it has the INT8 dot product."""
         return "asimddp" in self.features.split()
 
 
@@ -100,8 +96,7 @@ CPUS = {
 
 
 def cpu_for(profile: Profile, name: str | None = None) -> QemuCpu:
-    """The processor to emulate for a board, or the named one.
-    Raises NotEmulatedError for `max` and unknown names."""
+    """The processor to emulate for a board, or the named one. Raises NotEmulatedError."""
     if name is not None:
         names = [cpu.name for cpu in CPUS.values() if cpu.machine == profile.arch]
         if name in names:
@@ -118,8 +113,7 @@ def cpu_for(profile: Profile, name: str | None = None) -> QemuCpu:
 
 
 def show(folder: Path, cpu: QemuCpu, *, cores: int = 1, model: str = "") -> None:
-    """Write `proc` and `sys` below the folder.
-    model: the board's name, for /proc/device-tree/model."""
+    """Write `proc` and `sys` below the folder. model: for /proc/device-tree/model."""
     (folder / "proc" / "device-tree").mkdir(parents=True)
     (folder / "proc" / "device-tree" / "model").write_text(f"{model or 'an emulated board'}\0", encoding="utf-8")
     facts = {
@@ -147,7 +141,7 @@ def show(folder: Path, cpu: QemuCpu, *, cores: int = 1, model: str = "") -> None
         (system / name).write_text(f"{text}\n")
 
 
-# Programs order cores by these; nothing is timed under emulation, so any two will do.
+# Programs order cores by these; nothing is timed under emulation.
 _CLOCKS_KHZ = {"min": "600000", "max": "1500000"}
 
 
@@ -162,16 +156,13 @@ _MACHINES = {
 
 @dataclass(frozen=True)
 class Image:
-    """A Debian release on one kind of ARM.
-    suite: `bookworm` or `trixie`.
-    machine: `aarch64` or `armv7l`."""
+    """A Debian release on one kind of ARM. suite: `bookworm`, `trixie`. machine: of `uname -m`."""
 
     suite: str
     machine: str
 
     @property
     def python(self) -> str:
-        """CPython, as `3.11`."""
         return _SUITES[self.suite][0]
 
     @property
@@ -180,12 +171,12 @@ class Image:
 
     @property
     def architecture(self) -> str:
-        """As Debian calls it: `arm64` or `armhf`."""
+        """`arm64` or `armhf`."""
         return _MACHINES[self.machine][0]
 
     @property
     def libraries(self) -> str:
-        """The folder of this architecture's libraries below /usr/lib."""
+        """The folder of libraries below /usr/lib."""
         return _MACHINES[self.machine][1]
 
     @property
@@ -197,7 +188,7 @@ class Image:
 
 
 def image_for(profile: Profile) -> Image:
-    """Raises NotEmulatedError, saying what nothing stands for."""
+    """Raises NotEmulatedError."""
     system = profile.os
     if profile.arch not in _MACHINES:
         raise NotEmulatedError(

@@ -4,15 +4,14 @@
     found.ok, found.runtime, found.worst, found.said
 
 Rules:
-- what is installed is what would be shipped: the wheelhouse alone, by the emulated board's own pip, every file checked
-  against its hash; 32-bit boards take from Debian what has no wheel there, and `packages` says which came whence;
-- the verdict is the runtime's own self-test, in process, which is what decides on the board; all tasks take one start
-  of its Python, and a missing answer belongs to the task during which the program ended;
-- where the golden answers are from the same engine version, they are x86's, and `as_on_x86` says whether the difference
-  is no larger than it was ever seen to be between the two;
-- a bundle that fails is a result. An error means that the replay itself was not possible.
+- the board's own pip installs the wheelhouse that would be shipped, by hashes; 32-bit boards take from Debian what has
+  no wheel, and `packages` has the source of each;
+- the verdict is the runtime's own self-test, in process. One start of Python does all tasks: a missing answer belongs
+  to the task during which the program ended;
+- `as_on_x86` compares the difference with the largest ever seen between the two machines with one engine version;
+- a bundle that fails is a result; an error means that the replay was not possible.
 
-It proves resolution, wheel tags, glibc, imports, operators and numbers. It proves nothing about time, heat or memory.
+It proves resolution, wheel tags, glibc, imports, operators and numbers; nothing about time, heat or memory.
 """
 
 from __future__ import annotations
@@ -39,17 +38,13 @@ _PIP_TIMEOUT_S = 400.0
 
 
 class EmulatedInstallError(EmulationError):
-    """The board's pip refuses the wheelhouse; `what` has its own words."""
+    """The board's pip refuses the wheelhouse; `what` has its message."""
 
     code = "emulation-install"
 
 
 def install_emulated(land: Userland, house: Wheelhouse, *, cache_dir: Path | None = None) -> Path:
-    """The folder of what emulated pip installed.
-    It is cached for the same files.
-
-    Raises InstallError with pip's words.
-    """
+    """The cached folder of what emulated pip installed. Raises EmulatedInstallError."""
     root = cache_root(cache_dir)
     requirements = house.requirements.read_bytes()
     key = hashlib.sha256(b"\0".join([land.root.name.encode(), requirements])).hexdigest()[:16]
@@ -58,17 +53,16 @@ def install_emulated(land: Userland, house: Wheelhouse, *, cache_dir: Path | Non
         with zipfile.ZipFile(house.folder / house.pip.file) as archive:
             archive.extractall(draft)
 
-    # The shipped pip, unpacked: what it compiles under the emulator is compiled once, not at every start.
+    # The shipped pip, unpacked, so that its bytecode is compiled only once under the emulator
     pip = make_folder(root, f"pip/{house.pip.sha256[:16]}", unpack)
     name = f"installs/{land.image.suite}-{land.image.architecture}-{key}"
     return make_folder(root, name, lambda draft: _install(land, house, pip, draft))
 
 
 def _install(land: Userland, house: Wheelhouse, pip: Path, draft: Path) -> None:
-    """The processor does not matter to pip: the plainest of the machine's does it for all."""
     cpu = next(cpu for cpu in CPUS.values() if cpu.machine == land.image.machine)
-    # As a package's install.sh asks it: the list is whole, and Debian's packages give pip too little metadata
-    # (python3-xxhash says that it is version 0.0.0). Bytecode is made of what is imported, when it is.
+    # As a package's install.sh does: the list is whole, and Debian's packages give pip too little metadata
+    # (python3-xxhash is version 0.0.0 to it). Bytecode is made on import.
     arguments = ["install", "--no-index", "--no-deps", "--find-links", str(house.folder.absolute()), "--require-hashes"]
     arguments += ["--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--quiet"]
     with EmulatedBoard(land, cpu, site=draft) as machine:
@@ -89,8 +83,7 @@ def _install(land: Userland, house: Wheelhouse, pip: Path, draft: Path) -> None:
 
 @dataclass(frozen=True)
 class Package:
-    """One installed distribution.
-    source: `wheel`, from the wheelhouse, or `debian`, from the system's packages."""
+    """One installed distribution. source: `wheel` or `debian`."""
 
     name: str
     version: str
@@ -99,10 +92,7 @@ class Package:
 
 @dataclass(frozen=True)
 class EmulatedSystem:
-    """What the emulated board says of itself: `3.11.2`, `aarch64`, `glibc 2.36`.
-
-    broken: packages that do not import.
-    """
+    """What the board reports: `3.11.2`, `aarch64`, `glibc 2.36`. broken: failed imports."""
 
     python: str
     machine: str
@@ -113,7 +103,7 @@ class EmulatedSystem:
 
 @dataclass(frozen=True)
 class GuestReport:
-    """answers: as many as tasks were done, in their order."""
+    """answers: one for each task that was done, in order."""
 
     system: EmulatedSystem
     answers: tuple[dict[str, Any], ...]
@@ -128,9 +118,7 @@ def ask(
     options: Sequence[str] = (),
     secret: Secret | None = None,
 ) -> GuestReport:
-    """options: QEMU's own.
-    secret: of an encrypted bundle.
-    Raises EmulationError where not even Python came up."""
+    """options: QEMU's own. Raises EmulationError if not even Python started."""
     given, results = machine.root / "tmp/tasks.json", machine.root / "tmp/results.jsonl"
     given.write_text(json.dumps(list(tasks)), encoding="utf-8")
     script = Path(__file__).with_name("guest.py")
@@ -155,10 +143,10 @@ _TIMEOUT_S = 500.0
 class GoldenVerdict:
     """One output of one golden example of one artifact.
 
-    fits: the runtime's own verdict. steps: the difference, in quantization steps, or in 1e-4 of the largest golden
-    value of a float output. same_engine: the golden answer is of the very engine version, computed on x86. as_on_x86:
-    the difference is within what was measured between x86 and ARM; None where that was not measured, or the engines
-    differ.
+    fits: the runtime's own verdict
+    steps: the difference in quantization steps, or in 1e-4 of a float output's largest golden value
+    same_engine: whether this engine version made the golden answer, on x86
+    as_on_x86: whether the difference was seen between x86 and ARM before; None if unknown
     """
 
     recipe: str
@@ -175,11 +163,13 @@ class GoldenVerdict:
 
 @dataclass(frozen=True)
 class EmulatedReplay:
-    """runtime: engine and version, as it ran; empty where it never came to that.
-    worst: the largest difference in steps.
-
-    cpu: what QEMU emulated. stands_for: the profile's own core. opened: `open_bundle` succeeded there. failure: a
-    sentence, empty when ok. said: the last lines of the board's stderr, on a failure.
+    """runtime: engine and version that ran, or empty
+    cpu: what QEMU emulated
+    stands_for: the profile's own core
+    worst: the largest difference in steps
+    opened: whether `open_bundle` succeeded there
+    failure: a sentence, empty if ok
+    said: the last lines of the board's stderr, on a failure
     """
 
     ok: bool
@@ -199,14 +189,12 @@ class EmulatedReplay:
 
     @property
     def as_on_x86(self) -> bool | None:
-        """Whether all that is comparable is as close to x86 as it was ever seen to be.
-        None where nothing is."""
+        """Whether all comparable outputs are as close to x86 as seen before; None without any."""
         known = [one.as_on_x86 for one in self.goldens if one.as_on_x86 is not None]
         return all(known) if known else None
 
     @property
     def label(self) -> str:
-        """What may be said of it."""
         return f"under QEMU {self.emulator} ({self.cpu}), {self.system}; not on hardware"
 
 
@@ -222,9 +210,12 @@ def replay(
 ) -> EmulatedReplay:
     """Install and replay a bundle on an emulated board.
 
-    cpu: one of `CPUS`, None for the profile's. cache_dir: where user lands are kept, None for the state folder. engine:
-    None for what installs on the board. house: None to collect it. secret: of an encrypted bundle. Raises
-    EmulationError's kinds, ShippingError's, BundleError.
+    Raises EmulationError, ShippingError, BundleError.
+
+    cpu: one of `CPUS`, None for the profile's
+    cache_dir: of user lands, None for the state folder
+    engine: None for the one that installs on the board
+    house: None to collect it
     """
     image, core = image_for(profile), cpu_for(profile, cpu)
     bundle = read_bundle(bundle_path)
@@ -255,7 +246,6 @@ def replay(
 
 
 def tasks_for(bundle: Bundle, engine: str) -> list[dict[str, Any]]:
-    """One for each artifact that the engine runs, the primary one first."""
     formats = ENGINES[engine].formats
     entries = [entry for entry in bundle.manifest.artifacts if entry.role != "batch" and entry.format in formats]
     path = str(Path(bundle.path).absolute())
@@ -264,7 +254,7 @@ def tasks_for(bundle: Bundle, engine: str) -> list[dict[str, Any]]:
 
 
 def judge_replay(profile: Profile, cpu: QemuCpu, tasks: list[dict[str, Any]], report: GuestReport) -> EmulatedReplay:
-    """The verdict on what the board answered to these tasks. Pure."""
+    """The verdict on the board's answers to these tasks."""
     verdicts = []
     names = ("golden", "output", "fits", "steps", "cosine", "same_best", "same_engine", "made_by")
     for task, answer in zip(tasks, report.answers, strict=False):
@@ -296,9 +286,8 @@ def judge_replay(profile: Profile, cpu: QemuCpu, tasks: list[dict[str, Any]], re
 
 
 # (engine, the end of the recipe's name) -> the largest difference seen between x86-64 and emulated ARM with one engine
-# version: a 41-model sweep, a trained CNN and a MobileNetV2 with random weights. In quantization steps of a quantized
-# output, or in 1e-4 of a float output's largest. What is quantized in part (`tflite-int8-mixed`) was not measured.
-# tflite-runtime: between its reference kernels on x86-64 and the board's own, which may round a tie in another way.
+# version, in steps: a 41-model sweep, a trained CNN and a MobileNetV2 with random weights. Partly quantized recipes
+# were not measured. tflite-runtime: between its reference kernels on x86-64 and the board's own.
 _SEEN_STEPS = {("litert", "int8"): 1.0, ("litert", "f32"): 0.1, ("litert", "f16"): 0.1,
                ("tflite-runtime", "int8"): 1.0, ("tflite-runtime", "f32"): 0.1,
                ("onnxruntime", "f32"): 0.1}  # fmt: skip
@@ -328,7 +317,7 @@ def _failure(tasks: list[dict[str, Any]], report: GuestReport, goldens: tuple[Go
 
 
 def engine_for(bundle: Bundle, profile: Profile) -> str:
-    """The board's engine for the primary artifact, or for the first one that it can run."""
+    """The board's engine for the first artifact that it can run."""
     formats: list[str] = [entry.format for entry in bundle.manifest.artifacts]  # the primary one stands first
     verdicts = sorted(
         (one for one in installable(profile) if one.format in formats), key=lambda one: formats.index(one.format)

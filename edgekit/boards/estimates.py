@@ -2,16 +2,14 @@
 
     answered = answer(subject, load("raspberry-pi-4"), EstimateOptions())
     answered.estimate.high_ms if answered.estimate else answered.refused
-    record = open_record(Path("pi.json"))               # refused where its figures are no measurement
 
 Rules:
-- a record of `edgekit bench` of this very artifact, taken on that board, is `measured` and goes before everything else;
-- a record proves its board by what that board says of itself (`conditions.board`), never by the bundle's profile; one
-  without that is refused, and so is one in which more than one request in ten failed;
-- a record that fits nothing that was asked for is an error, never silence;
-- the engine is the one that the board would have, unless another is asked for;
-- a layer's time is its part of the roofline, scaled so that the layers add up to the estimate's middle: which layer
-  costs most is known better than what it costs.
+- a record of `edgekit bench` of this artifact on that board is `measured` and precedes every estimate;
+- a record proves its board by `conditions.board`, never by the bundle's profile; one without it is refused, as is one
+  with more than a tenth of failed requests, and one that fits nothing that was requested;
+- the engine is the board's unless another is named;
+- a layer's time is its share of the roofline of the estimate's middle: the order of layers is more certain than their
+  times.
 """
 
 from __future__ import annotations
@@ -47,12 +45,12 @@ from edgekit_runtime.engines.registry import ENGINES
 _FEW = 5
 _FAILED = 0.1
 _OTHERS = 0.2
-"""The share of the cores that other processes may take before a note says so."""
+"""Share of the cores above which a note mentions other processes."""
 _AGAIN = "Measure again on the board: edgekit bench BUNDLE -o RECORD.json"
 
 
 def open_record(path: Path) -> dict[str, Any]:
-    """Raises RecordError for what is no record, and for one whose figures are no measurement."""
+    """Raises RecordError for any other file, and for figures that are no measurement."""
     record = read_record(path)
     figures = [record.get(name) for name in ("min_ms", "p50_ms", "p95_ms")]
     times = [float(ms) for ms in figures if isinstance(ms, (int, float)) and not isinstance(ms, bool)]
@@ -75,12 +73,11 @@ def open_record(path: Path) -> dict[str, Any]:
 
 
 def board_of(record: Mapping[str, Any]) -> BoardFacts | None:
-    """What the board said of itself; None where the record does not say."""
     return facts_of((record.get("conditions") or {}).get("board"))
 
 
 def is_of(board: BoardFacts | None, profile: Profile, catalogue: Catalogue | None = None) -> bool:
-    """By its own words; a profile that is measured where it is built is of this machine alone."""
+    """Whether a board is the profile's; `measured_here` profiles are of this machine alone."""
     if board is None:
         return False
     if profile.measured_here:
@@ -95,7 +92,7 @@ def _without_clocks(board: BoardFacts) -> tuple[Any, ...]:
 
 
 def cautions(record: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader must know of the conditions under which it was taken."""
+    """Conditions of a record that a reader must know."""
     during = (record.get("conditions") or {}).get("during") or {}
     load = record.get("load") or {}
     if during.get("throttled"):
@@ -111,9 +108,7 @@ def cautions(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 class Misfit(NamedTuple):
-    """why: a record is not one of what was asked for.
-    do: what to do about it.
-    apart: how far it is from a fit."""
+    """Why a record does not fit. apart: how far it is from fitting."""
 
     apart: int
     why: str
@@ -127,7 +122,7 @@ def unfit(
     profile: Profile,
     catalogue: Catalogue | None,
 ) -> Misfit | None:
-    """Why a record is not one of this artifact, run so, on that board; None where it is."""
+    """Why a record is not of this artifact, run like this, on that board; None if it is."""
     if record.get("artifact_sha256") not in (subject.sha256, subject.blob or subject.sha256):
         of = f"{record.get('recipe') or 'unnamed'} of {Path(str(record.get('bundle'))).name}"
         return Misfit(3, f"is of another artifact ({of})", "Pass the bundle that it was taken with")
@@ -195,7 +190,7 @@ def unused_threads(files: Sequence[AnchorFile], profile: Profile, run: tuple[str
 
 @dataclass(frozen=True)
 class LayerTime:
-    """ms: of the estimate's middle. share: 0 to 1. bound_by: what of it takes longest, in words."""
+    """ms: of the estimate's middle. share: 0 to 1. bound_by: what takes longest, in words."""
 
     name: str
     kind: str
@@ -207,8 +202,7 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class EstimateResult:
-    """estimate: None where there is none, and refused says why.
-    layers: in the file's order, empty where unknown."""
+    """estimate: None with the reason in refused. layers: in the file's order, empty if unknown."""
 
     subject: str
     profile: str
@@ -219,7 +213,7 @@ class EstimateResult:
     refused: CannotEstimateError | None = None
 
     def shown(self, every: bool) -> Sequence[LayerTime]:
-        """All layers in the file's order, or those that take longest, the longest first."""
+        """All layers in the file's order, or the slowest ones, slowest first."""
         return self.layers if every else sorted(self.layers, key=lambda layer: -layer.ms)[:_FEW]
 
     def as_json(self, every_layer: bool) -> dict[str, Any]:
@@ -242,11 +236,11 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """What the person gave.
-    engine, threads: None for the board's.
-    host: taken now, before what the bundle says.
-    records: of `edgekit bench`, with the files they are from.
-    catalogue: of the profiles that a record's board may be; None for those that come with edgekit."""
+    """engine, threads: None for the board's
+    host: times taken now, preferred to the bundle's
+    records: of `edgekit bench`, with their files
+    catalogue: profiles that a record's board may be; None for the built-in ones
+    """
 
     engine: str | None = None
     threads: int | None = None
@@ -257,7 +251,7 @@ class EstimateOptions:
 
 
 def answer(subject: EstimateSubject, profile: Profile, given: EstimateOptions) -> EstimateResult:
-    """Never raises for what cannot be estimated: that is an answer."""
+    """The estimate, or why there is none."""
     threads = profile.threads if given.threads is None else given.threads
     installed = next((s.engine for s in installable(profile) if s.ok and s.format == subject.format), None)
     engine = given.engine or installed
@@ -295,8 +289,7 @@ def answer(subject: EstimateSubject, profile: Profile, given: EstimateOptions) -
 
 
 def measured_by(record: Mapping[str, Any], source: str) -> Estimate:
-    """The latency of a record of `edgekit bench`.
-    It is that of the whole request as an application sees it, never less than the engine's."""
+    """The latency in a record of `edgekit bench`, of whole requests."""
     stage = (record.get("stages_ms") or {}).get("engine")
     of_it = f"; the engine alone {stage:.3g} ms" if isinstance(stage, (int, float)) else ""
     least, middle, high = (float(record[name]) for name in ("min_ms", "p50_ms", "p95_ms"))

@@ -1,12 +1,11 @@
-"""Runs on the emulated board, with what the wheelhouse installed there.
-Nothing else of this tree is there.
+"""Script for the emulated board: python3 guest.py TASKS.json RESULTS.jsonl
 
-`python3 guest.py TASKS.json RESULTS.jsonl`: a list of tasks in, one JSON line for each out, after a first line that
-says what system this is and where every package came from. A line is written when its task is done: where the engine
-takes the process down with it, the lines before it stand.
-
-A region whose instructions are counted begins and ends with an fsync of a descriptor that does not exist: the counter
-in the emulator sees the number, and the kernel refuses it.
+Rules:
+- only what the wheelhouse installed there is imported;
+- the first line of the results describes the system and its packages; then one JSON line a task, written when it is
+  done, so that a crash of the engine loses no earlier line;
+- counted instructions are between two calls of fsync with descriptors that do not exist: the counter in the emulator
+  sees the number, and the kernel refuses it.
 """
 
 from __future__ import annotations
@@ -28,17 +27,13 @@ if TYPE_CHECKING:
     from edgekit_runtime.policy.options import EngineName
 
 MARK = 10_000
-# What the runtime imports late or not at all in a replay, and an application will: distribution -> module.
+# distribution -> module that an application imports, and a replay late or never
 LATE = {"click": "click", "xxhash": "xxhash", "pillow": "PIL.Image",
         "cryptography": "cryptography.hazmat.primitives.asymmetric.ed25519"}  # fmt: skip
 
 
 def system() -> dict[str, Any]:
-    """Python, libc, machine, and packages.
-    `wheel` are those of the virtual environment, `debian` the system's own.
-
-    broken: why an installed package cannot be imported, by its name.
-    """
+    """Python, machine, libc and packages; broken: package -> why it cannot be imported."""
     packages: dict[str, dict[str, str]] = {}
     for found in importlib.metadata.distributions():
         own = str(found.locate_file("")).startswith(sys.prefix)
@@ -61,10 +56,7 @@ def system() -> dict[str, Any]:
 
 
 def replay(bundle: str, recipe: str, engine: EngineName, key: list[str] | None = None) -> dict[str, Any]:
-    """Compare every golden output with this board's, then open the bundle.
-
-    key: of an encrypted bundle.
-    """
+    """Compare every golden output with this board's, then open the bundle."""
     from edgekit_runtime import ModelLimits, open_bundle
     from edgekit_runtime.bundle.reader import read_bundle
     from edgekit_runtime.bundle.secrets import Secret
@@ -92,8 +84,7 @@ def replay(bundle: str, recipe: str, engine: EngineName, key: list[str] | None =
 
 
 def count(model: str, format: str, engine: str, first_mark: int) -> dict[str, Any]:  # noqa: A002
-    """One inference between two marks, after one that packs weights and fills caches.
-    Seeded inputs."""
+    """One inference with seeded inputs between two marks, after one that fills caches."""
     import numpy as np
 
     from edgekit_runtime.engines.registry import EngineSetup, load_with

@@ -5,15 +5,11 @@
         done.out                                                     # "aarch64"
 
 Rules:
-- the emulator translates a program's instructions and passes its system calls to this host's kernel; files are looked
-  for in the board's folder first;
-- a machine is a folder of links, made in a moment and removed with the `with` block; several of one user land, each
-  with another processor, run at once;
-- the environment and the current folder are the machine's own: nothing of the caller's comes through;
-- nothing is left behind: what runs too long is ended with all that it started.
-
-A guest cannot start other programs (the kernel would have to know what an ARM executable is): self-tests stay in
-process.
+- instructions are translated, system calls go to this host's kernel, files are looked up in the board's folder first;
+- a machine is a folder of links that the `with` block removes; several of one user land can run at once;
+- the environment and the current folder are the machine's own;
+- a program that runs too long is ended with all that it started;
+- a guest cannot start other programs, so that self-tests stay in process.
 """
 
 from __future__ import annotations
@@ -36,8 +32,7 @@ SITE = "opt/edgekit"
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """How a program ended.
-    code: its exit status, negative for a signal; None where its time was over."""
+    """code: the exit status, negative for a signal, None after the time limit."""
 
     code: int | None
     out: str
@@ -45,7 +40,7 @@ class ProgramResult:
 
     @property
     def ended(self) -> str:
-        """In words; empty where it ended well."""
+        """In words; empty for status 0."""
         if self.code == 0:
             return ""
         if self.code is None:
@@ -70,17 +65,20 @@ def emulator(image: Image) -> Path:
 
 
 def emulator_version(image: Image) -> str:
-    """As it prints it, e.g. `7.2.22`."""
+    """Such as `7.2.22`."""
     done = subprocess.run([emulator(image), "--version"], capture_output=True, text=True, check=False, timeout=60)
     words = done.stdout.partition("version ")[2].split()
     return words[0] if words else "unknown"
 
 
 class EmulatedBoard:
-    """One board: a user land, a processor, and what is installed in `site`.
+    """One board: a user land, a processor and packages.
 
-    site: a folder of packages, as `installed` makes it; None for the bare system. cores: how many a program sees.
-    model: what /proc/device-tree/model says. Raises EmulatorMissingError, NotEmulatedError.
+    Raises EmulatorMissingError, NotEmulatedError.
+
+    site: a folder of packages, as `install_emulated` makes it; None for the bare system
+    cores: how many a program sees
+    model: the text of /proc/device-tree/model
     """
 
     def __init__(
@@ -123,8 +121,10 @@ class EmulatedBoard:
     ) -> ProgramResult:
         """Run Python in the board's virtual environment.
 
-        env: added to the machine's own. options: QEMU's own. said: to its standard input. The guest may read and write
-        this host's files where the board has none of that path: hand over absolute ones.
+        arguments: absolute paths of this host are readable if the board has no such file
+        env: added to the machine's own
+        options: QEMU's own
+        said: to its standard input
         """
         program = [self.root / SITE / "bin/python3", *arguments]
         command = [self._emulator, "-cpu", self.cpu.name, *options, "-L", self.root, *program]
@@ -149,10 +149,7 @@ class EmulatedBoard:
 
 
 def _run(command: list[str], env: dict[str, str], folder: Path, timeout_s: float, said: str = "") -> ProgramResult:
-    """In a session of its own, so that it can be ended as a whole.
-
-    Without core dumps, which would be the emulator's.
-    """
+    """In a session of its own, which can be ended as a whole, without the emulator's core dumps."""
     quiet = ["/bin/sh", "-c", 'ulimit -c 0; exec "$@"', "sh"]
     try:
         process = subprocess.Popen(

@@ -4,13 +4,12 @@
     python = environment("tflite-runtime", "2.14.0")         # a virtual environment with it and NumPy, and nothing else
 
 Rules:
-- the board's own self-test is run, with its tolerances: with the engine and version that made the golden answers,
-  values agree within steps; across runtimes the best class and the direction do;
-- tflite-runtime answers with its reference kernels, which give the same bits on every processor. Where they cannot run
-  a file that its other kernels do run, those answer, class and direction alone are compared, and a warning says so;
-- a child that crashes is a finding, never this process's end;
-- an environment is made once and kept in the state folder; one that is half made is never taken for one, and two
-  processes that make the same one do not disturb each other; uv is used where it is there, pip where it is not.
+- the board's own self-test runs, with its tolerances: values agree within steps with the engine and version that made
+  the golden answers, best class and direction across runtimes;
+- tflite-runtime uses its reference kernels, which give the same bits on every processor. If they cannot run a file, its
+  other kernels do, only class and direction are compared, and a warning says so;
+- a child that crashes is a finding;
+- an environment is made once, whole or not at all, and kept in the state folder; uv makes it, or pip without uv.
 """
 
 from __future__ import annotations
@@ -49,21 +48,20 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 class NoEnvironmentError(EdgekitError):
-    """No environment with that engine can be made: no wheel for this machine, or no network."""
+    """No environment with that engine: no wheel for this machine, or no network."""
 
     code = "replay-unavailable"
 
 
 def environment(engine: str, version: str, folder: Path | None = None, run: Run = subprocess.run) -> Path:
-    """The Python that has it: this one where it has that very version.
-    Raises NoEnvironmentError."""
+    """The Python that has that version, this one if it does. Raises NoEnvironmentError."""
     if available().get(engine) == version:
         return Path(sys.executable)
     folder = (folder or state_dir()) / "runtimes"
     if unsafe := first_unsafe(folder):  # what lies there is run
         raise NoEnvironmentError(unsafe.what, where=str(unsafe.where), do=unsafe.do)
     place = folder / f"{engine}-{version}-cp{sys.version_info[0]}{sys.version_info[1]}"
-    python = place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    python = _python(place)
     if (place / _READY).is_file() and python.exists():
         return python
     try:
@@ -111,8 +109,7 @@ def _install(place: Path, engine: str, version: str, run: Run) -> None:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NoEnvironmentError(f"{what} could not be installed beside this environment: {error}") from error
         if done.returncode != 0:
-            # Of what an installer says: not its warnings; and where it says much, how it begins and how it ends,
-            # which is the cause
+            # An installer's words without warnings; of many, the beginning and the end, which has the cause
             lines = [line.strip(" ×╰─▶│") for line in done.stderr.splitlines() if line.strip()]
             words = " ".join([line for line in lines if not line.upper().startswith("WARNING")] or lines)
             reason = words or f"exit code {done.returncode}"
@@ -133,14 +130,14 @@ Where = Literal["native", "emulated"]
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """runtime: engine and version.
-    worst: the largest difference of a value, in the golden answer's own steps, None where no answer came.
-    cosine: the least likeness.
-    artifact: its recipe.
-    cpu: that was emulated.
-    quantized: whether its outputs are, so that a step is one of theirs; of float outputs it is 1e-4 of the largest
-        value.
-    kernels: of the engine."""
+    """runtime: engine and version
+    worst: the largest difference in steps of the output; 1e-4 of the largest value if it is float; None without answers
+    cosine: the least of all outputs
+    artifact: its recipe
+    cpu: that was emulated
+    quantized: whether its outputs are
+    kernels: of the engine
+    """
 
     runtime: str
     where: Where
@@ -159,11 +156,7 @@ class ReplayResult:
 def natively(
     bundle: Path, recipe: str, runtime: Runtime, secret: Secret | None = None
 ) -> tuple[ReplayResult | None, list[CheckFinding]]:
-    """Replay here with that version of the runtime.
-    A warning and nothing else if no environment with it can be made.
-
-    secret: of an encrypted bundle.
-    """
+    """Replay here with that version of the runtime; a warning without an environment for it."""
     python = _python_with(runtime, recipe)
     if isinstance(python, CheckFinding):
         return None, [python]
@@ -185,8 +178,7 @@ def natively(
 
 
 def loaded(model: Path, format: str, recipe: str, runtime: Runtime) -> list[CheckFinding]:  # noqa: A002 - the manifest's word
-    """Load a bare model file in that version of the runtime.
-    Findings where it refuses or crashes."""
+    """Load a bare model file in that version of the runtime; findings if it refuses or crashes."""
     python = _python_with(runtime, recipe)
     if isinstance(python, CheckFinding):
         return [python]
@@ -250,10 +242,7 @@ def _replay_in(python: Path, job: dict[str, Any], recipe: str, name: str) -> tup
 def under_emulation(
     bundle: Path, profile: Profile, secret: Secret | None = None
 ) -> tuple[list[ReplayResult], list[CheckFinding]]:
-    """Replay each artifact of the board's engine on its processor, the primary one first.
-
-    A missing tool is an error with the command that installs it: emulation was asked for.
-    """
+    """Replay each artifact of the board's engine on an emulated processor, primary first."""
     try:
         from edgekit.boards.emulated_replay import replay
     except ImportError as error:
@@ -299,7 +288,5 @@ def _only_the_runtime() -> Iterator[Path]:
         try:
             (Path(folder) / own.name).symlink_to(own, target_is_directory=True)
         except OSError:  # Windows, without the right to make links
-            import shutil
-
             shutil.copytree(own, Path(folder) / own.name)
         yield Path(folder)

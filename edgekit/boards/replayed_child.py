@@ -1,7 +1,6 @@
-"""Run in another environment.
-The golden examples of one artifact on the engine that is there, or a bare model file loaded.
+"""Script for another environment: replay one artifact's golden examples, or load a model.
 
-It is a script and no module: beside it nothing of edgekit's is on the path but `edgekit_runtime`, NumPy and an engine.
+Only `edgekit_runtime`, NumPy and an engine are on its path.
 """
 
 from __future__ import annotations
@@ -19,9 +18,11 @@ from edgekit_runtime.system.errors import SelfTestError
 
 
 def work(job: dict[str, Any], say: Say) -> dict[str, Any]:
-    """model, format: a bare file, loaded and never run.
-    Otherwise `bundle_job`, the recipe, and whether values are compared exactly where the engine is the one that made
-    the golden answers."""
+    """job: `model` and `format` of a file to load and not to run, or `bundle_job` with:
+
+    recipe: of the artifact
+    exact: whether values are compared if this engine made the golden answers
+    """
     if "model" in job:
         data = Path(job["model"]).read_bytes()
         check_model(job["format"], data)

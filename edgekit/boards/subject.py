@@ -1,18 +1,12 @@
-"""What is checked: a bundle's artifacts, or one model file with made-up inputs.
+"""What is checked or estimated: a bundle's artifacts, or one model file.
 
     with open_subject(Path("net.tflite")) as subject:
         subject.artifacts[0].format, subject.bundle
-
-Rules: a model file is put into a bundle of its own, its golden answers are those of this machine's engine to inputs
-that are made up (seeded), so that it is replayed like any other; a file that this machine cannot run is checked without
-a replay.
-
-What an estimate is asked for: a model file, or the artifacts of a bundle.
-
     subject, *others = open_subjects(Path("net-raspberry-pi-4.ekb"))
-    subject.workload.macs, subject.host          # the times that the build took on its workstation, of its report
+    subject.workload.macs, subject.host          # times on the build's workstation, of the report beside the bundle
 
-Rule: times of the build's workstation come from the report beside a bundle, where it is there.
+Rule: a model file is packed into a bundle with this machine's answers to seeded inputs, so that it is replayed like any
+other; one that this machine cannot run is checked without a replay.
 """
 
 from __future__ import annotations
@@ -38,6 +32,7 @@ from edgekit_profiles import CannotEstimateError, HostTimes, Precision, Workload
 from edgekit_runtime.bundle.manifest import Target
 from edgekit_runtime.bundle.reader import read_bundle
 from edgekit_runtime.bundle.secrets import Secret, SecretArgument, find_secret
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, TensorSpec
 from edgekit_runtime.system.errors import BundleError, EdgekitError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -49,7 +44,7 @@ _LARGEST = 4 << 20  # elements of one made-up item
 
 @dataclass(frozen=True)
 class Checkable:
-    """One artifact. recipe: as the bundle calls it; of a bare file its name."""
+    """One artifact. recipe: as in the bundle; a bare file's name."""
 
     recipe: str
     role: str
@@ -59,13 +54,12 @@ class Checkable:
 
 @dataclass(frozen=True)
 class CheckSubject:
-    """path: what the person named.
-    size: of that file.
-    bundle: what is replayed, None where nothing can be, and then why_no_replay says why, and do_for_replay what helps,
-        if something does.
-    target: what a bundle was built for.
-    made_up: its golden inputs are.
-    secret: its blobs' key."""
+    """path, size: of the file that was named
+    bundle: what is replayed, or None with the reason in why_no_replay and a remedy in do_for_replay
+    target: what a bundle was built for
+    made_up: whether its golden inputs are
+    secret: the key of its blobs
+    """
 
     path: Path
     size: int
@@ -80,8 +74,7 @@ class CheckSubject:
 
 @contextmanager
 def open_subject(path: Path, secret: SecretArgument = None) -> Iterator[CheckSubject]:
-    """secret: see `open_bundle`.
-    Raises BundleError for a file that is neither a bundle nor a model, SecretError."""
+    """secret: see `open_bundle`. Raises BundleError for any other file, SecretError."""
     form = form_of(path)
     if form == "bundle":
         bundle = read_bundle(path, secret=find_secret if secret is None else secret)
@@ -104,8 +97,7 @@ def open_subject(path: Path, secret: SecretArgument = None) -> Iterator[CheckSub
 
 
 def _packed(one: Checkable, folder: Path) -> Path:
-    """The file in a bundle with answers of this machine's engine.
-    Raises EngineError where it does not run here."""
+    """Pack the file with answers of this machine's engine. Raises EngineError."""
     from edgekit.packaging.assemble import BundleContent, assemble
     from edgekit.packaging.writer import write_bundle
     from edgekit_converters.recipe.artifact import Artifact, Recipe
@@ -120,8 +112,8 @@ def _packed(one: Checkable, folder: Path) -> Path:
         for seed, item in enumerate(golden):
             random = np.random.default_rng(seed)
             for spec in contract.inputs:
-                made = random.normal(size=spec.shape) if spec.dtype.startswith("float") else None
-                made = random.integers(0, 2, spec.shape) if made is None else made
+                is_float = spec.dtype.startswith("float")
+                made = random.normal(size=spec.shape) if is_float else random.integers(0, 2, spec.shape)
                 item[spec.name] = made.astype(spec.dtype)
         content = BundleContent(
             name="checked",
@@ -138,28 +130,18 @@ def _packed(one: Checkable, folder: Path) -> Path:
     return bundle
 
 
-def _contract(engine: Engine) -> Any:
-    """What goes in and comes out as the file has it, in real numbers."""
-    from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract
+def _contract(engine: Engine) -> Contract:
+    """The file's own inputs and outputs, as real numbers."""
 
-    def real(dtype: str, quantized: bool) -> str:
-        return "float32" if quantized or dtype == "float16" else dtype
-
-    def sides(shape: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(max(1, side) for side in shape[1:])
-
-    inputs = tuple(
-        InputContract(spec.name, sides(spec.shape), real(spec.dtype, spec.quantization is not None))
-        for spec in engine.inputs
-    )
-    outputs = tuple(
-        OutputContract(spec.name, sides(spec.shape), real(spec.dtype, spec.quantization is not None))
-        for spec in engine.outputs
-    )
-    for name, shape in [*((spec.name, spec.shape) for spec in inputs), *((spec.name, spec.shape) for spec in outputs)]:
+    def described(spec: TensorSpec) -> tuple[str, tuple[int, ...], str]:
+        shape = tuple(max(1, side) for side in spec.shape[1:])
         if math.prod(shape) > _LARGEST:
-            raise BundleError(f"'{name}' is too large to make inputs up for it")
-    return Contract("raw", inputs, outputs)
+            raise BundleError(f"'{spec.name}' is too large to make inputs up for it")
+        real = "float32" if spec.quantization is not None or spec.dtype == "float16" else spec.dtype
+        return spec.name, shape, real
+
+    inputs = tuple(InputContract(*described(spec)) for spec in engine.inputs)
+    return Contract("raw", inputs, tuple(OutputContract(*described(spec)) for spec in engine.outputs))
 
 
 ESTIMATED = ("float32", "int8", "dynamic")
@@ -168,11 +150,13 @@ ESTIMATED = ("float32", "int8", "dynamic")
 @dataclass(frozen=True)
 class EstimateSubject:
     """One artifact.
-    name: its recipe in a bundle, its file name otherwise.
-    precision: what it computes in.
-    profile: the bundle's board, empty for a file.
-    host: times of the build's workstation, None where it took none.
-    blob: what its bundle calls it, empty for a file; of an encrypted one another name than the SHA-256 of its bytes."""
+
+    name: its recipe in a bundle, else its file name
+    precision: what it computes in
+    profile: the bundle's board, empty for a file
+    host: times on the build's workstation, or None
+    blob: SHA-256 of the bundle's blob, of its encrypted bytes if it is; empty for a file
+    """
 
     name: str
     format: str
@@ -188,7 +172,7 @@ class EstimateSubject:
 
     @cached_property
     def workload(self) -> Workload:
-        """Raises CannotEstimateError for a precision of which nothing is known."""
+        """Raises CannotEstimateError for a precision that was never timed."""
         if self.precision not in ESTIMATED:
             raise CannotEstimateError(f"nothing was timed of {self.precision} on boards", where=self.name, do=_MEASURE)
         return read_workload(self.format, self.data, cast(Precision, self.precision))
@@ -199,12 +183,11 @@ _MEASURE = "Measure it on the board instead: edgekit bench BUNDLE -o RECORD.json
 
 def open_subjects(path: Path, secret: str | None = None) -> list[EstimateSubject]:
     """A bundle's primary and alternate artifacts, or the one model file.
-    Raises BundleError and ConversionError."""
+
+    Raises BundleError, ConversionError.
+    """
     form = form_of(path)
     if form == "bundle":
-        from edgekit_runtime.bundle.reader import read_bundle
-        from edgekit_runtime.bundle.secrets import find_secret
-
         bundle = read_bundle(path, secret=find_secret if secret is None else secret)
         times, profile = times_beside(bundle), bundle.manifest.target.profile
         subjects = [

@@ -4,14 +4,11 @@
     land.root / "usr/bin/python3"
 
 Rules:
-- nothing is installed: no root, no chroot; the host's own apt lists, packages, hooks and architectures stay as they
-  are;
-- the mirror is the one this host installs from, where the host is a Debian; elsewhere EDGEKIT_APT_SOURCES names a file
-  of Debian sources. A request to a mirror in mid-sync is retried after a while;
-- the folder appears whole or not at all: one process makes it while others wait, and the next one removes what an
-  interrupted one left;
-- a kept folder is never changed, only removed and rebuilt. The one exception is Python's bytecode beside its
-  source: without it every start would compile the standard library under the emulator.
+- nothing is installed: no root, no chroot; the host's apt lists, packages, hooks and architectures are not touched;
+- packages come from this host's mirror if it is a Debian, else from the sources in the file EDGEKIT_APT_SOURCES; a
+  mirror in mid-sync is tried again;
+- a folder appears whole or not at all: one process makes it while others wait, and removes interrupted drafts;
+- a kept folder never changes, except for Python's bytecode, which spares compiling under the emulator.
 """
 
 from __future__ import annotations
@@ -51,11 +48,9 @@ _DEBIAN = r"(?:bullseye|bookworm|trixie|forky|sid|stable|testing)"
 def fetch(
     image: Image, packages: Sequence[str], folder: Path, *, sleep: Callable[[float], None] = time.sleep
 ) -> list[Path]:
-    """Download the packages and all that they depend on, sorted by name.
-    folder: new; apt's state stays in it.
+    """Download packages and dependencies, sorted by name; apt's state stays in the folder.
 
-    Raises EmulatorMissingError where there is no apt, UserlandError where the packages cannot be had, and its
-    MirrorUpdatingError where the mirror stays inconsistent for a minute and a half.
+    Raises EmulatorMissingError without apt, UserlandError, MirrorUpdatingError for a mirror that stays inconsistent.
     """
     for tool in ("apt-get", "dpkg-deb", "tar"):
         if shutil.which(tool) is None:
@@ -67,7 +62,7 @@ def fetch(
     for wait_s in (*_WAITS_S, None):
         said = _complaints(_apt(config, "update", "-qq"))
         done = _apt(config, "install", "-y", "-qq", "--no-install-recommends", "--download-only", *packages)
-        if done.returncode == 0:  # the indexes that could be had were enough
+        if done.returncode == 0:  # even if some indexes failed
             return sorted((folder / "cache" / "archives").glob("*.deb"))
         said += _complaints(done) or ["apt-get ended without saying why"]
         if wait_s is None or not _MID_SYNC.search(" ".join(said)):
@@ -88,9 +83,9 @@ def fetch(
 
 
 def sources(suite: str, *, environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> tuple[str, str]:
-    """This host's Debian sources, or those of EDGEKIT_APT_SOURCES, for another release.
+    """Sources of this host or EDGEKIT_APT_SOURCES for a release: (`list` or `sources`, text).
 
-    Returns (`list` or `sources`, the text). root: where /etc is, for tests. Raises UserlandError where there are none.
+    Raises UserlandError without any. root: for tests.
     """
     line = re.compile(rf"^(deb\s+(?:\[[^\]]*\]\s+)?\S+\s+){_DEBIAN}((?:[-/]\S+)?\s.*)$")
     named = (os.environ if environ is None else environ).get(SOURCES)
@@ -104,7 +99,7 @@ def sources(suite: str, *, environ: Mapping[str, str] | None = None, root: Path 
         kind, moved = "list", "".join(f"{each}\n" for each in lines)
         if re.search(r"^Types:", text, re.MULTILINE):
             kind, moved = "sources", ""
-            for stanza in re.split(r"\n\s*\n", text):  # those of other distributions are left out
+            for stanza in re.split(r"\n\s*\n", text):  # without other distributions
                 if found := re.search(rf"^Suites:.*\b{_DEBIAN}\b.*$", stanza, re.MULTILINE):
                     suites = re.sub(rf"\b{_DEBIAN}\b", suite, found[0])
                     moved += f"{stanza.replace(found[0], suites).strip()}\n\n"
@@ -118,7 +113,7 @@ def sources(suite: str, *, environ: Mapping[str, str] | None = None, root: Path 
 
 
 def _state(image: Image, folder: Path) -> Path:
-    """apt's folders and its configuration, whose path is returned."""
+    """Make apt's folders and configuration; return the latter's path."""
     for name in ("state/lists/partial", "cache/archives/partial", "sources.d", "conf.d"):
         (folder / name).mkdir(parents=True)
     kind, text = sources(image.suite)
@@ -126,7 +121,7 @@ def _state(image: Image, folder: Path) -> Path:
     (folder / "status").write_text("")
     dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False, timeout=60).stdout
     lines = [
-        # How this host reaches its mirror: proxies and certificates
+        # Proxies and certificates of this host
         *(line for line in dump.splitlines() if re.match(r"Acquire::(https?|ftp)::", line)),
         f'APT::Architecture "{image.architecture}";',
         f'APT::Architectures {{ "{image.architecture}"; }};',
@@ -168,7 +163,7 @@ def _apt(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """apt's own words, each once; none where it did what it was asked."""
+    """apt's messages, each once; none if it succeeded."""
     if done.returncode == 0:
         return []
     lines = [line[2:].strip() for line in done.stderr.splitlines() if line.startswith(("E:", "W:"))]
@@ -176,15 +171,14 @@ def _complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def cache_root(folder: Path | None = None) -> Path:
-    """Where emulated boards are kept: the given folder, or `emulation` in the state folder.
-    Absolute."""
+    """The absolute path of the given folder, or of `emulation` in the state folder."""
     return (folder or state_dir() / "emulation").absolute()
 
 
 def make_folder(root: Path, name: str, make: Callable[[Path], None]) -> Path:
-    """The folder of that name below the root, made where it is missing.
+    """The folder of that name below the root, made if missing.
 
-    Raises what `make` raises, and UserlandError where the disk refuses, or where other users could change it.
+    Raises what `make` raises, and UserlandError for the disk's refusal or a folder that other users could change.
     """
     final = root / name
     if unsafe := first_unsafe(final):  # what lies there is run
@@ -214,7 +208,7 @@ def make_folder(root: Path, name: str, make: Callable[[Path], None]) -> Path:
 
 @contextlib.contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """Held by one process at a time; the system frees it where that one dies."""
+    """Locked by one process at a time, until it ends or dies."""
     with lock.open("w") as stream:
         if take(stream.fileno(), wait=True) is None:
             raise EmulationError(
@@ -234,8 +228,7 @@ _EXCLUDED = ("./usr/share/doc*", "./usr/share/man", "./usr/share/locale", "./usr
 
 @dataclass(frozen=True)
 class Deb:
-    """One unpacked package.
-    sha256: of the .deb, which apt verified against Debian's signed lists."""
+    """One unpacked package. sha256: of the .deb, verified by apt."""
 
     package: str
     version: str
@@ -244,7 +237,7 @@ class Deb:
 
 @dataclass(frozen=True)
 class _UserlandRecord:
-    """What userland.json keeps."""
+    """The content of userland.json."""
 
     image: str
     packages: tuple[str, ...]
@@ -266,7 +259,7 @@ class Userland:
 def userland(image: Image, packages: Sequence[str] = (), *, cache_dir: Path | None = None) -> Userland:
     """The user land of an image with these Debian packages, cached or made.
 
-    packages: as Debian names them, e.g. `python3-numpy`. Raises UserlandError, EmulatorMissingError.
+    Raises UserlandError, EmulatorMissingError.
     """
     wanted = sorted(set(packages))
     digest = hashlib.sha256(json.dumps([_LAYOUT, wanted]).encode()).hexdigest()[:12]
@@ -300,7 +293,7 @@ def _make(image: Image, packages: Sequence[str], root: Path) -> None:
                 where=str(root),
                 do="Make room on that disk, or name another with EDGEKIT_STATE_DIR",
             )
-    # What the packages' installation scripts would have done
+    # In place of the packages' installation scripts
     python = root / "usr/bin/python3"
     python.unlink(missing_ok=True)
     python.symlink_to(f"python{image.python}")
