@@ -93,7 +93,8 @@ def _peak_mb() -> float:
 def main() -> None:
     asked = _arguments()
     warnings.simplefilter("ignore")
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+    tests = Path(__file__).parents[1] / "tests"
+    sys.path[:0] = [str(tests / "support"), str(tests)]
     from fuzz.archive import kept
     from fuzz.targets import INSTRUMENTS
 

@@ -80,5 +80,6 @@ if __name__ == "__main__":
     import warnings
 
     warnings.simplefilter("ignore")
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+    tests = Path(__file__).parents[1] / "tests"
+    sys.path[:0] = [str(tests / "support"), str(tests)]
     main()

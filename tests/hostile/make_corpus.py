@@ -51,7 +51,7 @@ def _folder() -> Path:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+    sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tests")]
     DIGESTS.write_text(digests(corpus()))
 else:
     CORPUS = _folder()
