@@ -1,22 +1,19 @@
-"""The disk tier.
-Answers that survive a reboot, written behind by one thread, so that no request waits for the card.
+"""The disk tier: answers that survive a reboot, written by one thread, so no request waits.
 
     disk = DiskCache(Path("answers.db"), KeptForm(namespace, contract.outputs), max_bytes=256 << 20)
     disk.put(key, outputs)                  # returns at once
     found = disk.find(key)                  # MISS, or CachedAnswer(outputs, age_s)
-    disk.close()                            # writes what waits
+    disk.close()                            # writes what is pending
 
 Rules:
-- stored are hashes and outputs, never an input; several models share a file, each under its namespace, and several
-  processes;
-- an answer older than `ttl_s`, or of unknown age, is a miss; it stays for `stale` until its bytes are
-  needed;
-- trouble with the disk is never an error, see `disk_file`: meanwhile there are misses, and `stats` has the word for it;
-- an answer that is not what was written under its key, or none of the contract (`kept`), is not given: it is counted,
+- it stores hashes and outputs, never an input; several models, each with its namespace, and processes share a file;
+- an answer older than `ttl_s`, or of unknown age, is a miss; `stale` finds it until its bytes are needed;
+- disk trouble is never an error (see `disk_file`): lookups miss, and `stats` has the word for it;
+- an answer that is not what was written under its key, or not of the contract (`kept`), is a miss: it is counted,
   logged once, and deleted;
-- what waits to be written is bounded: beyond that new answers are not stored, and counted;
-- what was flushed is not given again: until the file has forgotten it, which another process or the medium may put off,
-  nothing is read from it or written to it; a file that never could is a RuntimeWarning at the end.
+- pending writes are bounded: beyond that new answers are not stored, and counted;
+- a flushed answer is not returned again: until the file has forgotten it, nothing is read from it or written to it; a
+  file that never could is a RuntimeWarning at the end.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ _FORGET_AGAIN_S = (1.0, 60.0)
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """age_s: None where it is unknown."""
+    """age_s: None if unknown."""
 
     outputs: Any
     age_s: float | None
@@ -58,12 +55,13 @@ class CachedAnswer:
 class DiskStats:
     """bytes: of the file and its log.
     waiting: answers not written yet.
-    lost: answers that never were.
-    refused: lookups that found something else than what was written there.
-    rebuilt: how often the file was dropped.
+    lost: answers that were never written.
+    refused: lookups that found something else than was written.
+    rebuilt: how often the file was deleted and recreated.
     trouble: unsafe, damaged, full, cannot-be-written, busy, or None.
-    forgetting: a flush that has not reached the file yet.
-    limit: bytes that the file may take, fewer than were asked for once a disk was full."""
+    forgetting: a flush has not reached the file yet.
+    limit: bytes that the file may take, reduced once a disk was full.
+    """
 
     hits: int
     misses: int
@@ -94,10 +92,10 @@ class _Counts:
 
 @dataclass
 class _PendingWork:
-    """What the thread has to do.
-    answers: key -> outputs and when they were made.
-    refused: what is to be deleted.
-    clear: before anything else, until done."""
+    """answers: key -> outputs, when they were made, bytes.
+    refused: keys to delete.
+    clear: flush first, until done.
+    """
 
     answers: dict[bytes, tuple[Any, Moment, int]] = field(default_factory=dict)
     used: dict[bytes, None] = field(default_factory=dict)
@@ -109,10 +107,7 @@ class _PendingWork:
 
 
 class DiskCache:
-    """Thread-safe.
-
-    Raises CacheFileError when made for a database of something else, and nothing afterwards.
-    """
+    """Thread-safe. Raises CacheFileError when opened on a foreign database, nothing afterwards."""
 
     tier: Literal["disk"] = "disk"
 
@@ -170,7 +165,7 @@ class DiskCache:
         return self._look(key)
 
     def has(self, key: bytes) -> bool:
-        """Whether an answer that is still good is stored. Counts nothing and notes no use."""
+        """Whether a fresh answer is stored. Counts nothing and notes no use."""
         found = self._look(key, note=False)
         if isinstance(found, Miss):
             return False
@@ -178,12 +173,11 @@ class DiskCache:
 
     @property
     def largest_bytes(self) -> int:
-        """What one answer may take: a sixteenth of the bound."""
+        """Limit of one answer: a sixteenth of the bound."""
         return self._medium.max_bytes // 16
 
     def put(self, key: bytes, outputs: Any) -> bool:
-        """Store soon.
-        False where it is not: the answer is above `largest_bytes`, or too much waits to be written already."""
+        """Store soon. False if the answer is above `largest_bytes` or too much is pending."""
         if os.getpid() != self._owner:
             return False
         outputs = freeze(outputs)
@@ -204,7 +198,7 @@ class DiskCache:
             return True
 
     def sync(self, timeout_s: float = 30.0) -> bool:
-        """Wait until what was put is written, or given up. Returns False when that took too long."""
+        """Wait until pending answers are written or lost. False after timeout_s."""
         with self._change:
             if self._thread is None:
                 return True
@@ -213,7 +207,7 @@ class DiskCache:
             return self._change.wait_for(lambda: not (self._has_rows() or self._waiting.clear), timeout_s)
 
     def flush(self) -> None:
-        """Forget every answer of this model; other models' stay. None of them is given from now on."""
+        """Forget every answer of this model at once; other models' stay."""
         with self._change:
             self._waiting = _PendingWork(clear=True, now=True, closing=self._waiting.closing)
             self._forget_again_s = 0.0
@@ -242,10 +236,9 @@ class DiskCache:
             )
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Write what waits, and close the file.
-        What is not written within timeout_s is lost; nothing else is.
+        """Write what is pending within timeout_s, and close the file.
 
-        Where the file could not be made to forget what was flushed, that is a RuntimeWarning.
+        RuntimeWarning if a flush could not reach the file.
         """
         if os.getpid() != self._owner:
             return
@@ -310,8 +303,7 @@ class DiskCache:
         return bool(self._waiting.answers or self._waiting.refused)
 
     def _report(self, file: AnswerFile, error: BaseException) -> None:
-        """A reader met trouble: the thread that writes deals with it.
-        A file that is only busy is left alone."""
+        """Leave a reader's trouble to the writing thread, unless the file is only busy."""
         with self._change:
             if trouble_of(error) == "busy" or self._waiting.closing or file is not self._medium.file:
                 return
@@ -321,7 +313,7 @@ class DiskCache:
             self._change.notify_all()
 
     def _start(self) -> None:
-        """Under the lock. There is no thread before there is something to write."""
+        """Start the thread at the first write; under the lock."""
         if self._thread is None and not self._waiting.closing:
             thread = threading.Thread(target=self._work, name="edgekit-disk-cache", daemon=True)
             try:
@@ -360,8 +352,7 @@ class DiskCache:
         return waiting.now or waiting.clear or waiting.closing or len(waiting.answers) >= _BATCH
 
     def _forget(self) -> bool:
-        """Whether nothing is left to be forgotten.
-        Where something is, it is tried again, ever more rarely."""
+        """Whether no flush is pending. A failed one is retried, ever more rarely."""
         with self._change:
             asked = self._waiting
         if not asked.clear:
@@ -375,7 +366,7 @@ class DiskCache:
         return done
 
     def _write_some(self) -> bool:
-        """One batch. True when there may be more to write."""
+        """Write one batch. True if there may be more."""
         with self._change:
             waiting = self._waiting
             file = self._medium.file

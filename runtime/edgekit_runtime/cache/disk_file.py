@@ -1,24 +1,21 @@
-"""The disk tier's file.
-Answers in SQLite, made so that a memory card wears little, and kept through a disk's troubles.
+"""The disk tier's file: answers in SQLite, easy on a memory card, repaired after trouble.
 
-    medium = Medium(path, max_bytes)            # raises CacheFileError for somebody else's database, and nothing else
-    medium.attend(error)                        # what a reader met, or None: now and then, before writing
-    medium.do(lambda file: file.write(rows))    # None where it could not be done
+    medium = Medium(path, max_bytes)            # raises CacheFileError for a foreign database, and nothing else
+    medium.attend(error)                        # a reader's error, or None: now and then, before writing
+    medium.do(lambda file: file.write(rows))    # None if it failed
     medium.trouble                              # unsafe, damaged, full, cannot-be-written, busy, or None
 
 Rules:
-- the file and its log stay below `max_bytes`: room is made before something is written, least recently used first;
-- one commit a batch, in a write-ahead log that is flushed only when it is folded in: power loss costs the last seconds
-  of answers, never the file;
-- the order of use is counted in answers stored, not in time, and noted only for what has fallen out of the newest
-  eighth: reading the same things again and again writes nothing;
+- the file and its log stay below `max_bytes`: room is made before a write, least recently used first. One commit a
+  batch, in a write-ahead log flushed at checkpoints: power loss costs the last seconds of answers, never the file;
+- use is ordered by answers stored, not by time, and noted only for what left the newest eighth: repeated reads write
+  nothing;
 - a file that other users could change or replace (`strict_modes`) is neither read nor written, and that is logged;
-- only a file that carries edgekit's mark, or that holds nothing, is ever deleted; what is somebody else's is refused;
-- what is damaged is deleted and rebuilt; so is what fills a disk, and it may grow half as large from then on;
-- what cannot be opened is tried again after a second, and ever more rarely, at the latest after five minutes. What
-  another process holds locked is left alone; a path that leads to another file by now, or to none, is opened again.
-
-One thread writes, one at a time reads; they may be the same. Any other process may have the file open too.
+- only a file with edgekit's mark, or an empty one, is ever deleted. A damaged file is deleted and rebuilt; so is one
+  that fills a disk, with half the bound from then on;
+- a file that cannot be opened is retried after a second, then ever more rarely, up to five minutes. A locked one is
+  left alone; a replaced or lost one is opened again;
+- one thread writes, one at a time reads (possibly the same); other processes may have the file open too.
 """
 
 from __future__ import annotations
@@ -79,8 +76,9 @@ _UNCODED = {
     "datatype mismatch": 20,
     "file is not a database": 26,
 }
-"""Of SQLite's own texts (sqlite3_errstr) its result codes: Python 3.10 gives an error no code. Every other text is that
-of a statement that does not fit the tables, `_SQL_ERROR`."""
+"""SQLite's own texts (sqlite3_errstr) -> result codes: Python 3.10 gives an error no code. Any other text is that of a
+statement that does not fit the tables, `_SQL_ERROR`.
+"""
 _SQL_ERROR = 1
 _NO_SPACE = 28  # ENOSPC
 
@@ -88,8 +86,9 @@ _NO_SPACE = 28  # ENOSPC
 @dataclass(frozen=True, slots=True)
 class Row:
     """key: 32 bytes.
-    model: whose answer it is, a 63-bit number.
-    body: what `KeptForm` packed."""
+    model: of the answer, a 63-bit number.
+    body: what `KeptForm` packed.
+    """
 
     key: bytes
     model: int
@@ -98,17 +97,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class DiskWrite:
-    """entries: in the file now, as far as is known. evicted: to make room."""
+    """entries: estimated, in the file now. evicted: to make room."""
 
     entries: int
     evicted: int
 
 
 class Medium:
-    """The file, opened, dropped and rebuilt, left alone for a while, taken up again.
-    One thread attends and does.
+    """Opens, repairs or rebuilds the file. One thread attends and works; any may read fields.
 
-    Any thread may look at the fields. file: None while there is none to use. rebuilt: how often it was dropped.
+    file: None while unusable.
+    rebuilt: how often it was deleted and recreated.
     """
 
     def __init__(self, path: Path, max_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -124,11 +123,11 @@ class Medium:
 
     @property
     def writable(self) -> bool:
-        """False for a file on a read-only medium; where there is none, one may come."""
+        """False for a file on a read-only medium."""
         return self.file is None or self.file.writable
 
     def attend(self, broken: BaseException | None = None) -> None:
-        """Mend what is broken, take up what was replaced, try again what could not be opened."""
+        """Repair what is broken, reopen what was replaced, retry what could not be opened."""
         if broken is not None:
             self._mend(broken)
         elif self.file is not None and self.file.is_replaced:
@@ -138,8 +137,7 @@ class Medium:
             self._reopen()
 
     def do(self, work: Callable[[AnswerFile], DiskWrite | None]) -> DiskWrite | None:
-        """Do it with the file; where that fails, mend the file and try once more.
-        None when it was not done."""
+        """Do it with the file; after a failure repair the file and retry once. None if not done."""
         for _ in range(2):
             file = self.file
             if file is None or not file.writable:
@@ -183,10 +181,7 @@ class Medium:
             self._later()
 
     def _open(self, trouble: str | None = None) -> None:
-        """Open the file; one that is damaged is deleted first.
-
-        trouble: what led here, reported until something is written.
-        """
+        """Open the file, deleting a damaged one first. trouble: reported until something is written."""
         if unsafe := first_unsafe_of(self.path):
             if self.trouble != "unsafe":
                 _LOG.warning("%s is not used: %s: %s. %s", self.path, unsafe.where, unsafe.what, unsafe.do)
@@ -220,7 +215,7 @@ class Medium:
 
 
 class AnswerFile:
-    """Every method raises sqlite3.Error or OSError where the disk or the file fails."""
+    """Every method raises sqlite3.Error or OSError if the disk or the file fails."""
 
     def __init__(self, path: Path, reader: sqlite3.Connection, writer: sqlite3.Connection | None, pages: int) -> None:
         self.path = path
@@ -235,8 +230,7 @@ class AnswerFile:
 
     @classmethod
     def open(cls, path: Path, max_bytes: int) -> AnswerFile:
-        """Open or make it.
-        On a medium that cannot be written it is opened to read. Raises CacheFileError too."""
+        """Open or create it, read-only on a medium that is. Raises CacheFileError too."""
         import sqlite3
 
         pages = max_bytes // _PAGE - 2 * _log_pages(max_bytes // _PAGE)
@@ -279,7 +273,7 @@ class AnswerFile:
 
     @property
     def batch_bytes(self) -> int:
-        """How much one `write` should be given at most, so that the log keeps its bound."""
+        """Most bytes for one `write`, so that the log keeps its bound."""
         return self._log_pages * _PAGE
 
     @property
@@ -288,11 +282,11 @@ class AnswerFile:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether the path leads to another file by now, or to none."""
+        """Whether the path now leads to another file, or to none."""
         return self._inode != _inode(self.path)
 
     def read(self, key: bytes) -> tuple[object, bool] | None:
-        """What is there of the answer, and whether its use should be noted with the next write."""
+        """The stored body, and whether the next write should note its use."""
         with self._reading:
             found = self._reader.execute(_FIND, (_hash(key),)).fetchone()
         if found is None or found[0] != key:  # the 63 bits of another key
@@ -301,7 +295,7 @@ class AnswerFile:
         return data, not isinstance(used, int) or self._newest - used > self.entries // 8
 
     def write(self, rows: Sequence[Row], used: Iterable[bytes] = (), refused: Iterable[bytes] = ()) -> DiskWrite:
-        """Store rows and note uses, in one commit, after deleting what was refused and making room."""
+        """Delete what was refused, make room, then store rows and note uses in one commit."""
         assert self._writer is not None
         if not self._counted:
             self._count()
@@ -324,7 +318,7 @@ class AnswerFile:
         return DiskWrite(self.entries, evicted)
 
     def forget(self, model: int) -> DiskWrite:
-        """Every answer of one model."""
+        """Delete every answer of one model."""
         assert self._writer is not None
         last = 0
         while True:
@@ -348,7 +342,7 @@ class AnswerFile:
                         connection.close()
 
     def destroy(self) -> None:
-        """Close and delete, unless another process has put a new file in its place already."""
+        """Close and delete, unless another process has replaced it."""
         ours = not self.is_replaced
         self.close()
         if ours:
@@ -370,8 +364,7 @@ class AnswerFile:
         return place
 
     def _make_room(self, need: int) -> int:
-        """Delete what was used longest ago until `need` pages are free below the bound.
-        How many went."""
+        """Evict the least recently used until `need` pages are free. Returns how many."""
         assert self._writer is not None
         evicted = 0
         while self._pragma("page_count") - self._pragma("freelist_count") + need > self._pages - self._pages // 20:
@@ -419,7 +412,7 @@ class AnswerFile:
 
 
 def file_bytes(path: Path) -> int:
-    """The file and its log."""
+    """Of the file and its log."""
     total = 0
     for suffix in ("", "-wal"):
         with contextlib.suppress(OSError):
@@ -462,8 +455,7 @@ def _hash(key: bytes) -> int:
 
 
 def _log_pages(pages: int) -> int:
-    """Pages of the log at which it is folded in.
-    With one more batch it takes a quarter of the bound at most."""
+    """Pages at which the log is folded in; with one more batch at most a quarter of the bound."""
     return max(8, min(_MOST_LOG_PAGES, pages // 8))
 
 
@@ -476,7 +468,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 
 def trouble_of(error: BaseException) -> str:
-    """One word for what a disk did."""
+    """The word for an error of the disk or of SQLite."""
     primary = getattr(error, "sqlite_errorcode", None)
     if primary is None:
         primary = _UNCODED.get(str(error), _SQL_ERROR if type(error).__name__ == "OperationalError" else 0)

@@ -1,14 +1,13 @@
-"""What makes two requests the same.
-Every byte the caller gave, its dtype and shape, the model and its contract.
+"""What makes two requests the same: every byte, dtype and shape, the model and its contract.
 
     key, inputs = identify({"image": "cat.jpg"}, namespace)     # the file is read once, here
     flight, leads = flights.join(key)                           # identical requests share one inference
 
 Rules:
-- a key is 32 bytes: 16 that stand for model, input name, dtype and shape, and xxh3-128 of all the bytes, before any
-  decoding: a hit on a JPEG costs a hash. `str(array)` is no key: NumPy shortens it;
-- a path is replaced by the bytes it held when it was identified, so a file that changes later changes nothing;
-- something without bytes to hash (a list, a custom object) has no key: it is computed, never cached.
+- a key is 32 bytes: 16 for model, input name, dtype and shape, and xxh3-128 of all bytes before decoding, so a hit on a
+  JPEG costs a hash. `str(array)` is no key: NumPy shortens it;
+- a path is replaced by the bytes that it held when it was identified;
+- an input without bytes to hash (a list, a custom object) has no key: it is computed, never cached.
 """
 
 from __future__ import annotations
@@ -34,18 +33,14 @@ Result = TypeVar("Result")
 
 
 def namespace(*digests: str) -> bytes:
-    """What keeps the keys of one model apart from all others'.
-
-    digests: of whatever decides its answers.
-    """
+    """Separate one model's keys from all others'. digests: of whatever decides its answers."""
     return _digest("\0".join(digests).encode())
 
 
 def identify(inputs: Mapping[str, Any], namespace: bytes) -> tuple[Identity | None, Mapping[str, Any]]:
-    """The key of a request, and its inputs with paths replaced by their bytes.
-    None for a request without a key.
+    """The key of a request, None if it has none; and its inputs with paths replaced by bytes.
 
-    namespace: digests of the model and of its contract. Raises InputError when a path cannot be read.
+    Raises InputError if a path cannot be read.
     """
     if len(inputs) == 1:  # the hot path: no dict is rebuilt, no list is made
         ((name, value),) = inputs.items()
@@ -72,15 +67,12 @@ def identify(inputs: Mapping[str, Any], namespace: bytes) -> tuple[Identity | No
 
 
 def of_artifact(key: Identity, artifact: str) -> Identity:
-    """The key under which another artifact's answer to the same request is kept.
-
-    artifact: digest of the model file.
-    """
+    """The key for another artifact's answer to that request. artifact: digest of the model file."""
     return _digest(key[:16] + artifact.encode()) + key[16:]
 
 
 def _part(value: Any) -> tuple[tuple[Hashable, ...], bytes] | None:
-    """What kind of thing it is, and the digest of its bytes."""
+    """The kind of an input, and the digest of its bytes; None if it has none."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biuf":
             return None
@@ -121,8 +113,8 @@ class Flights(Generic[Result]):
         if leads:  ... compute, then flights.land(key, result)  or  flights.crash(key, error)
         else:      result = flight.result()
 
-    The leader must land or crash; both wake every follower and free the key. Followers are rare: what they wait on
-    is made when the first one comes, so that leading costs no more than a note in a table.
+    The leader must land or crash: both wake every follower and free the key. Followers are rare, so their future is
+    made when the first one comes.
     """
 
     def __init__(self) -> None:
@@ -143,13 +135,13 @@ class Flights(Generic[Result]):
             return flight, False
 
     def land(self, key: Hashable, result: Result) -> None:
-        """Raises KeyError where `key` has no leader."""
+        """Raises KeyError if `key` has no leader."""
         flight = self._end(key)
         if flight is not None:
             flight.set_result(result)
 
     def crash(self, key: Hashable, error: BaseException) -> None:
-        """Raises KeyError where `key` has no leader."""
+        """Raises KeyError if `key` has no leader."""
         flight = self._end(key)
         if flight is not None:
             flight.set_exception(error)

@@ -1,13 +1,13 @@
-"""An answer as bytes, where others may have written: in a file, on a server.
+"""An answer as bytes, stored where others may write: in a file, on a server.
 
     form = KeptForm(namespace, contract.outputs, secret)
     data = form.pack(key, outputs, moment())
     kept = form.unpack(key, data)               # raises PackError
 
 Rules:
-- the bytes are sealed under namespace and key (`sealed`): of which model, artifact and request an answer is;
-- what comes out is checked as a host's answer is, by the same function, and has exactly the contract's outputs;
-- what would be refused is not written either. No pickle, and none of it is executed.
+- the bytes are sealed under namespace and key (`sealed`), which stand for model, artifact and request;
+- an unpacked answer is checked as a host's is, and has exactly the contract's outputs; a packed one as well;
+- no pickle: nothing is executed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ _DTYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
 
 
 class PackError(ValueError):
-    """Bytes that `pack` did not write under this key, or that changed since.
-
-    Outputs that are none of the contract."""
+    """Bytes that `pack` did not write under this key, or outputs that do not fit the contract."""
 
 
 class KeptAnswer(NamedTuple):
@@ -50,7 +48,9 @@ class KeptAnswer(NamedTuple):
 class KeptForm:
     """How one model's answers are kept.
 
-    namespace: of the model. outputs: the contract's; None for arrays of any names and shapes. secret: see `sealed`.
+    namespace: of the model.
+    outputs: the contract's; None for arrays of any names and shapes.
+    secret: see `sealed`.
     """
 
     namespace: bytes
@@ -58,10 +58,10 @@ class KeptForm:
     secret: bytes | None = None
 
     def pack(self, key: bytes, outputs: Any, born: Moment) -> bytes:
-        """Raises PackError for what is no answer of this model.
+        """Raises PackError for anything but an answer of this model.
 
         Layout, little-endian: wall and up (f64), boot (u64), u16 header length, header (JSON: [[name, dtype, shape],
-        ...]), padding, the arrays' bytes, each from a multiple of 16, and the seal of everything before it.
+        ...]), padding, the arrays' bytes, each from a multiple of 16, and the seal of all before it.
         """
         if not isinstance(outputs, Mapping):
             raise PackError(f"a {type(outputs).__name__} is no answer")

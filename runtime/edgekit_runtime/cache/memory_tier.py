@@ -1,26 +1,18 @@
-"""The exact tier, a least-recently-used map in memory, and the age of every tier's entries.
+"""The exact tier, a least-recently-used map in memory; and the age of every tier's entries.
 
     cache = MemoryCache(max_bytes=64 << 20, ttl_s=None)
     cache.put(key, outputs)
     hit = cache.get(key)            # MISS, or the outputs
+    age_s(moment(), moment())       # seconds, or None if unknown
 
 Rules:
-- every operation is O(1); what was used longest ago goes first, whatever its size;
-- the bound is on bytes as the interpreter spends them: arrays, and what it takes to hold them. A value larger than the
-  whole bound is not kept;
-- an entry older than `ttl_s` is a miss. It stays for `stale` until its bytes are needed;
-- time is counted from boot, sleep included, so that a wall clock that jumps changes nothing;
+- every operation is O(1); the least recently used goes first, whatever its size;
+- the bound counts bytes as the interpreter spends them. A value larger than the whole bound is not kept;
+- an entry older than `ttl_s` is a miss; `stale` finds it until its bytes are needed;
 - a miss is the object MISS, so that any value, None too, can be cached;
-- kept arrays are read-only, and pin nothing but themselves: a view into something larger is copied.
-
-Boards' clocks start in 1970, jump when the network comes up, and sleep. Rules of the age:
-
-    born = moment()
-    age_s(born, moment())           # seconds, or None where it is unknown
-
-- within one boot only the time since boot counts, sleep included: what happens to the wall clock changes nothing;
-- across boots there is the wall clock alone: an age is believed where both times are plausible and it is not negative;
-- where the age is unknown, the answer is None, and the caller must take the thing for too old.
+- kept arrays are read-only, and pin nothing but themselves: a view into something larger is copied;
+- boards' clocks start in 1970, jump and sleep: within one boot age is the time since boot, sleep included; across boots
+  the wall clock's, if both times are plausible and it is not negative. An unknown age counts as too old.
 """
 
 from __future__ import annotations
@@ -39,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PLAUSIBLE_S = 1_704_067_200.0
-"""2024-01-01: a wall clock before it has not been set since power came on."""
+"""2024-01-01: an earlier wall clock has not been set since power came on."""
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 
@@ -47,7 +39,8 @@ _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 class Moment:
     """wall_s: Unix time.
     up_s: `elapsed_s()`.
-    boot: a number for this boot of this machine, 0 where it is not known."""
+    boot: a number for this boot of this machine, 0 if unknown.
+    """
 
     wall_s: float
     up_s: float
@@ -55,8 +48,7 @@ class Moment:
 
 
 def elapsed_s() -> float:
-    """Seconds from a fixed point of this boot.
-    Unlike `time.monotonic`, Linux's counts the time asleep."""
+    """Seconds from a fixed point of this boot. Unlike `time.monotonic`, counts sleep on Linux."""
     return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
 
@@ -65,7 +57,7 @@ def moment() -> Moment:
 
 
 def age_s(born: Moment, now: Moment) -> float | None:
-    """Seconds from `born` to `now`, or None where neither clock can say."""
+    """Seconds from `born` to `now`, or None if neither clock can say."""
     if born.boot == now.boot != 0 and now.up_s >= born.up_s:
         return now.up_s - born.up_s
     if min(born.wall_s, now.wall_s) < PLAUSIBLE_S or now.wall_s < born.wall_s:
@@ -83,10 +75,10 @@ def _boot() -> int:
 
 
 _ENTRY_BYTES = 560
-"""Key, map, clock reading and their share of the table; tests hold it against what the interpreter says."""
+"""Key, map, clock reading and their share of the table; tests compare it with the interpreter."""
 _ARRAY_BYTES = 176
 _SLACK_BYTES = 128
-"""How much larger than an array the block it lies in may be before it is copied out."""
+"""How much larger than an array its block may be before it is copied out."""
 
 Outputs = Mapping[str, NDArray[Any]]
 
@@ -105,7 +97,7 @@ MISS: Final = Miss()
 class MemoryStats:
     """Counted since the cache was made; `flush` resets entries and bytes only.
 
-    expired: lookups that found only a stale one.
+    expired: lookups that found only a stale entry.
     """
 
     hits: int
@@ -117,7 +109,7 @@ class MemoryStats:
 
 
 def freeze(outputs: Any) -> Any:
-    """The same outputs, read-only and in memory of their own, so that they can be cached."""
+    """The same outputs, read-only and in memory of their own."""
     same = type(outputs) is MappingProxyType
     if not same and not isinstance(outputs, (dict, Mapping)):
         return outputs
@@ -132,7 +124,7 @@ def freeze(outputs: Any) -> Any:
 
 
 def entry_bytes(outputs: Any) -> int:
-    """What it costs to keep `outputs`, everything counted."""
+    """Bytes that keeping `outputs` costs in all."""
     size = _ENTRY_BYTES
     if isinstance(outputs, (dict, MappingProxyType, Mapping)):  # the quick tests first
         for array in outputs.values():
@@ -165,8 +157,7 @@ class MemoryCache:
         self._bytes = self._hits = self._misses = self._evicted = self._expired = 0
 
     def get(self, key: Hashable) -> Any | Miss:
-        """The outputs stored under `key`, now the most recently used.
-        MISS when there are none or they expired."""
+        """The outputs stored under `key`, now the most recently used; MISS if absent or expired."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -181,10 +172,7 @@ class MemoryCache:
             return entry[0]
 
     def stale(self, key: Hashable) -> Any | Miss:
-        """The outputs stored under `key` whatever their age, now the most recently used.
-
-        Counts neither hit nor miss.
-        """
+        """The outputs stored under `key` whatever their age. Counts neither hit nor miss."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -193,7 +181,7 @@ class MemoryCache:
             return entry[0]
 
     def put(self, key: Hashable, outputs: Any, *, age_s: float = 0.0) -> None:
-        """Store; replaces what was there. age_s: how old the answer is already."""
+        """Store, replacing an entry. age_s: of the answer already."""
         outputs = freeze(outputs)
         size = entry_bytes(outputs)
         with self._lock:
@@ -207,7 +195,7 @@ class MemoryCache:
                 self._make_room()
 
     def resize(self, max_bytes: int) -> None:
-        """Another bound from now on; what no longer fits goes at once."""
+        """Set another bound, evicting at once."""
         if max_bytes < 0:
             raise ValueError("max_bytes must not be negative")
         with self._lock:
@@ -215,7 +203,6 @@ class MemoryCache:
             self._make_room()
 
     def flush(self) -> None:
-        """Forget every entry."""
         with self._lock:
             self._entries.clear()
             self._bytes = 0

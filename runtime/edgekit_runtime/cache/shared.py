@@ -1,19 +1,18 @@
-"""The shared tier.
-Answers that several hosts keep in one Redis or Valkey, behind each one's memory.
+"""The shared tier: answers that several hosts keep in one Redis or Valkey.
 
     shared = SharedCache("redis://cache:6379/0", KeptForm(namespace, contract.outputs), ttl_s=3600)
     shared.put(key, outputs)                # returns at once
     found = shared.find(key)                # MISS, or CachedAnswer(outputs, age_s), within about 2 ms
 
 Rules:
-- a lookup waits for at most `wait_s`, connecting and looking up the name included; what is later is a miss;
-- READERS lookups are on their way at once, at most; one more is a miss at once;
-- no trouble with the server is an error, and each is a miss: after five in a row it is left alone, and one lookup now
-  and then finds out whether it is back;
-- the server forgets: every answer is stored with a time to live, a day where none was asked for;
-- a value is bounded, and so is what waits to be written; what is beyond that is not stored, and counted;
-- a value that is not what was written under its key, or none of the contract (`kept`), is not given: it is counted,
-  logged once, and deleted. Without a secret, who may write to the server can still decide what is answered.
+- a lookup waits at most `wait_s`, connecting and DNS included; a later answer is a miss, and so is a lookup beyond
+  READERS at once;
+- trouble with the server is a miss, never an error: after five in a row it is left alone, except for a lookup now and
+  then that finds out whether it is back;
+- every answer is stored with a time to live, a day by default;
+- a value is bounded, and so are pending writes; what is beyond is not stored, and counted;
+- a value that is not what was written under its key, or not of the contract (`kept`), is a miss: it is counted, logged
+  once, and deleted. Without a secret, anyone who may write to the server can decide the answers.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
 
 WAIT_S = 0.002
 READERS = 4
-"""Threads that look up, with a connection each; the one that writes has another."""
+"""Threads that look up, each with a connection; the writing one has another."""
 _PATIENCE_S = 0.25
-"""How long a thread of ours waits for the server; no caller does."""
+"""How long our threads wait for the server; no caller does."""
 _DAY_S = 86_400.0
 _MOST_VALUE = 1 << 20
 _MOST_WAITING = 8 << 20
@@ -53,10 +52,9 @@ _COUNTED = ("hits", "misses", "expired", "late", "failed", "skipped", "written",
 class SharedStats:
     """late: lookups that took longer than they may.
     failed: exchanges that broke.
-    skipped: lookups that were not made, because the server does not answer or READERS others were on their way.
+    skipped: lookups not made, because the server is away or READERS others were under way.
     lost: answers that were not stored.
-    refused: lookups that found something else than what was written there.
-
+    refused: lookups that found something else than was written.
     waiting: bytes not stored yet.
     """
 
@@ -75,9 +73,11 @@ class SharedStats:
 class SharedCache:
     """Thread-safe.
 
-    url: redis://, rediss:// or unix://, with a password where the server wants one.
-    max_bytes: of one value. clock: monotonic seconds, of the breaker.
-    Raises ValueError for a URL that is none, MissingExtraError without the library, and nothing afterwards.
+    url: redis://, rediss:// or unix://, with a password if the server wants one.
+    max_bytes: of one value.
+    clock: monotonic seconds, of the breaker.
+
+    Raises ValueError for an invalid URL, MissingExtraError without the library, and nothing afterwards.
     """
 
     tier: Literal["shared"] = "shared"
@@ -133,8 +133,7 @@ class SharedCache:
         return self._read(key, data) if data is not None else MISS
 
     def put(self, key: bytes, outputs: Any) -> bool:
-        """Store soon.
-        False where it is not: the answer is too large, too much waits, or the server is away."""
+        """Store soon. False if the answer is too large, too much is pending, or the server is away."""
         try:
             data = self._form.pack(key, outputs, self._now())
         except PackError:
@@ -149,7 +148,7 @@ class SharedCache:
         return True
 
     def sync(self, timeout_s: float = 30.0) -> bool:
-        """Wait until what was put is stored, or given up. Returns False when that took too long."""
+        """Wait until pending answers are stored or lost. False after timeout_s."""
         if self._closed:
             return True
         try:
@@ -159,8 +158,7 @@ class SharedCache:
         return not self._clearing
 
     def flush(self) -> None:
-        """Forget every answer of this model, also those of other hosts.
-        None of them is given from now on."""
+        """Forget every answer of this model at once, also those of other hosts."""
         with self._lock:
             if os.getpid() != self._owner or self._closed:
                 return
@@ -173,7 +171,7 @@ class SharedCache:
             return SharedStats(**self._counts, waiting=self._waiting)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Store what waits, for at most timeout_s, and leave the server. Idempotent."""
+        """Store what is pending within timeout_s, and disconnect. Idempotent."""
         if os.getpid() != self._owner or self._closed:
             return
         self.sync(timeout_s)
@@ -186,7 +184,7 @@ class SharedCache:
     # In the caller's thread.
 
     def _ask(self, key: bytes) -> bytes | None:
-        """The bytes under a key; None where there are none, or none in time."""
+        """The bytes under a key; None if absent or late."""
         with self._lock:
             away = os.getpid() != self._owner or self._closed or self._clearing
             if away or self._reading >= READERS or not self._breaker.allows():
@@ -258,7 +256,7 @@ class SharedCache:
             self._fail("failed")
 
     def _clear(self) -> None:
-        """Until it succeeds nothing is read or written; tried again while the model is open."""
+        """Retried while the model is open; nothing is read or written until it succeeds."""
         while not self._closed:
             try:
                 for name in self._server.scan_iter(self._prefix + b"*", count=500):
@@ -272,7 +270,7 @@ class SharedCache:
 
 
 def _connect(url: str) -> redis.Redis:
-    """No connection is made yet."""
+    """Does not connect yet."""
     try:
         import redis
         from redis.backoff import NoBackoff

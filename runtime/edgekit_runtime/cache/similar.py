@@ -1,24 +1,20 @@
-"""Two tiers for requests that are alike.
-Pictures that changed little, and inputs whose vectors lie near each other.
+"""Two tiers for requests that are alike: pictures that changed little, and nearby vectors.
 
     similar = Similar(threshold=4.0)
-    mark = similar.mark(items)              # None: an input is no picture
+    mark = similar.mark(items)              # None: no input is a picture
     hit = similar.find(mark)                # SimilarHit or None
     similar.remember(mark, outputs)         # after a real inference
 
     semantic = Semantic(embedder, threshold=0.05)     # the same methods; a Model whose task is embedding, or a function
 
 Rules:
-- an answer older than the tier allows is never given, and NaN or infinity is like nothing;
-- compared is with what was really inferred, never with what was itself answered by likeness: slow change adds up and is
-  noticed;
-- pictures differ by the largest change of a block's mean, in the picture's own units (grey levels, 0 to 255, for
-  pixels), over a grid of 16 x 16 blocks and every colour. All pixels count; noise averages out, something small that
-  moves does not;
-- inputs that are no pictures must be equal byte for byte, beside at least one picture;
-- a vector is compared with everything that is kept, in one matrix product: exact, no approximate index. The distance is
-  1 - cosine;
-- an embedder that fails makes a miss, never an error: the model answers.
+- an answer older than the tier allows is never returned, and NaN or infinity matches nothing;
+- requests are compared with real inferences, never with answers found by likeness: slow change adds up and is noticed;
+- pictures differ by the largest change of a block's mean, in the picture's own units, over a grid of 16 x 16 blocks and
+  every channel. Noise averages out, something small that moves does not;
+- other inputs must be equal byte for byte, and at least one must be a picture;
+- a vector is compared with every kept one in one matrix product. The distance is 1 - cosine;
+- an embedder that fails makes a miss, never an error.
 """
 
 from __future__ import annotations
@@ -36,13 +32,14 @@ from edgekit_runtime.cache.memory_tier import elapsed_s, freeze
 
 _MOST_CHANNELS = 4
 Embedder = Callable[[Any], NDArray[Any]]
-"""Takes the decoded input (a dict by name where there are several) and gives a vector; shape and scale are free."""
+"""Takes the decoded input (a dict by name if several) and returns a vector of any shape and scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimilarHit:
-    """distance: how far the request is from the one that was answered.
-    age_s: how long ago that was."""
+    """distance: from the request that was answered.
+    age_s: of that answer.
+    """
 
     outputs: Mapping[str, NDArray[Any]]
     distance: float
@@ -51,9 +48,7 @@ class SimilarHit:
 
 @dataclass(frozen=True, slots=True)
 class PictureMark:
-    """What is kept of a request's pictures.
-
-    kind: what must be equal.
+    """kind: what must be equal.
     means: block means, float32 [n].
     """
 
@@ -61,7 +56,7 @@ class PictureMark:
     means: NDArray[np.float32]
 
     def distance(self, other: PictureMark) -> float:
-        """The largest difference of two means; infinite between requests of different kinds."""
+        """The largest difference of two means; infinite between different kinds."""
         if self.kind != other.kind:
             return float("inf")
         return float(np.abs(self.means - other.means).max())
@@ -100,8 +95,7 @@ class Similar:
         return len(self._answers)
 
     def mark(self, items: Mapping[str, NDArray[Any]]) -> PictureMark | None:
-        """Fingerprint the decoded inputs.
-        items: pictures are [H, W, C] with up to four channels, uint8, int8 or float."""
+        """Fingerprint decoded inputs. Pictures are [H, W, C], C up to 4, integer or float."""
         kind: list[Hashable] = []
         means = []
         for name, item in items.items():
@@ -128,7 +122,7 @@ class Similar:
         return None
 
     def remember(self, mark: PictureMark, outputs: Mapping[str, NDArray[Any]]) -> None:
-        """outputs: what a real inference gave for `mark`."""
+        """outputs: of a real inference for `mark`."""
         answer = (mark, freeze(outputs), self._clock())
         with self._lock:
             self._answers.append(answer)
@@ -138,8 +132,7 @@ class Similar:
             self._answers.clear()
 
     def _block_means(self, item: NDArray[Any]) -> NDArray[np.float32]:
-        """The mean of each block.
-        Rows are summed in the narrowest integers that hold it, columns by one small matrix product."""
+        """The mean of each block: rows in the narrowest integers, columns by one matrix product."""
         height, width, channels = item.shape
         rows = max(1, height // self._grid)
         blocks = height // rows
@@ -153,7 +146,7 @@ class Similar:
         return means.ravel()
 
     def _to_columns(self, width: int, channels: int) -> NDArray[np.float32]:
-        """[width * channels, blocks * channels]: what a row's numbers give to each block's mean."""
+        """[width * channels, blocks * channels]: a row's weights in each block's mean."""
         made = self._columns.get((width, channels))
         if made is None:
             blocks = min(self._grid, width)
@@ -176,11 +169,11 @@ def _holding(dtype: np.dtype[Any], rows: int) -> type[np.generic]:
 
 
 class Semantic:
-    """The embedding tier. Bounded in entries: what was used longest ago makes room. Thread-safe.
+    """The embedding tier, bounded in entries, least recently used first out. Thread-safe.
 
-    A `Cache` takes the settings and keeps answers of its own: two models, or a model and the one it is swapped for,
-    share none.
-    threshold: the largest cosine distance that counts as alike, from 0 (the same direction) to 2."""
+    A `Cache` takes the settings and keeps answers of its own (`fresh`), so two models share none.
+    threshold: the largest cosine distance that counts as alike, from 0 to 2.
+    """
 
     def __init__(
         self,
@@ -209,7 +202,7 @@ class Semantic:
         self._born = np.zeros(max_entries, np.float64)
 
     def fresh(self) -> Semantic:
-        """The same settings and no answers: what each model gets, so that none is given another's."""
+        """The same settings and no answers."""
         return Semantic(
             self._embed, self.threshold, max_entries=self._max_entries, ttl_s=self._ttl_s, clock=self._clock
         )
@@ -224,7 +217,7 @@ class Semantic:
         return self._failed
 
     def mark(self, items: Mapping[str, NDArray[Any]]) -> NDArray[np.float32] | None:
-        """The request's direction, float32 [n] of length 1; None where it has none."""
+        """The request's direction, float32 [n] of length 1; None if it has none."""
         try:
             given = self._embed(next(iter(items.values())) if len(items) == 1 else items)
         except Exception:  # noqa: BLE001 - whatever an application's function raises, the model answers
@@ -253,7 +246,7 @@ class Semantic:
             return SimilarHit(self._outputs[nearest], distance, now - float(self._born[nearest]))
 
     def remember(self, vector: NDArray[np.float32], outputs: Mapping[str, NDArray[Any]]) -> None:
-        """outputs: what a real inference gave for `vector`."""
+        """outputs: of a real inference for `vector`."""
         outputs = freeze(outputs)
         with self._lock:
             if self._vectors.shape[1] != vector.size:
@@ -286,7 +279,7 @@ class Semantic:
 
 
 def _vector_of(model: Any) -> Embedder:
-    """A function of a Model: its first output, of a model that makes embeddings."""
+    """A Model's first output as a function; its task must be embedding."""
     contract = model.contract
     if contract.task != "embedding":
         raise ValueError(f"a semantic cache needs a model whose task is embedding, not {contract.task}")

@@ -1,5 +1,4 @@
-"""The cache a request's journey talks to.
-Exact answers in memory and on disk, and answers of requests that look alike.
+"""The cache of a request's journey: exact answers in memory and on disk, and similar ones.
 
     cache = Cache(MemoryCache(64 << 20), disk=DiskCache("answers.db", form), similar=Similar(4.0))
     if cache.pays(request.start):
@@ -12,12 +11,11 @@ Exact answers in memory and on disk, and answers of requests that look alike.
     if look is not None: cache.store_similar(look, outputs)
 
 Rules:
-- memory before disk; what the disk gave is kept in memory, with its age;
-- each tier is asked only as long as asking pays, see `Worth`; `pays` says it for the exact ones, before anything is
-  hashed;
-- an answer that takes less time to compute than to read is not written to disk, and while nothing is found there only
-  what was asked for twice is: a camera whose pictures never repeat wears no card;
-- a lookup never takes longer than what is left to answer: a disk that was slower than that lately is not asked.
+- memory before disk; what the disk had is kept in memory, with its age;
+- each tier is asked only as long as that pays, see `Worth`; `pays` answers for the exact ones before any hashing;
+- an answer that is faster to compute than to read is not written to disk, and while nothing is found there only what
+  was requested twice is: a camera whose pictures never repeat wears no card;
+- a lookup never takes longer than what is left to answer: a disk that was slower lately is not asked.
 """
 
 from __future__ import annotations
@@ -53,8 +51,7 @@ _hit = tuple.__new__  # half of what the named tuple's own constructor takes
 
 
 class Hit(NamedTuple):
-    """outputs: the stored arrays, read-only, in a dict of the caller's own.
-    tier: where they were found."""
+    """outputs: the stored read-only arrays, in a dict of the caller's own."""
 
     outputs: Any
     tier: Tier
@@ -62,7 +59,7 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What comparing a request with earlier ones came to.
+    """The comparison of a request with earlier ones.
 
     hit: the answer, if one was near enough.
     marks: for `store_similar`.
@@ -74,7 +71,7 @@ class Look:
 
 @dataclass(frozen=True)
 class SimilarStats:
-    """mean_distance: of the hits; None before the first. worth: see `WorthStats`."""
+    """mean_distance: of the hits; None before the first."""
 
     hits: int
     misses: int
@@ -87,9 +84,10 @@ class SimilarStats:
 class CacheStats:
     """hits: exact ones, from any tier.
     misses: exact lookups that found nothing.
-    skipped: requests that were not looked up because it did not pay.
     entries, bytes, evicted: of the memory tier.
-    expired: lookups that found only a stale answer."""
+    expired: lookups that found only a stale answer.
+    skipped: requests not looked up because it did not pay.
+    """
 
     hits: int
     misses: int
@@ -107,10 +105,10 @@ class CacheStats:
 
 
 class Cache:
-    """Thread-safe.
+    """Thread-safe. Every tier may be missing.
 
-    Every tier may be missing; clock: seconds that only go forward, the journey's own.
-    disk: what is behind memory: a file of this machine, or a server that several share.
+    disk: the tier behind memory, a local file or a shared server.
+    clock: monotonic seconds, the journey's own.
     """
 
     def __init__(
@@ -139,9 +137,9 @@ class Cache:
         self._once: dict[bytes, None] = {}  # in memory, asked for once, and not written to disk
 
     def lookup(self, key: bytes, *, hash_s: float | None = 0.0, left_s: float = math.inf) -> Hit | None:
-        """The exact answer, if it is there and good.
+        """The exact answer, if present and fresh.
 
-        hash_s: what making the key took; None for one more key of a request that was looked up in vain.
+        hash_s: time to make the key; None for one more key of a request that missed.
         left_s: until the answer is due.
         """
         sampled = False
@@ -177,7 +175,7 @@ class Cache:
     def store(self, key: bytes | None, outputs: Outputs, cost_ms: float) -> None:
         """Keep an answer.
 
-        cost_ms: what it took to compute.
+        cost_ms: time to compute it.
         key: None for a request that was not looked up.
         """
         if key is None:
@@ -203,8 +201,7 @@ class Cache:
         self._store_s += 0.1 * (self._clock() - start - self._store_s)
 
     def similar(self, items: Mapping[str, NDArray[Any]]) -> Look | None:
-        """Compare the decoded inputs with earlier ones.
-        None where no such tier is on, or none pays now."""
+        """Compare decoded inputs with earlier ones. None if no such tier is on, or none pays now."""
         if not self._alike:
             return None
         marks = []
@@ -217,12 +214,12 @@ class Cache:
         return Look(None, tuple(marks)) if marks else None
 
     def store_similar(self, look: Look, outputs: Outputs) -> None:
-        """Keep what a real inference gave for the request that `look` is about."""
+        """Keep a real inference's outputs for the request of `look`."""
         for tier, mark in look.marks:
             tier.remember(mark, outputs)
 
     def resize(self, max_bytes: int) -> None:
-        """Another bound for the memory tier."""
+        """Set another bound for the memory tier."""
         self._memory.resize(max_bytes)
 
     def flush(self) -> None:
@@ -256,13 +253,12 @@ class Cache:
         )
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Write what waits for the disk, for at most timeout_s."""
+        """Write what is pending for the disk, within timeout_s."""
         if self._disk is not None:
             self._disk.close(timeout_s)
 
     def _read(self, disk: DiskCache | SharedCache, key: bytes, left_s: float) -> Hit | None:
-        """The answer on the disk, unless reading it is expected to take too long.
-        It is in memory from then on."""
+        """Move the disk's answer to memory, unless reading is expected to take too long."""
         start = self._clock()
         if self._slowest_s > left_s:
             self._slowest_s *= _SLOWEST_FADES
@@ -286,7 +282,7 @@ class Cache:
 
 
 class _Alike:
-    """A tier of likeness with its own count of what it is worth."""
+    """A tier of likeness with its own `Worth`."""
 
     def __init__(self, tier: Any, clock: Callable[[], float]) -> None:
         self.tier = tier
@@ -297,7 +293,7 @@ class _Alike:
         self._distance = 0.0
 
     def look(self, items: Mapping[str, NDArray[Any]]) -> tuple[Any, SimilarHit | None]:
-        """The mark of the request, None where it has none or asking does not pay, and the hit."""
+        """The request's mark, None if it has none or asking does not pay, and the hit."""
         start = self._clock()
         if not self.worth.pays(start):
             return None, None
@@ -324,7 +320,8 @@ class _Alike:
 class WorthStats:
     """looking: whether lookups are made now.
     hit_rate: of the recent ones.
-    lookup_us, saves_us: None until measured."""
+    lookup_us, saves_us: None until measured.
+    """
 
     looking: bool
     hit_rate: float | None
@@ -343,15 +340,15 @@ class Worth:
 
     Rules:
     - it looks as long as the highest hit rate that fits what was seen, times what a hit saves, covers a lookup: with no
-      hit in n lookups a rate of 3 / n is still possible (95 %), so a dear network keeps its cache for long and a tiny
-      one gives up soon;
-    - it never gives up while a lookup costs less than CHEAP of what a hit saves, however many misses there were;
-    - after giving up it looks again for a short while now and then, at first so that all of it takes `share` of the
-      time, then ever more rarely, at the latest after `most_s`;
-    - what was seen fades: half of it is forgotten whenever there is twice as much as a decision takes;
-    - no clock and no timing of its own: the caller says what time it is and what things cost.
+      hit in n lookups a rate of 3 / n is still possible (95 %);
+    - it never gives up while a lookup costs less than CHEAP of what a hit saves;
+    - after giving up it looks again for a short while: first so that this takes `share` of the time, then ever more
+      rarely, at the latest after `most_s`;
+    - half of what was seen is forgotten whenever there is twice as much as a decision takes;
+    - it has no clock: the caller passes times and costs.
 
-    Thread-safe, and cheap enough to ask for every request. cheap: see CHEAP; 0 where looking costs more than time."""
+    Thread-safe, and cheap enough for every request. cheap: see CHEAP; 0 if looking costs more than time.
+    """
 
     def __init__(self, *, share: float = 0.005, most_s: float = 5.0, cheap: float = CHEAP) -> None:
         self._cheap = cheap
@@ -367,10 +364,7 @@ class Worth:
         self._saves_s: float | None = None
 
     def pays(self, now_s: float) -> bool:
-        """Whether to look up now.
-
-        now_s: any clock that only goes forward; the same one for all calls.
-        """
+        """Whether to look up now. now_s: monotonic, the same clock for all calls."""
         if self._looking:
             return True
         if now_s < self._until:
@@ -382,7 +376,7 @@ class Worth:
         return True
 
     def record_lookups(self, hits: int, now_s: float, looks: int = 1) -> None:
-        """Lookups were made, so many of them hits: one by one, or several at once."""
+        """Count lookups, one by one or several at once."""
         with self._lock:
             self._looks += looks
             self._hits += hits
@@ -391,16 +385,15 @@ class Worth:
                 self._decide(now_s)
 
     def costs(self, lookup_s: float) -> None:
-        """What one lookup took, all that is done for its sake included. A sample of them is enough.
+        """Seconds of one lookup with all that is done for it; a sample of them is enough.
 
-        What one took while the processor was elsewhere counts as twice the usual, so that no single one ends the
-        looking.
+        One outlier counts as at most twice the usual, so that it does not end the looking.
         """
         usual_s = self._cost_s
         self._cost_s = _faded(usual_s, lookup_s if usual_s is None else min(lookup_s, 2 * usual_s))
 
     def record_saving(self, compute_s: float) -> None:
-        """What it took to answer without the cache: a hit would have saved it."""
+        """Seconds of an answer without the cache, which a hit would save."""
         self._saves_s = _faded(self._saves_s, compute_s)
 
     def stats(self) -> WorthStats:
@@ -438,5 +431,5 @@ def _micro(seconds: float | None) -> float | None:
 
 
 def _own(outputs: Any) -> Any:
-    """A dict for the caller: what is kept cannot be changed, and so cannot be pickled either."""
+    """A dict for the caller: a mappingproxy cannot be changed or pickled."""
     return outputs.copy() if type(outputs) is MappingProxyType else outputs

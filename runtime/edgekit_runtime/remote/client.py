@@ -1,16 +1,15 @@
-"""Asking a host: Open Inference Protocol v2 over HTTP/1.1, on the standard library alone.
+"""A client for the Open Inference Protocol v2 over HTTP/1.1, on the standard library alone.
 
     client = HostClient("http://gpu-box:8000", model="digits", expects=ModelIdentity(model_id, version, digest))
     answer = client.infer({"image": pixels[None]}, timeout_s=0.05)      # arrays have their batch axis, both ways
     answer.outputs["probs"][0], answer.network_ms
 
 Rules:
-- one deadline holds for everything: looking up the name, connecting, sending, each read, a retry;
-- the request says what is left of it, in `parameters.timeout`, so that it can refuse what it would not make;
-- every failure is a HostError; none of them leaves a thread or a broken connection behind;
-- an answer of another model or version, or with NaN or infinity in it, is no answer: HostError (host-protocol);
-- binary tensors go to hosts that advertise them; any other host is tried once, and JSON is used where it will not have
-  them. What was learnt is kept until the host is gone;
+- one deadline covers DNS, connecting, sending, each read and a retry; `parameters.timeout` tells the host what is left;
+- every failure is a HostError, and leaves no thread and no broken connection behind;
+- an answer of another model or version, or with NaN or infinity, is a HostError (host-protocol);
+- binary tensors go to hosts that advertise them; any other host is tried once, with JSON as the fallback. What was
+  learnt is kept until the host is gone;
 - a token goes with every request. It is read again after a 401 or 403, and no error repeats it.
 """
 
@@ -48,13 +47,13 @@ if TYPE_CHECKING:
     import ssl
 
 _NOT_BINARY = (400, 415, 422, 500)
-"""What servers without the binary extension were seen to say to it, beside hanging up."""
+"""Statuses of servers without the binary extension; others hang up."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """Which model an edgekit host must serve, as the device's manifest has it."""
+    """The model that an edgekit host must serve, by the device's manifest."""
 
     model_id: str
     version: str
@@ -63,11 +62,12 @@ class ModelIdentity:
 
 @dataclass(frozen=True)
 class HostAnswer:
-    """outputs: by name, with their batch axis, read-only. total_ms: from the call to the answer.
-
-    queue_ms, infer_ms: what the host says it took, None where it does not say. network_ms: the rest: the way there and
-    back, both codecs, and where the host says nothing its own time too. artifact: digest of the model file that
-    answered, None where the host does not say. version: of the model, None where the host does not say.
+    """outputs: by name, with their batch axis, read-only.
+    total_ms: from the call to the answer.
+    network_ms: total less what the host reports: both ways and both codecs.
+    queue_ms, infer_ms: as the host reports them, or None.
+    artifact: digest of the model file that answered, if the host names it.
+    version: of the model, if the host names it.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -81,7 +81,7 @@ class HostAnswer:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """shape: with its batch axis, -1 where it is free."""
+    """shape: with its batch axis, -1 for a free size."""
 
     name: str
     datatype: str
@@ -92,8 +92,8 @@ class TensorInfo:
 class HostMetadata:
     """What a host says of itself and of the model.
 
-    edgekit: model_id, contract_digest, artifact, recipe and precision where the host is one of ours, which then takes
-    the canonical tensor; None for any other server.
+    edgekit: model_id, contract_digest, artifact, recipe and precision of an edgekit host, which takes canonical
+        tensors; None for any other server.
     """
 
     server: str
@@ -110,10 +110,10 @@ class HostMetadata:
 
 @dataclass(frozen=True)
 class _HostFacts:
-    """What was learnt of the host.
-
-    binary: None until it was tried. path: of the model. expects: what it must serve; None for a server that is not
-    ours, or where nothing is expected. metadata: None where nothing is expected.
+    """binary: None until tried.
+    path: of the model.
+    expects: what it must serve; None for another server, or if nothing is expected.
+    metadata: None if nothing is expected.
     """
 
     binary: bool | None
@@ -123,16 +123,16 @@ class _HostFacts:
 
 
 class HostClient:
-    """One model of one host. Every method may be called from any thread.
+    """One model of one host. Thread-safe.
 
     url: http://name:port or https://name.
-    expects: what an edgekit host must serve; it is refused where model, version or contract differ.
-    any_server: with `expects`, whether another server of the protocol is taken, too.
+    expects: what an edgekit host must serve; it is refused if model, version or contract differ.
+    any_server: with `expects`, whether another server of the protocol is accepted, too.
     version: of such a server's model, None for its own choice.
     connect_timeout_s: for one connection, within the deadline.
     connections: the most at once.
     most_bytes: of one answer.
-    token: reads the bearer token; None for none. It may raise HostError.
+    token: reads the bearer token; may raise HostError.
     tls: None for the system's trust.
     """
 
@@ -170,7 +170,7 @@ class HostClient:
     def infer(self, tensors: Mapping[str, NDArray[Any]], timeout_s: float, *, late_s: float = 0.0) -> HostAnswer:
         """tensors: input name -> array with its batch axis.
         timeout_s: for everything, seconds.
-        late_s: how much longer to wait, to learn how late the answer is; the host is not notified.
+        late_s: wait so much longer, unknown to the host, to learn how late the answer is.
 
         Raises HostError (host-unreachable, host-busy, host-refused, host-late, host-protocol).
         """
@@ -201,25 +201,20 @@ class HostClient:
         )
 
     def greet(self, timeout_s: float) -> HostMetadata | None:
-        """What the host says of its model, kept until the host is gone.
-        None where nothing is expected of it.
-
-        Raises HostError.
-        """
+        """The host's metadata, kept until it is gone; None if nothing is expected. Raises HostError."""
         return (self._known or self._greet(Deadline(timeout_s, self._clock))).metadata
 
     def forget(self) -> None:
-        """Ask the host again what it is, at the next request."""
+        """Query the host's metadata again at the next request."""
         self._known = None
 
     @property
     def breaks(self) -> int:
-        """How often a kept connection had ended: the host may be another one by now."""
+        """How often a kept connection had ended: another server may listen there now."""
         return self._pool.breaks - self._probing_breaks
 
     def ping(self, timeout_s: float) -> float:
-        """Milliseconds for asking whether the model is ready.
-        Raises HostError where the server does not answer so."""
+        """Milliseconds of a readiness query. Raises HostError."""
         start, known = self._clock(), self._known
         path = self._path if known is None else known.path
         reply = self._exchange(HttpCall("GET", f"{path}/ready"), Deadline(timeout_s, self._clock))
@@ -228,17 +223,16 @@ class HostClient:
         return (self._clock() - start) * 1e3
 
     def ready(self, timeout_s: float) -> bool:
-        """Whether the host has the model ready.
-        Raises HostError (host-unreachable, host-late, host-protocol)."""
+        """Whether the model is ready. Raises HostError (host-unreachable, host-late, host-protocol)."""
         reply = self._exchange(HttpCall("GET", f"{self._path}/ready"), Deadline(timeout_s, self._clock))
         return reply.status == 200  # Triton says 400 to a model that it does not know
 
     def metadata(self, timeout_s: float) -> HostMetadata:
-        """Asked at every call. Raises HostError."""
+        """Queried at every call. Raises HostError."""
         return self._metadata(Deadline(timeout_s, self._clock), self._path)
 
     def close(self) -> None:
-        """Close idle connections, and those in use when their exchange ends. Idempotent."""
+        """Close idle connections, and busy ones when their exchange ends. Idempotent."""
         self._pool.close()
 
     def __enter__(self) -> HostClient:
@@ -287,7 +281,7 @@ class HostClient:
                 raise HostError(what, where=self.url, do=do, code="host-refused")
 
     def _probe(self, known: _HostFacts, tensors: Mapping[str, NDArray[Any]], deadline: Deadline) -> Reply:
-        """Try binary once; JSON where the host will not have it."""
+        """Try binary once, with JSON as the fallback."""
         before = self._pool.breaks
         try:
             reply = self._post(tensors, known, True, deadline)
@@ -322,10 +316,7 @@ class HostClient:
         return self._exchange(HttpCall("POST", f"{known.path}/infer", wire.headers, wire.parts), deadline)
 
     def _check_answer(self, answer: InferResponse, ours: ModelIdentity | None) -> None:
-        """Refuse an answer of another model or version, and one that is not finite.
-
-        Raises HostError (host-protocol).
-        """
+        """Raises HostError (host-protocol) for another model or version, and for NaN or infinity."""
         named, version = answer.model_name, answer.model_version
         if named != self.model and (named is not None or ours is not None):
             raise HostError(
@@ -352,10 +343,7 @@ class HostClient:
         )
 
     def _get(self, path: str, deadline: Deadline) -> dict[str, Any]:
-        """The object that a GET answers; {} where it answers something else.
-
-        Raises HostError for every status but 200.
-        """
+        """The object that a GET returns, else {}. Raises HostError for every status but 200."""
         reply = self._exchange(HttpCall("GET", path), deadline)
         if reply.status != 200:
             self._raise(reply)
@@ -407,8 +395,7 @@ class HostClient:
 
 
 def server_timing(header: str) -> dict[str, float]:
-    """`queue;dur=1.5, infer;dur=3` -> {"queue": 1.5, "infer": 3.0}, milliseconds.
-    What makes no sense is left out."""
+    """Milliseconds: `queue;dur=1.5, infer;dur=3` -> {"queue": 1.5, "infer": 3.0}."""
     found: dict[str, float] = {}
     for metric in header.split(","):
         name, *parameters = (part.strip() for part in metric.split(";"))
@@ -424,8 +411,7 @@ def server_timing(header: str) -> dict[str, float]:
 
 
 def _complaint(reply: Reply) -> str:
-    """The server's own words, short and on one line.
-    Servers say `error`, `detail`, or plain text."""
+    """The server's own words (`error`, `detail` or plain text), short and on one line."""
     text = reply.body[:4000].decode("utf-8", "replace")
     try:
         value = load_json(reply.body[:4000])
@@ -444,8 +430,7 @@ def _extensions(server: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _infos(listed: object) -> tuple[TensorInfo, ...]:
-    """Tensors that a server declares, without those that break the protocol.
-    An odd description must not stop an inference that would work."""
+    """The valid tensors that a server declares: an odd one must not stop a working inference."""
     found = []
     for entry in listed if isinstance(listed, list) else ():
         if not isinstance(entry, dict):

@@ -1,10 +1,8 @@
-"""Credentials for a `Host`.
-A bearer token, the CA of its certificate, a certificate of this device.
+"""Credentials for a `Host`: a bearer token, the CA of its certificate, a client certificate.
 
 Rules:
-- a token is read when it is needed, from a variable or a file that other users may not read; it is in no message and on
-  no disk;
-- a token never travels unencrypted, but for loopback.
+- a token is read when needed, from a variable or a file that other users may not read; no message and no disk has it;
+- a token never travels unencrypted, except to loopback.
 """
 
 from __future__ import annotations
@@ -25,8 +23,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def token_reader(host: Host) -> Callable[[], str] | None:
-    """What reads the host's token now; None where it needs none.
-    Raises HostError (host-secret), as the reader does."""
+    """Reads the host's token; None if it has none. Both raise HostError (host-secret)."""
     source = host.token
     if source is None:
         return None
@@ -56,7 +53,7 @@ def token_reader(host: Host) -> Callable[[], str] | None:
 
 
 def tls_context(host: Host) -> ssl.SSLContext | None:
-    """None where the system's trust is enough. Raises HostError (host-secret)."""
+    """None if the system's trust is enough. Raises HostError (host-secret)."""
     if host.ca is None and host.certificate is None:
         return None
     import ssl

@@ -1,13 +1,10 @@
 """One deadline and one limit of bytes for a whole exchange.
-Connecting, sending and every read count.
-
-A socket's own timeout restarts with each read, so a server that sends a byte now and then holds a caller for ever.
-Here each step gets what is left, and no more. A reader such as http.client consumes headers, chunk extensions and
-trailers on its
-own, without end: so time and bytes are limited here, below it.
 
     deadline = Deadline(0.050)
     wire = TimedSocket(sock, deadline)          # what http.client needs of a socket: sendall, makefile
+
+A socket's own timeout restarts with each read, and http.client reads headers, chunk extensions and trailers without
+end: so time and bytes are limited below it.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ class Deadline:
     """timeout_s from now, on a monotonic clock.
 
     step_s: the longest single wait within it.
-    late_s: the last part of it, unknown to the other side: an answer in it is too late, and shows how late.
+    late_s: its last part, unknown to the other side: an answer in it is too late, and shows how late.
     """
 
     def __init__(
@@ -48,22 +45,22 @@ class Deadline:
         self._late_s = late_s
 
     def left(self) -> float:
-        """Seconds that a single wait may take, more than 0. Raises TimeoutError when there are none."""
+        """Seconds that a single wait may take, more than 0. Raises TimeoutError if none are left."""
         left = self._at - self._clock()
         if left <= 0:
             raise TimeoutError("the time given ran out")
         return min(left, self._step_s)
 
     def wanted_us(self) -> int:
-        """Microseconds in which an answer is in time, at least 1.
-        Raises TimeoutError when no caller waits any more."""
+        """Microseconds in which an answer is in time, at least 1. Raises TimeoutError."""
         return max(1, int((self.left() - self._late_s) * 1e6))
 
 
 class TimedSocket:
     """A connected socket with a deadline, which the owner sets for each exchange.
 
-    received: bytes so far. most: how many `received` may become; the owner may raise it.
+    received: bytes so far.
+    most: limit of `received`; the owner may raise it.
     """
 
     def __init__(self, sock: socket.socket, deadline: Deadline, most: float = math.inf) -> None:
@@ -102,16 +99,14 @@ class TimedSocket:
         return io.BufferedReader(_Reads(self))
 
     def close(self) -> None:
-        """Nothing: http.client closes a socket whose response it has yet to read.
-        The owner calls `end`."""
+        """Does nothing: http.client closes before it reads a response. The owner calls `end`."""
 
     def end(self) -> None:
         self.sock.close()
 
 
 class _Reads(io.RawIOBase):
-    """A reader whose `close` leaves the socket open.
-    http.client closes the file of a response that it has read to its end."""
+    """A reader whose `close`, called at the end of a response, leaves the socket open."""
 
     def __init__(self, owner: TimedSocket) -> None:
         self._owner = owner

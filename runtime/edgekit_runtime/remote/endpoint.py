@@ -1,9 +1,8 @@
 """A host's endpoint: parse its address, resolve its name and connect, within the deadline.
 
 Rules:
-- the system's resolver knows no timeout, so a name is looked up in a thread of its own, one at a time for each host;
-  what it finds is kept until a connection fails;
-- a number instead of a name needs no thread;
+- the system's resolver has no timeout, so a name is resolved in a thread of its own, one at a time for each host, and
+  kept until a connection fails; a numeric address needs no thread;
 - Nagle's algorithm is off: a small tensor must not wait for an acknowledgement.
 """
 
@@ -28,8 +27,7 @@ Address = tuple[int, Any]  # family, what socket.connect takes
 
 
 class Endpoint:
-    """The address of a host.
-    url: http://name:port or https://name, with a path in front of /v2 where a proxy needs one."""
+    """url: http://name:port or https://name, with a path in front of /v2 if a proxy needs one."""
 
     def __init__(self, url: str, *, connect_timeout_s: float, tls: ssl.SSLContext | None = None) -> None:
         self.url = url.rstrip("/")
@@ -41,8 +39,7 @@ class Endpoint:
         self._lookup: Future[tuple[Address, ...]] | None = None
 
     def connect(self, deadline: Deadline) -> socket.socket:
-        """A connected socket, after the TLS handshake for https.
-        Raises TimeoutError, HostError (host-unreachable)."""
+        """A connected socket, for https after the handshake. Raises TimeoutError, HostError."""
         last: OSError | None = None
         for address in self._resolve(deadline):
             try:

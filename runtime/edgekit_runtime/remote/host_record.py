@@ -8,19 +8,15 @@
         ...
 
 Rules:
-- an answer counts for requests of about its size (a factor of two), and for all while nothing else is known;
-- what was lost or refused counts as missed, and so does what is on its way for longer than answers usually take;
-- a ping is a question without content. It counts as an answer that took the ping's round trip, and what the last
-  inferences of that size took beyond theirs;
-- a probe is a ping. The golden example is sent where a ping says too little: before the host is proven, while its
-  breaker is open and a ping came back, after a 503, and while its last answer was lost or slow;
-- one in PROVE_EVERY answers goes beside the golden example, more after that was wrong, and one that is in doubt;
-- while the host matters and nothing was heard of it for 250 ms it is probed; while its breaker is open, or after a 503,
-  after 100 ms, and never later than half a second;
-- an answer that came late is an answer: the breaker counts only what never came. A host that owes ABANDONED answers to
-  callers that have gone is asked nothing more until some of them ended.
-
-No thread and no socket: `benchmarks/fallback/simulate.py` runs this very code.
+- an answer counts for requests of about its size (a factor of two), and for all while nothing else is known. Lost,
+  refused and overdue requests count as missed; a late answer is an answer, and the breaker counts only what never came;
+- a ping counts as an answer that took its round trip plus what the last inferences of that size took beyond theirs;
+- a probe is a ping. The golden example is sent if a ping says too little: before the host is proven, if a ping returns
+  while the breaker is open, after a 503, and after a lost or slow answer; and once in PROVE_EVERY answers, more often
+  after a wrong one;
+- a host that matters is probed 250 ms after its last news; with an open breaker, or after a 503, after 100 to 500 ms;
+- a host that owes ABANDONED answers to callers that have gone gets no request until some of them ended;
+- no thread and no socket: `edgekit simulate offload` runs this very code.
 """
 
 from __future__ import annotations
@@ -43,29 +39,29 @@ WINDOW = 30
 PROVE_EVERY = 20
 """Answers between two golden examples, and about how many of a host are wrong before that is seen."""
 PROBE_S = 0.25
-"""How long after the last news a host that matters is probed."""
+"""Probe a host that matters so long after its last news."""
 STALE_S = 5.0
-"""How long after the last news any host is probed."""
+"""Probe any host so long after its last news."""
 MATTERS_S = 1.0
-"""How long a host matters after a request that the device would not surely answer in time."""
+"""How long a host matters after a request that the device might not answer in time."""
 SHORTEST_S, LONGEST_S = 0.1, 0.5
 PROBE_LONGEST_S = 2.0
 FAILURES = 4
 OVERDUE = 1.5
-"""What waits so many times longer than nine of ten answers took counts as missed."""
+"""A request that waits so many times longer than nine of ten answers took counts as missed."""
 EARLIEST_MS = 5.0
 ABANDONED = 8
-"""So many requests on their way whose callers have gone are enough to learn from: others fail at once."""
+"""With so many requests in flight whose callers have gone, others fail at once."""
 
 
 _RECENT = 5
-"""So many of the last answers, or pings, say what the host takes, or the way there and back."""
+"""How many of the last answers or pings estimate the host's time or the round trip."""
 SLOWER = 2.0
-"""A host that takes so many times longer than it can is asked for its golden example: a ping does not show its end."""
+"""A host so many times slower than its best gets the golden example: a ping does not show its end."""
 
 
 class SentRequest:
-    """A request on its way. size: 0 for a ping."""
+    """A request in flight. size: 0 for a ping."""
 
     __slots__ = ("at", "due", "number", "size")
 
@@ -104,9 +100,10 @@ class HostRecord:
         return sent
 
     def answered(self, sent: SentRequest, ms: float | None = None, host_ms: float | None = None) -> None:
-        """An answer came, in time or late. ms: what it took, None for the time since it was sent.
+        """An answer came, in time or late.
 
-        host_ms: of that, what the host says that it took; None where it does not say.
+        ms: what it took, None for the time since it was sent.
+        host_ms: of that, as the host reports it, or None.
         """
         ms = (self._clock() - sent.at) * 1e3 if ms is None else ms
         if sent.size:
@@ -146,19 +143,18 @@ class HostRecord:
         )
 
     def matters(self) -> None:
-        """A request came that the device would not surely answer in time."""
+        """A request came that the device might not answer in time."""
         self._mattered = self._clock()
 
     def doubt(self) -> None:
-        """An answer was another than the device's own: see whether it is the host."""
+        """An answer differed from the device's own: find out whether it is the host."""
         self._unproven = PROVE_EVERY
 
     def probe(self, *, proven: bool = True) -> tuple[Step, ...]:
-        """What is to be sent now, one after the other while each comes back.
-        Nothing where it is not time to probe.
+        """What to send now, each step after the one before it returned; () if no probe is due.
 
-        In the open and half-open state the breaker must get its outcome. proven: False for one that is not
-        relied on before a golden example came back.
+        In the open and half-open state the breaker must get its outcome. proven: False if a golden example must come
+        back first.
         """
         if self.breaker.state != "closed":
             return ("ping", "example") if self.breaker.allows() else ()
@@ -179,8 +175,7 @@ class HostRecord:
 
     @property
     def probe_s(self) -> float:
-        """How long to wait for a probe.
-        One that was lost in an outage must not delay the next for long."""
+        """Timeout of a probe. One that was lost in an outage must not delay the next for long."""
         p90_ms = self.p90_ms
         if p90_ms is None and self.healthy:  # never measured: its first answer may have to load much
             return PROBE_LONGEST_S
@@ -188,7 +183,7 @@ class HostRecord:
 
     @property
     def p90_ms(self) -> float | None:
-        """Of the last answers; None before the first, and where nine in ten are lost."""
+        """Of the last answers; None before the first, and if one in ten or more is lost."""
         with self._lock:
             key = self._key(0)
             answers = sorted(ms for _, ms in self._windows.get(key, ()))
@@ -203,8 +198,7 @@ class HostRecord:
         return max(self._windows, key=lambda key: len(self._windows[key]))
 
     def _with_pings(self, key: int) -> list[tuple[int, float]]:
-        """The answers of a window and, as answers of that size, the pings.
-        In the order in which they were sent."""
+        """A window's answers and the pings, as answers of that size, in the order sent."""
         answers = list(self._windows.get(key, ()))
         beyond = self._beyond.get(key)
         if not answers or not self._pings:
@@ -238,7 +232,7 @@ class HostRecord:
 
 
 def _append(window: deque[tuple[int, float]], number: int, ms: float) -> None:
-    """Put it in the order in which it was sent."""
+    """Insert in the order sent."""
     overtaken = bool(window) and window[-1][0] > number
     window.append((number, ms))
     if overtaken:

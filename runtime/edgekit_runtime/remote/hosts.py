@@ -1,4 +1,4 @@
-"""The hosts of a model, each with its client, its circuit breaker and its measurements.
+"""The hosts of a model, each with its client, circuit breaker and measurements.
 
     hosts = Hosts(["http://gpu-box:8000"], manifest, example)
     decision = decide(left_ms, device, hosts.outlooks(size=150_528))
@@ -6,12 +6,9 @@
         outputs, answer = hosts.infer(decision.host, {"image": pixels}, left_s)      # HostError
 
 Rules:
-- a host is proven before it is relied on: one of the bundle's own examples must come back within tolerance when the
-  model opens, and after the host was gone, or the host is not ready (`RemoteModel.proven`). Each time its last bits
-  differ, so that the host computes and does not answer from a cache;
-- later probes are pings and, beside some answers, examples; always beside the requests and never one of them;
-- when a host is probed, and what its answers are worth, stands in `record`; as many exchanges run at once as there are
-  requests on their way, at most CONNECTIONS;
+- a host is ready once one of the bundle's examples came back within tolerance, when the model opens and after the host
+  was gone (`RemoteModel.proven`). Its last bits differ each time, so that the host computes and no cache answers;
+- probes (see `host_record`) run beside the requests and are never one of them; at most CONNECTIONS exchanges at once;
 - a host that serves another model, version or contract is never asked;
 - closing leaves no thread: every exchange ends by its own deadline.
 """
@@ -43,13 +40,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Items = Mapping[str, NDArray[Any]]
 CONNECTIONS = 64
-"""The most exchanges at once, of all hosts together; threads and connections are made as they are needed."""
+"""The most exchanges at once, of all hosts together; threads and connections are made on demand."""
 Clock = Callable[[], float]
 
 
 class _HostEntry:
-    """One host.
-    artifact: digest of the model file that answered last, None before the first answer."""
+    """artifact: digest of the model file that answered last, None before the first answer."""
 
     def __init__(self, model: RemoteModel, clock: Clock) -> None:
         self.model = model
@@ -65,7 +61,7 @@ class _HostEntry:
     def exchange(
         self, size: int, ask: Callable[[], tuple[T, HostAnswer]], wanted_s: float = math.inf
     ) -> tuple[T, HostAnswer]:
-        """Ask it for an inference, and note what became of it. wanted_s: how long a caller waits."""
+        """Run an inference and record its outcome. wanted_s: how long a caller waits."""
         sent = self.record.sent(size, wanted_s)
         try:
             outputs, answer = ask()
@@ -95,7 +91,7 @@ class Hosts:
     """Thread-safe.
 
     manifest: of the device's bundle.
-    example: what measures the hosts, and proves their model.
+    example: measures the hosts, and proves their model.
     """
 
     def __init__(
@@ -114,23 +110,22 @@ class Hosts:
             self._measure(host)
 
     def outlooks(self, size: int | None) -> tuple[HostOutlook, ...]:
-        """What is known of each host for a request of so many bytes.
-        Of none for one that must not travel."""
+        """The outlook of each host for a request of `size` bytes; () for one that must not travel."""
         return () if size is None else tuple(host.outlook(size) for host in self._hosts)
 
     def matter(self) -> None:
-        """A request came that the device would not surely answer in time."""
+        """A request came that the device might not answer in time."""
         for host in self._hosts:
             host.record.matters()
 
     def look(self) -> None:
-        """Probe those that are due for it, beside the request."""
+        """Probe the hosts that are due, beside the request."""
         for host in self._hosts:
             self._measure(host)
 
     @property
     def artifacts(self) -> tuple[str, ...]:
-        """Digests of the model files that the hosts answered with last, each once."""
+        """Digests of the model files that the hosts answered with last, without repetition."""
         return tuple(dict.fromkeys(host.artifact for host in self._hosts if host.artifact is not None))
 
     def infer(
@@ -146,7 +141,7 @@ class Hosts:
         return host.exchange(_size(items), lambda: host.model.infer(items, left_s, late_s), left_s)
 
     def doubt(self, index: int) -> None:
-        """The device answered a request that this host had answered, and otherwise."""
+        """The device answered differently a request that this host had answered."""
         self._hosts[index].record.doubt()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
@@ -170,14 +165,14 @@ class Hosts:
         ]
 
     def close(self) -> None:
-        """Let what is on its way end by its deadline, start nothing new, leave no connection."""
+        """Let exchanges end by their deadline, start none, leave no connection."""
         self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
         for host in self._hosts:
             host.model.close()
 
     def _measure(self, host: _HostEntry) -> None:
-        """Send the probe in the background, one at a time a host, where the breaker lets it."""
+        """Probe in the background, one at a time for each host, if its breaker allows."""
         if self._closed or not host.probing.acquire(blocking=False):
             return
         steps = host.record.probe(proven=host.model.proven)

@@ -1,30 +1,17 @@
-"""Open Inference Protocol v2: the inference request and its answer.
-As JSON, or with the binary tensor extension.
+"""Open Inference Protocol v2: requests and answers as JSON, or with binary tensors.
 
     wire = encode_request({"image": pixels}, binary=True, timeout_us=50_000)
     request = decode_request(body, wire.headers.get(HEADER_LENGTH))     # request.inputs["image"], read-only
 
-A body is JSON alone, or JSON followed by the tensors' raw bytes (little-endian, C order, in the order in which the JSON
-names them); then the header `Inference-Header-Content-Length` says where the JSON ends and each tensor's parameter
-`binary_data_size` how many bytes are its own. No socket is known here.
+A body is JSON, or JSON followed by the tensors' bytes (little-endian, C order, in the JSON's order). Then the header
+`Inference-Header-Content-Length` gives the JSON's length, and the parameter `binary_data_size` each tensor's.
 
 Rules:
-- every byte of a body is accounted for: a header that lies, a tensor cut short and bytes left over are each a
-  WireError;
-- whatever the bytes are, nothing but WireError is raised;
-- what is written as binary starts at a multiple of 8 bytes (the JSON is padded with spaces), so that the other side can
-  look at the first tensor where it lies.
-
-The protocol's datatypes as NumPy arrays.
-To and from little-endian bytes, to and from JSON lists.
-
-    datatype_of(pixels.dtype)                              # "UINT8"
-    from_bytes(view, "FP32", (1, 4), "input 'x'")          # a view where alignment allows, else a copy
-
-Rules:
-- nothing is trusted: sizes, types and ranges are checked before NumPy sees a value;
-- arrays that come out are read-only and in C order;
-- BYTES is refused: no model here takes strings. FP16 has no JSON form, NaN and infinity have none either.
+- every byte of a body is accounted for: a wrong header, a short tensor and bytes left over are each a WireError, and
+  nothing else is raised, whatever the bytes;
+- sizes, types and ranges are checked before NumPy sees a value; decoded arrays are read-only and in C order;
+- binary data starts at a multiple of 8 bytes (the JSON is padded with spaces), so the first tensor needs no copy;
+- BYTES is refused: no model here takes strings. FP16, NaN and infinity have no JSON form.
 """
 
 from __future__ import annotations
@@ -61,11 +48,11 @@ _JSON_TYPES: dict[str, set[type]] = {"b": {bool}, "u": {int}, "i": {int}, "f": {
 
 MAX_DIMS = 16
 _MAX_BYTES = 2**40
-"""Far above any body that is read; keeps the arithmetic on shapes within what NumPy can hold."""
+"""Far above any body that is read; keeps the arithmetic on shapes within NumPy's."""
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """The protocol's name. Raises WireError for a dtype that it has no name for."""
+    """The protocol's name of a dtype. Raises WireError if it has none."""
     name = _NAMES.get((dtype.kind, dtype.itemsize))
     if name is None:
         raise WireError(f"dtype {dtype} has no datatype in the protocol", do=f"Datatypes: {', '.join(DATATYPES)}")
@@ -73,7 +60,7 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
 
 
 def dtype_of(datatype: object, where: str) -> np.dtype[Any]:
-    """Raises WireError for a datatype that is unknown, or known and not carried."""
+    """Raises WireError for an unknown or unsupported datatype."""
     dtype = DATATYPES.get(datatype) if isinstance(datatype, str) else None
     if dtype is None:
         what = (
@@ -86,14 +73,14 @@ def dtype_of(datatype: object, where: str) -> np.dtype[Any]:
 
 
 def to_bytes(array: NDArray[Any]) -> memoryview:
-    """The array's values in C order, little-endian; no copy where it is that already."""
+    """The array's values in C order, little-endian; a copy only if needed."""
     dtype = DATATYPES[datatype_of(array.dtype)]
     ready = np.ascontiguousarray(array, dtype)
     return ready.reshape(-1).view(np.uint8).data
 
 
 def from_bytes(data: memoryview, datatype: object, shape: tuple[int, ...], where: str) -> NDArray[Any]:
-    """data: exactly the tensor's bytes. Raises WireError when they are too many or too few."""
+    """data: exactly the tensor's bytes. Raises WireError for too many or too few."""
     dtype = dtype_of(datatype, where)
     wanted = count_of(shape, dtype, where) * dtype.itemsize
     if len(data) != wanted:
@@ -107,7 +94,7 @@ def from_bytes(data: memoryview, datatype: object, shape: tuple[int, ...], where
 
 
 def to_json(array: NDArray[Any], where: str) -> list[Any]:
-    """A flat list. Raises WireError for values that JSON has no word for."""
+    """A flat list. Raises WireError for values without a JSON form."""
     if array.dtype.kind == "f":
         if array.dtype.itemsize == 2:
             raise WireError("FP16 has no JSON form", where=where, do="Send it as binary, or as FP32")
@@ -118,8 +105,7 @@ def to_json(array: NDArray[Any], where: str) -> list[Any]:
 
 
 def from_json(data: object, datatype: object, shape: tuple[int, ...], where: str) -> NDArray[Any]:
-    """data: a flat list, or lists nested as the shape says.
-    Raises WireError when it is neither or does not fit."""
+    """data: a flat list, or lists nested as the shape says. Raises WireError."""
     dtype = dtype_of(datatype, where)
     if datatype == "FP16":
         raise WireError("FP16 has no JSON form", where=where, do="Send it as binary, or as FP32")
@@ -137,7 +123,7 @@ def from_json(data: object, datatype: object, shape: tuple[int, ...], where: str
 
 
 def count_of(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> int:
-    """How many values; also refuses shapes that no array can have."""
+    """How many values; raises WireError for shapes that no array can have."""
     if math.prod(max(n, 1) for n in shape) * dtype.itemsize > _MAX_BYTES:
         raise WireError(f"shape {list(shape)} is too large", where=where)
     return math.prod(shape)
@@ -186,10 +172,10 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True)
 class Wire:
-    """A body, ready to be sent.
+    """An encoded body.
 
     json: its first part.
-    tensors: views of the arrays that were encoded, not copies.
+    tensors: views of the encoded arrays, not copies.
     """
 
     json: bytes
@@ -218,9 +204,10 @@ class Wire:
 @dataclass(frozen=True)
 class InferRequest:
     """inputs: with their batch axis, read-only.
-    outputs: the names asked for, () for all.
+    outputs: the requested names, () for all.
     timeout_us: what is left of the caller's budget, None for no limit.
-    parameters: the request's own, as sent."""
+    parameters: the request's own, as sent.
+    """
 
     inputs: Mapping[str, NDArray[Any]]
     outputs: tuple[str, ...] = ()
@@ -237,7 +224,8 @@ class InferRequest:
 @dataclass(frozen=True)
 class InferResponse:
     """outputs: with their batch axis, read-only.
-    model_name, model_version: None where the server names none."""
+    model_name, model_version: None if the server names none.
+    """
 
     outputs: Mapping[str, NDArray[Any]]
     model_name: str | None = None
@@ -254,8 +242,7 @@ def encode_request(
     id: str | None = None,  # noqa: A002 - the protocol's word
     parameters: Mapping[str, Any] | None = None,
 ) -> Wire:
-    """All outputs are asked for, in the form in which the inputs go.
-    Raises WireError for what cannot be carried."""
+    """Requests all outputs, in the inputs' form. Raises WireError for what cannot be carried."""
     own: dict[str, Any] = dict(parameters or {})
     if timeout_us is not None:
         own["timeout"] = timeout_us
@@ -268,8 +255,7 @@ def encode_request(
 
 
 def encode_response(response: InferResponse, *, binary: Collection[str] = ()) -> Wire:
-    """binary: the outputs that go as raw bytes; the rest goes as JSON.
-    Raises WireError for what cannot be carried."""
+    """binary: outputs sent as raw bytes; the rest as JSON. Raises WireError."""
     head: dict[str, Any] = {"model_name": response.model_name, "model_version": response.model_version}
     if response.id is not None:
         head["id"] = response.id
@@ -279,8 +265,7 @@ def encode_response(response: InferResponse, *, binary: Collection[str] = ()) ->
 
 
 def decode_request(body: bytes | bytearray | memoryview, header_length: str | None = None) -> InferRequest:
-    """header_length: the value of the header HEADER_LENGTH, None where it was not sent.
-    Raises WireError."""
+    """header_length: value of the header HEADER_LENGTH, None if absent. Raises WireError."""
     value, rest = _split(body, header_length)
     parameters = _optional(value, "parameters", dict, "the request") or {}
     asked = _optional(value, "outputs", list, "the request") or []
@@ -308,8 +293,7 @@ def decode_request(body: bytes | bytearray | memoryview, header_length: str | No
 
 
 def peek_request(text: bytes | bytearray | memoryview) -> tuple[dict[str, tuple[int, ...]], int | None]:
-    """The inputs' shapes and timeout_us by a request's JSON alone, before its tensors came.
-    Raises WireError."""
+    """The inputs' shapes and timeout_us from a request's JSON alone. Raises WireError."""
     value = parse_json(text, "the body")
     shapes = {}
     for position, entry in enumerate(_listed(value, "inputs")):
@@ -319,8 +303,7 @@ def peek_request(text: bytes | bytearray | memoryview) -> tuple[dict[str, tuple[
 
 
 def decode_response(body: bytes | bytearray | memoryview, header_length: str | None = None) -> InferResponse:
-    """As `decode_request`, for the answer; plain JSON where the header is missing.
-    Raises WireError."""
+    """As `decode_request`, for the answer."""
     value, rest = _split(body, header_length)
     return InferResponse(
         outputs=_tensors(value, "outputs", "output", rest),
@@ -447,7 +430,7 @@ def _text(value: dict[str, Any], key: str, where: str) -> str | None:
 
 
 def _optional(value: dict[str, Any], key: str, kind: type[Kind], where: str) -> Kind | None:
-    """What is missing and what is null are the same: some servers write every field."""
+    """Missing and null are the same: some servers write every field."""
     found = value.get(key)
     if found is None:
         return None

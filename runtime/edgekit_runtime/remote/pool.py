@@ -1,12 +1,11 @@
-"""Keep-alive connections to one host, and one exchange over one of them.
+"""Keep-alive connections to one host.
 
     reply = pool.exchange(HttpCall("GET", "/v2"), deadline)
 
 Rules:
-- no more than `limit` connections at once; who finds them all busy waits, no longer than its deadline;
-- a connection that was kept may have died meanwhile: it is replaced once, silently. Inference changes nothing on the
-  host, so asking again is safe;
-- a kept connection that has ended is noticed before it is used, and counted (`breaks`);
+- at most `limit` connections at once; a caller waits for a free one no longer than its deadline;
+- a kept connection that died is replaced once, silently: inference changes nothing on the host. One that ended is
+  noticed before use, and counted (`breaks`);
 - a connection is kept only after an answer that was read to its end;
 - an answer larger than the pool's limit is not read.
 """
@@ -27,14 +26,14 @@ from edgekit_runtime.system.errors import HostError
 
 MAX_BODY = 256 * 2**20
 _MOST_FRAMING = 2**20
-"""Bytes of an answer beside its body: headers, sizes of chunks, trailers."""
+"""Bytes of an answer besides its body: headers, chunk sizes, trailers."""
 _KEEP_S = 30.0
 _PIECE = 2**18
 
 
 @dataclass(frozen=True)
 class HttpCall:
-    """One request. path: after the endpoint's prefix."""
+    """path: after the endpoint's prefix."""
 
     method: str
     path: str
@@ -52,7 +51,7 @@ class Reply:
 
 
 class _Connection(HTTPConnection):
-    """http.client's connection over a socket that is connected already and keeps a deadline."""
+    """http.client's connection over a connected socket with a deadline."""
 
     auto_open = 0
 
@@ -94,8 +93,7 @@ class Pool:
 
     @property
     def breaks(self) -> int:
-        """How often a kept connection had ended.
-        Those that are idle now are looked at."""
+        """How often a kept connection had ended; checks the idle ones."""
         with self._lock:
             idle, self._idle = self._idle, []
             self._idle = [connection for connection in idle if self._is_usable(connection)]
@@ -122,14 +120,14 @@ class Pool:
             self._free.release()
 
     def forget(self) -> None:
-        """Close what is idle."""
+        """Close idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.end()
 
     def close(self) -> None:
-        """What is busy is closed when its exchange ends."""
+        """Busy connections are closed when their exchange ends."""
         self._closed = True
         self.forget()
 
@@ -143,7 +141,7 @@ class Pool:
         return None
 
     def _is_usable(self, connection: _Connection) -> bool:
-        """Whether an idle connection may be used; one that may not is closed. The lock is held."""
+        """Whether an idle connection may be used; else closes it. The lock is held."""
         old = self._clock() - connection.idle_since > _KEEP_S
         if not old and not connection.ended:
             return True
@@ -175,10 +173,7 @@ class Pool:
                 connection.end()
 
     def _read(self, response: HTTPResponse) -> bytearray:
-        """The whole body.
-
-        Raises ConnectionError when it is cut short, HostError (host-protocol) when it is too large.
-        """
+        """The whole body. Raises ConnectionError if cut short, HostError if too large."""
         too_large = HostError(
             f"the answer is larger than {self._most_bytes:,} bytes", where=self._endpoint.url, code="host-protocol"
         )

@@ -1,19 +1,18 @@
-"""The device's model on one host, asked about one item in the contract's words.
+"""The device's model on one host, asked about one item in the contract's terms.
 
     model = RemoteModel(Host("http://triton:8000", model="net"), manifest, example)
     model.prove(timeout_s=2.0)                             # the golden example comes back within tolerance
     outputs, answer = model.infer({"image": pixels}, timeout_s=0.05)
 
 Rules:
-- an edgekit host takes canonical items, and must serve the manifest's model_id, version and contract. Another server is
-  taken for a `Host` alone, never for a plain URL;
-- another server gets what its metadata asks for: UINT8 is the canonical picture, floats are what the original model
-  took, channels first where its shape says so;
-- a model is `proven` by a golden example, until its host is gone. An edgekit host names its model in every answer;
-  another server counts as gone once a kept connection ended, because what listens there then may serve something else;
-- an output has the contract's shape and kind of numbers, and no NaN or infinity, or it is no answer;
-- an answer without an artifact's digest is named by server, model, version and proof, so that a cache keeps it apart;
-  after a golden example was wrong answers have other names, so that what is kept of those before is found no more.
+- an edgekit host takes canonical items, and must serve the manifest's model_id, version and contract. Another server
+  is accepted for a `Host` alone, never for a plain URL, and gets what its metadata asks for: UINT8 is the canonical
+  picture, floats are what the original model took, channels first if its shape says so;
+- a model is `proven` by a golden example until its host is gone. An edgekit host names its model in every answer;
+  another server counts as gone once a kept connection ended;
+- an output has the contract's shape and kind of numbers, and is finite, or it is no answer;
+- an answer without an artifact's digest is named by server, model, version and proof, to keep it apart in a cache.
+  After a wrong golden example answers get other names, so that earlier ones are found no more.
 """
 
 from __future__ import annotations
@@ -52,9 +51,12 @@ _BESIDE_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class _Proof:
-    """A golden example that came back. ours: from an edgekit host. breaks: the client's then.
+    """A golden example that came back.
 
-    version: of the model that answered. name: of the answers' origin where the server names no artifact.
+    ours: from an edgekit host.
+    breaks: the client's then.
+    version: of the model that answered.
+    name: of the answers' origin if the server names no artifact.
     """
 
     ours: bool
@@ -64,9 +66,10 @@ class _Proof:
 
 
 class RemoteModel:
-    """Every method may be called from any thread. Raises HostError (host-address, host-secret).
+    """Thread-safe. Raises HostError (host-address, host-secret).
 
-    host: a plain URL is an edgekit host. example: what proves the model.
+    host: a plain URL is an edgekit host.
+    example: proves the model.
     """
 
     def __init__(
@@ -107,9 +110,9 @@ class RemoteModel:
         return proof is not None and self._is_still_valid(proof)
 
     def infer(self, items: Items, timeout_s: float, late_s: float = 0.0) -> tuple[dict[str, NDArray[Any]], HostAnswer]:
-        """One item's outputs, no batch axis, read-only. late_s: as of `HostClient.infer`.
+        """One item's outputs, no batch axis, read-only. Raises HostError, also if unproven.
 
-        Raises HostError, of a host that is not proven, too.
+        late_s: as of `HostClient.infer`.
         """
         proof = self._proof
         if proof is None:
@@ -125,8 +128,7 @@ class RemoteModel:
         return outputs, self._with_name(answer, proof)
 
     def prove(self, timeout_s: float) -> HostAnswer:
-        """Ask for the golden example, its last bits varied so that no cache answers.
-        Raises HostError."""
+        """Ask for the golden example, its last bits varied against caches. Raises HostError."""
         before = self._client.breaks
         if not self.proven:
             self._client.forget()
@@ -191,7 +193,7 @@ class RemoteModel:
         return {output.name: self._item(output, answer) for output in self._contract.outputs}, answer
 
     def _item(self, output: OutputContract, answer: HostAnswer) -> NDArray[Any]:
-        """One item's output as the contract has it, or HostError (host-protocol)."""
+        """One item's output as in the contract, or HostError (host-protocol)."""
         name = self._options.outputs.get(output.name, output.name)
         try:
             return taken(output, answer.outputs.get(name), name, (1,))
@@ -199,8 +201,7 @@ class RemoteModel:
             raise HostError(str(error), where=self.url, code="host-protocol") from error
 
     def _varied(self, item: NDArray[Any], free: Sequence[np.dtype[Any]]) -> NDArray[Any]:
-        """The item with the last bits of its first values drawn at random.
-        Integers that may be indexes stay as they are."""
+        """The item with random last bits in its first values, except for possible indexes."""
         varied = np.array(item)
         first = varied.reshape(-1)[:32]
         if varied.dtype.kind == "f":
@@ -211,10 +212,9 @@ class RemoteModel:
 
 
 class Form:
-    """How one item becomes a server's tensors.
-    Without metadata: canonical, as an edgekit host takes them.
+    """How one item becomes a server's tensors; canonical without metadata.
 
-    Raises HostError (host-refused) where the server takes something else than the contract has.
+    Raises HostError (host-refused) if the server takes something else than the contract has.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class Form:
 
 
 def _tensor(spec: InputContract, info: TensorInfo | None) -> TensorSpec | None:
-    """The server's input as an artifact's; None where the contract's item cannot become it."""
+    """The server's input as an artifact's; None if the contract's item cannot become it."""
     dtype = DATATYPES.get(info.datatype) if info is not None else None
     if info is None or dtype is None or not info.shape or info.shape[0] not in (-1, 1):
         return None

@@ -1,7 +1,4 @@
-"""What a board reports of its own work.
-Counted by the meter, cut into windows, spooled, and sent where its owner said.
+"""What a board reports of its own work; without `telemetry=` only the meter runs.
 
 meter -> one window a minute -> spool (SQLite) -> MQTT -> ... the ingestor's acknowledgement -> the spool forgets
-
-Without `telemetry=` nothing but the meter runs, and nothing leaves the board.
 """

@@ -1,11 +1,10 @@
-"""What a board says of itself beside its inferences.
-Load, memory, heat, disk, its name, and whether its clock is set.
+"""The board's load, memory, heat, disk and name, and whether its clock is set.
 
     board = Board(Path("/var/lib/edgekit"))
     board.read()                # System(cpu=31.5, mem=44.0, temp=58.4, thr=0, disk=20111)
     hardware()                  # "Raspberry Pi 4 Model B Rev 1.4"
 
-Rules: each figure is a small read of /proc or /sys, and None where there is none; nothing here raises.
+Rule: each figure is a small read of /proc or /sys, and None if absent; nothing here raises.
 """
 
 from __future__ import annotations
@@ -22,11 +21,8 @@ _THROTTLED = "/sys/devices/platform/soc/soc:firmware/get_throttled"
 
 
 class Board:
-    """The board as the kernel reports it: cores, memory, temperature, throttling, disk.
-
-    Every figure is a small read of /proc or /sys and is None where there is none (another system, a container, no
-    sensor).
-    folder: whose file system's free space is reported. root: where /proc and /sys are.
+    """folder: report the free space of its file system.
+    root: where /proc and /sys are.
     """
 
     def __init__(self, folder: Path | None, root: Path = Path("/")) -> None:
@@ -50,7 +46,7 @@ class Board:
             return []
 
     def _cpu(self) -> tuple[int, int] | None:
-        """(busy, all) jiffies over all cores. Idle and waiting for the disk are not busy."""
+        """(busy, all) jiffies over all cores; idle and iowait are not busy."""
         for line in self._lines("/proc/stat"):
             if line.startswith("cpu "):
                 times = [int(part) for part in line.split()[1:9]]
@@ -75,7 +71,7 @@ class Board:
             return None
 
     def _temperature(self) -> float | None:
-        """The hottest of the thermal zones."""
+        """Of the hottest thermal zone."""
         found = []
         for zone in range(8):
             for line in self._lines(f"/sys/class/thermal/thermal_zone{zone}/temp")[:1]:
@@ -101,17 +97,14 @@ class Board:
 
 
 def clock_is_set(wall_s: float | None = None, root: Path = Path("/")) -> bool:
-    """Whether the wall clock is to be believed.
-
-    It is after 2025, and, where systemd keeps it, synchronised since the start.
-    """
+    """Whether the wall clock is after 2025 and, if systemd keeps it, synchronised."""
     now = time.time() if wall_s is None else wall_s
     sync = root / "run/systemd/timesync"
     return now >= _NOT_BEFORE_S and (not sync.is_dir() or (sync / "synchronized").exists())
 
 
 def hardware(root: Path = Path("/")) -> str:
-    """What the board calls itself, or the processor's architecture."""
+    """The board's name for itself, or the processor's architecture."""
     try:
         name = (root / "proc/device-tree/model").read_bytes().split(b"\0")[0].decode("utf-8", "replace").strip()
     except OSError:

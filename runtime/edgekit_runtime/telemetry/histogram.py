@@ -1,35 +1,22 @@
-"""Timings of many answers.
-A histogram that is merged by adding, and the stages that an answer goes through.
+"""Histograms of timings that merge by adding, the stages of an answer, and drift of scores.
 
     h = Histogram(); h.record(3.2); h.record(4.1)
     h.quantile(0.5)         # 3.2, within 1.1 %
-    h.merge(other)
     h.wire()                # [5, 53, [1, -10, 1]]: scale, index of the first bucket, counts; -10 is ten empty buckets
     record_table([h, other], np.array([[4.1, 0.2], [5.0, 0.3]]))      # a column each, in a few array passes
     list(tables([("device", 4.2, True, {"decode": 0.4, "adapt": 0.1, "engine": 3.6}, None)]))
     # [("device", ("prepare", "infer"), array([[4.2, 0.5, 3.6]]))]
-
-Bucket i at scale s holds values in (2^(i/2^s), 2^((i+1)/2^s)], the layout of the OpenTelemetry exponential histogram.
-At scale 5, which is what is recorded here, neighbouring bounds differ by 2.19 % and a bucket's midpoint is at most 1.1
-% from any value in it. One step down in scale joins buckets two by two and doubles that error. Zero has a bucket of its
-own.
-
-A stage is what a person can act on: `prepare` is everything done to the input, `infer` the engine. `Answer.timings` is
-finer, and STAGE_OF says which of its parts belong together. An answer counts in the stages that it went through, and in
-no other.
-
-Drift of a classifier's top scores: the population stability index against a reference.
-
     drift = Drift(bundled=[2, 0, 1, ...])   # the bundle's own; without one the first REFERENCE samples become it
-    drift.add([0, 0, 3, 1, 0, 0, 2, 5, 20, 90])
-    drift.psi                               # None until LEAST samples came since the last one
+    drift.add([0, 0, 3, 1, 0, 0, 2, 5, 20, 90]); drift.psi      # None until LEAST samples came since the last one
 
 Rules:
-- the meter counts the top score of one answer in sixteen of the device's, in BINS of equal width from 0 to 1; no class
-  and no score leaves the board, only the index;
-- the reference is the bundle's, of its evaluation set, where that has LEAST samples in BINS; else a board makes one of
-  its own first answers with the bundle, and keeps it beside its spool;
-- above 0.2 the index is usually called a drift; below LEAST samples it would be noise.
+- bucket i at scale s holds values in (2^(i/2^s), 2^((i+1)/2^s)], as in the OpenTelemetry exponential histogram; zero
+  has its own. At scale 5 a midpoint is at most 1.1 % from any value in its bucket; one scale less doubles that;
+- a stage is what a person can act on, and STAGE_OF maps the parts of `Answer.timings` to it. An answer counts in the
+  stages that it went through;
+- drift is the population stability index of a classifier's top scores in BINS of equal width from 0 to 1; above 0.2 it
+  is usually called one, below LEAST samples it would be noise. No class and no score leaves the board, only the index;
+- its reference is the bundle's, if that has LEAST samples in BINS; else of the board's first answers with the bundle.
 """
 
 from __future__ import annotations
@@ -53,7 +40,7 @@ Recorded = tuple[str, float, "bool | None", "dict[str, float] | None", "tuple[in
 Table = tuple[str, tuple[str, ...], NDArray[np.float64]]
 """source, stages, and milliseconds [answers, 1 + stages]: the total, then the stages."""
 STAGES: Final = ("prepare", "queue", "infer", "finish", "network", "host")
-"""In the order of a request. network: the way to a host and back; host: what the host itself took."""
+"""In the order of a request. network: to a host and back; host: what the host itself took."""
 STAGE_OF: Final[Mapping[str, str]] = {
     "identify": "prepare",
     "lookup": "prepare",
@@ -97,10 +84,9 @@ class Histogram:
         buckets[index] = buckets.get(index, 0) + 1
 
     def merge(self, other: Histogram) -> None:
-        """Add another histogram's counts to this one: the same as having recorded both streams here.
+        """Add another histogram's counts, at the smaller of both scales.
 
-        Two scales meet at the smaller one. A histogram that would count more than `from_wire` reads takes nothing more:
-        its quantiles stay, and it can still be read.
+        If `from_wire` could not read the sum, nothing is added.
         """
         if self.count + other.count > _MOST_COUNT:
             return
@@ -125,10 +111,9 @@ class Histogram:
         self.scale, self._per_octave, self.buckets = scale, 2.0**scale, joined
 
     def quantile(self, q: float) -> float | None:
-        """The value at rank ceil(q * count), within 1.1 % at scale 5.
-        None when nothing was recorded.
+        """The value at rank ceil(q * count), within 1.1 % at scale 5; None if empty.
 
-        A bucket answers with 2ab / (a + b) of its bounds a, b, which has the least worst-case relative error.
+        A bucket answers with 2ab / (a + b) of its bounds, which has the least worst-case relative error.
         """
         if not 0.0 <= q <= 1.0:
             raise ValueError(f"a quantile lies in [0, 1], not {q}")
@@ -147,7 +132,7 @@ class Histogram:
         return self.maximum
 
     def wire(self) -> list[Any]:
-        """[scale, index of the first bucket, counts], and the number of zeros where there are any.
+        """[scale, index of the first bucket, counts], and the number of zeros if any.
 
         A negative count -k stands for k empty buckets, so a slow outlier costs a few bytes and no precision.
         """
@@ -165,17 +150,13 @@ class Histogram:
         return [*value, self.zeros] if self.zeros else value
 
     def at_most(self, octave: int) -> int:
-        """How many values were at most 2^octave.
-        It is exact, because every power of two is a bucket's bound."""
+        """How many values were at most 2^octave: exact, because a power of two is a bucket's bound."""
         end = octave << self.scale
         return self.zeros + sum(n for index, n in self.buckets.items() if index < end)
 
     @classmethod
     def from_wire(cls, value: object) -> Histogram:
-        """What `wire` made. Raises ValueError for anything that it cannot have made.
-
-        `maximum` and `total` do not travel: the largest value is then known to a bucket, and the mean is not known.
-        """
+        """What `wire` made, without `maximum` and `total`. Raises ValueError for anything else."""
         if not isinstance(value, list) or len(value) not in (3, 4):
             raise ValueError("a histogram is [scale, offset, counts]")
         scale, index, counts = value[0], value[1], value[2]
@@ -216,10 +197,7 @@ class Histogram:
 
 
 def record_table(histograms: Sequence[Histogram], table: NDArray[np.float64]) -> None:
-    """Count table[:, i] in histograms[i], all of SCALE: as `record` of each value.
-
-    Negative values and NaN count as zero.
-    """
+    """Count table[:, i] in histograms[i], all of SCALE. Negative values and NaN count as zero."""
     if not table.size:
         return
     clean = np.clip(np.fmax(table, 0.0), 0.0, _LARGEST)
@@ -269,7 +247,7 @@ def tables(recorded: Sequence[Recorded]) -> Iterator[Table]:
 
 
 def _read(parts: tuple[str, ...], rows: Sequence[dict[str, float] | None]) -> list[Any] | None:
-    """The values of these parts, row by row; None where a row has others."""
+    """The values of these parts, row by row; None if a row has others."""
     if not parts:
         return None if any(rows) else [()] * len(rows)
     getter: Callable[[Any], Any] = itemgetter(*parts)
@@ -299,7 +277,7 @@ REFERENCE = 1000
 
 
 def psi(reference: Sequence[int], seen: Sequence[int]) -> float:
-    """Half a sample is added to each bin, so that an empty one is no infinity."""
+    """Half a sample is added to each bin, so that an empty one is finite."""
     shares = []
     for counts in (reference, seen):
         total = sum(counts) + 0.5 * len(counts)
@@ -308,15 +286,14 @@ def psi(reference: Sequence[int], seen: Sequence[int]) -> float:
 
 
 def count_score(counts: list[int], score: float | None) -> None:
-    """Count one top score in its bin; None, NaN and what is no probability are left out."""
+    """Count one top score in its bin, unless it is None, NaN or no probability."""
     if score is not None and 0.0 <= score <= 1.0:
         counts[min(BINS - 1, int(score * BINS))] += 1
 
 
 class Drift:
-    """reference: counts in BINS of the board's own answers, complete or not; None to begin one.
-
-    bundled: the bundle's counts. They are used where there are LEAST of them in BINS, and are complete then.
+    """reference: counts in BINS of the board's own answers, complete or not; None to begin.
+    bundled: the bundle's counts, used if valid with at least LEAST samples.
     """
 
     def __init__(self, reference: Sequence[int] | None = None, bundled: Sequence[int] | None = None) -> None:
@@ -328,10 +305,7 @@ class Drift:
         self._seen = [0] * BINS
 
     def add(self, counts: Sequence[int]) -> bool:
-        """Count a window's samples; `psi` is then that of the samples since the last one.
-
-        True: the reference grew.
-        """
+        """Count a window's samples and update `psi`. True if the reference grew."""
         self.psi = None
         if not self.bundled and sum(self.reference) < REFERENCE:
             self.reference = [a + b for a, b in zip(self.reference, counts, strict=True)]

@@ -1,21 +1,18 @@
 """One MQTT connection that keeps coming back, driven by the thread that owns it.
 
-Rules:
-- MQTT 5 first; 3.1.1 where the broker refuses the version, hangs up on it or says nothing; what worked is kept;
-- a connection that fails is tried again after a random part of a wait that doubles (full jitter), up to `most_wait_s`;
-- every connection starts clean: nothing is kept in the client, what matters is in the owner's spool or store;
-- `step` waits for the network or for `wake`, never longer than asked, except while a connection is being made;
-- what went wrong last is one word in `trouble`, and counted: unreachable, unknown-host, tls, version, password,
-  refused, no-answer, lost, taken-over, too-large, forbidden (MQTT 5: what the broker lets this end neither publish nor
-  receive); `said` is the broker's own reason, where it gave one;
-- MQTT 5 bounds a packet both ways: the broker drops what is above `most_bytes`, and nothing goes out above the broker's
-  bound, for which it would end the connection;
-- a bound that the broker does not name is learnt: by "Packet too large", by an answer to a message that is none, or by
-  _HANG_UPS connections in a row that end at once after a message. One such goes out again after a pause that doubles.
-
     link = Link(Broker.parse("mqtts://user:secret@broker:8883"), "porch-1", Handlers(on_up, on_message), ("a/b",))
     while not done:
         link.step(timeout_s=1.0)
+
+Rules:
+- MQTT 5 first; 3.1.1 if the broker refuses the version, hangs up on it or stays silent; what worked is kept;
+- a failed connection is retried after a random part of a wait that doubles (full jitter), up to `most_wait_s`. Each
+  starts clean: what matters is in the owner's spool or store;
+- `step` waits for the network or for `wake`, never longer than asked, except while connecting;
+- `trouble` is one word for the last failure, and counted: see ADVICE; `said` is the broker's own reason, if any;
+- MQTT 5 bounds a packet both ways: the broker drops what is above `most_bytes`, and nothing above its bound is sent;
+- a bound that the broker does not name is learnt: by "Packet too large", by an invalid answer to a message, or by
+  _HANG_UPS connections in a row that end right after a message. Such a message is retried after a pause that doubles.
 """
 
 from __future__ import annotations
@@ -70,10 +67,7 @@ _STEADY_S = 30.0  # a connection that lasted this long owes nothing to the failu
 
 @dataclass(frozen=True)
 class Broker:
-    """Where the broker is.
-
-    tls: with the system's certificates (SSL_CERT_FILE names others), hostname checked.
-    """
+    """tls: with the system's certificates (SSL_CERT_FILE names others), hostname checked."""
 
     host: str
     port: int
@@ -109,7 +103,7 @@ class Broker:
 
 @dataclass(frozen=True)
 class _PublishedMessage:
-    """A message that was handed over. size: of its packet. at: when."""
+    """size: of its packet. at: when it was handed over."""
 
     topic: str
     size: int
@@ -119,10 +113,7 @@ class _PublishedMessage:
 
 @dataclass(frozen=True)
 class Will:
-    """What the broker publishes, retained, when this end is gone without a word.
-
-    delay_s: MQTT 5 only.
-    """
+    """What the broker publishes, retained, if this end vanishes. delay_s: MQTT 5 only."""
 
     topic: str
     payload: bytes
@@ -184,12 +175,12 @@ class Link:
         self._watched: Any = None
 
     def wake(self) -> None:
-        """Make a `step` that waits return. From any thread."""
+        """Make a waiting `step` return. Thread-safe."""
         with contextlib.suppress(OSError):
             self._waker.send(b"w")
 
     def step(self, timeout_s: float) -> None:
-        """Connect when it is time, wait for something to do, do it."""
+        """Connect if due, wait for something to do, do it."""
         now = time.monotonic()
         if self._renewing:
             self._renewing, self._try_at = False, 0.0
@@ -218,10 +209,9 @@ class Link:
         retain: bool = False,
         receipt: Callable[[bool], object] | None = None,
     ) -> bool:
-        """Hand one message over.
-        False when there is no connection, its buffers are full, or the broker takes none so large.
+        """Hand a message over. False if not connected, buffers are full, or it is too large.
 
-        receipt: of a message that was handed over, called once in the thread that steps: whether the broker took it.
+        receipt: called once in the thread that steps, with whether the broker accepted it.
         """
         if not self.connected or self._client is None:
             return False
@@ -238,24 +228,21 @@ class Link:
         return bool(handed.rc == 0)
 
     def is_too_large(self, topic: str, payload: bytes) -> bool:
-        """Whether the broker takes none so large, as far as is known now."""
+        """Whether it exceeds what the broker is known to accept now."""
         size = _packet_bytes(topic, payload)
         return size > self._broker_takes or (size >= self._below and time.monotonic() < self._below_until)
 
     @property
     def unsent(self) -> bool:
-        """Whether the broker has yet to receipt something that was handed over on this connection."""
+        """Whether the broker has yet to acknowledge something sent on this connection."""
         return self.connected and not all(info.is_published() for info in self._handed)
 
     def reconnect(self) -> None:
-        """Have the next `step` make a new connection, because the will has changed.
-
-        Also from a handler.
-        """
+        """Make a new connection in the next `step`, because the will has changed."""
         self._renewing, self.connected = self._client is not None, False
 
     def close(self) -> None:
-        """Say goodbye; the broker then forgets the will. Never raises."""
+        """Disconnect in order, so the broker forgets the will. Never raises."""
         with contextlib.suppress(Exception):
             if self._client is not None:
                 self._client.disconnect()
@@ -352,7 +339,7 @@ class Link:
         self._handlers.message(topic, message.payload, bool(message.retain))
 
     def _watch(self) -> None:
-        """Have the selector look at the socket of this connection, and at nothing that is closed."""
+        """Register the socket of this connection with the selector, and no closed one."""
         current = self._client.socket() if self._client is not None else None
         if current is not self._watched and self._watched is not None:
             with contextlib.suppress(KeyError, ValueError):
@@ -368,7 +355,7 @@ class Link:
             self._selector.modify(current, events)
 
     def _pending_or(self, timeout_s: float) -> float:
-        """Nothing to wait for when TLS has already decrypted more."""
+        """0 if TLS has already decrypted more."""
         pending = getattr(self._watched, "pending", None)
         return 0.0 if pending is not None and pending() else max(0.0, timeout_s)
 
@@ -409,9 +396,9 @@ class Link:
             self._attempts = 0
 
     def _after_message(self, word: str, *, certain: bool) -> str:
-        """The word for a connection that ended: "too-large" where a message on its way was.
+        """The word for a connection that ended: "too-large" if a message in flight was.
 
-        certain: the broker said so, or answered with what is no answer. mosquitto's `message_size_limit` does that.
+        certain: the broker said so, or sent an invalid answer, as mosquitto's `message_size_limit` does.
         """
         since = time.monotonic() - _AT_ONCE_S
         largest = max((one for one in self._sent.values() if one.at >= since), key=lambda one: one.size, default=None)
@@ -469,11 +456,10 @@ def _packet_bytes(topic: str, payload: bytes) -> int:
 
 
 def new_client(broker: Broker, client_id: str, *, will: Will | None = None, v5: bool = True) -> Any:
-    """paho's, with this broker's user, certificates and bounds.
-    It connects when its owner says so.
+    """paho's client with this broker's user, certificates and bounds, not connected.
 
-    A client id that another client connects with ends this connection, so where there is a password it ends with
-    something of it: no other client can know it, and two boards with the same name and password still meet.
+    A second client with the same id ends this connection. With a password the id ends with a digest of it, so only
+    boards with the same name and password meet.
     """
     mqtt = _paho()
     if broker.password:

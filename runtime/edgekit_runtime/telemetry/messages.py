@@ -1,31 +1,21 @@
-"""What a board and its fleet say beside windows: events, state, acknowledgements.
+"""Events, state and acknowledgements of a board; and which windows to send next.
 
     body = encode_event("install", "runs net 2 instead of net 1", device="porch-1", boot=1, t0_ms=0, clock_ok=True)
     parse_event(sealed_payload(body, seal), "porch-1").kind             # "install"
     parse_ack(b'{"epoch": "9f3c...", "hwm": 41}').hwm                   # 41
-
-Rules: what comes from outside is refused with one word, or ignored, and never guessed; a text has no control character
-and a bound.
-
-Which windows to send next.
-A pure rule of what was sent, what was confirmed and what time it is.
+    for seq in flow.take(now, spool.floor, spool.last, events): ...     # they count as sent
+    flow.confirmed(mark, credit, now)
 
 Rules:
-- events first, then the newest window; what waits from before follows, oldest first, by the credit of an
-  acknowledgement (`most` where it names none): a fleet that returns is live at once, and drains as fast as its server
-  takes it in;
-- a window is sent once a connection: what is missing below others is sent again after `patience_s` without progress of
-  the mark, and what else is missing there as soon as the mark moves;
-- a new connection begins again at the oldest that is not confirmed: what was on its way may be lost;
-- when nothing is confirmed for `patience_s`, the newest window goes out as a probe, ever more rarely up to
-  `most_patience_s`: a broker without an ingestor behind it swallows everything and says thank you;
-- any confirmation opens the flow again; only one that moves the mark counts as progress;
-- without credit one window of the backlog goes out each `trickle_s`, to ask for some.
-
-    flow = Flow()
-    for seq in flow.take(now, spool.floor, spool.last, events):     # they count as sent
-        ...
-    flow.confirmed(mark, credit, now)
+- input from outside is refused with one word, or ignored, and never guessed; a text is bounded, without control
+  characters;
+- events first, then the newest window, then the backlog, oldest first, by the credit of an acknowledgement (`most` if
+  it names none). Without credit one window of it goes out each `trickle_s`;
+- a window is sent once a connection: the one after the mark again after `patience_s` without progress, others missing
+  as soon as the mark moves. A new connection begins again at the oldest unconfirmed one;
+- if nothing is confirmed for `patience_s`, the newest window goes out as a probe, ever more rarely up to
+  `most_patience_s`: a broker without an ingestor accepts everything;
+- any confirmation opens the flow again; only one that moves the mark counts as progress.
 """
 
 from __future__ import annotations
@@ -57,8 +47,7 @@ _MOST_ACK_BYTES = 4096
 
 @dataclass(frozen=True)
 class BoardEvent:
-    """Something that happened on a board, as the host reads it.
-    kind: one of EVENT_KINDS. The rest as in a window."""
+    """An event as the host reads it. kind: one of EVENT_KINDS. The rest as in a window."""
 
     device: str
     seal: Seal
@@ -71,7 +60,7 @@ class BoardEvent:
 
 
 def encode_event(kind: str, text: str, *, device: str, boot: int, t0_ms: int, clock_ok: bool) -> bytes:
-    """The body of an event. It begins with its kind, by which the spool knows it."""
+    """The body of an event. It begins with its kind, by which the spool recognizes it."""
     value = {"kind": kind, "v": EVENT_VERSION, "dev": device, "boot": boot, "t0": t0_ms, "clk": int(clock_ok),
         "text": NO_TEXT.sub(" ", text)[:MOST_EVENT_TEXT]}  # fmt: skip
     return json.dumps(value, separators=(",", ":")).encode()
@@ -100,8 +89,9 @@ def parse_event(payload: bytes, device: str) -> BoardEvent:
 
 
 class Ack(NamedTuple):
-    """credit: None where the fleet is of an earlier release.
-    known: whether it has the birth of this boot."""
+    """credit: None from a fleet of an earlier release.
+    known: whether it has the birth of this boot.
+    """
 
     epoch: str
     hwm: int
@@ -122,7 +112,7 @@ def parse_ack(payload: bytes) -> Ack | None:
 
 
 def encode_state(epoch: str, boot: int, about: About | None, window_s: float) -> bytes:
-    """What is published when a board comes, and, with None for `about`, when it goes."""
+    """Published when a board comes, and, with None for `about`, when it goes."""
     value: dict[str, object] = {"on": int(about is not None), "epoch": epoch, "boot": boot}
     if about is not None:
         value |= {
@@ -143,7 +133,7 @@ def _software() -> str:
 
 
 class Flow:
-    """silent: nothing was confirmed for a while; probes go out."""
+    """silent: nothing was confirmed for a while; probes are sent."""
 
     def __init__(
         self, most: int = 20, patience_s: float = 5.0, most_patience_s: float = 300.0, trickle_s: float = 30.0
@@ -154,7 +144,7 @@ class Flow:
         self.begin()
 
     def begin(self) -> None:
-        """There is a new connection, or a new spool."""
+        """For a new connection, or a new spool."""
         self._sent: dict[int, float] = {}  # above the mark, on this connection; when
         self._newest = 0  # the last window that went out because it was the newest
         self._next = 0  # of the backlog; nothing below it is left to send
@@ -166,7 +156,7 @@ class Flow:
         self.silent = False
 
     def forget(self) -> None:
-        """As `begin`, and marks start again at nothing: the epoch is another one."""
+        """As `begin`, for another epoch: marks start at nothing."""
         self.begin()
         self._mark = 0
 
@@ -197,7 +187,7 @@ class Flow:
         return picked
 
     def due_s(self, now: float) -> float | None:
-        """Seconds until `take` has more to say with nothing else happening; None for never."""
+        """Seconds until `take` has more with nothing else happening; None for never."""
         due = []
         if self._unanswered:
             due.append(self._unanswered_since + self._patience_s)
@@ -208,7 +198,7 @@ class Flow:
         return max(0.0, min(due) - now) if due else None
 
     def confirmed(self, mark: int, credit: int | None, now: float) -> None:
-        """The ingestor has stored everything up to `mark`. A mark may come twice, or late."""
+        """The ingestor has stored everything up to `mark`. A mark may repeat, or come late."""
         if mark > self._mark:
             self._mark, self._moved_at = mark, now
             self._sent = {seq: at for seq, at in self._sent.items() if seq > mark}

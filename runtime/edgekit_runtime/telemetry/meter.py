@@ -1,5 +1,4 @@
-"""Counts every answer.
-How many, from where, how long and in which stage, and what became of the budget.
+"""Count every answer: its source, stages and time, and whether it met its budget.
 
     meter.record("device", 4.2, True, {"decode": 0.4, "queue": 0.0, "engine": 3.6})
     meter.stats().latency_ms.p99                    # since the meter was made
@@ -8,14 +7,11 @@ How many, from where, how long and in which stage, and what became of the budget
     counts.stats()                                  # of all bundles since the model was opened
 
 Rules:
-- an answer is counted once: in the window that is open when it is folded. Cutting adds that window to what came before
-  it;
-- `record` only puts the answer down; every FOLD_EVERY answers one of the callers folds what lies there into the
-  histograms, all of it in a few array passes. A reader folds first, so nothing that was recorded is ever missing
-  from a reading;
-- what lies there belongs to no thread, and is at most MOST_WAITING answers: beyond that a caller waits for the fold;
-- a fault while answers are folded loses these answers' counts and nothing else: it is noted, and counting continues;
-- the log line about a slow p99 is made where answers are folded, and written when no lock is held;
+- an answer is counted once, in the window that is open when it is folded. Cutting adds that window to the total;
+- `record` only appends; every FOLD_EVERY answers one caller folds all of them into the histograms in a few array
+  passes. A reader folds first, so no reading misses an answer. Beyond MOST_WAITING answers a caller waits for the fold;
+- a fault during a fold loses these answers' counts and nothing else: it is noted, and counting continues;
+- the log line about a slow p99 is written when no lock is held;
 - a bundle's counts are its own, and the sum over all bundles never falls.
 """
 
@@ -38,10 +34,7 @@ _KEPT = 4
 
 @dataclass(frozen=True)
 class LatencyStats:
-    """Milliseconds; of an answer, from the caller's call to the caller's answer.
-
-    None before the first one.
-    """
+    """Milliseconds from the caller's call to the answer; None before the first."""
 
     p50: float | None
     p90: float | None
@@ -59,14 +52,15 @@ class LatencyStats:
 
 @dataclass(frozen=True)
 class MeterStats:
-    """requests: answers and errors together. answers: by source. errors: by error code.
-
-    met, over_budget: answers within and beyond the budget that their caller gave. refused: requests that failed at
-    once that their budget cannot be met. latency_ms: over all answers; device_ms: the device's alone; stages_ms: stage
-    (prepare, queue, infer, finish, network, host) -> over the answers that went through it.
-    clipped_share: of the input values that were looked at, those at the limits of the artifact's 8 bits; None where
-    none was. compared, differed: hosts' answers that the device gave, too, and those of them that were not within
-    tolerance.
+    """requests: answers and errors together.
+    answers: by source.
+    errors: by error code.
+    met, over_budget: answers within and beyond their caller's budget.
+    refused: requests that failed at once because their budget cannot be met.
+    latency_ms, device_ms: over all answers, and the device's alone.
+    stages_ms: by stage (prepare, queue, infer, finish, network, host), over the answers that went through it.
+    clipped_share: of sampled input values, those at the limits of the artifact's 8 bits; None without a sample.
+    compared, differed: hosts' answers that the device gave, too, and those of them out of tolerance.
     """
 
     requests: int
@@ -89,10 +83,11 @@ class CountedWindow:
 
     answers: source -> latencies in milliseconds.
     errors: code -> count.
-    stages: stage -> milliseconds. clipped, values: input values at INT8's limits, and all that were looked at.
-    compared, differed: hosts' answers that the device gave, too, and those of them that were not within tolerance.
     over_bundle: answers beyond the bundle's budget, to callers that gave none.
-    scores: how many top scores of a classifier were in each of ten equal parts of 0 to 1, of the answers looked at.
+    stages: stage -> milliseconds.
+    clipped, values: input values at INT8's limits, and all that were sampled.
+    compared, differed: as in MeterStats.
+    scores: sampled top scores of a classifier, in each of ten equal parts of 0 to 1.
     """
 
     answers: dict[str, Histogram] = field(default_factory=dict)
@@ -109,7 +104,7 @@ class CountedWindow:
     scores: list[int] = field(default_factory=lambda: [0] * BINS)
 
     def add(self, other: CountedWindow) -> None:
-        """Count what the other counted too."""
+        """Add the other's counts."""
         for mine, theirs in ((self.answers, other.answers), (self.stages, other.stages)):
             for name, histogram in theirs.items():
                 mine.setdefault(name, Histogram()).merge(histogram)
@@ -126,8 +121,7 @@ class CountedWindow:
         self.scores = [mine + theirs for mine, theirs in zip(self.scores, other.scores, strict=True)]
 
     def add_answers(self, recorded: list[Recorded], budget_ms: float = math.inf) -> None:
-        """Count answers as they were put down.
-        budget_ms: of those whose caller gave none."""
+        """Count recorded answers. budget_ms: of those whose caller gave none."""
         for source, stages, table in tables(recorded):
             histograms = [self.answers.setdefault(source, Histogram())]
             histograms += [self.stages.setdefault(stage, Histogram()) for stage in stages]
@@ -169,8 +163,9 @@ class CountedWindow:
 class Meter:
     """Thread-safe; `record` takes about a microsecond, folding included.
 
-    budget_ms: of callers that give none. watch: called with every fold, to write the log line about a slow
-    p99; None for no such line. faults: where a fault of a fold is noted.
+    budget_ms: of callers that give none.
+    watch: called with every fold, to log a slow p99.
+    faults: where a fault of a fold is noted.
     """
 
     def __init__(
@@ -196,12 +191,11 @@ class Meter:
         timings: Mapping[str, float] | None = None,
         clipped: tuple[int, int, float | None] | None = None,
     ) -> None:
-        """One answer.
-        met_budget: None when the caller gave no budget.
-        timings: what `Answer.timings` holds.
+        """Record one answer.
 
-        clipped: how many input values were at the limits of the artifact's 8 bits, of how many that were looked at, and
-        a classifier's top score; None for an answer that was not looked at.
+        met_budget: None if the caller gave no budget.
+        timings: as `Answer.timings`.
+        clipped: input values at the limits of 8 bits, values sampled, a classifier's top score; None if not sampled.
         """
         waiting = self._waiting
         waiting.append((source, total_ms, met_budget, dict(timings) if timings is not None else None, clipped))
@@ -209,26 +203,23 @@ class Meter:
             self._fold_in_passing()
 
     def error(self, code: str) -> None:
-        """One request that got no answer."""
+        """Count one request that got no answer."""
         with self._lock:
             self._now.errors[code] = self._now.errors.get(code, 0) + 1
 
     def refused(self) -> None:
-        """One request whose budget could not be met; its error is counted by `error` too."""
+        """Count one request whose budget could not be met; `error` counts it too."""
         with self._lock:
             self._now.refused += 1
 
     def compared(self, *, differs: bool) -> None:
-        """One host's answer that the device gave, too."""
+        """Count one host's answer that the device gave, too."""
         with self._lock:
             self._now.compared += 1
             self._now.differed += differs
 
     def cut(self) -> CountedWindow:
-        """What was counted since the last cut; the next one starts at nothing.
-
-        `stats` keeps counting.
-        """
+        """What was counted since the last cut. `stats` keeps counting."""
         with self._lock:
             self._fold()
             if self._watch is not None:
@@ -241,7 +232,7 @@ class Meter:
         return done
 
     def counted(self) -> CountedWindow:
-        """What was counted since the meter was made: a copy."""
+        """A copy of what was counted since the meter was made."""
         with self._lock:
             self._fold()
             seen = CountedWindow()
@@ -251,12 +242,10 @@ class Meter:
         return seen
 
     def stats(self) -> MeterStats:
-        """What was counted since the meter was made, in figures."""
         return self.counted().stats()
 
     def _fold_in_passing(self) -> None:
-        """Fold when it is due, unless somebody is at it.
-        Wait for them only where too much lies there."""
+        """Fold if due, unless another thread does; wait for that one only if too much is pending."""
         n = len(self._waiting)
         if n < FOLD_EVERY and not (self._watch is not None and self._watch.is_due()):
             return
@@ -269,10 +258,7 @@ class Meter:
         self._log_slow()
 
     def _fold(self) -> None:
-        """With the lock held: count what lies there now.
-
-        Taken one by one, which no appending thread can come between.
-        """
+        """Count the pending answers, one by one so that no append interferes. The lock is held."""
         if self._folding:
             return
         self._folding = True
@@ -304,8 +290,8 @@ class Meter:
 class Counts:
     """A meter for each bundle, and the sum over all that ever answered. Thread-safe.
 
-    A caller may be about to count its answer when its bundle has been closed already: the last few meters are read as
-    they are, and only older ones are folded into the sum and let go.
+    A caller may count its answer just after its bundle was closed: the last few meters are read as they are, and only
+    older ones are folded into the sum.
     """
 
     def __init__(self) -> None:
@@ -319,7 +305,7 @@ class Counts:
             self._meters.append(meter)
 
     def end(self, meter: Meter) -> None:
-        """Its bundle is closed; what it still counts is in the sum."""
+        """The bundle is closed; what it still counts is in the sum."""
         with self._lock:
             self._meters.remove(meter)
             self._ended.append(meter)
@@ -327,7 +313,7 @@ class Counts:
                 self._past.add(self._ended.popleft().counted())
 
     def stats(self) -> MeterStats:
-        """Over all bundles, in figures."""
+        """Over all bundles."""
         with self._lock:
             whole = CountedWindow()
             whole.add(self._past)

@@ -1,5 +1,4 @@
-"""What the models of a process have done, as a page for Prometheus, and its server.
-The page is in text exposition format 0.0.4.
+"""The figures of a process's models as a Prometheus page (format 0.0.4), and its server.
 
     print(metrics_text([measured]))                     # one page for any number of models
     with serve_metrics(model, port=9400) as server:     # or any function that makes the page
@@ -7,14 +6,14 @@ The page is in text exposition format 0.0.4.
 
 Rules:
 - names carry their unit, in base units: seconds and bytes, not milliseconds;
-- the bounds of the latency buckets are powers of two of a millisecond, which are bounds of the meter's own finer
-  buckets too: every count is exact, and never estimated from a coarser one;
-- what is counted starts at zero and is there before the first request, as far as its labels are known. No input, file
-  name or class label is on the page, only counts, names and versions;
-- a page is made when it is asked for, in the server's own thread; what a server needs is imported at the first use;
-- on loopback only: what shall be seen from elsewhere is for a proxy with a password to show;
-- the server ends with its model: when `model.close()` returns, the port is free. A client that says nothing, goes away
-  or asks for something else does no harm.
+- bounds of latency buckets are powers of two of a millisecond, which are bounds of the meter's buckets too: every count
+  is exact;
+- counters start at zero and are there before the first request, as far as their labels are known. No input, file name
+  or class label is on the page;
+- a page is made on request, in the server's thread; what a server needs is imported at the first use;
+- on loopback only; a proxy with a password may show it elsewhere;
+- when `model.close()` returns, the port is free. A client that is silent, goes away or asks for something else does no
+  harm.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _OCTAVES = range(-7, 15)
-"""Bounds of the buckets: 2^-7 ms, which is 7.8 us, to 2^14 ms, which is 16 s."""
+"""Bounds of the buckets: 2^-7 ms (7.8 us) to 2^14 ms (16 s)."""
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 _PARTS = ("cache", "meter", "telemetry")
 _SOURCES = ("device", "cache", "similar", "host", "stale", "degraded")
@@ -47,8 +46,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True)
 class CacheFigures:
-    """One tier of the cache, counted since it was opened.
-    Bytes and entries are those it holds now, None where it is not known: a server that several share."""
+    """One tier of the cache, counted since it was opened. entries, bytes: now, None if unknown."""
 
     hits: int
     misses: int
@@ -60,14 +58,14 @@ class CacheFigures:
 class ModelMetrics:
     """One model as the page shows it.
 
-    counted: what its meter counted since it was made.
+    counted: by its meter since it was made.
     info: name to text, shown as labels (recipe, engine, ...).
     queued: requests waiting now.
     batches: size -> how many batches of that size ran.
     caches: tier -> its figures; empty without a cache.
     healthy: whether the engine answers.
-    restarts: of the engine's own process, None where it has none.
-    faults: part -> exceptions without which requests were answered.
+    restarts: of the engine's own process, None if it has none.
+    faults: part -> exceptions despite which requests were answered.
     """
 
     model: str
@@ -102,10 +100,7 @@ def metrics_text(models: Sequence[ModelMetrics]) -> str:
 def family_text(
     name: str, kind: Literal["counter", "gauge"], meaning: str, samples: Sequence[tuple[Labels, float]]
 ) -> str:
-    """One family of a page, for what a process counts beside its models.
-
-    samples: labels and value.
-    """
+    """One family of a page, for what a process counts besides its models."""
     lines = [*_head(name, kind, meaning), *(_line(name, labels, _Sample({}, value)) for labels, value in samples)]
     return "\n".join(lines) + "\n"
 
@@ -129,7 +124,7 @@ def histogram_text(
 
 @dataclass(frozen=True)
 class _Sample:
-    """suffix: what follows the family's name, as _bucket of a histogram."""
+    """suffix: after the family's name, as _bucket of a histogram."""
 
     labels: Labels
     value: float
@@ -261,10 +256,12 @@ class MetricsSource(Protocol):
 
 def serve_metrics(of: MetricsSource | Callable[[], str], port: int = 0) -> MetricsServer:
     """Serve the page on http://127.0.0.1:PORT/metrics until `close` or the model's end.
-    port: 0 for any that is free.
+
     of: a model, or a function that makes the page.
-    Raises MetricsError, and ClosedError for a closed model; ValueError for a port that is no number, or for something
-    else than a model."""
+    port: 0 for any that is free.
+
+    Raises MetricsError, ClosedError for a closed model, ValueError for another `of` or `port`.
+    """
     if not isinstance(port, int) or isinstance(port, bool):
         raise ValueError(f"port must be a whole number, not {port!r:.40}")  # noqa: TRY004 - as all options
     if not callable(of) and not hasattr(of, "metrics_text"):
@@ -281,8 +278,7 @@ def serve_metrics(of: MetricsSource | Callable[[], str], port: int = 0) -> Metri
 
 
 class MetricsServer:
-    """A small HTTP server in a thread of its own.
-    GET and HEAD of /metrics; anything else is 404."""
+    """A small HTTP server in its own thread: GET and HEAD of /metrics; anything else is 404."""
 
     def __init__(self, text: Callable[[], str], port: int = 0) -> None:
         try:

@@ -1,5 +1,4 @@
-"""The one thread that reports.
-Cuts a window, spools it, sends it, forgets it when the ingestor has stored it.
+"""The reporting thread: cuts a window, spools it, sends it, and forgets it once stored.
 
     about = About("porch-1", "digits", "1", "9f3c..", "raspberry-pi-4")
     reporter = Reporter(meter, about, TelemetryOptions("mqtt://host", "porch-1"))
@@ -7,13 +6,12 @@ Cuts a window, spools it, sends it, forgets it when the ingestor has stored it.
     reporter.close()
 
 Rules:
-- nothing here is called by an inference, and nothing here is raised into the application once `start` has returned;
-- a disk that fails is replaced by memory, with an epoch of its own, and taken back once memory is empty and the disk
-  works;
-- `state` is published, retained, at every connection, and again when the fleet says that it does not know it; its Will
-  says that the board is gone;
-- what happens to the board (another bundle, throttling, a disk that fails) is an event in the same spool and sequence;
-- `close` cuts the last window, commits it, and gives it a moment to arrive where there is a connection.
+- no inference calls this, and nothing is raised into the application once `start` has returned;
+- memory, with an epoch of its own, replaces a failing disk until memory is empty and the disk works again;
+- `state` is published, retained, at every connection, and again when the fleet does not know it; its Will says that the
+  board is gone;
+- what happens to the board (another bundle, throttling, a failing disk) is an event in the same spool and sequence;
+- `close` commits the last window, and gives it a moment to arrive if connected.
 """
 
 from __future__ import annotations
@@ -55,8 +53,7 @@ _BETWEEN_EVENTS_S = 600.0
 
 @dataclass(frozen=True)
 class TelemetryOptions:
-    """Where a model reports to.
-    Raises TelemetryError, and OptionError for a spool that is no path.
+    """Where a model reports to. Raises TelemetryError, and OptionError for an invalid spool.
 
     broker: mqtt(s)://[user:password@]host[:port].
     device: this board's id, 3 to 63 of a-z, 0-9 and -; every board needs its own.
@@ -104,11 +101,14 @@ class TelemetryOptions:
 @dataclass(frozen=True)
 class TelemetryStats:
     """connected: to the broker, now.
-    trouble: the last thing that went wrong, one word, empty while all is well.
-
-    troubles: how often each. windows: cut so far. sent: handed to the broker, again and again where needed. waiting:
-    not yet confirmed by the ingestor. dropped: given up since the spool was made. on_disk: False while memory stands
-    in. advice: what the broker said and what to do about the trouble, empty without one.
+    trouble: word of the last failure, empty while all is well.
+    troubles: how often each occurred.
+    windows: cut so far.
+    sent: handed to the broker, repetitions included.
+    waiting: not yet confirmed by the ingestor.
+    dropped: given up since the spool was made.
+    on_disk: False while memory replaces the disk.
+    advice: what the broker said and what to do about the trouble, or empty.
     """
 
     connected: bool
@@ -185,8 +185,7 @@ class Reporter:
         return ". ".join(part for part in (said, ADVICE.get(trouble, "")) if part)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Commit the last window and wait at most `timeout_s` for its confirmation.
-        Idempotent, never raises."""
+        """Commit the last window and wait for its confirmation. Idempotent, never raises."""
         if not self._stopping.is_set():
             self._give_up_at = time.monotonic() + timeout_s
             self._stopping.set()
@@ -233,14 +232,14 @@ class Reporter:
             self._fault()
 
     def _fault(self) -> None:
-        """Log an unexpected error once, and try again a second later."""
+        """Log an unexpected error once, and pause for a second."""
         self._faults += 1
         if self._faults == 1:
             _LOG.exception("telemetry of %s failed; inferences are not affected", self._about.device)
         self._stopping.wait(1.0)
 
     def _farewell(self) -> None:
-        """Let what is spooled arrive, if it can, and say that the board leaves of its own will."""
+        """Let what is spooled arrive, if it can, and publish that the board leaves."""
         while time.monotonic() < self._give_up_at and (self._link.connected or not self._link.trouble):
             self._send()
             if self._link.connected and not self._spooled.after(0, 1):
@@ -251,7 +250,7 @@ class Reporter:
             self._link.step(0.05)
 
     def _close_window(self) -> None:
-        """One window: what was counted since the last one."""
+        """Commit what was counted since the last window."""
         wall, monotonic = self._began
         self._began = (time.time(), time.monotonic())
         counted, system = self._meter.cut(), self._board.read()
@@ -315,7 +314,7 @@ class Reporter:
         return encode_event(kind, text, device=self._about.device, boot=boot, t0_ms=now_ms, clock_ok=clock_is_set())
 
     def _compare_bundle(self) -> None:
-        """Say when it is another bundle than the last one that reported through this spool."""
+        """Report a bundle that differs from the last one in this spool."""
         about = self._about
         name = " ".join(text[:64] for text in (about.model, about.version))
         before = self._spooled.swap_note("ran", json.dumps([about.sha, about.generation, name]))
@@ -328,7 +327,7 @@ class Reporter:
         self._happened(kind, f"runs {name} instead of {other}")
 
     def _read_reference(self) -> None:
-        """The scores that drift is compared with: the bundle's, or this board's first ones."""
+        """Load the board's own reference for drift, unless the bundle has one."""
         if self._drift.bundled:
             return
         kept = load_json(self._spooled.note("scores") or "{}")
@@ -338,7 +337,7 @@ class Reporter:
             self._drift = Drift(counts)
 
     def _watch_throttling(self, bits: int | None) -> None:
-        """At most one event in ten minutes: it may come and go."""
+        """At most one event in ten minutes."""
         now, before = time.monotonic(), self._throttled
         self._throttled = bits
         if bits is None or not bits & _THROTTLED_NOW or (before or 0) & _THROTTLED_NOW:
@@ -415,11 +414,7 @@ class Reporter:
         return encode_state(spool.epoch, spool.boot, self._about if on else None, self._window_s)
 
     def _message(self, topic: str, payload: bytes, _retained: bool) -> None:
-        """An acknowledgement: everything up to hwm of this epoch is stored.
-        Anything else is ignored.
-
-        credit: how many windows of the backlog may follow. known: 0 where the fleet has no birth of this boot.
-        """
+        """An acknowledgement: everything up to hwm of this epoch is stored. Ignores anything else."""
         ack, spool = parse_ack(payload), self._spooled
         if ack is None or topic != f"{self._topic}/ack" or ack.epoch != spool.epoch:
             return

@@ -7,11 +7,9 @@
     # answered
 
 Rules:
-- a spell is some seconds of answers, enough of them for a p99 to mean something; each spell is judged once, when it
-  ends;
-- a spell is slow when its p99 is more than SLOW_TIMES the budget. What grew is p99s against the last spell that was
-  not;
-- one line a minute at most, a WARNING of the logger `edgekit_runtime`; nothing is configured here.
+- a spell is some seconds with enough answers for a p99; it is judged once, when it ends;
+- a spell is slow when its p99 is more than SLOW_TIMES the budget; growth is against the last spell that was not;
+- at most one line a minute, a WARNING of the logger `edgekit_runtime`.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from typing import Protocol
 from edgekit_runtime.telemetry.histogram import STAGES, Histogram
 
 SLOW_TIMES = 2.0
-"""How many budgets a p99 may take before it is worth a line."""
+"""How many budgets a p99 may take before it is logged."""
 
 SPELL_S, SPELL_ANSWERS = 5.0, 100
 LONG_SPELL_S, LONG_SPELL_ANSWERS = 60.0, 10
@@ -45,7 +43,7 @@ _MEANS = {
 
 
 class LatencyCounts(Protocol):
-    """What a meter has counted, as far as this room knows it."""
+    """What this module needs of a meter's counts."""
 
     answers: dict[str, Histogram]
     stages: dict[str, Histogram]
@@ -54,7 +52,7 @@ class LatencyCounts(Protocol):
 
 
 def is_over(seconds: float, answers: int) -> bool:
-    """Whether a spell was long enough, with enough answers; with few answers it takes longer."""
+    """Whether a spell was long enough for its answers; with few of them it takes longer."""
     return (seconds >= SPELL_S and answers >= SPELL_ANSWERS) or (
         seconds >= LONG_SPELL_S and answers >= LONG_SPELL_ANSWERS
     )
@@ -70,8 +68,8 @@ def p99s(counted: LatencyCounts) -> dict[str, float]:
 class Slow:
     """A spell that was slow.
 
-    before_ms: None where no spell before it was fast.
-    stage: None where no timings were given.
+    before_ms: None if no spell before it was fast.
+    stage: None without timings.
     """
 
     p99_ms: float
@@ -84,12 +82,10 @@ class Slow:
 
 
 def judge(now: LatencyCounts, before_ms: Mapping[str, float] | None, budget_ms: float, seconds: float) -> Slow | None:
-    """None where the p99 is not above SLOW_TIMES the budget.
+    """None if the p99 is not above SLOW_TIMES the budget.
 
-    before_ms: the stages' p99 in the last spell that was not slow.
-
-    The stage named is the one whose p99 grew by most milliseconds since `before`, or, with nothing before, the one that
-    takes most.
+    before_ms: the stages' p99 in the last spell that was not slow. The stage named is the one whose p99 grew most, or
+    without it takes most.
     """
     total = now.latency()
     p99 = total.quantile(0.99)
@@ -122,10 +118,9 @@ def _figure(stage: str, slow: Slow) -> str:
 
 
 class SlowWatch:
-    """Writes down late answers.
-    The meter calls `observe` under its lock, and `write_log` after it.
+    """The meter calls `observe` under its lock, and `write_log` after it.
 
-    name: of the model. budget_ms: what its owner promised, the bundle's or the caller's.
+    budget_ms: what the bundle or the caller promised.
     """
 
     def __init__(self, name: str, budget_ms: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -139,7 +134,7 @@ class SlowWatch:
 
     @property
     def late_ms(self) -> float:
-        """An answer that took longer is worth looking at soon."""
+        """An answer that took longer makes a look worthwhile."""
         return SLOW_TIMES * self._budget_ms
 
     def is_due(self) -> bool:
@@ -147,10 +142,7 @@ class SlowWatch:
         return self._clock() - self._seen_s >= 1.0
 
     def observe(self, spell: LatencyCounts) -> bool:
-        """Look at what was counted since the last time this was True.
-
-        True: the spell is over, begin another one.
-        """
+        """Look at the counts since this was last True. True: the spell is over."""
         now = self._seen_s = self._clock()
         seconds = now - self._began_s
         if not is_over(seconds, sum(histogram.count for histogram in spell.answers.values())):
@@ -165,7 +157,7 @@ class SlowWatch:
         return True
 
     def write_log(self) -> None:
-        """Write the line that is due, if there is one."""
+        """Write the lines that are due."""
         while self._lines:
             try:
                 line = self._lines.popleft()

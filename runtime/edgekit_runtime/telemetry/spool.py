@@ -1,24 +1,18 @@
 """The spool: windows without an acknowledgement, on disk, safe from power cuts.
 
-Rules:
-- a window is committed (SQLite, WAL, synchronous=FULL) before it is sent, and forgotten only when the ingestor has
-  confirmed it: a broker's receipt does not count;
-- seq only grows, also over restarts. `epoch` is random and made with the file, so a wiped board cannot collide with its
-  past;
-- bounded: when the file is full the oldest windows go, and are counted in `dropped`; `floor` is the oldest seq still
-  here;
-- a damaged file is set aside as NAME.bad and a new one is begun; it never keeps a board from starting. A database of
-  something else is neither moved nor written to;
-- events go last: those among the oldest are moved to the end, under a new seq, and stay below a quarter of what is
-  kept, so everything from `floor` to `last` is there and a mark can move over it;
-- forgetting is written with the next window: one transaction, and so one flush of the flash, a window.
-
     spool = Spool.open(Path("porch-1.db"))
     seq = spool.append(body)
     spool.after(0, limit=20)                # [(seq, body), ...]
     spool.forget(seq)
 
-One thread uses a spool. What SQLite or the disk raises passes through as `TelemetryError (telemetry-spool)`.
+Rules:
+- a window is committed (SQLite, WAL, synchronous=FULL) before it is sent, and forgotten only when the ingestor has
+  confirmed it: a broker's receipt does not count. Forgetting is written with the next window: one flush a window;
+- seq only grows, also over restarts. `epoch` is random and made with the file, so a wiped board starts another one;
+- a full file drops its oldest windows and counts them in `dropped`; `floor` is the oldest seq left. Events among them
+  move to the end, under a new seq, up to a quarter of what is kept: so everything from `floor` to `last` is there;
+- a damaged file is set aside as NAME.bad and a new one begun; a foreign database is neither moved nor written to;
+- one thread uses a spool. Errors of SQLite or the disk are TelemetryError (telemetry-spool).
 """
 
 from __future__ import annotations
@@ -56,7 +50,8 @@ _COLUMNS = {"meta": ["name", "value"], "win": ["seq", "body"]}
 class Spool:
     """epoch: 16 hex digits.
     boot: how often this file was opened.
-    dropped: windows given up since the file was made."""
+    dropped: windows given up since the file was made.
+    """
 
     def __init__(self, connection: sqlite3.Connection, most_bytes: int, path: Path | None) -> None:
         self._db = connection
@@ -69,10 +64,9 @@ class Spool:
 
     @classmethod
     def open(cls, path: Path, most_bytes: int = MOST_BYTES) -> Spool:
-        """Open or make the file.
+        """Open or create the file.
 
-        Raises TelemetryError (telemetry-spool) when it is in use, something else's, another user could change it, it
-        cannot be written, or the disk fails.
+        Raises TelemetryError (telemetry-spool) if it is in use, foreign, unsafe or not writable, or the disk fails.
         """
         import sqlite3
 
@@ -108,7 +102,7 @@ class Spool:
 
     @classmethod
     def in_memory(cls, most_bytes: int = MOST_BYTES_IN_MEMORY) -> Spool:
-        """The same without a file: where a board's disk fails, its last windows are still sent."""
+        """A spool without a file, for a board whose disk fails."""
         import sqlite3
 
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
@@ -140,7 +134,7 @@ class Spool:
             return dict(self._db.execute(f"SELECT seq, body FROM win WHERE seq IN ({marks})", tuple(seqs)))
 
     def events(self) -> list[int]:
-        """Where events wait to be confirmed, oldest first."""
+        """The seqs of unconfirmed events, oldest first."""
         with _disk(self.path):
             return [
                 seq
@@ -150,7 +144,7 @@ class Spool:
             ]
 
     def forget(self, mark: int) -> None:
-        """Every window up to `mark` is stored at the host. They leave the file with the next commit."""
+        """The host has stored every window up to `mark`; the next commit deletes them."""
         self._confirmed = max(self._confirmed, min(mark, self._last))
 
     @property
@@ -160,7 +154,7 @@ class Spool:
 
     @property
     def floor(self) -> int:
-        """The oldest seq that is still to be confirmed; the next one to be given when there is none."""
+        """The oldest unconfirmed seq; the next one to be given if there is none."""
         with _disk(self.path):
             (oldest,) = self._db.execute("SELECT min(seq) FROM win WHERE seq > ?", (self._confirmed,)).fetchone()
         return int(oldest) if oldest is not None else self._last + 1
@@ -174,7 +168,7 @@ class Spool:
         return int(n), int(size)
 
     def swap_note(self, name: str, text: str) -> str | None:
-        """Keep a text of the owner's beside the windows; the one before."""
+        """Keep a text of the owner's; returns the one before."""
         before = self.note(name)
         if before != text:
             with _disk(self.path), self._transaction():
@@ -187,15 +181,12 @@ class Spool:
         return None if text is None else str(text)
 
     def new_epoch(self) -> None:
-        """The host knows of a later seq than this file does: it is an older copy of itself.
-
-        Begin an epoch of its own.
-        """
+        """Begin an epoch, if the host knows a later seq: this file is an older copy of itself."""
         with _disk(self.path), self._transaction():
             self._epoch_is(secrets.token_hex(8))
 
     def close(self) -> None:
-        """Write what was forgotten, and close. Never raises."""
+        """Delete what was forgotten, and close. Never raises."""
         import sqlite3
 
         with contextlib.suppress(sqlite3.Error, TelemetryError), _disk(self.path), self._transaction():
@@ -242,7 +233,7 @@ class Spool:
             self._db.execute("DELETE FROM win WHERE seq <= ?", (self._confirmed,))
 
     def _make_room(self) -> int:
-        """Give up the oldest twentieth when the file is nearly full; how many those were."""
+        """Drop the oldest twentieth if the file is nearly full. Returns how many."""
         used = self._pragma("page_count") - self._pragma("freelist_count")
         if used < _FULL * self._pages:
             return 0
@@ -288,8 +279,7 @@ def is_event(body: bytes) -> bool:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raises TelemetryError (telemetry-spool) for a foreign file, before it is opened.
-    One that cannot be looked at may pass."""
+    """Raises TelemetryError (telemetry-spool) for a foreign file, before it is opened."""
     import sqlite3
 
     with contextlib.suppress(OSError, sqlite3.Error):
@@ -308,7 +298,7 @@ def _foreign(path: Path) -> TelemetryError:
 
 
 def _may_be_ours(connection: sqlite3.Connection) -> bool:
-    """Marked as ours, or not marked and without a table that is not ours. Changes nothing."""
+    """Marked as ours, or unmarked and without foreign tables. Changes nothing."""
     (mark,) = connection.execute("PRAGMA application_id").fetchone()
     tables = connection.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'").fetchall()
     return mark == _MARK or (
@@ -323,7 +313,7 @@ def _may_be_ours(connection: sqlite3.Connection) -> bool:
 
 @contextmanager
 def _disk(path: Path | None) -> Iterator[None]:
-    """Turn SQLite's and the system's errors into TelemetryError (telemetry-spool)."""
+    """Turn errors of SQLite and the system into TelemetryError (telemetry-spool)."""
     import sqlite3
 
     try:

@@ -1,19 +1,16 @@
-"""A telemetry window.
-What one model did on one board in about a minute, as some hundred bytes of JSON.
-
-Rules:
-- only the fields of docs/telemetry-format.md are in it: counts, histograms, names and versions; no input, label or
-  path;
-- a window is at most 1,200 bytes: where histograms need more they are kept at a smaller scale, the stages' and the
-  cache's first; where that is not enough the stages stay behind;
-- a body is made once, when the window is cut; seq, epoch, floor and the state of the spool are put in front when it is
-  sent;
-- what comes from outside is read by `parse_window`, which refuses with one word and never guesses; also version 1;
-- no count is larger than a board could count in that time, so sums of windows stay far below what a store can hold.
+"""A telemetry window: a minute of one model on one board, in some hundred bytes of JSON.
 
     body = encode(report)
     payload = sealed_payload(body, Seal(epoch="9f..", seq=41, floor=12))
     parse_window(payload, device="porch-1").latency["device"].quantile(0.99)
+
+Rules:
+- it has only the fields of docs/telemetry-format.md: counts, histograms, names and versions; no input, label or path;
+- a window is at most 1,200 bytes: histograms that need more get a smaller scale, the stages' and the cache's first; if
+  that is not enough the stages are left out;
+- a body is made once, at the cut; seq, epoch, floor and the state of the spool are put in front when it is sent;
+- `parse_window` refuses with one word and never guesses; it reads version 1, too;
+- no count is larger than a board could count in that time, so sums of windows stay far below what a store can hold.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ DEVICE_ID = re.compile(r"[a-z0-9][a-z0-9-]{2,62}\Z")
 MOST_BYTES = 1200
 MOST_RECEIVED_BYTES = 16 * 1024
 MOST_LABEL = 32
-"""Characters of a site or a group that a board may send."""
+"""Characters of a site or a group."""
 MOST_SEQ = 1 << 36
 """Ten windows a second for two centuries."""
 STAGES = ("input", "queue", "transfer", "inference", "output")
@@ -65,14 +62,16 @@ _MOST_PSI = 100.0
 @dataclass(frozen=True)
 class About:
     """What is reported.
-    device: its id.
+
     model, version: as in the manifest.
     sha: start of the bundle's SHA-256, hex.
-
-    profile: the bundle's target. budget_ms: of requests that name none: what the bundle was opened with, else what
-    it promises, or None. cache: whether there is one, so that misses mean something. site, group: the owner's labels.
-    generation: of the install root, None without one; trial: it is not committed yet. top_scores: the bundle's
-    reference for `psi`, None without one.
+    profile: the bundle's target.
+    budget_ms: of requests that name none: what the bundle was opened with, else what it promises, or None.
+    cache: whether there is one, so that misses mean something.
+    site, group: the owner's labels.
+    generation: of the install root, None without one.
+    trial: it is not committed yet.
+    top_scores: the bundle's reference for `psi`, or None.
     """
 
     device: str
@@ -92,10 +91,12 @@ class About:
 @dataclass(frozen=True)
 class System:
     """The board itself; None where unknown.
+
     cpu: busy share of all cores in the window, %.
     mem: memory in use, %.
-
-    temp: degrees Celsius. thr: the firmware's throttling bits, 0 for none. disk: free MiB where the spool lies.
+    temp: degrees Celsius.
+    thr: the firmware's throttling bits, 0 for none.
+    disk: free MiB in the spool's file system.
     """
 
     cpu: float | None = None
@@ -107,15 +108,13 @@ class System:
 
 @dataclass(frozen=True)
 class Report:
-    """What a window says of itself.
-    t0_ms: wall clock at its start, milliseconds since 1970.
-    dur_ms: monotonic.
+    """A window before it is encoded. Counts as in `CountedWindow`.
 
-    clock_ok: whether that wall clock is to be believed. latency: source of the answer -> milliseconds.
+    t0_ms: wall clock at its start, milliseconds since 1970; clock_ok: whether that clock is set.
+    dur_ms: monotonic.
     over_budget: answers beyond their caller's budget, else beyond `about.budget_ms`.
-    compared, differed: hosts' answers that the device gave, too, and those of them that were not within tolerance.
-    stages: the meter's stage -> milliseconds. refused: requests whose budget could not be met. error_codes: code ->
-    count. clipped, values: as in a Cut. psi: of the top scores against their reference, None where there is none.
+    latency, stages: source or stage -> milliseconds.
+    psi: of the top scores against their reference, or None.
     """
 
     about: About
@@ -140,10 +139,10 @@ class Report:
 @dataclass(frozen=True)
 class Seal:
     """What a window gets when it is sent.
+
     floor: the oldest seq still spooled.
     dropped: windows given up so far.
-
-    spooled, spooled_bytes: what waits on the board.
+    spooled, spooled_bytes: waiting on the board.
     """
 
     epoch: str
@@ -156,13 +155,12 @@ class Seal:
 
 @dataclass(frozen=True)
 class Window:
-    """A window as the host reads it.
+    """A window as the host reads it. Version 1 ends with `differed`. See also Report, Seal.
+
     n: answers.
     host, hits: of these, from the host, from the cache.
-
-    misses: None where the board has no cache. compared, differed: 0 from boards that do not compare. stages: of STAGES,
-    those that answers went through. Version 1 has none of what follows `differed`: it is empty then. The rest as in
-    Report and Seal.
+    misses: None if the board has no cache.
+    stages: of STAGES, those that answers went through.
     """
 
     device: str
@@ -196,8 +194,7 @@ class Window:
 
 
 def device_id(text: str) -> str:
-    """`text` when it may name a device: 3 to 63 of a-z, 0-9 and -, not starting with -.
-    Raises WindowError."""
+    """`text`, if it may name a device: 3 to 63 of a-z, 0-9 and -. Raises WindowError."""
     if not isinstance(text, str) or not DEVICE_ID.match(text):
         raise WindowError(
             "device", f"{text!r} is no device id: use 3 to 63 of a-z, 0-9 and '-', a letter or digit first"
@@ -286,7 +283,7 @@ def sealed_payload(body: bytes, seal: Seal) -> bytes:
 
 
 def origin(payload: bytes) -> Seal | None:
-    """The seal of a payload that may otherwise be refused; None where not even that can be read."""
+    """The seal of a payload that may otherwise be refused; None if unreadable."""
     try:
         return read_seal(read_object(payload))
     except WindowError:
@@ -334,7 +331,7 @@ def parse_window(payload: bytes, device: str) -> Window:
 
 
 def _second(value: Mapping[str, Any], errors: int, most: int) -> dict[str, Any]:
-    """What version 2 adds; each is absent where there is nothing to report."""
+    """The fields of version 2; each is absent if there is nothing to report."""
     stages = _histograms(value, "st") if "st" in value else {}
     if not set(stages) <= set(STAGES) or any(histogram.count > 2 * most for histogram in stages.values()):
         raise WindowError("shape", "'st' names a stage that is none, or counts too much")
@@ -379,8 +376,7 @@ def read_seal(value: Mapping[str, Any]) -> Seal:
 
 
 def read_object(payload: bytes, most: int = MOST_RECEIVED_BYTES) -> dict[str, Any]:
-    """What a message says, at most that many bytes of JSON.
-    Raises WindowError: size, json or shape."""
+    """A message of at most `most` bytes of JSON. Raises WindowError: size, json or shape."""
     if len(payload) > most:
         raise WindowError("size", f"{len(payload):,} bytes are more than {most:,}")
     try:
@@ -415,7 +411,9 @@ def _text(value: Mapping[str, Any], name: str) -> str:
 
 def is_text(value: object, most: int) -> bool:
     """Whether it is a text of at most so many letters that every store can hold.
-    Control characters and halves of surrogate pairs, which JSON can spell and UTF-8 cannot, are refused."""
+
+    Control characters and halves of surrogate pairs, which JSON can spell and UTF-8 cannot, are refused.
+    """
     return isinstance(value, str) and len(value) <= most and NO_TEXT.search(value) is None
 
 
