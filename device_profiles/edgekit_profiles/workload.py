@@ -4,8 +4,7 @@
     terms = predict(CoreModel("cortex-a72", 1.5, 12.8, threads=4), mobilenet_v1("int8"), "int8", "xnnpack")
     sum(terms.values())                         # milliseconds, here about 23
 
-The formula and its constants stand in `roofline.toml`, with what they were fitted to; what is known of engines stands
-in `engines.toml`.
+`roofline.toml` has the formula, its constants and what they were fitted to; `engines.toml` what is known of engines.
 
 Rules: a core, precision or kind of operation without a fitted rate is refused, never replaced by a neighbour's; the
 time of a network is the sum of its operations' times, so that a table of layers adds up to the whole.
@@ -34,7 +33,8 @@ class Op:
     kind: `pw` 1x1 convolution; `c3` 3x3 convolution of stride and dilation 1; `cx` any other dense convolution; `dw`
     depthwise; `fc` dense; `ew` whatever only moves or transforms elements (additions, pooling, quantize, transpose).
     macs: multiply-accumulates. activation_elements: read plus written. weight_elements: of the kernel. computed: both
-    factors are, as in attention; there is no kernel then. recurrent: one step waits for the one before.
+    factors are, as in attention; there is no kernel then. recurrent: one step waits for the one before. dispatches:
+    of the engine, more than one in a loop.
     """
 
     kind: OpKind
@@ -44,12 +44,12 @@ class Op:
     name: str = ""
     computed: bool = False
     recurrent: bool = False
+    dispatches: int = 1
 
 
 @dataclass(frozen=True)
 class Workload:
     """precision: what the artifact's recipe says. batch: items at once.
-
     unknown: what could not be counted (operation names, shapes known only at run time); an estimate refuses it.
     """
 
@@ -146,7 +146,7 @@ class _Pace:
 
     def terms(self, op: Op) -> dict[str, float]:
         elements = op.activation_elements + op.weight_elements
-        found = {"memory": elements * self.element_ms, "overhead": self.operation_ms}
+        found = {"memory": elements * self.element_ms, "overhead": op.dispatches * self.operation_ms}
         if op.macs:
             if op.kind not in self.mac_ms:
                 raise CannotEstimateError(f"no speed was fitted for operations of kind '{op.kind}'", do=MEASURE)

@@ -12,6 +12,7 @@ ranges: 18.2 dB between answers and their error, and 25.6 with its logits' whole
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -141,7 +142,10 @@ def macs_by_tensor(format: str, data: bytes) -> dict[str, int]:  # noqa: A002
     """By the name of the first tensor that an operation makes.
     Empty for a model whose shapes cannot be worked out."""
     try:
-        return {op.name: op.macs for op in read_workload(format, data, "float32").ops if op.macs}
+        macs: Counter[str] = Counter()
+        for op in read_workload(format, data, "float32").ops:
+            macs[op.name] += op.macs
+        return {name: count for name, count in macs.items() if count}
     except ConversionError:
         return {}
 

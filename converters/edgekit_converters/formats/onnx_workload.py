@@ -1,12 +1,11 @@
 """The operations of an ONNX model, counted as ONNX Runtime runs them after its own fusions.
 
-Nothing is run.
-
-Rules: what has only constant inputs (or computes a shape) is folded and takes no time; activations and batch
-normalisation behind a product are fused into it; a DequantizeLinear or QuantizeLinear that stands beside an operation
-between the two is absorbed by its 8-bit kernel, any other is an operation of its own; a product
-of two computed tensors, as in attention, has no kernel; control flow and other domains' operations
-are unknown, and so is what stands behind an operation whose answer has no fixed size, as NonMaxSuppression's.
+Rules:
+- nothing is run; what has only constant inputs, or computes a shape, is folded and takes no time;
+- activations and batch normalisation behind a product are fused into it;
+- a (De)QuantizeLinear beside an operation between the two is absorbed by its 8-bit kernel, any other is counted;
+- a product of two computed tensors, as in attention, has no kernel;
+- control flow and other domains are unknown, as is what follows an answer of a free size (NonMaxSuppression).
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ import numpy as np
 from edgekit_converters.formats.onnx_file import GraphView, array, constants, new_constant, parse, replace_values
 from edgekit_converters.formats.workload import (
     CountedOperation,
+    WorkloadCounter,
     WorkloadReading,
     convolution_kind,
     dense_kind,
-    multiplies,
     recurrent,
 )
 from edgekit_converters.recipe.conversion_errors import ConversionError
@@ -35,17 +34,10 @@ FREE = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dro
 ACTIVATIONS = frozenset({"Relu", "Clip"})
 FOLDED = frozenset({"BatchNormalization", "Mul", "Add", "Cast"})
 # Where an operation that multiplies keeps its input and its kernel.
-KERNELS = {
-    "Conv": (0, 1),
-    "ConvTranspose": (0, 1),
-    "ConvInteger": (0, 1),
-    "QLinearConv": (0, 3),
-    "MatMul": (0, 1),
-    "Gemm": (0, 1),
-    "MatMulInteger": (0, 1),
-    "QLinearMatMul": (0, 3),
-}
 INTEGER = frozenset({"ConvInteger", "QLinearConv", "MatMulInteger", "QLinearMatMul"})
+KERNELS = {
+    name: (0, 3 if name.startswith("QLinear") else 1) for name in {"Conv", "ConvTranspose", "MatMul", "Gemm", *INTEGER}
+}
 _ELEMENTWISE = """Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization BitShift
     BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu Clip Concat Cos Cosh CumSum DepthToSpace
     DequantizeLinear Div Elu Equal Erf Exp Expand Floor Gather GatherElements GatherND Gelu GlobalAveragePool
@@ -61,12 +53,9 @@ ELEMENTWISE = frozenset([*_ELEMENTWISE.split(), *SLOWER])
 _SIZES = frozenset({6, 7, 9})
 """int32, int64 and bool in TensorProto.DataType."""
 _MOST_SIZES = 1024
-_SIZE_ARITHMETIC = frozenset(
-    {
-        "Add", "And", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Gather", "Max", "Min", "Mod",
-        "Mul", "Range", "ReduceProd", "Reshape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where",
-    }
-)  # fmt: skip
+_SIZE_NAMES = """Add And Cast Concat ConstantOfShape Div Equal Expand Gather Max Min Mod Mul Range ReduceProd Reshape
+    Size Slice Squeeze Sub Unsqueeze Where"""
+_SIZE_ARITHMETIC = frozenset(_SIZE_NAMES.split())
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 
 
@@ -93,24 +82,15 @@ def read(data: bytes) -> WorkloadReading:
     # Elements of the constants with two axes or more, and of those the ones in 8 bits or fewer.
     held = [tensor for _, tensor in constants(model.graph) if len(tensor.dims) > 1]
     eight = sum(prod(tensor.dims) for tensor in held if _eight_bit(tensor.data_type))
-    return WorkloadReading(
-        tuple(graph.counted),
-        tuple(dict.fromkeys(graph.unknown)),
-        batch,
-        eight + sum(prod(tensor.dims) for tensor in held if tensor.data_type in (1, 10, 16)),
-        eight,
-        tuple(dict.fromkeys(graph.uncounted)),
-    )
+    return graph.reading(batch, eight + sum(prod(item.dims) for item in held if item.data_type in (1, 10, 16)), eight)
 
 
-class _OnnxCounter:
-    """What was counted so far. constants: name -> the element type that it is stored in."""
+class _OnnxCounter(WorkloadCounter):
+    """constants: name -> the element type that it is stored in."""
 
     def __init__(self, view: GraphView) -> None:
+        super().__init__()
         self.view = view
-        self.counted: list[CountedOperation] = []
-        self.unknown: list[str] = []
-        self.uncounted: list[str] = []
         self.constants = {name: int(tensor.data_type) for name, tensor in view.initializers.items()}
         self._shapes = {name: tuple(tensor.dims) for name, tensor in constants(view.graph)}
 
@@ -154,12 +134,6 @@ class _OnnxCounter:
             self.counted.append(CountedOperation(op))
         else:
             self.give_up(name)
-
-    def give_up(self, name: str) -> None:
-        """An operation whose time is not known."""
-        self.unknown.append(name)
-        if multiplies(name):
-            self.uncounted.append(name)
 
     def _count_kernel(self, node: Any) -> None:
         at, kernel_at = KERNELS[node.op_type]

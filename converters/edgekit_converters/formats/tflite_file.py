@@ -85,7 +85,7 @@ class Operator:
 
     strides, dilations: of a 2-D convolution, (vertical, horizontal). same: whether its zeros make as many outputs as
     inputs a stride. transposed: of a matrix product, whether its second operand is. fused: the activation that the
-    operator itself carries out, in lower case.
+    operator itself carries out, in lower case. loop: of a WHILE, the subgraphs of its condition and its body.
     """
 
     op: str
@@ -98,6 +98,7 @@ class Operator:
     same: bool = False
     transposed: bool = False
     fused: str | None = None
+    loop: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -289,6 +290,7 @@ def _operators(graph: Any, codes: list[tuple[str, int, bool]]) -> Iterator[Opera
             same=sliding and options.Padding() == 0,
             transposed=op == "BATCH_MATMUL" and options is not None and bool(options.AdjY()),
             fused=names("ActivationFunctionType").get(fused, "").lower() or None if fused else None,
+            loop=(options.CondSubgraphIndex(), options.BodySubgraphIndex()) if op == "WHILE" and options else None,
         )
 
 

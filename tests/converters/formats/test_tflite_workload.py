@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from once import once
 
+from edgekit_converters.formats import tflite_edit
+from edgekit_converters.formats.tflite_graph import TfliteGraph
 from edgekit_converters.formats.workload import quantized_fraction, read_workload, uncounted_operations
+from edgekit_converters.formats.workload import recurrent as recurrent_op
 from edgekit_converters.recipe.conversion_errors import ConversionError
 from edgekit_profiles import Workload, load, mobilenet_v1
 from edgekit_profiles.estimate import estimate
@@ -115,7 +123,7 @@ def test_every_kind_of_operation_is_classed_and_counted(network, precision: str,
 
 
 @pytest.mark.convert
-def test_attention_is_counted_and_a_loop_is_named():
+def test_attention_is_counted():
     keras = pytest.importorskip("keras")
     tokens = keras.Input((16, 32))
     attention = keras.layers.MultiHeadAttention(2, 16)(tokens, tokens)
@@ -127,9 +135,173 @@ def test_attention_is_counted_and_a_loop_is_named():
     assert {op.kind for op in products} == {"pw"}
     assert work.macs - work.computed_macs == 4 * 16 * 32 * 32  # queries, keys, values and the output
     assert uncounted_operations("tflite", data) == ()
-    one = keras.Input((16, 32), batch_size=1)
-    steps = keras.Model(one, keras.layers.LSTM(8)(one))
-    assert uncounted_operations("tflite", convert(steps, "float32")) == ("WHILE",)
+
+
+WAYS = ("forward", "backwards", "bidirectional")
+GATES = {"GRU": 3, "LSTM": 4}
+STEPS, WIDE, HIDDEN = 12, 8, 4
+
+
+@pytest.fixture(scope="session")
+def recurrent(request) -> Path:
+    """CELL-WAY.tflite, a Keras layer alone, in a loop; LSTM-WAY.onnx, which has an operation for it."""
+    pytest.importorskip("keras")
+    return once(request, "recurrent", _save_recurrent)
+
+
+def _save_recurrent(folder: Path) -> None:
+    import keras
+
+    from edgekit_converters.sources.load import load
+    from edgekit_converters.targets.workspace import Workspace
+
+    for cell in GATES:
+        for way in WAYS:
+            x = keras.Input((STEPS, WIDE), name="x")
+            layer = getattr(keras.layers, cell)(HIDDEN, go_backwards=way == "backwards", return_sequences=True)
+            steps = keras.layers.Bidirectional(layer) if way == "bidirectional" else layer
+            keras.Model(x, steps(x)).save(folder / "net.keras")
+            workspace = Workspace(load(folder / "net.keras"))
+            for format in ("tflite", "onnx") if cell == "LSTM" else ("tflite",):  # noqa: A001
+                (folder / f"{cell}-{way}.{format}").write_bytes(workspace.float_model(format).data)
+
+
+def onnx_twin(folder: Path, cell: str, way: str) -> bytes:
+    """The same network with an operation for the layer; tf2onnx leaves a Keras GRU as a loop."""
+    if cell == "LSTM":
+        return (folder / f"LSTM-{way}.onnx").read_bytes()
+    import onnx
+
+    ways, rows = 1 + (way == "bidirectional"), GATES[cell] * HIDDEN
+    direction = {"backwards": "reverse"}.get(way, way)
+    body = f'y, h = {cell} <hidden_size = {HIDDEN}, direction = "{direction}"> (x, w, r)'
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 17]> g (float[{STEPS},1,{WIDE}] x) => (float[a,b,c,d] y) {{ {body} }}'
+    )
+    for name, side in {"w": WIDE, "r": HIDDEN}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((ways, rows, side), np.float32), name))
+    return model.SerializeToString()
+
+
+@pytest.mark.convert
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("cell", GATES)
+def test_a_keras_layer_in_a_loop_counts_as_its_onnx_operation(recurrent: Path, cell: str, way: str):
+    data = (recurrent / f"{cell}-{way}.tflite").read_bytes()
+    work = read_workload("tflite", data, "float32")
+    twin = read_workload("onnx", onnx_twin(recurrent, cell, way), "float32")
+    ways = 1 + (way == "bidirectional")
+    held = ways * GATES[cell] * HIDDEN * (WIDE + HIDDEN)
+    assert (work.unknown, uncounted_operations("tflite", data)) == ((), ())
+    assert (work.macs, work.recurrent_macs, work.weights) == (STEPS * held, STEPS * held, held)
+    assert (work.macs, work.recurrent_macs, work.weights) == (twin.macs, twin.recurrent_macs, twin.weights)
+    products = [(op.kind, op.computed, op.dispatches) for op in work.ops if op.macs]
+    assert products == ways * [("fc", False, 1)]
+    assert [op.dispatches for op in work.ops if op.recurrent and not op.macs] == ways * [STEPS]
+
+
+@pytest.mark.convert
+def test_a_keras_layer_in_a_loop_has_an_estimate_of_the_wider_range(recurrent: Path):
+    work = read_workload("tflite", (recurrent / "GRU-forward.tflite").read_bytes(), "float32")
+    got, plain = (estimate(load("raspberry-pi-4"), one, "litert") for one in (work, _not_recurrent(work)))
+    assert (got.mid_ms, got.dominated_by) == (plain.mid_ms, "dispatch of operations")
+    assert got.low_ms < plain.low_ms
+    assert plain.high_ms < got.high_ms
+    assert "of recurrent layers" in " ".join(got.notes)
+
+
+def _not_recurrent(work: Workload) -> Workload:
+    return replace(work, ops=tuple(replace(op, recurrent=False) for op in work.ops))
+
+
+@pytest.mark.convert
+def test_the_layer_of_a_loop_has_all_of_its_products(recurrent: Path):
+    [loop] = (layer for layer in TfliteGraph((recurrent / "LSTM-forward.tflite").read_bytes()).layers if layer.macs)
+    assert (loop.op, loop.macs) == ("WHILE", STEPS * GATES["LSTM"] * HIDDEN * (WIDE + HIDDEN))
+
+
+def rewritten(data: bytes, change: Callable[[Any, Any, Any], None]) -> bytes:
+    """change: gets the file, and the subgraphs of the condition and the body of its loop."""
+    model = tflite_edit.read(data)
+    change(model, *model.subgraphs[1:3])
+    return tflite_edit.write(model)
+
+
+def _limit_of_run_time(model: Any, condition: Any, _body: Any) -> None:
+    for test in condition.operators[:2]:
+        test.inputs = [test.inputs[0], condition.inputs[0]]
+
+
+def _counter_that_stands(model: Any, _condition: Any, body: Any) -> None:
+    body.outputs = [body.inputs[0], *body.outputs[1:]]
+
+
+def _steps_of(step: int) -> Callable[[Any, Any, Any], None]:
+    def change(model: Any, _condition: Any, body: Any) -> None:
+        buffer = model.buffers[body.tensors[body.operators[0].inputs[1]].buffer]
+        buffer.data = np.array([step], np.int32).view(np.uint8)
+
+    return change
+
+
+def _condition_that_reads_itself(model: Any, condition: Any, _body: Any) -> None:
+    condition.operators[2].inputs = [condition.operators[2].outputs[0]] * 2
+
+
+def _loop_in_its_own_body(model: Any, _condition: Any, body: Any) -> None:
+    body.operators.append(_loop_of(model))
+
+
+def _loop_of(model: Any) -> Any:
+    [loop] = (op for op in model.subgraphs[0].operators if tflite_edit.op_of(model, op) == "WHILE")
+    return loop
+
+
+UNCOUNTED = {
+    "a limit that is made at run time": _limit_of_run_time,
+    "a counter that stands still": _counter_that_stands,
+    "a counter that goes up by two": _steps_of(2),
+    "a counter that goes down": _steps_of(-1),
+    "a condition that reads itself": _condition_that_reads_itself,
+    "a loop in its own body": _loop_in_its_own_body,
+}
+
+
+@pytest.mark.convert
+@pytest.mark.parametrize("change", UNCOUNTED.values(), ids=UNCOUNTED)
+def test_a_loop_whose_trips_the_file_does_not_say_is_named(recurrent: Path, change: Callable[[Any, Any, Any], None]):
+    data = rewritten((recurrent / "GRU-forward.tflite").read_bytes(), change)
+    assert read_workload("tflite", data, "float32").unknown == ("WHILE",)
+    assert uncounted_operations("tflite", data) == ("WHILE",)
+
+
+@pytest.mark.convert
+def test_a_limit_that_the_loop_is_given_and_passes_on_is_read(recurrent: Path):
+    """Older converters hand the number of steps in; here the counter's limit becomes the loop's last input."""
+    plain = (recurrent / "GRU-forward.tflite").read_bytes()
+
+    def change(model: Any, condition: Any, body: Any) -> None:
+        main, loop = model.subgraphs[0], _loop_of(model)
+        limit = condition.tensors[condition.operators[0].inputs[1]]
+        for graph in (main, condition, body):
+            graph.tensors.append(copy.copy(limit))
+        for graph in (condition, body):
+            graph.tensors[-1].buffer = 0
+            graph.inputs = [*graph.inputs, len(graph.tensors) - 1]
+        main.tensors.append(copy.copy(condition.tensors[-1]))
+        loop.inputs, loop.outputs = [*loop.inputs, len(main.tensors) - 2], [*loop.outputs, len(main.tensors) - 1]
+        body.outputs = [*body.outputs, body.inputs[-1]]
+        for test in condition.operators[:2]:
+            test.inputs = [test.inputs[0], condition.inputs[-1]]
+
+    given, own = (read_workload("tflite", data, "float32") for data in (rewritten(plain, change), plain))
+    assert (given.unknown, given.macs, given.recurrent_macs) == (own.unknown, own.macs, own.recurrent_macs)
+
+
+def test_weights_beyond_the_cache_are_fetched_at_every_step():
+    small, large = recurrent_op(10, 96 * 4, 4 * 96 * 160, ""), recurrent_op(10, 512 * 4, 4 * 512 * 768, "")
+    assert (small.activation_elements, small.weight_elements) == (96 * 4, 4 * 96 * 160)
+    assert large.activation_elements == 512 * 4 + 9 * (large.weight_elements - (1 << 18))
 
 
 @pytest.mark.convert
