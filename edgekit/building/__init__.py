@@ -1,3 +1,1 @@
-"""The build journey.
-One trained model in, for each board a checked bundle or the reasons why there is none.
-"""
+"""The build: a trained model in, for each board a checked bundle or the reasons why not."""

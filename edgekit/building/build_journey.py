@@ -1,14 +1,11 @@
 """The build: open, convert, compare, repair, choose, pack; then the report.
 
 Rules:
-- whatever can be refused before TensorFlow is loaded is refused then: profiles, recipes, names, the output folder, the
-  signing key, tools that writing needs;
-- every conversion and comparison is made once for all boards, and kept for the next build, also where this one is
-  interrupted;
-- one build at a time writes into a folder, another waits and says so; the kernel holds the lock, so a killed build
-  holds none;
-- a build that fails leaves no empty folder of its own;
-- a cache folder that cannot be written is done without; a path that is no folder is refused.
+- profiles, recipes, names, keys, tools and the output folder are checked before TensorFlow is loaded;
+- each conversion and comparison is made once for all boards, and cached even if the build is interrupted;
+- builds into one folder run one after the other; the kernel drops the lock of a killed build;
+- a build that fails removes the empty folders that it created;
+- a cache that cannot be written is skipped; a cache path that is not a folder is refused.
 """
 
 from __future__ import annotations
@@ -56,10 +53,9 @@ from edgekit_runtime.system.files import take
 def build(
     request: BuildRequest, progress: Progress = silent, say: Callable[[str], None] = lambda line: None
 ) -> BuildReport:
-    """Build for every profile of the request.
-    Raises EdgekitError for what no board can get past.
+    """Build for every profile of the request. Raises EdgekitError for what stops every board.
 
-    say: is given what a person should know before the end: warnings, and the artifacts that there are before repairs.
+    say: receives warnings, and the artifacts as they are before repairs.
     """
     start = time.perf_counter()
     setup = _checked(request)
@@ -68,9 +64,11 @@ def build(
         converted = convert(opened.maker, setup.recipes, setup.boards)
         compared = compare(opened.maker, converted)
         results = repair(opened.maker, compared, setup.boards, setup.search, say)
-        choices = _choose(setup, opened, results)
-        bundles = _pack(setup, opened, results, choices)
-        return _write_report(_report(setup, opened, results, bundles, lambda: time.perf_counter() - start))
+        bundles = [
+            pack(setup.request, opened.maker, one, results, setup.signers, setup.anchors, opened.degraded)
+            for one in _choose(setup, opened, results)
+        ]
+        return _write_report(_report(setup, opened, results, bundles, start))
 
 
 @dataclass(frozen=True)
@@ -89,14 +87,14 @@ class _Setup:
 
 
 def _checked(request: BuildRequest) -> _Setup:
-    """Raises EdgekitError before anything is loaded that takes seconds."""
+    """Raises EdgekitError, and imports nothing that takes seconds."""
     check_tools("torch" if request.model.suffix == ".pt2" or ":" in request.model.name else "convert")
     catalogue = open_catalogue(request.profile_paths)
     profiles: dict[str, Profile] = {}
     for profile in map(catalogue.load, request.profiles):
         if profiles.setdefault(profile.name, profile) != profile:  # their bundles would overwrite each other
             raise ProfileError(f"two different profiles are called '{profile.name}'", do="Rename one of them")
-    # A slip of the pen, or a short name, would keep a bundle off the board that it is for
+    # Boards compare full names, so a typo or a short name would keep a bundle off its board
     compatible = tuple(catalogue.load(name).name for name in request.terms.compatible)
     request = replace(request, terms=replace(request.terms, compatible=compatible))
     anchors = tuple(read_anchor_file(path) for path in request.anchors)
@@ -112,7 +110,7 @@ def _checked(request: BuildRequest) -> _Setup:
     if finished:
         request = replace(request, options=replace(request.options, as_is=True))
     signers = open_signers(request.signing)
-    _ = request.bundle_name  # raises for a name that is no plain file name
+    _ = request.bundle_name  # raises if it is not a plain file name
     check_cache(request.cache)
     boards = tuple((profile, installable(profile)) for profile in profiles.values())
     limits = ChoiceLimits(max_drop=request.max_drop, budget_ms=request.budget_ms, alternates=request.alternates)
@@ -126,7 +124,7 @@ def _checked(request: BuildRequest) -> _Setup:
 class _OpenedBuild:
     """The model, the data and the original's answers.
 
-    others: the files of other tools, measured.
+    others: measured files of other tools.
     degraded: profile -> the artifact for answers that would be late.
     """
 
@@ -136,7 +134,7 @@ class _OpenedBuild:
 
 
 def _open(setup: _Setup, workers: Workers, say: Callable[[str], None]) -> _OpenedBuild:
-    """Warnings about the model and the data are said at once."""
+    """Open model and data, and report their warnings at once."""
     request = setup.request
     store = NO_STORE if request.cache is None else DiskStore(request.cache)
     subject = open_subject(request, store, workers.progress)
@@ -154,25 +152,15 @@ def _choose(setup: _Setup, opened: _OpenedBuild, results: Sequence[RecipeResult]
     return choose_all(setup.request, setup.boards, setup.board_recipes, results, clocks, opened.others)
 
 
-def _pack(
-    setup: _Setup, opened: _OpenedBuild, results: Sequence[RecipeResult], choices: Sequence[BoardChoice]
-) -> list[BundleReport]:
-    request, maker, degraded = setup.request, opened.maker, opened.degraded
-    return [
-        pack(request, maker, one, results, setup.signers, setup.anchors, degraded.get(one.board[0].name))
-        for one in choices
-    ]
-
-
 def _report(
     setup: _Setup,
     opened: _OpenedBuild,
     results: Sequence[RecipeResult],
     bundles: Sequence[BundleReport],
-    elapsed_s: Callable[[], float],
+    start: float,
 ) -> BuildReport:
     request, maker, subject = setup.request, opened.maker, opened.maker.subject
-    source, store = subject.source, subject.store
+    source, store, task = subject.source, subject.store, subject.contract.task
     existing = [one for one in (*results, *opened.others) if one.artifact is not None]
 
     def describe(one: RecipeResult) -> dict[str, object]:
@@ -182,17 +170,12 @@ def _report(
     notes = _notes(maker, results)
     candidates = tuple(maker.workers.run([partial(describe, one) for one in existing]))
     return BuildReport(
-        model={
-            "path": str(request.model),
-            "sha256": source.sha256,
-            "format": source.format,
-            "task": subject.contract.task,
-        },
+        model={"path": str(request.model), "sha256": source.sha256, "format": source.format, "task": task},
         findings=(*subject.findings, *notes),
         candidates=candidates,
         bundles=tuple(bundles),
         report=request.output / f"{request.bundle_name}-build.json",
-        seconds=elapsed_s(),
+        seconds=time.perf_counter() - start,
         command=request.command,
         tools=dict(sorted({"edgekit-deploy": RUNTIME_VERSION, **tools}.items())),
         random_data=subject.sets.random,
@@ -203,7 +186,7 @@ def _report(
 
 
 def _write_report(report: BuildReport) -> BuildReport:
-    """The JSON, and the page made of it where its tools are installed."""
+    """Write the JSON, and the HTML page if its tools are installed."""
     from edgekit.report.html import html
 
     page: str | None = None
@@ -215,7 +198,7 @@ def _write_report(report: BuildReport) -> BuildReport:
     if page is not None and report.page is not None:
         try:
             write_whole(report.page, page.encode(), "the HTML report")
-        except OutputError as error:  # bundles and JSON are there; the page is made of the latter
+        except OutputError as error:  # bundles and JSON exist already
             return replace(report, page=None, page_failure=str(error))
     return report
 
@@ -246,7 +229,7 @@ def _notes(maker: Maker, results: Sequence[RecipeResult]) -> list[Finding]:
 
 
 def check_cache(folder: Path | None) -> None:
-    """Raises OutputError for a path that cannot be a folder: a file stands there, or in its way."""
+    """Raises OutputError if the path, or a parent of it, is a file."""
     if folder is None:
         return
     with contextlib.suppress(OSError):
@@ -261,23 +244,20 @@ def check_cache(folder: Path | None) -> None:
 
 @contextmanager
 def output_folder(folder: Path, progress: Progress = silent) -> Iterator[None]:
-    """Raises OutputError where the folder cannot be made or written."""
+    """Create and lock the folder. Raises OutputError if it cannot be created or written."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    with (
-        _remove_if_empty(missing),
-        _locked(folder, progress),
-        _remove_if_empty(missing),
-    ):  # the inner one under the lock
+    # The inner clean-up runs under the lock, the outer one where the lock was never taken
+    with _remove_if_empty(missing), _locked(folder, progress), _remove_if_empty(missing):
         yield
 
 
 @contextmanager
 def _remove_if_empty(made: Sequence[Path]) -> Iterator[None]:
-    """Remove, after an error, the folders that were made and are empty."""
+    """After an error, remove the folders of `made` that are empty."""
     try:
         yield
     except BaseException:
-        with contextlib.suppress(OSError):  # not empty: somebody's file, or a bundle that is finished
+        with contextlib.suppress(OSError):  # not empty: a user's file, or a finished bundle
             for place in made:
                 place.rmdir()
         raise
@@ -285,7 +265,7 @@ def _remove_if_empty(made: Sequence[Path]) -> Iterator[None]:
 
 @contextmanager
 def _locked(folder: Path, progress: Progress) -> Iterator[None]:
-    """Holds the folder itself: no file of ours is left in it."""
+    """Lock the folder itself, so that no lock file is left in it."""
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -298,10 +278,10 @@ def _locked(folder: Path, progress: Progress) -> Iterator[None]:
             ) from error
         try:
             handle = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:  # the build before us failed, and took its folder away
+        except FileNotFoundError:  # the build before us failed and removed its folder
             continue
         try:
-            # A file system that knows no locks (some network shares) admits every process
+            # A file system without locks (some network shares) admits every process
             with contextlib.suppress(OSError):
                 if take(handle) is False:
                     progress(f"waiting for another build in {folder}", 0, None)
@@ -310,7 +290,7 @@ def _locked(folder: Path, progress: Progress) -> Iterator[None]:
                 same = os.path.samestat(os.fstat(handle), folder.stat())
             except OSError:
                 same = False
-            if not same:  # the build before us took the folder away while we waited
+            if not same:  # the build before us removed the folder while we waited
                 continue
             yield
             return
@@ -320,9 +300,9 @@ def _locked(folder: Path, progress: Progress) -> Iterator[None]:
 
 @contextmanager
 def refuse_full_disk(output: Path | None = None) -> Iterator[None]:
-    """The tools write into temporary folders, and say `OSError` when there is no room.
+    """Turn a tool's OSError of a full disk into an OutputError.
 
-    output: a folder that is written to, too, and where nothing is kept for the next run.
+    output: a folder that is also written to, if nothing is cached for the next run.
     """
     try:
         yield
@@ -334,8 +314,4 @@ def refuse_full_disk(output: Path | None = None) -> Iterator[None]:
             do += "; what was made so far is kept, and the next run resumes there"
         else:
             where, do = f"{output}, or {where}", f"{do} or for the result with -o; then run the same command again"
-        raise OutputError(
-            f"the disk is full: {error.strerror}",
-            where=str(error.filename or where),
-            do=do,
-        ) from error
+        raise OutputError(f"the disk is full: {error.strerror}", where=str(error.filename or where), do=do) from error

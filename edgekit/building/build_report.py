@@ -1,6 +1,4 @@
-"""What a build found.
-The object that `--json` prints, and the few lines that a person reads.
-"""
+"""What a build found: the object that `--json` prints, and the lines that a person reads."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OtherFile:
-    """A file of another tool on one board.
-    refusal: why it would not be chosen, None where it would be acceptable."""
+    """A file of another tool on one board. refusal: None if the file would be acceptable."""
 
     candidate: Candidate
     refusal: Refusal | None
@@ -44,11 +41,13 @@ class OtherFile:
 @dataclass(frozen=True)
 class BundleReport:
     """One board's outcome.
-    path: None where no artifact was acceptable.
+
+    path: None if no artifact was acceptable.
     candidates: every recipe as this board sees it.
-    batches: the chosen artifact for several items at once, or why there is none.
-    degraded: the artifact for answers that would be late, None for none.
-    others: files of other tools, none of which is in the bundle."""
+    batches: variants of the chosen artifact, or why they failed.
+    degraded: artifact for answers that would be late.
+    others: files of other tools, none of which is in the bundle.
+    """
 
     profile: str
     path: Path | None
@@ -98,7 +97,6 @@ class BundleReport:
         }
 
     def _seen(self, candidate: Candidate) -> dict[str, Any]:
-        """A candidate on this board: its latency, its memory, and the decision."""
         refusal = next((r for r in self.choice.refused if r.recipe == candidate.recipe), None)
         chosen = self.choice.chosen is not None and self.choice.chosen.recipe == candidate.recipe
         return {
@@ -117,13 +115,14 @@ def _refusal_json(refusal: Refusal) -> dict[str, str]:
 @dataclass(frozen=True)
 class BuildReport:
     """What a build made.
-    candidates: every artifact that was made, with its size, fidelity and evidence, whether a board took it or not.
 
-    command: how this build was asked for. random_data: made-up examples had a part in it. not_repaired: what came of
-    repairs, where no INT8 artifact keeps the limit. cache_failure: why nothing was kept for the next build, "" where it
-    was. limits: what was asked for, `max_drop` (0..1) and `budget_ms`, None for no limit. page: the report as one HTML
-    file, None where the tools to write it are not installed, or where it could not be written, and then page_failure
-    says why.
+    candidates: every artifact with its size, fidelity and evidence, packed or not.
+    command: the command line.
+    random_data: made-up examples were used.
+    not_repaired: searches that found no INT8 artifact within the limit.
+    cache_failure: why nothing was cached, else "".
+    limits: `max_drop` (0..1) and `budget_ms`, None for no limit.
+    page: HTML report; None if its tools are not installed, or it could not be written (page_failure says why).
     """
 
     model: dict[str, str]
@@ -182,7 +181,7 @@ class BuildReport:
 
 
 def candidate_json(made: RecipeResult, evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """One artifact. evidence: what `building.evidence` found of it."""
+    """One artifact. evidence: as `candidates.evidence` returns it."""
     assert made.artifact is not None
     found = fidelity_json(made.fidelity)
     return {
@@ -208,7 +207,7 @@ def estimate_json(found: Estimate | None) -> dict[str, Any] | None:
 
 
 def _as_json(found: Fidelity | Estimate) -> dict[str, Any]:
-    """Tuples as lists, as JSON has them: the manifest holds this very object."""
+    """Tuples as lists: the manifest holds this same object."""
     record = {key: _lists(value) for key, value in asdict(found).items()}
     if record.get("busy") is False:
         del record["busy"]
@@ -229,9 +228,9 @@ def _lists(value: Any) -> Any:
 
 
 def summary(report: BuildReport, *, warned: bool = False) -> Iterator[str]:
-    """A few lines on the data, each artifact, and what each board got and why.
+    """Lines on the data, each artifact, and what each board got and why.
 
-    warned: the build has said the warnings about the data already.
+    warned: the build has printed the warnings about the data already.
     """
     for finding in report.findings:
         if not (warned and finding.level == "warning"):
@@ -251,21 +250,18 @@ def summary(report: BuildReport, *, warned: bool = False) -> Iterator[str]:
     for candidate in report.candidates:
         for warning in (candidate["fidelity"] or {}).get("warnings", ()):
             yield brief(f"warning: {candidate['recipe']}: {warning}")
-    # Recipes whose tools are not installed here, with the command that adds them: once, whatever the number of boards
-    every = [
-        refusal for bundle in report.bundles for refusal in bundle.choice.refused if refusal.code == "missing-extra"
-    ]
+    # Recipes whose tools are not installed here, with the command that adds them: once for all boards
+    every = [one for bundle in report.bundles for one in bundle.choice.refused if one.code == "missing-extra"]
     for (_, reason, do), recipes in _alike(every).items():
         yield f"note: no {', '.join(recipes)}: {sentences(reason, do)}"
     for bundle in report.bundles:
         yield ""
         yield from _bundle_lines(bundle, report.limits.get("budget_ms"))
-    for story in {story["of"]: story for story in report.not_repaired}.values():  # what came of a repair has it too
+    for story in {story["of"]: story for story in report.not_repaired}.values():  # each once
         yield ""
         yield f"{story['of']} was not repaired: {brief(story['why'])}"
     yield ""
-    for _, sentence in sentences_of(report.as_json()):
-        yield sentence
+    yield from (sentence for _, sentence in sentences_of(report.as_json()))
     if report.cache_failure:
         yield ""
         yield f"warning: nothing could be kept for the next build: {report.cache_failure}"
@@ -282,7 +278,7 @@ def finding_line(finding: Finding) -> str:
 
 
 def before_repairs(made: Sequence[RecipeResult], missing: Sequence[RecipeResult], repair_s: float) -> Iterator[str]:
-    """What there is before the search for repairs, which may take minutes."""
+    """The artifacts before the search for repairs, which may take minutes."""
     plain = [candidate_json(one, {}) for one in made if one.artifact is not None]
     yield from _table(_metric_of(plain), [_row(candidate) for candidate in plain])
     names = ", ".join(one.recipe.name for one in missing)
@@ -290,7 +286,7 @@ def before_repairs(made: Sequence[RecipeResult], missing: Sequence[RecipeResult]
 
 
 def _over_time(candidate: Mapping[str, Any]) -> Iterator[str]:
-    """How the noise of a stateful model changes over the steps."""
+    """How a stateful model's noise changes over the steps."""
     found = candidate["fidelity"]
     spans = [span for span in (found or {}).get("over_time", ()) if span["sqnr_db"] is not None]
     if not spans:
@@ -322,19 +318,19 @@ def _row(candidate: dict[str, Any]) -> tuple[str, ...]:
         drop, below, above = (
             scores.change(found["metric"], each, found["original"]) for each in (found["drop"], low, high)
         )
-        # of an error also the share by which it grows: limits are held against that
+        # For an error also its relative growth, which limits are compared with
         if any(score["metric"] == found["metric"] and not score["higher_is_better"] for score in found["scores"]):
             drop += scores.growth(found["drop"], found["original"])
         metric = (scores.value(found["metric"], found["artifact"]), drop, f"{below} to {above}")
     shares = [o["agreement"]["value"] for o in found["outputs"] if o["kind"] == "classes" and o["agreement"]]
     agreement = found["agreement"] if found["agreement"] is not None else min(shares, default=None)
     agrees = "-" if agreement is None else _percent(agreement)
-    # A detector's rows may change places, so its outputs as they are say nothing beside its boxes.
+    # A detector's rows may change places, so only its boxes are compared.
     raw = [] if found.get("decisions") is not None else found["outputs"]
     errors = [o["spread_error"] for o in raw if o["spread_error"] is not None]
     spread = _percent(max(errors)) if errors else "-"
     directed = not found["outputs"] or any(o["kind"] in ("classes", "vector") for o in raw)
-    cosine = f"{found['cosine']:.4f}" if directed else "-"  # of single numbers it says nothing
+    cosine = f"{found['cosine']:.4f}" if directed else "-"  # meaningless for single numbers
     macs = f"{100 * found['quantized_macs']:.0f} %{_STAR if found['uncounted'] else ''}"
     boxes = (found.get("decisions") or {}).get("scores")  # of the boxes that agree
     confidence = "-" if boxes is None else f"{boxes[0]:.2f} to {boxes[1]:.2f}"
@@ -348,7 +344,7 @@ def _metric_of(candidates: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _without_empty_columns(metric: str, rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The head, then the rows, without columns that nothing stands in."""
+    """The head, then the rows, without columns that hold only "-"."""
     head = tuple(title.format(metric=metric) for title in _HEAD)
     filled = [i for i in range(len(head)) if not rows or any(row[i] != "-" for row in rows)]
     return [tuple(row[i] for i in filled) for row in (head, *rows)]
@@ -375,10 +371,8 @@ def _bundle_lines(bundle: BundleReport, budget_ms: float | None) -> Iterator[str
             yield f"  {_time(chosen.estimate)}{known}{within}"
     for kept in bundle.choice.alternates:
         timed = kept.estimate is not None and kept.estimate.grade == "measured"
-        yield (
-            f"  beside it, {'as fast by the times measured here' if timed else 'to be tried on the board'}: "
-            f"{kept.recipe}"
-        )
+        why = "as fast by the times measured here" if timed else "to be tried on the board"
+        yield f"  beside it, {why}: {kept.recipe}"
     for other in bundle.others:
         time = "no estimate" if other.candidate.estimate is None else _time(other.candidate.estimate)
         yield f"  for comparison, not in the bundle: {other.candidate.recipe}, {time}"
@@ -405,7 +399,7 @@ def _time(found: Estimate) -> str:
 
 
 def _alike(refusals: Iterable[Refusal]) -> dict[tuple[str, str, str], list[str]]:
-    """(code, reason, what to do) -> the recipes that it is said of, each once."""
+    """(code, reason, do) -> its recipes, each once."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for refusal in refusals:
         recipes = found.setdefault((refusal.code, refusal.reason, refusal.do), [])

@@ -17,30 +17,35 @@ Board = tuple[Profile, tuple[RuntimeSupport, ...]]
 """A board's profile, and what each engine's support on it is."""
 
 _LONGEST = 100  # with a profile's name and a suffix still within the 255 bytes of every file system
-
-
-_SAVED_MODEL = "saved_model"
-"""What TensorFlow's examples call every folder, and its file in it: a name that identifies no model."""
+_SAVED_MODEL = "saved_model"  # TensorFlow's examples use it for every folder and its file: it identifies no model
 
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """max_drop: points of the metric, 0.05 for 5 %, None for no limit.
-    budget_ms: None for no limit.
+    """Everything that one build is given.
 
-    calibration, evaluation: a path or `module:function`. recipes: empty for all. contract: None to look beside the
-    model.
-    name: of the bundles, None for the model file's. profiles, recipes: one that is named twice counts once. signing:
-    with which keys, none for an unsigned bundle.
-    options: what the model file does not say itself. allow_random: make up examples where none are given. repair_s:
-    seconds of the processor that repair may take, in all. metric: decides instead of the task's own. alternates:
-    runners-up kept in each bundle. batches: sizes for which a variant is packed where the chosen file has a fixed
-    batch. jobs: how much is done at once. cache: folder for what a later build can use again, None for none. command:
-    how this was asked for, for the report. profile_paths: folders with profiles of the user's own. anchors: what
-    `edgekit profiles measure` wrote on boards.
-    compare: files of other tools, measured beside what is made here.
-    degraded: bundles of a smaller model, at most one a board, whose artifact answers what would be late.
-    terms: licence, roll-out and boards that the bundles may be installed on. secret: encrypts what the bundles hold.
+    profiles, recipes: names; duplicates count once; no recipes means all.
+    calibration, evaluation: a path or `module:function`.
+    max_drop: points of the metric, 0.05 for 5 %; None for no limit.
+    budget_ms: None for no limit.
+    contract: None to look next to the model.
+    name: of the bundles; None for the model file's.
+    signing: no keys for unsigned bundles.
+    options: what the model file does not state.
+    allow_random: make up examples if none are given.
+    repair_s: processor seconds for all repairs together.
+    metric: replaces the task's own.
+    alternates: runners-up kept in each bundle.
+    batches: sizes to pack a variant for, if the chosen file has a fixed batch.
+    degraded: bundles of a smaller model, at most one a board, that answers when the chosen one would be late.
+    compare: files that other tools made of the model, to be measured too.
+    jobs: tasks at once.
+    cache: folder for work that a later build can reuse; None for none.
+    command: the command line, for the report.
+    profile_paths: folders with the user's own profiles.
+    anchors: files that `edgekit profiles measure` wrote on boards.
+    terms: licence, roll-out and compatible boards.
+    secret: encrypts the bundles.
     """
 
     model: Path
@@ -75,10 +80,10 @@ class BuildRequest:
     def bundle_name(self) -> str:
         """Prefix of the bundles' and the report's file names: `name`, or the model's.
 
-        Raises OutputError for a name that is no plain file name: it must never lead out of the output folder.
+        Raises OutputError if it is not a plain file name, because it must never lead out of the output folder.
         """
         if self.name is None:
-            return re.sub(r"[^A-Za-z0-9._-]+", "-", _called(self.model)).lstrip(".-")[:_LONGEST] or "model"
+            return re.sub(r"[^A-Za-z0-9._-]+", "-", _model_name(self.model)).lstrip(".-")[:_LONGEST] or "model"
         if not re.fullmatch(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{_LONGEST - 1}}}", self.name):
             raise OutputError(
                 f"the bundles cannot be called {self.name[:_LONGEST]!r}",
@@ -88,15 +93,12 @@ class BuildRequest:
         return self.name
 
 
-def _called(model: Path) -> str:
-    """A file's name without its suffix.
-    Of a SavedModel the folder's, or that of the folder around it where it says nothing."""
+def _model_name(model: Path) -> str:
+    """The file's stem; for a SavedModel, the nearest folder name that identifies it."""
     place = model.parent if model.name == f"{_SAVED_MODEL}.pb" else model
     if not place.is_dir():
         return place.stem
     place = place.absolute()
-    while (
-        place.name == _SAVED_MODEL or place.name.isdigit()
-    ) and place.parent != place:  # numbers are versions, in serving
+    while (place.name == _SAVED_MODEL or place.name.isdigit()) and place.parent != place:  # digits: a served version
         place = place.parent
     return place.name

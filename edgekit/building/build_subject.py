@@ -1,6 +1,4 @@
-"""What every artifact of a build is made from and compared with.
-The model, its contract, the data, the original's answers.
-"""
+"""What a build makes from and compares with: model, contract, data, the original's answers."""
 
 from __future__ import annotations
 
@@ -42,21 +40,21 @@ from edgekit_runtime.system.strict_json import to_json
 
 _FEWEST_LABELS = 20
 _FEWEST_BOXES = 50
-_ENOUGH_BOXES = 200
-"""Half of which judge a repair to about 5 points."""
+_ENOUGH_BOXES = 200  # half of them judge a repair to about 5 points
 _FOLDS = 5
-_PER_ITEM = ("top1", "top5")
-"""Metrics that change by one item's share when one answer changes."""
-_SAME = 1e-6
-"""Of an answer's largest value: what is closer is the same answer."""
+_PER_ITEM = ("top1", "top5")  # metrics that one changed answer changes by one item's share
+_SAME = 1e-6  # tolerance for equal answers, relative to the largest value
 
 
 @dataclass(frozen=True)
 class BuildSubject:
-    """findings: of the data, and what was guessed of the model.
+    """The opened model with its data.
+
+    findings: about the data, and guesses about the model.
     metric: None for the task's own.
-    scratch: where an interrupted stage leaves what it has, None for nowhere.
-    indexes: of a part of the evaluation set, its items' places in it."""
+    scratch: folder where an interrupted stage leaves its partial results, None for nowhere.
+    indexes: for a part of the evaluation set, the places of its items in the whole.
+    """
 
     source: SourceModel
     contract: Contract
@@ -70,10 +68,9 @@ class BuildSubject:
 
     @cached_property
     def halves(self) -> tuple[BuildSubject, BuildSubject] | None:
-        """The subject with each half of the evaluation set.
-        By the first a repair is chosen, by the other it is judged.
+        """The subject with each half of the evaluation set: one chooses repairs, one judges.
 
-        None where the set is too small to be divided. A sequence is never divided.
+        None if the set is too small to be divided. A sequence is never divided.
         """
         reference, evaluation = self.reference, self.sets.evaluation
         if isinstance(evaluation, Sequences):
@@ -89,8 +86,9 @@ class BuildSubject:
 
     @cached_property
     def folds(self) -> tuple[BuildSubject, ...]:
-        """Parts of the evaluation set of a detector with few boxes.
-        Half would judge nothing. Each judges a repair that the others chose. None for the rest."""
+        """Parts of the evaluation set of a detector with too few boxes for halves; else empty.
+
+        Each part judges a repair that the other parts chose."""
         if self.contract.task != "detection" or self.contract.state != "none":
             return ()
         boxes = box_counts(self.contract.of_caller, self.reference)
@@ -101,7 +99,7 @@ class BuildSubject:
 
     @cached_property
     def choosers(self) -> tuple[BuildSubject, ...]:
-        """What chooses the repairs that `folds` judge: all the other items."""
+        """For each of `folds`, all the other items: they choose the repair that it judges."""
         every = range(len(self.reference))
         return tuple(self._part([index for index in every if index not in (fold.indexes or ())]) for fold in self.folds)
 
@@ -119,36 +117,27 @@ class BuildSubject:
 
     @cached_property
     def evaluation_key(self) -> str:
-        """Of all that a comparison depends on besides the artifact."""
+        """Cache key of what a comparison depends on, without the artifact."""
         metric = self.metric.name if self.metric else None
         return key("evaluation", self.source.sha256, to_json(self.contract), self.sets.evaluation_digest, metric)
 
     @property
     def evaluation_store(self) -> StageStore:
-        """Remembers comparisons.
-        Nothing where a person's own function scores, whose code edgekit cannot inspect."""
+        """Cache of comparisons; none for a user's own metric, whose code edgekit cannot inspect."""
         return NO_STORE if self.metric is not None and ":" in self.metric.name else self.store
 
     def workspace(self, progress: Progress) -> Workspace:
-        """Where artifacts are made."""
         sets = self.sets
         proof = SourceSamples(sets.calibration or sets.evaluation, self.contract, self.source)
         samples = None if sets.calibration is None else proof
         contract = key("samples", to_json(self.contract), self.sets.calibration_digest)
         return Workspace(
-            self.source,
-            samples,
-            progress,
-            store=self.store,
-            samples_digest=contract,
-            proof=proof,
-            scratch=self.scratch,
+            self.source, samples, progress, store=self.store, samples_digest=contract, proof=proof, scratch=self.scratch
         )
 
 
 def open_subject(request: BuildRequest, store: StageStore, progress: Progress) -> BuildSubject:
-    """Open the model and its data.
-    Raises SourceError, ContractFileError, CalibrationError or MetricError for what no artifact could get past."""
+    """Raises SourceError, ContractFileError, CalibrationError or MetricError."""
     try:
         return _opened(request, store, progress)
     except LabelOutputError:
@@ -159,7 +148,7 @@ def _opened(request: BuildRequest, store: StageStore, progress: Progress) -> Bui
     source = open_source(request.model, request.options, store)
     file = request.contract or find_contract_file(request.model)
     contract = describe(source, file)
-    made = read_record(request.model)  # a metric of one's own still reads what the original answered
+    made = read_record(request.model)  # a user's own metric still reads the original's outputs
     named = {output.name for output in contract.outputs}
     joined = made.joined if made is not None and made.joined is not None and named >= set(made.joined.parts) else None
     metric = named_metric(request.metric, contract.of_caller, joined) if request.metric else None
@@ -201,7 +190,7 @@ def _opened(request: BuildRequest, store: StageStore, progress: Progress) -> Bui
 
 
 def _describe_contract(contract: Contract) -> str:
-    """Of a contract that the model file itself states."""
+    """What a contract that the model file itself states says, in words."""
     said = [f"the task is {contract.task}"]
     said += [f"'{one.name}' is {kind_of(one).describe(one)}" for one in contract.inputs if kind_of(one).any_size]
     if contract.labels:
@@ -210,7 +199,7 @@ def _describe_contract(contract: Contract) -> str:
 
 
 def _check_same(sets: Sets, reference: Reference) -> None:
-    """Refuse a data set whose items change between two readings, as a function's may."""
+    """Refuse a data set whose items change between two readings."""
     pairs = zip(sets.evaluation_items, reference.digests, strict=False)
     changed = next((index for index, (first, second) in enumerate(pairs) if first != second), None)
     if changed is None:
@@ -226,7 +215,7 @@ def _check_same(sets: Sets, reference: Reference) -> None:
 def _check_answerable(
     source: SourceModel, contract: Contract, sets: Sets, store: StageStore, progress: Progress
 ) -> None:
-    """The calibration set, once; the evaluation set has been answered."""
+    """Try the calibration set once; the original has answered the evaluation set already."""
     given = sets.calibration
     if given is None:
         return
@@ -239,8 +228,7 @@ def _check_answerable(
 
 
 def too_few_for(max_drop: float | None, items: int, where: str) -> tuple[Finding, ...]:
-    """A warning where one changed answer is already more than the limit.
-    A note where it is for the half that judges a repair."""
+    """A warning if one changed answer exceeds the limit; a note if only in a repair's half."""
     halved = items >= 2 * FEWEST_APART
     if not max_drop or (2 if halved else 1) / items <= max_drop + _SAME:
         return ()
@@ -250,11 +238,8 @@ def too_few_for(max_drop: float | None, items: int, where: str) -> tuple[Finding
             f"{where}: a repair is judged by half of the {items} items, of which one is {200 / items:.3g} %, more than "
             f"the limit of {100 * max_drop:.4g} %"
         )
-        return (
-            Finding(
-                "limit-too-fine", "note", what, f"Give {2 * needed} items or more, so that it may change an answer"
-            ),
-        )
+        do = f"Give {2 * needed} items or more, so that it may change an answer"
+        return (Finding("limit-too-fine", "note", what, do),)
     what = (
         f"{where}: one changed answer of {items} is {100 / items:.3g} %, more than the limit of {100 * max_drop:.4g} "
         "%, so an artifact keeps it only where no answer changes for the worse"
@@ -263,7 +248,7 @@ def too_few_for(max_drop: float | None, items: int, where: str) -> tuple[Finding
 
 
 def never_changes(reference: Reference, where: str) -> tuple[Finding, ...]:
-    """A warning where the original answers every item alike, so that all agrees with it."""
+    """A warning if the original answers every item alike, so that any artifact agrees with it."""
     first = reference.outputs[0]
     if len(set(reference.digests)) < 2 or any(
         not np.allclose(answer[name], value, rtol=_SAME, atol=_SAME * float(np.abs(value).max(initial=0)))
@@ -280,7 +265,7 @@ def never_changes(reference: Reference, where: str) -> tuple[Finding, ...]:
 
 
 def few_boxes(contract: Contract, reference: Reference, where: str) -> tuple[Finding, ...]:
-    """A warning where an unlabelled detector finds too little on the set to be compared."""
+    """A warning if a detector finds too few boxes on an unlabelled set to be compared."""
     boxes = box_counts(contract, reference) if reference.labels is None else None
     if boxes is None:
         return ()
@@ -295,8 +280,7 @@ def few_boxes(contract: Contract, reference: Reference, where: str) -> tuple[Fin
 
 
 def box_counts(contract: Contract, reference: Reference) -> list[int] | None:
-    """Of each item: its labelled boxes, without labels those that the original finds.
-    None where it is not known what a box is."""
+    """For each item, its labelled boxes, or those that the original finds; None if unknown."""
     if reference.labels is not None:
         rows = [np.asarray(label).reshape(-1) for label in reference.labels]
         return None if any(len(row) % 5 for row in rows) else [int((row[4::5] >= 0).sum()) for row in rows]
@@ -306,11 +290,10 @@ def box_counts(contract: Contract, reference: Reference) -> list[int] | None:
 
 
 def labels_at_chance(reference: Reference, where: str) -> tuple[Finding, ...]:
-    """A warning where the original is no better than guessing.
-    Then labels and classes do not fit together.
+    """A warning if the original only guesses: labels and classes do not fit together.
 
-    Guessing: answers and labels as often as they are, and nothing to do with each other; or, where that is less, one
-    class of those in the labels after another. At most two standard errors above it; 20 items of 2 classes at least.
+    Guessing: independent answers and labels with their own frequencies, or uniform classes if that is less. The
+    warning needs 20 items of 2 classes, and an accuracy at most two standard errors above guessing.
     """
     if reference.best is None or reference.labels is None:
         return ()
@@ -330,8 +313,7 @@ def labels_at_chance(reference: Reference, where: str) -> tuple[Finding, ...]:
 def _suspicions(
     source: SourceModel, contract: Contract, sets: Sets, store: StageStore, progress: Progress
 ) -> tuple[Finding, ...]:
-    """Whether the original does better when the data are read otherwise.
-    RecipeResult-up data say nothing of that."""
+    """Whether the original does better if data are read differently; made-up data cannot tell."""
     if sets.random:
         return ()
     name = key("suspicions", source.sha256, to_json(contract), sets.evaluation_digest, sets.evaluation.name)

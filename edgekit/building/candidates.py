@@ -5,14 +5,13 @@
     manifest = with_memory(draft, manifest, {"tflite-int8": 64_000_000}, store)
 
 Rules:
-- what carries over to boards is timed on this machine once for all of them, and only where a board's MobileNetV1 is
-  known; a file that cannot be timed here costs the estimate its ratio, no more;
-- a bundle's promise is the same in every build of the same inputs: no time of the workstation gets in, and figures have
-  six digits, so that a logarithm of another C library makes no other file;
-- times of a busy machine are a wide range, said to be one, refuse nothing and are not kept;
-- memory is promised for each artifact and engine: the estimate from the file with HEADROOM. The trial of `edgekit
-  install` runs here too, in a child; where it takes more than the estimate allows, its figure is promised;
-- evidence (where a candidate was damaged, by what, and what it answers otherwise) never fails a build.
+- this machine times once for all boards, and only if a board's MobileNetV1 time is known;
+- a bundle's promise is the same in every build of the same inputs: it holds no time of the workstation, and six digits,
+  so that the logarithm of another C library does not change the file;
+- times of a busy machine are marked as such, refuse nothing and are not cached;
+- memory is promised for each artifact and engine: the estimate from the file with HEADROOM, or what the trial of
+  `edgekit install` took here, if that is more than the estimate allows;
+- evidence (damaged layers, causes, differing answers) never fails a build.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,9 +84,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Clocks:
     """What is known of an artifact's time.
-    here: on this machine, where that is the board.
-    ratio: against MobileNetV1 on this machine, None where it cannot be had.
-    anchors: files that were measured on boards."""
+
+    here: on this machine, if it is the board.
+    ratio: against MobileNetV1 on this machine, None if not measurable.
+    anchors: files measured on boards.
+    """
 
     here: Callable[[RecipeResult], Estimate]
     ratio: Callable[[RecipeResult], HostTimes | None] = lambda made: None
@@ -97,15 +98,14 @@ class Clocks:
 def candidates(
     profile: Profile, support: Sequence[RuntimeSupport], made: Sequence[RecipeResult], clocks: Clocks
 ) -> list[Candidate]:
-    """The artifacts for one board, with its estimate.
-    Where this machine *is* the board, with its measured time."""
+    """The artifacts for one board, estimated, or timed if this machine *is* the board."""
     variants = {one.variant_of: one.recipe.name for one in made if one.variant_of and one.artifact is not None}
     seen = [_candidate(profile, support, m, clocks) for m in made]
     return [replace(one, variant=variants.get(one.recipe, "")) for one in seen]
 
 
 def barriers_there(profile: Profile, support: Sequence[RuntimeSupport], made: RecipeResult) -> tuple[Barrier, ...]:
-    """What stops the board's runtime in an artifact; empty where it has none."""
+    """What stops the board's runtime in an artifact; empty without a runtime."""
     runtime = runtime_of(profile, support, made.recipe.format)
     if runtime is None or made.artifact is None:
         return ()
@@ -113,7 +113,7 @@ def barriers_there(profile: Profile, support: Sequence[RuntimeSupport], made: Re
 
 
 def runtime_of(profile: Profile, support: Sequence[RuntimeSupport], format: str) -> Runtime | None:  # noqa: A002
-    """The one that the board will use for a format: the first that installs."""
+    """The runtime that the board will use for a format: the first that installs."""
     found = next((one for one in support if one.ok and one.format == format), None)
     if found is None or found.version is None:
         return None
@@ -124,9 +124,7 @@ def runtime_of(profile: Profile, support: Sequence[RuntimeSupport], format: str)
 def lasting_estimate(
     profile: Profile, support: Sequence[RuntimeSupport], made: RecipeResult, anchors: Sequence[AnchorFile]
 ) -> Estimate | None:
-    """The estimate that a bundle may hold.
-    It rests on the file, the profile and times of boards alone, so that another day's build writes the same. No time of
-    this machine is in it; None where nothing is left then."""
+    """The estimate that a bundle may hold: it uses no time of this machine."""
     try:
         return _estimate(profile, support, made, anchors)
     except CannotEstimateError:
@@ -140,11 +138,8 @@ def _candidate(profile: Profile, support: Sequence[RuntimeSupport], made: Recipe
     if made.artifact is not None:
         memory = memory_bytes(made.recipe.format, made.artifact.data)
         try:
-            found = (
-                clocks.here(made)
-                if is_here(profile)
-                else _estimate(profile, support, made, clocks.anchors, clocks.ratio)
-            )
+            here = is_here(profile)
+            found = clocks.here(made) if here else _estimate(profile, support, made, clocks.anchors, clocks.ratio)
         except CannotEstimateError as error:
             why = error.what
     return Candidate(
@@ -175,9 +170,9 @@ def timer(
     made: Sequence[RecipeResult],
     load: Callable[[], MachineLoad] = MachineLoad,
 ) -> Callable[[RecipeResult], Estimate]:
-    """A clock that times all artifacts one after the other on this machine, at first use.
-    Times of another day, under another load, are not compared with today's. Kept for a build of the very same
-    artifacts, unless the machine was busy."""
+    """A clock that times all artifacts on this machine at first use, under one load.
+
+    Cached for a build of the same artifacts, unless the machine was busy."""
     existing = {one.sha256: one.artifact for one in made if one.artifact is not None}
 
     def fits(stored: dict[str, tuple[float, float]]) -> bool:
@@ -209,16 +204,15 @@ def timer(
 
 
 def _spread(taken: Iterable[EngineTimes]) -> str:
-    """How far apart the runs of one artifact are.
-    "" where a machine does so by itself."""
+    """How far apart the runs of one artifact are; "" if within a machine's usual spread."""
     widest = max((each.p95_ms / each.p50_ms for each in taken), default=1.0)
     return f"one run in twenty took {widest:.1f} times the middle one" if widest > _WIDE else ""
 
 
 def _timed_beside_others(taken: EngineTimes, share: float, why: str) -> Estimate:
-    """From what it takes alone, by its processor time, to what it took.
+    """A range from the processor time to what it took.
 
-    An engine that computes in threads of its own shows no processor time here; then the share of a core counts.
+    An engine with its own threads shows no processor time here; then the share of a core counts.
     """
     alone = taken.own_ms if taken.own_ms > _ELSEWHERE * taken.p50_ms else share * taken.p50_ms
     middle = min(alone, taken.p50_ms)
@@ -230,8 +224,7 @@ def _timed_beside_others(taken: EngineTimes, share: float, why: str) -> Estimate
 
 
 def workstation(store: StageStore, made: Sequence[RecipeResult]) -> Callable[[RecipeResult], HostTimes | None]:
-    """A clock that times artifacts and MobileNetV1 in one run, at first use.
-    Kept for a build of the very same artifacts on this machine."""
+    """A clock that times artifacts and MobileNetV1 in one run, at first use; cached."""
     fit = [one for one in made if one.artifact and not can_time_here(one.recipe.format, one.recipe.precision)]
 
     def taken() -> dict[str, HostTimes]:
@@ -254,7 +247,7 @@ def workstation(store: StageStore, made: Sequence[RecipeResult]) -> Callable[[Re
 
 
 def _machine() -> str:
-    """What a time belongs to: the processor, how much of it there is, and whose it is."""
+    """Identifies the machine that a time belongs to."""
     model = ""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
@@ -271,8 +264,7 @@ def _estimate(
     anchors: Sequence[AnchorFile],
     ratio: Callable[[RecipeResult], HostTimes | None] = lambda made: None,
 ) -> Estimate | None:
-    """With the engine that the board will have; None where it has none.
-    Raises CannotEstimateError."""
+    """With the board's engine; None if it has none. Raises CannotEstimateError."""
     engine = next((s.engine for s in support if s.ok and s.format == made.recipe.format), None)
     if engine is None or made.artifact is None:
         return None
@@ -290,24 +282,19 @@ def _estimate(
 
 _WIDE, _ELSEWHERE = 3.0, 0.02
 _LEAST_P99_MS = 1.0
-"""Below that it is the scheduler of the system, not the model, that decides how long the slowest in a hundred takes."""
-
+"""Below this, the system's scheduler and not the model decides the 99th percentile."""
 HEADROOM = 1.25
-"""Of a promise of memory: other versions of an engine, and other processors, take a little more."""
-
+"""Factor on promised memory: other engine versions and processors take a little more."""
 LEAST_SPARE = 1.15
-"""An estimate that leaves less than this above what was measured is too small."""
-
+"""An estimate with less than this factor above the measurement is too small."""
 STEP_MB = 16
-"""Of a promise that rests on a measurement, so that two builds rarely differ in it."""
-
+"""A measured promise is rounded up to this, so that two builds rarely differ."""
 _ANSWERS, _MOST_S, _LEAST = 20, 2.0, 3
-
 _FIGURES = ("low_ms", "mid_ms", "high_ms")
 
 
 def lasting_json(found: Estimate | None) -> dict[str, Any] | None:
-    """As `--json` prints it, without times of the workstation."""
+    """As `--json` prints it. Raises ValueError if it rests on times of the workstation."""
     record = estimate_json(found)
     if record is None:
         return None
@@ -317,9 +304,10 @@ def lasting_json(found: Estimate | None) -> dict[str, Any] | None:
 
 
 def promise_of(budget_ms: float | None, estimate: Mapping[str, Any] | None) -> Promise | None:
-    """What the board is held to.
-    The upper end of an estimate is what nine in ten boards keep at the median; where no budget was given it stands for
-    the 99th percentile too, from a millisecond up."""
+    """The latency that the board must keep.
+
+    Nine in ten boards keep an estimate's upper end at the median; without a budget it stands for the 99th percentile
+    too, from a millisecond up."""
     high = None if estimate is None else float(estimate["high_ms"])
     p99 = budget_ms if budget_ms is not None else None if high is None else max(high, _LEAST_P99_MS)
     p50 = None if high is None or p99 is None else min(high, p99)
@@ -333,8 +321,7 @@ def with_memory(
     store: StageStore,
     secret: Secret | None = None,
 ) -> Manifest:
-    """Add the memory of each artifact that may answer, on each engine of boards.
-    estimated: recipe -> bytes, from its file."""
+    """Add each artifact's memory on each board engine. estimated: recipe -> bytes."""
     ask = _InstallMeasurement(draft, manifest, store, secret)
     on_boards = {wheel.engine for wheel in wheels()}
     entries = []
@@ -355,10 +342,8 @@ def with_memory(
 
 
 def allowance_mb(estimated: int | None, bundle_bytes: int, measured_mb: float | None) -> float | None:
-    """MB that a process may take.
-    estimated: bytes, by the model's file, with the process that opens it. A bundle that is open is in memory twice for
-        a moment: as it was read, and blob by blob.
-    """
+    """MB that a process may take. estimated: bytes of the model and the process, from its file."""
+    # While a bundle is opened it is in memory twice: as it was read, and blob by blob
     by_file = 0.0 if estimated is None else HEADROOM * (estimated + 2 * bundle_bytes) / 1e6
     if measured_mb is not None and LEAST_SPARE * measured_mb > by_file:
         return math.ceil(HEADROOM * measured_mb / STEP_MB) * STEP_MB
@@ -375,7 +360,7 @@ class _Peak:
 
 @dataclass(frozen=True)
 class _InstallMeasurement:
-    """The trial of an install for each artifact and engine, cached by what they are."""
+    """The trial of an install for each artifact and engine, cached."""
 
     draft: BundleDraft
     manifest: Manifest
@@ -383,7 +368,7 @@ class _InstallMeasurement:
     secret: Secret | None
 
     def peak_mb(self, entry: ArtifactEntry, engine: str) -> float | None:
-        """None where it cannot run here."""
+        """None if it cannot run here."""
         version = available().get(engine)
         if version is None or not may_start():
             return None
@@ -403,7 +388,7 @@ class _InstallMeasurement:
 
             how = TrialOptions(_ANSWERS, _MOST_S, _LEAST, recipe=entry.recipe, engine=engine, run=run)
             bundle = read_bundle(path, secret=self.secret)
-            with contextlib.suppress(EdgekitError):  # what does not run here is promised by its file alone
+            with contextlib.suppress(EdgekitError):  # the file alone decides if it does not run here
                 seen = prove("trial", replace(bundle, manifest=replace(bundle.manifest, promise=None)), how).seen
                 return seen.peak_mb if seen is not None else None
         return None
@@ -413,27 +398,20 @@ def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-_SAMPLES = 10  # of the evaluation set, that layers are compared on
-_WORST = 6  # layers whose values are drawn
+_SAMPLES = 10  # items that layers are compared on
+_WORST = 6  # layers with histograms
 
 
 def evidence(made: RecipeResult, subject: BuildSubject, workspace: Workspace, progress: Progress) -> dict[str, Any]:
-    """The candidate's part of the report, beside its size and fidelity.
-    JSON has no infinity: null stands for it."""
+    """The candidate's part of the report besides its size and fidelity; null for infinity."""
     artifact = made.artifact
     assert artifact is not None
     record: dict[str, Any] = {"plan": to_json(artifact.plan), "layers": [], "causes": [], "histograms": []}
     if made.recipe.needs_calibration:
         sets = (subject.sets.calibration_digest, subject.sets.evaluation_digest)
         name = key("layers", made.sha256, made.recipe.format, subject.source.sha256, *sets)
-        found = cached_json(
-            subject.store,
-            name,
-            _LayerEvidence,
-            lambda: _layers(made, subject, workspace, progress),
-            _LayerEvidence.is_possible,
-        )
-        record |= found.as_json()
+        compared = partial(_layers, made, subject, workspace, progress)
+        record |= cached_json(subject.store, name, _LayerEvidence, compared, _LayerEvidence.is_possible).as_json()
     record["disagreements"] = shown(made.differing, subject.sets.evaluation, subject.contract)
     return record
 
@@ -453,7 +431,7 @@ class _LayerCause:
 
 @dataclass(frozen=True)
 class _LayerEvidence:
-    """set, items: what the layers were compared on. unexplained: why they were not, else empty."""
+    """set, items: what the layers were compared on. unexplained: why they were not, else ""."""
 
     set: str = ""
     items: int = 0
@@ -485,9 +463,7 @@ class _LayerEvidence:
 
 
 def _layers(made: RecipeResult, subject: BuildSubject, workspace: Workspace, progress: Progress) -> _LayerEvidence:
-    """Layer by layer against the float file of the same format.
-    Where channels were equalised, against the float file after that, which answers the same with other values inside.
-    """
+    """Layer by layer against the float file of the same format, equalised if the artifact is."""
     artifact, form = made.artifact, made.recipe.format
     assert artifact is not None
 
@@ -510,9 +486,10 @@ def _layers(made: RecipeResult, subject: BuildSubject, workspace: Workspace, pro
 
 
 def _items(subject: BuildSubject, workspace: Workspace, form: str) -> tuple[str, list[list[NDArray[Any]]]]:
-    """The set that layers are compared on, and its items as the float file takes them.
-    They come from all over the evaluation set, because damage that only its items suffer does not show on those that
-    ranges were made from. A model that keeps a state is run on calibration samples, whose states are known."""
+    """The set that layers are compared on, and items spread over it, for the float file.
+
+    It is the evaluation set, because calibration items do not show all damage; a stateful model has states for
+    calibration samples only."""
     if subject.contract.state != "none":
         return "calibration", list(islice(workspace.feeds(form), _SAMPLES))
     evaluation = subject.sets.evaluation
@@ -523,7 +500,7 @@ def _items(subject: BuildSubject, workspace: Workspace, form: str) -> tuple[str,
 
 
 def finite(value: Any) -> Any:
-    """Null for what is not finite, lists for tuples."""
+    """The value with None for what is not finite, and lists for tuples."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,14 +1,12 @@
-"""Files that another tool made of the same model, measured as edgekit's own artifacts are.
-`build --compare FILE`.
+"""Files of `build --compare`: another tool made them of the same model.
 
     files = read_compared([Path("mine_int8.tflite")])
     results = measure_compared(maker, files)            # one RecipeResult a file, under the file's name
 
 Rules:
-- a file takes and gives what the model does: its tensors are matched by name, else by shape; where neither
-  distinguishes two apart, or something is left over, the build is refused before anything is converted;
-- a picture's channels may stand in the other place, as another converter puts them;
-- it is measured, estimated and shown, and is never chosen, repaired or packed.
+- tensors are matched with the model's by name, else by shape; a file without a unique match is refused;
+- a picture may have its channels first or last, whatever the model has;
+- the file is measured, estimated and shown, and never chosen, repaired or packed.
 """
 
 from __future__ import annotations
@@ -51,8 +49,7 @@ class ComparedFile:
 
 
 def read_compared(paths: Sequence[Path]) -> tuple[ComparedFile, ...]:
-    """Read the files of --compare.
-    Raises ComparedFileError for what cannot be read or is no model file, and for the same bytes twice."""
+    """Raises ComparedFileError if a file is unreadable, not a model, or given twice."""
     shared = Counter(path.name for path in paths)
     found: dict[str, ComparedFile] = {}
     for path in paths:
@@ -71,7 +68,7 @@ def read_compared(paths: Sequence[Path]) -> tuple[ComparedFile, ...]:
 
 
 def measure_compared(maker: Maker, files: Sequence[ComparedFile]) -> list[RecipeResult]:
-    """Each file's answers beside the original's. Raises ComparedFileError where there are none."""
+    """Compare each file with the original. Raises ComparedFileError if a file has no answers."""
     return maker.workers.run([partial(_measured, maker, file) for file in files])
 
 
@@ -83,8 +80,7 @@ def _measured(maker: Maker, file: ComparedFile) -> RecipeResult:
 
 
 def compared_artifact(file: ComparedFile, subject: BuildSubject) -> Artifact:
-    """The file as an artifact of the subject's model.
-    Raises ComparedFileError where it is a file of another model."""
+    """The file as an artifact of the subject. Raises ComparedFileError if it does not fit."""
     where = str(file.path)
     try:
         with load_engine(file.format, file.data) as engine:
@@ -113,7 +109,7 @@ def _recipe(file: ComparedFile, precision: Precision) -> Recipe:
 
 
 def _signature(file: ComparedFile) -> dict[str, str]:
-    """Tensor -> what a .tflite file's only signature calls it."""
+    """Tensor -> its name in a .tflite file's only signature."""
     if file.format != "tflite":
         return {}
     found = tflite.read(file.data)
@@ -159,13 +155,12 @@ def _matched(
 
 
 def _plain_name(name: str) -> str:
-    """Without what TensorFlow and its converters put around a name."""
+    """The name without TensorFlow's and its converters' additions."""
     return re.sub(r"\W", "_", name.removeprefix("serving_default_").split(":")[0], flags=re.ASCII)
 
 
 def _fitting(tensor: TensorSpec, spec: TensorSpec) -> Layout | Literal[""] | None:
-    """The layout in which a tensor has the model's shape, "" where the model names none.
-    None where it has another."""
+    """The layout in which the tensor has the model's shape, "" if it names none; None if no fit."""
     if _same(tensor.shape, spec.shape):
         return spec.layout or ""
     if spec.layout is not None and _same(tensor.shape, transposed_shape(spec)):
@@ -174,7 +169,7 @@ def _fitting(tensor: TensorSpec, spec: TensorSpec) -> Layout | Literal[""] | Non
 
 
 def _same(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """But for the batch. Sides that the file leaves free fit."""
+    """Whether all sides but the batch match; a free side (-1) matches any."""
     return len(shape) == len(wanted) and all(
         side in (-1, want) for side, want in zip(shape[1:], wanted[1:], strict=True)
     )

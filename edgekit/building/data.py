@@ -1,18 +1,17 @@
-"""The two data sets of a build, and what was computed of them.
-The next build loads that from its cache.
+"""The two data sets of a build, and what is cached of them for the next build.
 
 Rules:
-- a file that cannot be read is left out, with a finding; an item of both sets is left out of calibration;
-- made-up examples are used only with --allow-random, and then every report says so;
-- a cached stage has a key of all that it depends on; it is read as data, never run, and computed again if unreadable;
-- what a person's own function (examples, metric) takes part in is computed each time.
+- an unreadable file is left out, with a finding; an item in both sets is left out of calibration;
+- made-up examples need --allow-random, and every report says so;
+- a cached stage's key covers all that it depends on; it is read as data, and computed again if unreadable;
+- what depends on a user's own function (examples, metric) is computed each time.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -23,7 +22,6 @@ from numpy.typing import NDArray
 
 from edgekit.building.build_request import BuildRequest
 from edgekit_converters.data.dataset import Dataset, RandomDataset, Subset, fingerprint, without
-from edgekit_converters.data.dataset import RandomDataset as RandomItems
 from edgekit_converters.data.dataset import split as split_dataset
 from edgekit_converters.data.lint import Finding, Survey, survey
 from edgekit_converters.data.lint import findings as lint_findings
@@ -40,16 +38,18 @@ from edgekit_runtime.contract.taken import taken
 from edgekit_runtime.system.strict_json import to_json
 
 _RANDOM_CALIBRATION, _RANDOM_EVALUATION = 100, 64
-_OF_EVALUATION = ("unreadable", "not-finite")  # what is said of a set that nothing is calibrated with
+_OF_EVALUATION = ("unreadable", "not-finite")  # findings about a set that calibrates nothing
 
 
 @dataclass(frozen=True)
 class Sets:
-    """calibration: None where none was given, and then no int8 can be made.
-    held_out: evaluation is a part of it.
+    """The calibration and the evaluation set.
 
-    calibration_digest, evaluation_digest: of their content, for keys. evaluation_items: a digest of each, as they were
-    at the first look. random: made up, one of them or both.
+    calibration: None if not given; no int8 artifact is possible then.
+    held_out: evaluation is a part of the calibration set.
+    calibration_digest, evaluation_digest: of their content, for cache keys.
+    evaluation_items: digest of each item at the first look.
+    random: one or both are made up.
     """
 
     calibration: Dataset | None
@@ -64,8 +64,7 @@ class Sets:
 
 @dataclass(frozen=True)
 class Opener:
-    """How sets are opened and looked through.
-    source: the original; where it keeps a state, sets are sequences of frames that it is run along."""
+    """Opens and surveys sets: for a stateful model, frame sequences run through `source`."""
 
     contract: Contract
     store: StageStore
@@ -81,7 +80,7 @@ class Opener:
     def random(self, count: int, seed: int = 0) -> Dataset:
         if self.contract.state != "none":
             return random_sequences(self.contract, self.source, count, seed, self.progress)
-        return RandomItems(self.contract, count, seed=seed)
+        return RandomDataset(self.contract, count, seed=seed)
 
     def split(self, given: Dataset) -> tuple[Dataset, Dataset]:
         """(calibration, held out)"""
@@ -94,7 +93,7 @@ class Opener:
 
 
 def open_sets(request: BuildRequest, opener: Opener) -> Sets:
-    """Raises CalibrationError when there is nothing to measure with, or lint finds an error."""
+    """Raises CalibrationError if there is nothing to measure with, or lint finds an error."""
     contract = opener.contract
     if request.calibration is None and request.evaluation is None:
         if not request.allow_random:
@@ -137,9 +136,9 @@ def _random(opener: Opener, evaluation: Dataset) -> Sets:
 
 
 def _labelled_where_it_is(path: str, opener: Opener) -> tuple[Dataset, tuple[Finding, ...]]:
-    """Require labels of the held-out part alone, where there are any.
+    """Open a set that both calibrates and evaluates.
 
-    Sub-folders of which none names a class are only folders, and it is said; one among others that do is misspelt.
+    Sub-folders of which none names a class are not labels, and a note says so.
     """
     try:
         return opener.open(path), ()
@@ -150,27 +149,19 @@ def _labelled_where_it_is(path: str, opener: Opener) -> tuple[Dataset, tuple[Fin
 
 
 def unused_labels(contract: Contract, used: bool, labelled: bool, where: str) -> tuple[Finding, ...]:
-    """A note where the evaluation set has labels that no metric reads.
-    labelled: it has some.
-    used: a metric reads them."""
+    """A note if the evaluation set has labels (labelled) that no metric reads (used)."""
     if used or not labelled:
         return ()
     shape = contract.outputs[0].shape
     do = f"Give labels of the first output's shape, {list(shape)}; or name a --metric, such as your own module:function"
-    if math.prod(shape) == max(shape, default=0) > 1:  # what `task = "classification"` may be written of
+    if math.prod(shape) == max(shape, default=0) > 1:  # possibly one score a class
         do = 'If they are classes, write task = "classification" in the contract file; or name a --metric'
-    return (
-        Finding(
-            "labels-unused",
-            "note",
-            f"{where}: its labels are not used, because the task is {contract.task} and no metric of it reads them",
-            do,
-        ),
-    )
+    what = f"{where}: its labels are not used, because the task is {contract.task} and no metric of it reads them"
+    return (Finding("labels-unused", "note", what, do),)
 
 
 def _checked(opener: Opener, given: Dataset, evaluation: Dataset, *, held_out: bool) -> Sets:
-    """Lint both; an item that is in both is taken out of the calibration set."""
+    """Lint both sets; an item in both is removed from the calibration set."""
     readable, first = _readable(opener, given)
     evaluation, second = _readable(opener, evaluation)
     findings = lint_findings(first, second, opener.contract, one_set=held_out)
@@ -196,7 +187,7 @@ def _readable(opener: Opener, dataset: Dataset) -> tuple[Dataset, Survey]:
 
 
 def _without(dataset: Dataset, found: Survey, digests: frozenset[str], *, held_out: bool) -> Dataset:
-    """As `calibration.without`, from what the survey knows already."""
+    """As `dataset.without`, from digests that the survey has already."""
     if not digests:
         return dataset
     kept = [index for index, digest in enumerate(found.digests) if digest not in digests]
@@ -216,8 +207,7 @@ def _refuse_errors(findings: Sequence[Finding]) -> None:
 
 
 def key(*parts: Any) -> str:
-    """`edgekit_converters.recipe.store.key`, with a digest of this package's code.
-    That code decides what a stage's JSON looks like."""
+    """`recipe.store.key` with a digest of this package's code, which decides the stored JSON."""
     return stored_by.key(_own_code(), *parts)
 
 
@@ -227,26 +217,24 @@ def _own_code() -> str:
 
 
 def cached_survey(store: StageStore, dataset: Dataset, contract: Contract, progress: Progress) -> Survey:
-    """The survey of a set, without decoding a file where the same files were surveyed before."""
+    """The survey of a set; decodes nothing if the same files were surveyed before."""
     files = fingerprint(dataset)
     if files is None:
         return survey(dataset, progress)
     name = key("survey", files, to_json(contract), dataset.name)
-    return cached_json(store, name, Survey, lambda: survey(dataset, progress), _is_whole)
-
-
-def _is_whole(found: Survey) -> bool:
-    return found.items == len(found.digests) == len(found.labels)
+    return cached_json(
+        store, name, Survey, lambda: survey(dataset, progress), lambda s: s.items == len(s.digests) == len(s.labels)
+    )
 
 
 def survey_digest(found: Survey, left_out: frozenset[str] = frozenset()) -> str:
-    """What identifies the set's content: its items and their labels, wherever they lie."""
+    """Identifies the set's content: its items and their labels, not their paths."""
     items = zip(found.digests, found.labels, strict=True)
     return key("items", [[digest, label] for digest, label in items if digest not in left_out])
 
 
 def cached_reference(store: StageStore, name: str, contract: Contract, made: Callable[[], Reference]) -> Reference:
-    """The original's answers. Labels that are arrays go with them."""
+    """The original's answers, with the labels, from the cache if it has them."""
     outputs = contract.of_caller.outputs
 
     def read(stored: bytes) -> Reference | None:
@@ -301,9 +289,7 @@ def _reference(stored: bytes) -> Reference:
         position += array.nbytes
         return array
 
-    outputs: list[Mapping[str, NDArray[Any]]] = []
-    for answer in head["outputs"]:
-        outputs.append({name: unpacked(value) for name, value in answer.items()})
+    outputs = [{name: unpacked(value) for name, value in answer.items()} for answer in head["outputs"]]
     labels = None if head["labels"] is None else tuple(unpacked(label) for label in head["labels"])
     best = None if head["best"] is None else tuple(head["best"])
     return Reference(tuple(outputs), labels, best, tuple(head["digests"]))

@@ -1,12 +1,12 @@
 """How much of this machine others use while something is timed on it.
 
     load = MachineLoad()
-    load.look()                                            # before, between and after what is timed
-    load.why                                               # "7 others ran on 2 cores"; "" on a quiet machine
+    load.look()             # before, between and after what is timed
+    load.why                # "7 others ran on 2 cores"; "" on a quiet machine
 
 Rules:
-- a loop of a fixed amount of processor time says which share of a core this thread gets;
-- /proc/loadavg says how many others run at that moment. Its averages would count this build's own conversions.
+- a loop of fixed processor time shows which share of a core this thread gets;
+- /proc/loadavg shows how many others run right now; its averages would count this build's own conversions.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from pathlib import Path
 from statistics import median
 
 _LOOP_S = 0.02
-_FAIR_SHARE = 0.9
-"""Of a core. A quiet machine gives more than 98 %."""
+_FAIR_SHARE = 0.9  # of a core; a quiet machine gives more than 98 %
 
 
 class MachineLoad:
-    """loadavg: as Linux writes it; without it the loop alone decides. clock: of the wall.
-    share: of a core, the least that was seen."""
+    """clock: wall time, seconds. share: least share of a core that was seen."""
 
     def __init__(
         self,
@@ -37,7 +35,7 @@ class MachineLoad:
         self.share = 1.0
 
     def look(self) -> None:
-        """Look at the machine now. Takes 20 ms of processor time."""
+        """Sample the load now; takes 20 ms of processor time."""
         self._others += self._running()
         began, own = self._clock(), time.thread_time()
         while (used := time.thread_time() - own) < _LOOP_S:
@@ -46,7 +44,7 @@ class MachineLoad:
 
     @property
     def why(self) -> str:
-        """What shows that the machine is busy, in words. "" where nothing does."""
+        """Why the machine counts as busy, "" if it does not."""
         others = median(self._others) if self._others else 0
         if others >= self._cores:
             return f"{others:g} others ran on {self._cores} cores"

@@ -1,20 +1,15 @@
 """Make and measure every recipe once, and find the items whose answers changed.
 
     with Workers(2, progress) as workers:
-        found = workers.run([partial(make, recipe, workers.progress) for recipe in recipes])
-    watcher = Watcher(reference, contract)
-    compare(reference, artifact, evaluation, progress, watcher)
-    shown(watcher.differing, dataset, contract)       # [{"item", "image", "original", "artifact", "truth"}]
+        results = compare(maker, convert(Maker(subject, workspace, workers), recipes, boards))
 
 Rules:
-- a recipe that fails is a reason, never the end of the build; where a model cannot be all int8, the form with layers in
-  float is made in its place;
+- a recipe that fails gives a reason and never ends the build;
 - what an earlier build made of the same model, data and tools is loaded from the cache;
-- workers are threads, since engines and converters release Python while they compute; results keep the order of the
-  tasks, the first error ends the rest, and the caller's thread only waits, so that Ctrl-C is answered at once;
-- an artifact that fails on silence or another odd input, which the float file answers, is no candidate;
-- a classifier's differing items are those whose best class differs, those first that the original was surest of;
-  pictures are small, and come from the evaluation set's own pixels.
+- workers are threads, because engines and converters release the GIL; results keep the order of the tasks, the first
+  error ends the rest, and the caller's thread only waits, so that Ctrl-C works at once;
+- an artifact that fails on an odd input, such as silence, which the float file answers, is not a candidate;
+- a classifier's differing items are those whose best class differs, the original's surest first.
 """
 
 from __future__ import annotations
@@ -68,8 +63,7 @@ _THUMBNAIL = 96  # pixels a side, at most
 
 
 class Watcher:
-    """Called with each item's index and the artifact's answer.
-    `differing` is what a report keeps of them."""
+    """Called with each item's index and the artifact's answer; `differing` is for the report."""
 
     def __init__(self, reference: Reference, contract: Contract) -> None:
         self._reference, self._contract = reference, contract
@@ -89,12 +83,7 @@ class Watcher:
             names, number = self._contract.labels or (), int(truth)
             true_class = names[number] if 0 <= number < len(names) else str(number)
         self._found.append(
-            {
-                "index": index,
-                "original": self._best(original),
-                "artifact": self._best(artifact),
-                "truth": true_class,
-            }
+            {"index": index, "original": self._best(original), "artifact": self._best(artifact), "truth": true_class}
         )
 
     @property
@@ -103,7 +92,7 @@ class Watcher:
         return sorted(self._found, key=lambda item: (-item["original"]["score"], item["index"]))[:MOST]
 
     def _best(self, values: NDArray[Any]) -> dict[str, Any]:
-        """The best class as `Answer.top` gives it, so that logits become probabilities."""
+        """The best class as `Answer.top` has it, with a probability for a logit."""
         best = top({self._contract.outputs[0].name: values}, self._contract, 1)[0]
         return {
             "index": best.index,
@@ -113,30 +102,25 @@ class Watcher:
 
 
 def shown(differing: Sequence[Mapping[str, Any]], dataset: Dataset, contract: Contract) -> list[dict[str, Any]]:
-    """The differing items for the report.
-    `item` says where it came from, `image` is a data URI of a small PNG, or None."""
+    """The differing items for the report. `image`: data URI of a small PNG, or None."""
     by_index = {int(entry["index"]): entry for entry in differing}
-    entries = []
-    with contextlib.suppress(CalibrationError):  # a set that has changed since: the report does without
+    entries = {}
+    with contextlib.suppress(CalibrationError):  # the set has changed: the report omits them
         for index, example in zip(sorted(by_index), dataset.pick(sorted(by_index)), strict=True):
             entry = by_index[index]
             pixels = next(iter(example.inputs.values()))
-            entries.append(
-                {
-                    "item": example.origin,
-                    "image": _thumbnail(pixels) if pictures(contract.inputs[:1]) else None,
-                    "original": entry["original"],
-                    "artifact": entry["artifact"],
-                    "truth": entry.get("truth"),
-                }
-            )
-    order = {int(entry["index"]): place for place, entry in enumerate(differing)}
-    places = [order[index] for index in sorted(by_index)]
-    return [entry for _, entry in sorted(zip(places, entries, strict=False), key=lambda pair: pair[0])]
+            entries[index] = {
+                "item": example.origin,
+                "image": _thumbnail(pixels) if pictures(contract.inputs[:1]) else None,
+                "original": entry["original"],
+                "artifact": entry["artifact"],
+                "truth": entry.get("truth"),
+            }
+    return [entries[index] for index in by_index if index in entries]
 
 
 def _thumbnail(pixels: NDArray[Any]) -> str | None:
-    """None where Pillow is not installed, or these are no pixels of a picture."""
+    """None if Pillow is not installed, or the pixels are not a picture's."""
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4):
         return None
     try:
@@ -151,20 +135,20 @@ def _thumbnail(pixels: NDArray[Any]) -> str | None:
 
 
 ALIKE = 0.99
-"""The least likeness of a float32 artifact: it only rounds otherwise, so anything below is another network."""
+"""Least likeness of a float32 artifact, which differs by rounding only."""
 
 
 @dataclass(frozen=True)
 class RecipeResult:
-    """One recipe's artifact and its fidelity, or the reason for which it failed.
+    """One recipe's artifact and its fidelity, or why it failed.
 
-    advice: what helps against the failure.
+    advice: remedy for the failure.
     missing_extra: the recipe's tools are not installed here.
-    variant_of: the recipe that it replaces on boards whose runtime refuses that one; "" for the rest.
+    variant_of: recipe that it replaces on boards whose runtime refuses that one, else "".
     differing: items whose best class differs from the original's, as `Watcher` records them.
-    repair: the search for a repair of the recipe it was made from, or of itself.
-    judge: the subject that it was compared on, None for the whole evaluation set.
-    file: where it came from, of a file that another tool made; None for what edgekit made.
+    repair: story of the search for a repair of this recipe, or of the one it was made from.
+    judge: subject that it was compared on, None for the whole evaluation set.
+    file: another tool's file, None for edgekit's own artifacts.
     """
 
     recipe: Recipe
@@ -212,13 +196,11 @@ class Maker:
     def make(
         self, recipe: Recipe, plan: QuantizationPlan | None = None, judge: BuildSubject | None = None
     ) -> RecipeResult:
-        """Convert, then compare.
-        judge: what the artifact is compared on, None for the whole evaluation set."""
+        """Convert, then compare on `judge`, None for the whole evaluation set."""
         return self.compare(self.convert(recipe, plan), judge)
 
     def convert(self, recipe: Recipe, plan: QuantizationPlan | None = None) -> RecipeResult:
-        """Make the artifact, not compared yet.
-        plan: None for the recipe's own, of which a ConversionError is kept."""
+        """Make the artifact. plan: None for the recipe's own, whose ConversionError is cached."""
         subject = self.subject
         if recipe.needs_calibration and not self.calibrates:
             return RecipeResult(recipe, failed="int8 needs representative data", advice="Give --calibration")
@@ -235,7 +217,7 @@ class Maker:
             if first is None:
                 if recipe.needs_calibration:
                     self.workspace.check_possible(recipe)
-                    self.workspace.ground(recipe.format, STATIC.steps)  # reports its progress; what follows is quick
+                    self.workspace.ground(recipe.format, STATIC.steps)  # reports its own progress
                     self.workers.progress(f"{recipe.name} choosing ranges", 0, None)
                 first = first_plan(self.bench(recipe.format), recipe)
             return RecipeResult(recipe, self.workspace.make(recipe, first))
@@ -245,13 +227,8 @@ class Maker:
             put_json(subject.store, name, _Failure(result.failed or "", result.advice))
         return result
 
-    def artifact(self, recipe: Recipe, plan: QuantizationPlan) -> Artifact:
-        """Made, and not compared. Raises ConversionError."""
-        return self.workspace.make(recipe, plan)
-
     def compare(self, converted: RecipeResult, judge: BuildSubject | None = None) -> RecipeResult:
-        """Compare the artifact with the original, and try inputs that no set has.
-        A failed recipe stays as it is."""
+        """Compare the artifact, if any, with the original, and try odd inputs."""
         artifact = converted.artifact
         return converted if artifact is None else _attempt(converted.recipe, lambda: self._measured(artifact, judge))[0]
 
@@ -265,23 +242,20 @@ class Maker:
             return _failed(error, made.recipe)
 
     def bench(self, format: str, chooser: BuildSubject | None = None) -> CheckedBench:  # noqa: A002
-        """What plans are compared with: one for each format, so that nothing is measured twice.
-        chooser: with the items that a search may choose by, None for the whole evaluation set."""
+        """Measures plans; one bench for each format, so that nothing is measured twice.
+
+        chooser: subject with the items that the search may use, None for the whole evaluation set."""
         if format not in self._benches:
             subject = self.subject
             identity = (subject.source.sha256, subject.sets.calibration_digest, subject.evaluation_key)
+            checked, contract = partial(self._checked, chooser=None), subject.contract
             self._benches[format] = WorkspaceBench(
-                self.workspace,
-                format,
-                partial(self._checked, chooser=None),
-                store=subject.store,
-                identity=identity,
-                contract=subject.contract,
+                self.workspace, format, checked, store=subject.store, identity=identity, contract=contract
             )
         return CheckedBench(self._benches[format], partial(self._checked, chooser=chooser))
 
     def crossed(self, artifact: Artifact, judged: Sequence[tuple[Artifact, BuildSubject]]) -> Fidelity:
-        """Of `artifact`, by those that were chosen as it was, each on a fold that did not choose it."""
+        """Cross-fitted fidelity: each fold is answered by an artifact that was chosen without it."""
         subject = self.subject
         parts = [(other, fold.indexes or ()) for other, fold in judged]
         names = [(hashlib.sha256(other.data).hexdigest(), fold.evaluation_key) for other, fold in judged]
@@ -295,7 +269,7 @@ class Maker:
         return replace(found, repaired=tuple(sorted(artifact.plan.float_layers)))
 
     def _checked(self, trial: Artifact, chooser: BuildSubject | None) -> Fidelity:
-        """Of a search: on the items that it may choose by."""
+        """The trial's fidelity on the items of `chooser`. Raises ConversionError."""
         for place, one in enumerate(self.subject.choosers):
             if one is chooser:
                 return self._on_all_choosers(trial)[place]
@@ -305,7 +279,7 @@ class Maker:
         return found.fidelity
 
     def _on_all_choosers(self, trial: Artifact) -> tuple[Fidelity, ...]:
-        """In one pass: the searches look at much the same plans."""
+        """All choosers in one pass, because their searches try much the same plans."""
         subject, data = self.subject, hashlib.sha256(trial.data).hexdigest()
         name = key("choosers", data, *[chooser.evaluation_key for chooser in subject.choosers])
 
@@ -322,10 +296,7 @@ class Maker:
         return self._parts[name]
 
     def _measured(self, artifact: Artifact, judge: BuildSubject | None = None) -> RecipeResult:
-        """Compared with the original, and asked what no set asks.
-
-        Raises EngineError, CalibrationError or MetricError.
-        """
+        """Compare, then try odd inputs. Raises EngineError, CalibrationError or MetricError."""
         made = self._compared(artifact, judge)
         if made.artifact is None:
             return made
@@ -335,7 +306,7 @@ class Maker:
         return RecipeResult(artifact.recipe, failed=why) if why else made
 
     def _compared(self, artifact: Artifact, judge: BuildSubject | None = None) -> RecipeResult:
-        """With the original. A float32 artifact that answers otherwise is no candidate."""
+        """Compare with the original. A float32 artifact that differs by more than rounding failed."""
         subject, recipe = judge or self.subject, artifact.recipe
         made = RecipeResult(recipe, artifact, judge=judge)
         name = key("fidelity", made.sha256, to_json(artifact.inputs), to_json(artifact.outputs), subject.evaluation_key)
@@ -353,7 +324,7 @@ class Maker:
             )
 
         found = cached_json(subject.evaluation_store, name, _Comparison, compared, fits)
-        # What the store knows was found for these bytes; which layers are float is the plan's to say.
+        # The cache is keyed by bytes; which layers are float is known from the plan
         measured = replace(found.fidelity, repaired=tuple(sorted(artifact.plan.float_layers)))
         if recipe.precision == "float32" and not recipe.finished and measured.likeness < ALIKE:
             why = (
@@ -364,21 +335,18 @@ class Maker:
         return replace(made, fidelity=measured, differing=found.differing)
 
     def _fails_on(self, artifact: Artifact) -> str:
-        """An odd input that the artifact does not answer and the float file does, in words.
-        "" where there is none."""
+        """Which odd input the artifact does not answer and the float file does; "" for none."""
         if artifact.recipe.precision == "float32" or artifact.recipe.finished:
             return ""
         failed = self._odd(artifact)
-        if not failed:
-            return ""
-        original = self._odd(self.workspace.make(find_recipe(f"{artifact.recipe.format}-f32")))
+        original = self._odd(self.workspace.make(find_recipe(f"{artifact.recipe.format}-f32"))) if failed else {}
         for name, what in failed.items():
             if name not in original:
                 return f"it does not answer {ODD_SAMPLES[name]}, which the float file does: {what}"
         return ""
 
     def _odd(self, artifact: Artifact) -> dict[str, str]:
-        """Odd input -> why there is no finite answer to it."""
+        """Odd input -> why it has no finite answer."""
         data = hashlib.sha256(artifact.data).hexdigest()
         name = key(
             "odd inputs", data, to_json(artifact.inputs), to_json(artifact.outputs), to_json(self.subject.contract)
@@ -389,30 +357,23 @@ class Maker:
             return {verdict.name: verdict.what for verdict in verdicts if not verdict.ok}
 
         return cached_json(
-            self.subject.store,
-            name,
-            dict[str, str],
-            failed,
-            lambda stored: stored.keys() <= ODD_SAMPLES.keys(),
+            self.subject.store, name, dict[str, str], failed, lambda stored: stored.keys() <= ODD_SAMPLES.keys()
         )
 
 
 def _attempt(recipe: Recipe, work: Callable[[], RecipeResult]) -> tuple[RecipeResult, bool]:
-    """What `work` returns, or why it failed.
-    Whether the same model and tools would fail like that again.
+    """(what `work` returns or why it failed, whether the same model and tools would fail again).
 
-    Raises SourceError (the file changed meanwhile: nothing made of it now belongs together) and MemoryError.
+    Raises MemoryError, and SourceError: the file changed, so its artifacts no longer belong together.
     """
     try:
         return work(), False
-    except SourceError:
+    except (SourceError, MemoryError):
         raise
     except EdgekitError as error:
         missing = isinstance(error, MissingToolsError)
         lasting = isinstance(error, ConversionError) and not missing and not isinstance(error.__cause__, MemoryError)
         return replace(_failed(error, recipe), missing_extra=missing), lasting
-    except MemoryError:
-        raise
     except Exception as error:  # noqa: BLE001 - a fault of ours costs this recipe, not the others
         print_traceback(error)
         what = f"a fault of edgekit's own: {type(error).__name__}: {one_line(error)}"
@@ -420,7 +381,7 @@ def _attempt(recipe: Recipe, work: Callable[[], RecipeResult]) -> tuple[RecipeRe
 
 
 def _failed(error: EdgekitError, recipe: Recipe) -> RecipeResult:
-    """The recipe's name is printed beside the reason, so it is left out of it."""
+    """The reason without the recipe's name, which is printed next to it."""
     place = "" if error.where == recipe.name else error.where
     return RecipeResult(recipe, failed=str(EdgekitError(error.what, where=place)), advice=error.do)
 
@@ -428,7 +389,7 @@ def _failed(error: EdgekitError, recipe: Recipe) -> RecipeResult:
 def convert(maker: Maker, recipes: Sequence[Recipe], boards: Sequence[Board]) -> list[RecipeResult]:
     """An artifact for each recipe that a board has an engine for, in the order of the recipes.
 
-    Work begins with one of each format, so that neither waits for the other's conversion.
+    One recipe of each format comes first, so that no format waits for another's conversion.
     """
     places = dict[str, int]()
     ranked = []
@@ -446,7 +407,7 @@ def convert(maker: Maker, recipes: Sequence[Recipe], boards: Sequence[Board]) ->
 
 
 def compare(maker: Maker, converted: Sequence[RecipeResult]) -> list[RecipeResult]:
-    """Each artifact with its fidelity, or the reason for which it is no candidate."""
+    """Each artifact with its fidelity, or why it is not a candidate."""
     return maker.workers.run([partial(maker.compare, one) for one in converted])
 
 
@@ -455,12 +416,11 @@ Task = Callable[[], T]
 
 
 class _StoppedError(BaseException):
-    """Raised in an abandoned worker. No Exception, so that no converter takes it for a failure."""
+    """Ends an abandoned worker. Not an Exception, so that no converter catches it."""
 
 
 class Workers:
-    """jobs: how many tasks run at once.
-    Threads are daemons: one that a tool keeps busy does not keep the process alive."""
+    """Daemon threads, so that a busy tool does not keep the process alive. jobs: tasks at once."""
 
     def __init__(self, jobs: int, progress: Progress) -> None:
         if jobs < 1:
@@ -477,7 +437,7 @@ class Workers:
         self._stop.set()
 
     def run(self, tasks: Sequence[Task[T]]) -> list[T]:
-        """Raises what the first failing task raised; the others stop."""
+        """Results in the order of the tasks. Raises the first error; the other tasks stop."""
         waiting = queue.SimpleQueue[tuple[int, Task[T]]]()
         done = queue.SimpleQueue[tuple[int, Any, BaseException | None]]()
         for entry in enumerate(tasks):
@@ -508,7 +468,7 @@ class Workers:
                 done.put((index, None, error))
 
     def progress(self, stage: str, done: int, total: int | None) -> None:
-        """A Progress that any thread may call. In an abandoned worker it ends the task."""
+        """A Progress for any thread; in an abandoned worker it ends the task."""
         if self._stop.is_set():
             raise _StoppedError
         with self._lock:

@@ -1,23 +1,15 @@
-"""One board's choice among the results, and its bundle.
+"""Choose each board's artifacts among the results, and write its bundle.
 
     choices = choose_all(request, boards, recipes, results, clocks)
-    bundles = [pack(maker, one, results, signers, anchors) for one in choices]
+    bundles = [pack(request, maker, one, results, signers, anchors, {}) for one in choices]
 
 Rules:
-- one board's refusal never costs another board its bundle; a bundle that is written stays, whatever fails after it;
+- a refusal for one board costs no other board its bundle; a written bundle stays, whatever fails later;
 - a bundle holds no time of this machine: two builds of the same inputs write the same bytes;
-- a batch artifact that drifts further than the limit is left out, with the reason.
-
-The degraded artifact of a bundle.
-Another bundle's model, for answers that would be late otherwise.
-
-    small = read_degraded([Path("small-raspberry-pi-4.ekb")], profiles, secret)["raspberry-pi-4"]
-    shipped = degraded_artifact(small, contract)
-
-Rules:
-- it comes from a bundle that was built for the same board, with limits and a report of its own;
-- it has the contract of the model that it stands in for, in everything but the names of inputs and outputs;
-- its recipe is called `degraded-` and what it was called, so that answers and reports distinguish the two.
+- a batch artifact that drifts further than the limit is left out, with the reason;
+- the degraded artifact, for answers that would be late, comes from another bundle for the same board;
+- it has the contract of the model that it replaces, except for the names of inputs and outputs;
+- its recipe is `degraded-NAME`, so that answers and reports distinguish the two.
 """
 
 from __future__ import annotations
@@ -51,10 +43,7 @@ from edgekit_runtime.system.strict_json import to_json
 
 @dataclass(frozen=True)
 class BoardRecipes:
-    """Which recipes each board is offered.
-
-    Those that the request names, for every board; else a profile's own `recipes`, which no other board is offered.
-    """
+    """What each board is offered: the requested recipes, its profile's own, or the defaults."""
 
     requested: tuple[str, ...]
     profiles: tuple[Profile, ...]
@@ -75,8 +64,11 @@ class BoardRecipes:
 
 @dataclass(frozen=True)
 class BoardChoice:
-    """candidates: every recipe as this board sees it.
-    others: the files of other tools, which it is not offered."""
+    """One board's decision.
+
+    candidates: every recipe as this board sees it.
+    others: files of other tools, for comparison only.
+    """
 
     board: Board
     choice: Choice
@@ -92,7 +84,7 @@ def choose_all(
     clocks: Clocks,
     others: Sequence[RecipeResult] = (),
 ) -> list[BoardChoice]:
-    """For each board the artifact that it gets, or a reason for each that it does not get.
+    """Choose for each board, with a reason for each refusal.
 
     others: files of other tools, each judged alone by the same limits.
     """
@@ -120,14 +112,14 @@ def pack(
     results: Sequence[RecipeResult],
     signers: Sequence[Signer],
     anchors: Sequence[AnchorFile],
-    degraded: BundleArtifact | None = None,
+    degraded_by_profile: Mapping[str, BundleArtifact],
 ) -> BundleReport:
-    """Write the board's bundle, with its other artifacts.
-    Nothing where every recipe was refused."""
+    """Write the board's bundle; nothing if every recipe was refused."""
     profile, choice, subject = chosen_for.board[0], chosen_for.choice, maker.subject
     if choice.chosen is None:
         return BundleReport(profile.name, None, choice, chosen_for.candidates, others=chosen_for.others)
     by_name = {one.recipe.name: one for one in results}
+    degraded = degraded_by_profile.get(profile.name)
 
     def shipped(candidate: Candidate) -> BundleArtifact:
         one = by_name[candidate.recipe]
@@ -182,8 +174,7 @@ def pack(
 
 
 def too_large_together(profile: Profile, chosen: Candidate, degraded: Artifact) -> tuple[str, ...]:
-    """A note where the board's memory may not hold both artifacts at once.
-    These are the chosen and the degraded one."""
+    """A note if the board's memory may not hold the chosen and the degraded artifact at once."""
     beside = memory_bytes(degraded.recipe.format, degraded.data)
     if chosen.memory_bytes is None or beside is None:
         return ()
@@ -194,7 +185,7 @@ def too_large_together(profile: Profile, chosen: Candidate, degraded: Artifact) 
 
 
 def _batches(request: BuildRequest, maker: Maker, chosen: RecipeResult) -> list[RecipeResult]:
-    """The chosen artifact for several items at once, where its file has a fixed batch."""
+    """Variants of the chosen artifact for the requested batches, if its file has a fixed batch."""
     alone = chosen.recipe.finished or maker.subject.contract.state != "none"
     if chosen.artifact is None or chosen.artifact.inputs[0].shape[0] != 1 or alone:
         return []
@@ -211,7 +202,8 @@ _DO = "Build the smaller model for this board first, then pass its bundle"
 
 
 def read_degraded(paths: Sequence[Path], profiles: Collection[str], secret: Secret | None) -> dict[str, Bundle]:
-    """Board -> the bundle to take it from.
+    """Board -> the bundle with its degraded artifact.
+
     Raises PackagingError, BundleError, IntegrityError, SecretError."""
     found: dict[str, Bundle] = {}
     for path in paths:
@@ -230,8 +222,7 @@ def read_degraded(paths: Sequence[Path], profiles: Collection[str], secret: Secr
 
 
 def degraded_artifact(bundle: Bundle, contract: Contract) -> BundleArtifact:
-    """The bundle's primary artifact with the names of this contract.
-    Raises PackagingError where they do not fit."""
+    """The bundle's primary artifact, renamed to this contract. Raises PackagingError."""
     theirs, entry, where = bundle.manifest.contract, bundle.artifact(), str(bundle.path)
     if contract.state != "none":
         raise PackagingError("a model that keeps a state has no degraded artifact", where=where, do="Leave it out")

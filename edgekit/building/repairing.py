@@ -1,19 +1,16 @@
-"""INT8 artifacts brought back within the limit.
-Where repair fails they are made again, in a form that the model and the board's runtime allow.
+"""Repair INT8 artifacts that miss the limit; make forms that a board's runtime accepts.
 
     results = repair(maker, compared, boards, Search(limits, budget_s=120, jobs=2), say)
 
 Rules:
 - only what the limit refuses is repaired, unless it is INT8 in name only or larger than float; the artifact that missed
-  stays among the candidates, for the report;
-- a repair is chosen by one half of the evaluation set and judged once by the other. Of a detector with few boxes all
-  items choose it, and it is judged by cross-fitting: each item by a repair that the others chose in the same way. Where
-  the set is too small for two halves, the same items do both, and the story and the artifact's fidelity say so;
-- what misses the limit on the items that judge it, and is no better there than what it was made of, is no repair;
-- a search is not made again for the same model, data and limit, whether it succeeded or not, unless it was cut short
-  and has more time now;
-- the artifact itself shows what a board's runtime would refuse, by the rules that `edgekit check` uses; a variant is
-  made once, however many boards want it, and the first form stays among the candidates.
+  stays among the candidates;
+- one half of the evaluation set chooses a repair, the other judges it once. A detector with few boxes is cross-fitted.
+  In a set too small for halves the same items do both, and the report says so;
+- a repair that misses the limit and is no better than what it was made from is dropped;
+- a search is cached for the same model, data and limit, unless it was cut short and has more time now;
+- what a board's runtime would refuse is read from the artifact, by the rules of `edgekit check`; a variant for it is
+  made once for all boards.
 """
 
 from __future__ import annotations
@@ -44,16 +41,14 @@ from edgekit_runtime.system.strict_json import from_json, to_json
 
 @dataclass(frozen=True)
 class Search:
-    """limits: what a repair must keep.
-    budget_s: seconds for all repairs together.
-    jobs: how many run at once."""
+    """limits: what a repair must keep. budget_s: seconds for all repairs. jobs: repairs at once."""
 
     limits: ChoiceLimits
     budget_s: float
     jobs: int
 
     def misses(self, results: Sequence[RecipeResult]) -> list[RecipeResult]:
-        """INT8 artifacts that the limit refuses and that gain something, where there is time."""
+        """INT8 artifacts that the limit refuses and that are worth a repair; empty without time."""
         floats = {
             one.recipe.format: one.artifact.data
             for one in results
@@ -73,7 +68,7 @@ class Search:
 def repair(
     maker: Maker, compared: Sequence[RecipeResult], boards: Sequence[Board], search: Search, say: Callable[[str], None]
 ) -> list[RecipeResult]:
-    """`compared`, with a repaired form beside each that a board or the limit refuses."""
+    """`compared`, with another form of each result that a board or the limit refuses."""
     results = with_variants(maker, with_islands_beside(maker, compared), boards)
     missing = search.misses(results)
     each_s = search.share_s(len(missing))
@@ -84,7 +79,7 @@ def repair(
 
 
 def with_islands_beside(maker: Maker, compared: Sequence[RecipeResult]) -> list[RecipeResult]:
-    """Where a recipe fails in int8, the form with layers in float follows it."""
+    """`compared`, and after each recipe that fails in int8 its form with some layers in float."""
     failed = [
         one
         for one in compared
@@ -95,7 +90,7 @@ def with_islands_beside(maker: Maker, compared: Sequence[RecipeResult]) -> list[
     beside = {one.recipe.name: after for one, after in zip(failed, made, strict=True) if after.artifact is not None}
 
     def with_advice(one: RecipeResult) -> RecipeResult:
-        """Its advice is to make the other form, which is made."""
+        """Replace its advice, which is to make the other form."""
         after = beside.get(one.recipe.name)
         return one if after is None else replace(one, advice=f"{after.recipe.name} was made beside it")
 
@@ -118,8 +113,7 @@ def with_repairs(maker: Maker, results: Sequence[RecipeResult], search: Search) 
 
 
 def _with_original(before: RecipeResult, after: RecipeResult) -> tuple[RecipeResult, ...]:
-    """The one that missed, and what was made of it.
-    Under a name of its own where both have the same recipe."""
+    """The artifact that missed, renamed if both have one recipe, and its repair."""
     story, name = after.repair, before.recipe.name
     if after.artifact is None:
         return (replace(before, repair=story),)
@@ -130,7 +124,7 @@ def _with_original(before: RecipeResult, after: RecipeResult) -> tuple[RecipeRes
 
 
 def failed_repairs(made: Sequence[RecipeResult], limits: ChoiceLimits) -> list[dict[str, Any]]:
-    """What came of repairs that did not reach the limit, where no INT8 artifact keeps it at all."""
+    """Stories of failed repairs; empty if any INT8 artifact keeps the limit."""
     kept = [one for one in made if one.recipe.precision == "int8" and _gains(one, None) and not _misses(one, limits)]
     stories = {one.repair["of"]: one.repair for one in made if one.repair is not None and not one.repair["met"]}
     return [] if kept else list(stories.values())
@@ -153,10 +147,7 @@ def _misses(made: RecipeResult, limits: ChoiceLimits) -> bool:
 
 
 def _repaired(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s: float) -> RecipeResult:
-    """The best that was found, with the story of the search.
-
-    An artifact that cannot be improved has none of its own.
-    """
+    """The best repair with the story of the search; no artifact if it cannot be improved."""
     max_drop = limits.max_drop
     assert max_drop is not None
     story = _remembered(maker, made, limits, budget_s)
@@ -177,7 +168,7 @@ def _repaired(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s: 
     found = after.fidelity
     if subject.folds:
         try:
-            others = [maker.artifact(*_plan_of(one)) for one in story["crossed"]]
+            others = [maker.workspace.make(*_plan_of(one)) for one in story["crossed"]]
             found = maker.crossed(after.artifact, list(zip(others, subject.folds, strict=True)))
         except EdgekitError as error:
             why = f"{story['what']} was found, and cannot be judged: {error}"
@@ -197,8 +188,7 @@ def _repaired(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s: 
 
 
 def search_record(story: dict[str, Any], found: Fidelity, max_drop: float) -> dict[str, Any]:
-    """The story of a search with the verdict on what it found.
-    found: on the items that it is judged by."""
+    """The search's story with a verdict. found: fidelity on the items that judge."""
     sizes: dict[str, Any] = {"chosen_by": found.chosen_by, "judged_by": found.items, "judged_apart": found.judged_apart}
     sizes |= {"judged_drop": found.loss}
     met = ChoiceLimits(max_drop=max_drop).allow(found.loss)
@@ -228,7 +218,7 @@ def search_record(story: dict[str, Any], found: Fidelity, max_drop: float) -> di
 
 
 def _remembered(maker: Maker, made: RecipeResult, limits: ChoiceLimits, budget_s: float) -> dict[str, Any] | None:
-    """The story of an earlier build's search, where that one had as much time or needed no more."""
+    """An earlier build's search, if it had as much time or needed no more."""
 
     def fits(stored: dict[str, Any]) -> bool:
         for one in (stored, *stored["crossed"]):
@@ -266,14 +256,14 @@ def _searched(maker: Maker, made: RecipeResult, max_drop: float, budget_s: float
         bench = maker.bench(made.recipe.format, chooser)
         target = RepairTarget(max_drop, mixed=with_islands(made.recipe).name, budget_s=seconds)
         checked = bench.check(made.recipe.name, artifact.plan)
-        # it misses on all items, whatever it does on these
+        # it misses the limit on all items, whatever it does on these
         start = RepairStart(made.recipe.name, artifact.plan, replace(checked, drop=max(checked.drop, missed)))
         return search_repair(bench, start, target, report_progress)
 
     subject = maker.subject
     halves = None if subject.folds else subject.halves
     try:
-        # What the first search measured of noise costs the others nothing.
+        # The other searches reuse the noise that the first one measured.
         found = search(halves[0] if halves else None, budget_s / 2 if subject.folds else budget_s)
         crossed = list[Repair[Fidelity]]()
         for place, chooser in enumerate(subject.choosers):
@@ -317,7 +307,7 @@ def _story(made: RecipeResult, found: Repair[Fidelity]) -> dict[str, Any]:
 
 
 def with_variants(maker: Maker, made: Sequence[RecipeResult], boards: Sequence[Board]) -> list[RecipeResult]:
-    """`made`, and after each artifact that a board cannot run as it is, the form that it can."""
+    """`made`, and after each artifact that a board cannot run, a form that it can."""
     taken = frozenset(one.recipe.name for one in made)
     found = maker.workers.run([partial(_variants, maker, one, boards, taken) for one in made])
     every: dict[str, RecipeResult] = {}
@@ -328,7 +318,7 @@ def with_variants(maker: Maker, made: Sequence[RecipeResult], boards: Sequence[B
 
 
 def _variants(maker: Maker, made: RecipeResult, boards: Sequence[Board], taken: frozenset[str]) -> list[RecipeResult]:
-    """None where nothing stands in the way, or it cannot be helped."""
+    """Empty if every board can run the artifact, or no form helps."""
     there = [barriers_there(*board, made) for board in boards]
     helped = [barrier for found in there if all(each.remedy for each in found) for barrier in found]
     if not helped or made.artifact is None:

@@ -94,13 +94,7 @@ LEAST_S = 1.0
 @allow_unsigned
 @secret
 @as_json
-def bench(
-    bundle: Path,
-    as_json: bool,
-    old: Path | None,
-    output: Path | None,
-    **asked: Any,
-) -> int:
+def bench(bundle: Path, as_json: bool, old: Path | None, output: Path | None, **asked: Any) -> int:
     """Measure BUNDLE, or the active one of an install ROOT, on this machine.
 
     It asks for the golden inputs, and prints latencies by stage, cold start, memory and conditions.

@@ -59,10 +59,7 @@ def _sides(context: click.Context, parameter: click.Parameter, text: str | None)
     "--teacher", type=PATH, metavar="MODEL", help="distill: any model with the same outputs. Default: MODEL itself."
 )
 @click.option(
-    "--width",
-    type=float,
-    metavar="SHARE",
-    help="distill: derive the student, of that share of MODEL's channels: 0.5.",
+    "--width", type=float, metavar="SHARE", help="distill: derive the student, of that share of MODEL's channels: 0.5."
 )
 @click.option(
     "--start",

@@ -44,9 +44,7 @@ if TYPE_CHECKING:
 )
 @threads
 @click.option(
-    "--runtime",
-    type=click.Choice(BOARD_ENGINES),
-    help="The engine on the board. Default: what installs there.",
+    "--runtime", type=click.Choice(BOARD_ENGINES), help="The engine on the board. Default: what installs there."
 )
 @click.option("--layers", is_flag=True, help="All layers, in the file's order. Default: the five that take longest.")
 @click.option(

@@ -185,10 +185,7 @@ BOARD_ENGINES = tuple(name for name, kind in ENGINES.items() if kind.on_boards)
 """Engines with wheels for boards, which `deploy` and `estimate` offer."""
 
 engine = click.option(
-    "--engine",
-    shell_complete=engines,
-    metavar="NAME",
-    help=f"{', '.join(ENGINES)}. Default: what is installed.",
+    "--engine", shell_complete=engines, metavar="NAME", help=f"{', '.join(ENGINES)}. Default: what is installed."
 )
 threads = click.option(
     "--threads", type=click.IntRange(1, 256), metavar="N", help="Engine threads. Default: what the bundle says."

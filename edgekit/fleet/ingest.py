@@ -279,12 +279,7 @@ class Ingest(BrokerThread):
     """
 
     def __init__(
-        self,
-        broker: Broker,
-        store: Store,
-        pace: Pace | None = None,
-        name: str | None = None,
-        share: str | None = None,
+        self, broker: Broker, store: Store, pace: Pace | None = None, name: str | None = None, share: str | None = None
     ) -> None:
         super().__init__("ingest", 0.5)
         self._store, self._pace = store, pace or Pace()

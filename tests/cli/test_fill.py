@@ -161,10 +161,7 @@ def _noise(seed):
     return np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)
 
 
-@pytest.mark.parametrize(
-    ("file", "word"),
-    [("folder", "cannot be written"), ("other.db", "no file of answers")],
-)
+@pytest.mark.parametrize(("file", "word"), [("folder", "cannot be written"), ("other.db", "no file of answers")])
 def test_a_file_that_cannot_be_used_is_a_clear_error(edgekit, bundle, tmp_path, file, word):
     (tmp_path / "folder").mkdir()
     connection = sqlite3.connect(tmp_path / "other.db")

@@ -198,11 +198,7 @@ def test_signing_with_a_key_that_others_can_read_is_done_and_told(desk, tmp_path
     desk("new", "alice")
     bundle = tiny.bundle(tmp_path)
     path = tmp_path / "settings" / "edgekit" / "keys" / "alice.pem"
-    commands = (
-        ["trust", "alice"],
-        ["renew"],
-        ["sign", bundle, "--sign", "alice"],
-    )
+    commands = (["trust", "alice"], ["renew"], ["sign", bundle, "--sign", "alice"])
     for mode in (0o644, 0o600):
         path.chmod(mode)
         for command in commands:

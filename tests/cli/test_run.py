@@ -62,10 +62,7 @@ DETECTOR = Contract(
     detection=DetectionSpec("rows", "box score class", "xyxy", (64, 64)),
 )
 EMBEDDER = Contract(
-    "embedding",
-    (PICTURE,),
-    (OutputContract("v", (3,), "float32"),),
-    embedding=EmbeddingSpec("v", normalize=True),
+    "embedding", (PICTURE,), (OutputContract("v", (3,), "float32"),), embedding=EmbeddingSpec("v", normalize=True)
 )
 
 
