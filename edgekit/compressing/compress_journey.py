@@ -1,14 +1,12 @@
 """The journey of `edgekit compress`: measure, take a step, measure again, keep what helped.
 
 Rules:
-- plain INT8 is measured first, on artifacts, and each step after it in the same way; a step that did not help is not
-  kept, and the next one starts from what was there before it. Where nothing is kept no model is written;
-- training for accuracy helps where the best artifact loses less than before it; a smaller network helps where it takes
-  less time, or fewer products without a board, and what comes out in the end keeps the limit of accuracy; a sparse one
-  where its artifact takes fewer bytes when compressed, and the same;
-- without steps the limits decide: boxes beside scores that 8 bits break call for a split; too slow calls for pruning,
-  or distilling where a teacher or a width is given; too much lost for training in 8 bits; where plain INT8 keeps both,
-  nothing is trained;
+- plain INT8 and the result of each step are measured as artifacts; a step that did not help is dropped, and the next
+  one starts from the model before it. If no step helps, no model is written;
+- training for accuracy helps if the best artifact loses less; a smaller network if it takes less time (without a
+  board, fewer products), and a sparse one if it packs smaller: both only within the limit of accuracy at the end;
+- without steps the limits decide: boxes next to scores that 8 bits break call for a split, too slow for pruning (with a
+  teacher or a width, distilling), too much lost for training in 8 bits;
 - the same command again resumes what was interrupted, and makes nothing twice.
 """
 
@@ -22,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from edgekit.building.build_journey import output_folder, refuse_full_disk
 from edgekit.building.build_request import BuildRequest
@@ -45,6 +43,7 @@ from edgekit.compressing.result import known_rows, read_beside, rows_of, write_r
 from edgekit.compressing.steps import HINTS, Bench, Teacher, carry_out, check_features, open_teacher
 from edgekit.compressing.training_data import (
     ITEMS,
+    Labels,
     OutputSplit,
     can_split,
     check_labels,
@@ -70,34 +69,26 @@ from edgekit_converters.sources.source_model import LoadOptions
 from edgekit_runtime.bundle.manifest import RUNTIME_VERSION
 from edgekit_runtime.system.strict_json import to_json
 
-_CALIBRATION = 500
-"""Training items, at most, that plain INT8 is calibrated with."""
-_FEW = 32
-_OF_SIZE = "of-size"
-"""Folder of what is read again at another size."""
+_CALIBRATION = 500  # training items, at most, that calibrate plain INT8
+_OF_SIZE = "of-size"  # folder for data that are read again at another size
 
 
 def compress(
     request: CompressRequest, progress: Progress = silent, say: Callable[[str], None] = lambda line: None
 ) -> CompressReport:
-    """Raises EdgekitError for a model, data or limits that cannot be worked with."""
+    """Raises EdgekitError for an unusable model, data or limits."""
     check(request)
     read_beside(request)  # raises before anything is trained
     limits = Limits.of(request)
-    with (
-        refuse_full_disk(request.output),
-        output_folder(request.output, progress),
-        Workers(request.jobs, progress) as workers,
-    ):
+    output = request.output
+    with refuse_full_disk(output), output_folder(output, progress), Workers(request.jobs, progress) as workers:
         return _Journey(_trainable(request, say), limits, workers, say).run()
 
 
 def _trainable(request: CompressRequest, say: Callable[[str], None]) -> CompressRequest:
-    """The request with a Keras model.
+    """The request with a Keras model: the given one, or its Keras twin.
 
-    It is the given one, or one that computes the same as a PyTorch or ONNX model.
-
-    A model made so is kept beside the result, so that the same command again finds the same file.
+    The twin stays next to the result, so that the same command again finds the same file.
     """
     if request.model.suffix == ".keras":
         return request
@@ -124,12 +115,14 @@ def _trainable(request: CompressRequest, say: Callable[[str], None]) -> Compress
 
 @dataclass
 class _Chain:
-    """What was carried out so far.
+    """The steps so far.
 
-    path: of the model that was kept last; current: what was measured of it.
+    path: the model that was kept last.
+    current: its measurements.
     subject: what its artifacts are compared with.
+    splits: whether its output can be split.
+    split: how it was split, None if it was not.
     data: TrainingData.
-    splits: whether its answer can be split; split: how it was, None for not.
     """
 
     path: Path
@@ -193,11 +186,11 @@ class _Journey:
     def _compress(
         self,
         subject: BuildSubject,
-        training: tuple[Dataset, Survey, Literal["classes", "numbers", "boxes"]],
+        training: tuple[Dataset, Survey, Labels],
         teacher: Teacher | None,
         name: str,
     ) -> CompressReport:
-        """Measure plain INT8, and where that is not enough, train. name: the key of the result."""
+        """Measure plain INT8, and train if that is not enough. name: the result's key."""
         from edgekit_converters.compress.losses import TrainingOptions
 
         request, (given, found, kind) = self._request, training
@@ -238,7 +231,7 @@ class _Journey:
         return rows
 
     def _made(self) -> Record | None:
-        """The record of an earlier result; None where there is none that can be read."""
+        """The record of an earlier result; None if there is none, or it cannot be read."""
         try:
             return read_record(self._result)
         except SourceError:
@@ -255,7 +248,7 @@ class _Journey:
         return key("compress", subject.source.sha256, to_json(subject.contract), *sets, settings)
 
     def _trained(self, chain: _Chain, bench: Bench) -> None:
-        """Carries out one step after the other."""
+        """Carry out one step after the other."""
         while (step := self._next(chain)) is not None:
             options = replace(bench.options, key=key(bench.options.key, step, chain.kept))
             if step == "prune" and any(map(self._limits.is_on_time, self._limits.packable(chain.current))):
@@ -279,7 +272,7 @@ class _Journey:
                 subject = split.subject(candidate, subject, self._request.metric)
             maker = self._gauge.maker_of(candidate, subject)
             rows = self._gauge.rows(step, maker)
-            if step == "sparse":  # kernels that skip zeros are of floats alone
+            if step == "sparse":  # only float kernels skip zeros
                 rows += self._gauge.in_float(step, maker)
             rows = self._say_rows(rows)
             why = self._why_not(step, chain.current, rows)
@@ -292,7 +285,7 @@ class _Journey:
                 chain.subject, chain.split, chain.data = subject, split, data
 
     def _bench_of(self, chain: _Chain, bench: Bench) -> Bench:
-        """For a step that begins with what was kept last."""
+        """The bench for a step that starts from the model that was kept last."""
         subject, data = chain.subject, chain.data
         if data.kind == "boxes":
             from edgekit_converters.compress.losses import box_layout
@@ -303,7 +296,7 @@ class _Journey:
         return replace(bench, subject=subject, data=data, high_ms=times, **made)
 
     def _of_size(self, chain: _Chain, bench: Bench, size: tuple[int, int]) -> tuple[Path, Bench]:
-        """(the model that was kept last for pictures of that size, not trained; what works with it)"""
+        """(the last kept model, untrained, for pictures of that size; the bench for it)"""
         from edgekit_converters.compress.qat import open_network
 
         request, path = self._request, bench.folder / _OF_SIZE / self._request.model.name
@@ -317,18 +310,18 @@ class _Journey:
         return path, replace(bench, subject=subject, data=data)
 
     def _contract_file(self) -> Path:
-        """Of a model of pictures or boxes, which has one."""
+        """The contract file, which a model of pictures or boxes has."""
         file = self._request.contract or find_contract_file(self._request.model)
         assert file is not None
         return file
 
     def _contract_text(self, chain: _Chain) -> str:
-        """Of the file that goes beside the model that was kept last."""
+        """Text of the contract file for the model that was kept last."""
         file = self._contract_file()
         return chain.split.contract_text(file) if chain.split else moved_contract(file, chain.subject.contract.labels)
 
     def _next(self, chain: _Chain) -> str | None:
-        """The step to carry out now, None for no more."""
+        """The step to carry out now, None at the end."""
         request, done = self._request, {step["step"] for step in chain.steps}
         if request.steps:
             return next((step for step in STEPS if step in request.steps and step not in done), None)
@@ -337,21 +330,18 @@ class _Journey:
         if self._limits.are_kept(chain.current):
             return None
         smaller = "distill" if request.distills else "prune"
-        late = not any(map(self._limits.is_on_time, self._limits.packable(chain.current)))
-        if late:
-            return None if smaller in done else smaller
-        return None if "qat" in done else "qat"
+        on_time = any(map(self._limits.is_on_time, self._limits.packable(chain.current)))
+        step = "qat" if on_time else smaller
+        return None if step in done else step
 
     def _why_not(self, step: str, before: Sequence[MeasuredArtifact], after: Sequence[MeasuredArtifact]) -> str:
-        """Why a step did not help, "" where it did."""
+        """Why a step did not help, "" if it did."""
         limits = self._limits
         if not limits.packable(after):
             return "no artifact can be made of its result"
         if step == "split":
-            was = {row.recipe: row.drop for row in before}
-            gains = [
-                row for row in limits.packable(after) if row.drop is not None and row.drop < _known(was[row.recipe])
-            ]
+            was = {row.recipe: math.inf if row.drop is None else row.drop for row in before}
+            gains = any(row.drop is not None and row.drop < was[row.recipe] for row in limits.packable(after))
             return "" if gains else "no format loses less than before"
         if step == "prune" or (step == "distill" and self._request.narrows):
             return "" if limits.cost(after) < limits.cost(before) else "it takes no less time"
@@ -360,13 +350,13 @@ class _Journey:
         return "" if limits.drop(after) < limits.drop(before) else "it loses no less than before"
 
     def _gain(self, before: Sequence[MeasuredArtifact], after: Sequence[MeasuredArtifact]) -> dict[str, Any] | None:
-        """Of the best artifact against the best before it; None where there is none, or no metric."""
+        """The best artifact's gain over the best before it; None without either, or a metric."""
         first, second = self._limits.best(before), self._limits.best(after)
         found = None if first is None or second is None else self._gauge.gain(first, second)
         return None if found is None else found.as_json()
 
     def _finished(self, chain: _Chain, bench: Bench) -> CompressReport:
-        """What was kept is written, if it keeps the limit of accuracy where it was made narrower."""
+        """Write the last kept model; a narrower one only if it keeps the limit of accuracy."""
         most = MAX_DROP if self._request.max_drop is None else self._request.max_drop
         lost = self._limits.drop(chain.current)
         shrunk = {"prune", "sparse"} & set(chain.kept) or ("distill" in chain.kept and self._request.narrows)
@@ -388,14 +378,14 @@ class _Journey:
         return self._written(self._report(timed, tuple(chain.steps), self._result), bench.options.key)
 
     def _written(self, report: CompressReport, name: str) -> CompressReport:
-        """With its JSON and its page beside the result."""
+        """The report, after its JSON and its page are written."""
         report, failed = write_report(report, self._request, name)
         if failed:
             self._say(f"warning: there is no page: {failed}")
         return report
 
     def _teacher_row(self, bench: Bench) -> tuple[MeasuredArtifact, ...]:
-        """What a teacher of its own scores on the evaluation set, as it is."""
+        """The score of a given teacher on the evaluation set."""
         subject, teacher = bench.subject, bench.teacher
         labels = subject.reference.labels
         metrics = task_metrics(subject.contract, labels, subject.metric)
@@ -448,17 +438,11 @@ class _Journey:
         return CompressReport(model, rows, steps, verdict, kept)
 
 
-def _known(drop: float | None) -> float:
-    """Of an artifact, worse than any where there is none."""
-    return math.inf if drop is None else drop
-
-
 @contextmanager
 def _scratch(output: Path, name: str) -> Iterator[Path]:
-    """A folder for the state of a run: it goes when the run is over, or nothing was trained yet.
+    """A folder for a run's state. It stays only if training was interrupted or failed.
 
-    It stays where training was interrupted or failed, but for the copy of the training set, which may be large and is
-    made again."""
+    The copy of the training set, which may be large, is always removed and made again."""
     folder = output / f".{name}.compress"
     folder.mkdir(exist_ok=True)
     finished = False

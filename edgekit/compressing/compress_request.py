@@ -1,9 +1,9 @@
 """The request and the report of `edgekit compress`.
 
-Requests that cannot be carried out are refused here.
-
-Rules: the limits are kept where one artifact of a format that the board runs keeps both, because a build packs one. Of
-the budget it is the high end of the estimate that counts, as in a build.
+Rules:
+- a request that cannot be carried out is refused before anything slow is loaded;
+- the limits are kept if one artifact, of a format that the board runs, keeps both, because a build packs one;
+- the high end of the estimate counts for the budget, as in a build.
 """
 
 from __future__ import annotations
@@ -25,14 +25,11 @@ from edgekit_profiles import Profile, installable, milliseconds, open_catalogue
 STEPS = ("split", "distill", "prune", "sparse", "qat")
 """Names of the steps, in the order in which they are carried out."""
 RECIPES = ("tflite-int8", "onnx-int8-qdq")
-"""What a result is measured as: plain INT8 of each format."""
+"""Results are measured as plain INT8 of each format."""
 FLOATS = ("tflite-f32", "onnx-f32")
-"""What the original is measured as."""
-ORIGINAL = "original"
-PLAIN = "plain INT8"
-"""Of the model as it was given."""
-REPAIRED = "repaired"
-"""What a build makes of plain INT8 that misses the limit."""
+"""The original is measured in float."""
+ORIGINAL, PLAIN, REPAIRED = "original", "plain INT8", "repaired"
+"""What `MeasuredArtifact.step` calls artifacts of the given model."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +37,22 @@ class CompressRequest:
     """What to compress, with which data, and the limits.
 
     train, evaluation: labelled sets as `edgekit build` reads them.
-    profile: a board's, for estimates, "" for none.
-
-    steps: empty where the limits decide. epochs: passes over the training set for each step, at most. max_drop: points
-    of the metric, budget_ms: of the board's estimate; None for no limit. cache: as a build's. teacher: a model that
-    edgekit reads, None for the model itself; width: share of the channels that a derived student has, None for the
-    model as the student; start: its weights. input_size: (height, width) of its picture, None for the model's.
-    features: "LAYER" or "STUDENT=TEACHER", layers whose maps it learns, too. temperature, alpha: as of `Teaching`.
-    repair_s: seconds for what a build would repair, 0 for not. beside: folders of results with other seeds, which the
-    page shows, too. sparsity: share of each kernel's weights that the step sparse makes zero. metric: as a build's.
+    steps: empty if the limits decide.
+    profile: the board to estimate for, "" for none.
+    max_drop: points of the metric; None for no limit.
+    budget_ms: for the board's estimate; None for no limit.
+    epochs: passes over the training set for each step, at most.
+    rate: first learning rate.
+    contract, options, cache, metric: as in `BuildRequest`.
+    teacher: None for the model itself.
+    width: share of the channels that a derived student has, None for the model as the student.
+    start: weights of the derived student.
+    input_size: (height, width) of the student's picture, None for the model's.
+    features: "LAYER" or "STUDENT=TEACHER", layers whose maps the student learns too.
+    temperature, alpha: as in `Teaching`.
+    repair_s: processor seconds to show what a build would repair, 0 for none.
+    beside: result folders of other seeds, which the page shows too.
+    sparsity: share of each kernel's weights that the step sparse makes zero.
     """
 
     model: Path
@@ -86,7 +90,7 @@ class CompressRequest:
 
     @property
     def narrows(self) -> bool:
-        """Whether the student is derived of the model."""
+        """Whether the student is derived from the model."""
         return self.width is not None or self.input_size is not None
 
     def load_profile(self) -> Profile | None:
@@ -95,18 +99,19 @@ class CompressRequest:
 
 @dataclass(frozen=True)
 class MeasuredArtifact:
-    """One artifact and what was measured of it.
+    """One artifact and its measurements.
 
     step: "original", "plain INT8", "repaired", "teacher", or the step that made its model.
-    score, original: the metric of it and of the original on the evaluation set.
-    drop: as `Fidelity.loss`; interval: its 95 %, None without a metric.
-    error: whether the metric counts errors; drop and interval are then shares of the original's.
+    score, original: metric of the artifact and of the original on the evaluation set.
+    drop: as `Fidelity.loss`.
+    interval: 95 % interval of the drop, None without a metric.
+    error: the metric counts errors; drop and interval are relative to the original's.
     int8: share of the products in 8 bits, 0..1.
     macs: multiply-accumulates.
-    low_ms, ms, high_ms: the board's estimate, None for none.
-    here_ms: the median on this machine, None where it was not timed.
-    packed_bytes: of the artifact compressed by xz.
-    failed: why there is no artifact.
+    low_ms, ms, high_ms: the board's estimate.
+    here_ms: median on this machine, None if not timed.
+    packed_bytes: size after xz.
+    failed: why there is no artifact, else "".
     """
 
     step: str
@@ -130,11 +135,11 @@ class MeasuredArtifact:
 
 @dataclass(frozen=True)
 class Gain:
-    """What a step's artifact loses less than the one before it.
+    """How much less a step's artifact loses than the one before it.
 
-    of: the step before; recipe: of the artifact.
-    points: of the metric, as `drop`, with its 95 % interval over the items that both answered.
-    error: whether the metric counts errors; they are then shares of the error before.
+    of: the step before.
+    points: of the metric, as `drop`, over the items that both answered.
+    error: the metric counts errors; points are relative to the error before.
     """
 
     of: str
@@ -146,7 +151,7 @@ class Gain:
 
     @property
     def noise(self) -> bool:
-        """Whether the interval holds zero."""
+        """Whether the interval contains zero."""
         return self.ci95[0] <= 0 <= self.ci95[1]
 
     def as_json(self) -> dict[str, Any]:
@@ -163,7 +168,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Limits:
-    """recipes: those whose format an engine of the board runs; without a board all."""
+    """The limits of a run. recipes: those that the board runs; all without a board."""
 
     accuracy: ChoiceLimits
     recipes: tuple[str, ...]
@@ -181,7 +186,7 @@ class Limits:
         return cls(ChoiceLimits(max_drop=request.max_drop, budget_ms=request.budget_ms), recipes)
 
     def packable(self, rows: Sequence[MeasuredArtifact]) -> list[MeasuredArtifact]:
-        """Those that a build could pack."""
+        """The rows that a build could pack."""
         return [row for row in rows if row.recipe in self.recipes and row.drop is not None]
 
     def is_on_time(self, row: MeasuredArtifact) -> bool:
@@ -195,26 +200,26 @@ class Limits:
         return any(self.is_on_time(row) and self.is_accurate(row) for row in self.packable(rows))
 
     def is_broken(self, rows: Sequence[MeasuredArtifact]) -> bool:
-        """Whether an artifact of a format that the board runs cannot be made, or loses too much."""
+        """Whether any artifact of a format that the board runs failed or loses too much."""
         return any(row.recipe in self.recipes and not self.is_accurate(row) for row in rows)
 
     def best(self, rows: Sequence[MeasuredArtifact]) -> MeasuredArtifact | None:
-        """The one that loses least of those on time; of all where none is."""
+        """The packable row that loses least, of those on time if there are any."""
         made = self.packable(rows)
         timely = [row for row in made if self.is_on_time(row)] or made
         return min(timely, key=lambda row: math.inf if row.drop is None else row.drop, default=None)
 
     def drop(self, rows: Sequence[MeasuredArtifact]) -> float:
-        """Of the best one."""
+        """The best row's drop, infinity without one."""
         best = self.best(rows)
         return math.inf if best is None or best.drop is None else best.drop
 
     def packed(self, rows: Sequence[MeasuredArtifact]) -> float:
-        """The fewest bytes of a compressed artifact."""
+        """Fewest bytes of a packable row after xz, infinity without one."""
         return min((float(row.packed_bytes) for row in self.packable(rows)), default=math.inf)
 
     def cost(self, rows: Sequence[MeasuredArtifact]) -> float:
-        """The least high end of an estimate; multiply-accumulates where there is none."""
+        """The least high end of an estimate; without estimates, of multiply-accumulates."""
         times = [row.high_ms for row in self.packable(rows) if row.high_ms is not None]
         return min(times) if times else min((float(row.macs) for row in self.packable(rows)), default=math.inf)
 
@@ -223,11 +228,10 @@ class Limits:
 class CompressReport:
     """What a run did, and whether the limits are kept.
 
-    model: what was written, None where nothing was worth it.
-    steps: a record of each step that was carried out, with `kept`, `gain` and, where it is not kept, `why`.
+    model: the written file, None if no step was kept.
+    steps: a record for each step, with `kept`, `gain` and, if it was not kept, `why`.
     verdict: in words.
-    kept: whether the limits are kept by the model, or by plain INT8 where there is none.
-    page: the HTML page, None where there is none.
+    kept: whether the model, or plain INT8 without one, keeps the limits.
     """
 
     model: Path | None
@@ -259,7 +263,7 @@ class CompressReport:
 
 
 def note_of(step: dict[str, Any]) -> str:
-    """Whether a step was kept, in words, and what it gained."""
+    """Whether a step was kept and what it gained, in words."""
     text = "kept" if step["kept"] else f"not kept: {step['why']}"
     return f"{text}; {step['gain']['words']}" if step.get("gain") else text
 
@@ -277,14 +281,14 @@ def _cells(row: MeasuredArtifact, note: str) -> tuple[str, ...]:
 
 
 def loss_words(drop: float, *, error: bool) -> str:
-    """A verb and what follows. drop: as of `MeasuredArtifact`."""
+    """As in `loses 1.20 points` or `has 3.00 % more error`. drop: as in `MeasuredArtifact`."""
     if error:
         return f"has {100 * abs(drop):.2f} % {'less' if drop < 0 else 'more'} error"
     return f"{'loses' if round(100 * drop, 2) >= 0 else 'gains'} {abs(100 * drop):.2f} points"
 
 
 def line_of(row: MeasuredArtifact) -> str:
-    """A row in words, for the console."""
+    """A row as a line for the console."""
     if row.failed:
         return f"{row.step}, {row.recipe}: {row.failed}"
     score = "" if row.score is None or row.original is None else f"{row.metric} {row.score:.4f} of {row.original:.4f}"
@@ -299,7 +303,7 @@ def line_of(row: MeasuredArtifact) -> str:
 
 
 def check(request: CompressRequest) -> None:
-    """Raises EdgekitError before anything is loaded that takes seconds."""
+    """Raises EdgekitError for a request that cannot be carried out; imports nothing slow."""
     check_tools("convert")
     where = str(request.model)
     unknown = [step for step in request.steps if step not in STEPS]
@@ -332,7 +336,6 @@ def check(request: CompressRequest) -> None:
 
 
 def _check_steps(request: CompressRequest) -> None:
-    """Steps and what they need."""
     if request.width is not None and not 0 < request.width < 1:
         raise CompressError(f"--width is {request.width:g}", do="Give the share of channels that stay: --width 0.5")
     if not (math.isfinite(request.repair_s) and request.repair_s >= 0):

@@ -6,9 +6,9 @@
     rows = gauge.timed(rows)                  # with here_ms, one artifact after the other
 
 Rules:
-- what decides is the estimate of the file and the board alone, as a bundle says it; times of this workstation are taken
-  at the end, of all artifacts in one go, and decide nothing where it is not the board;
-- a gain is of the items that both artifacts answered: it is inside the noise where its 95 % interval holds zero.
+- the estimate from file and board decides, as in a bundle; this machine's times are taken at the end, of all artifacts
+  in one go, and decide nothing unless it is the board;
+- a gain counts the items that both artifacts answered; it is noise if its 95 % interval contains zero.
 """
 
 from __future__ import annotations
@@ -61,10 +61,7 @@ class Gauge:
         self._answers: dict[tuple[str, str], list[Any]] = {}
 
     def maker_of(self, path: Path, subject: BuildSubject) -> Maker:
-        """What makes artifacts of that model, compared with the original's answers.
-
-        None of them is remembered as if it were compared with its own model.
-        """
+        """A maker for that model that compares with the original's answers; it caches nothing."""
         source = open_source(path, self._request.options, NO_STORE)
         new = replace(subject, source=source, store=NO_STORE, scratch=None)
         return Maker(new, new.workspace(self._workers.progress), self._workers)
@@ -73,10 +70,7 @@ class Gauge:
         return self._rows(step, maker, maker.workers.run([partial(maker.make, find_recipe(one)) for one in recipes]))
 
     def in_float(self, step: str, maker: Maker) -> tuple[MeasuredArtifact, ...]:
-        """A trained model's TFLite artifact in float.
-
-        It no longer answers what the original does.
-        """
+        """A trained model's TFLite artifact in float; it need not answer as the original does."""
         made = maker.convert(find_recipe(FLOATS[0]))
         if made.artifact is not None:
             subject = maker.subject
@@ -85,14 +79,11 @@ class Gauge:
         return self._rows(step, maker, [made])
 
     def originals(self, maker: Maker) -> tuple[MeasuredArtifact, ...]:
-        """The model as it is, in float in each format."""
+        """The given model in float, in each format."""
         return self.rows(ORIGINAL, maker, FLOATS)
 
     def repaired(self, maker: Maker, plain: Sequence[MeasuredArtifact]) -> tuple[MeasuredArtifact, ...]:
-        """What a build would make of plain INT8 that misses the limit.
-
-        It is compared on all items; half of them chose it.
-        """
+        """A build's repair of plain INT8 that misses the limit; half of its items chose it."""
         limits = ChoiceLimits(max_drop=MAX_DROP if self._request.max_drop is None else self._request.max_drop)
         search = Search(limits, self._request.repair_s, self._request.jobs)
         before = [self._results[row.step, row.recipe] for row in plain]
@@ -102,24 +93,18 @@ class Gauge:
         return self._rows(REPAIRED, maker, whole)
 
     def high_ms(self, subject: BuildSubject, path: Path, recipe: str) -> float | None:
-        """Of that model's artifact, the high end of the board's estimate."""
+        """The high end of the board's estimate for that model's artifact."""
         sets = subject.sets  # ranges change no time: a few items do
         assert sets.calibration is not None
         few = range(min(_FEW, len(sets.calibration)))
-        sets = replace(
-            sets,
-            calibration=Subset(sets.calibration, few),
-            calibration_digest=key("few", sets.calibration_digest, len(few)),
-        )
+        calibration_digest = key("few", sets.calibration_digest, len(few))
+        sets = replace(sets, calibration=Subset(sets.calibration, few), calibration_digest=calibration_digest)
         maker = self.maker_of(path, replace(subject, sets=sets))
         (found,) = self._estimates(maker.subject, [maker.convert(find_recipe(recipe))])
         return None if found is None else found.high_ms
 
     def timed(self, rows: Sequence[MeasuredArtifact]) -> tuple[MeasuredArtifact, ...]:
-        """The rows with the median on this machine, those of one input in one go.
-
-        Without one where an engine refuses an artifact.
-        """
+        """The rows with `here_ms`, those of one input timed together; as given if an engine fails."""
         kept = {name: one for name, one in self._results.items() if one.artifact is not None}
         inputs = {name: self._subjects[name].contract.inputs for name in kept}
         clocks = {
@@ -136,7 +121,7 @@ class Gauge:
         return tuple(found)
 
     def gain(self, before: MeasuredArtifact, after: MeasuredArtifact) -> Gain | None:
-        """What the second loses less than the first; None where no metric fits the labels."""
+        """How much less the second loses than the first; None if no metric fits the labels."""
         metric = self._metric(before)
         if metric is None:
             return None
@@ -147,7 +132,7 @@ class Gauge:
         return Gain(before.step, after.recipe, found.metric, -found.drop / unit, (-high, -low), error)
 
     def _metric(self, row: MeasuredArtifact) -> Any:
-        """Of the outputs that the row's artifact has; None where none fits the labels."""
+        """The metric for the outputs of the row's artifact; None if none fits the labels."""
         subject = self._subjects[row.step, row.recipe]
         if subject.reference.labels is None:
             return None
@@ -155,7 +140,7 @@ class Gauge:
         return metrics[0] if metrics else None
 
     def _kept(self, row: MeasuredArtifact) -> list[Any]:
-        """What its metric keeps of each item's answer."""
+        """What the row's metric keeps of each item's answer."""
         name = row.step, row.recipe
         if name not in self._answers:
             result, subject, metric = self._results[name], self._subjects[name], self._metric(row)
@@ -178,10 +163,9 @@ class Gauge:
         return tuple(_measured(step, one, time) for one, time in zip(results, times, strict=True))
 
     def _estimates(self, subject: BuildSubject, results: Sequence[RecipeResult]) -> list[Estimate | None]:
-        """Estimates of the file and the board alone, as a bundle says them.
+        """Estimates from file and board as a bundle has them, or times if this machine is the board.
 
-        Times of this workstation, which is busy training, differ from one run to the next. Where it is the board it is
-        timed.
+        Other times of this machine, which is busy training, would differ from run to run.
         """
         profile = self._request.load_profile()
         if profile is None:
@@ -198,7 +182,7 @@ def _measured(step: str, made: RecipeResult, time: Estimate | None) -> MeasuredA
     if found is None or artifact is None:
         return MeasuredArtifact(step, made.recipe.name, failed=made.failed or "it was not made")
     precision: Literal["int8", "float32"] = "int8" if made.recipe.precision == "int8" else "float32"
-    return MeasuredArtifact(
+    row = MeasuredArtifact(
         step,
         made.recipe.name,
         found.metric,
@@ -209,9 +193,7 @@ def _measured(step: str, made: RecipeResult, time: Estimate | None) -> MeasuredA
         found.quantized_macs,
         len(artifact.data),
         read_workload(made.recipe.format, artifact.data, precision).macs,
-        None if time is None else time.mid_ms,
-        None if time is None else time.high_ms,
-        low_ms=None if time is None else time.low_ms,
         packed_bytes=len(lzma.compress(artifact.data)),
         error=found.is_error,
     )
+    return row if time is None else replace(row, ms=time.mid_ms, high_ms=time.high_ms, low_ms=time.low_ms)

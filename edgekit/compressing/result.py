@@ -1,10 +1,9 @@
-"""What `edgekit compress` leaves beside the model: NAME-compress.json and a page of it.
+"""What `edgekit compress` writes next to the model: NAME-compress.json and its HTML page.
 
     report, failed = write_report(report, request, key)        # out/net-compress.json, out/net-compress.html
     known_rows(request, key)                                   # rows of the same command's earlier run, with its times
-    others = read_beside(request)                              # of folders of other seeds
 
-Rules: times of this machine are in this file alone, so that the same seed makes the same model file on another day.
+Rule: only these files hold times of this machine, so that one seed makes the same model file on any day.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from edgekit_runtime.system.strict_json import from_json, load_json
 
 
 def rows_of(stored: Any) -> tuple[MeasuredArtifact, ...]:
-    """As they were before they were JSON. Raises BundleError."""
+    """The rows of a record. Raises BundleError."""
     return from_json(tuple[MeasuredArtifact, ...], stored, "rows", nulls=True)
 
 
@@ -32,7 +31,7 @@ def report_file(folder: Path, model: Path) -> Path:
 
 
 def known_rows(request: CompressRequest, key: str) -> tuple[MeasuredArtifact, ...]:
-    """Empty where no run of that key left its file, or an older version did."""
+    """Rows of an earlier run with this key; empty if its file is missing, unreadable or older."""
     try:
         stored = load_json(report_file(request.output, request.model).read_bytes())
         return rows_of(stored["rows"]) if stored["key"] == key else ()
@@ -41,10 +40,7 @@ def known_rows(request: CompressRequest, key: str) -> tuple[MeasuredArtifact, ..
 
 
 def read_beside(request: CompressRequest) -> list[dict[str, Any]]:
-    """Read the files of `request.beside`.
-
-    Raises CompressError for a folder without one, and for one of another board.
-    """
+    """The records in `request.beside`. Raises CompressError if one does not exist or fit."""
     found = []
     for folder in request.beside:
         file = report_file(folder, request.model)
@@ -71,10 +67,7 @@ def read_beside(request: CompressRequest) -> list[dict[str, Any]]:
 
 
 def write_report(report: CompressReport, request: CompressRequest, key: str) -> tuple[CompressReport, str]:
-    """Write the report; return it with its page, and why there is none.
-
-    Raises OutputError where the JSON cannot be written.
-    """
+    """(the report, why it has no page). Raises OutputError if the JSON cannot be written."""
     from edgekit.report.compress_page import page
 
     file = report_file(request.output, request.model)

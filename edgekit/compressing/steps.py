@@ -1,12 +1,12 @@
 """The steps of `edgekit compress`: a `.keras` file and data in, a trained file out.
 
-made = carry_out("prune", path, bench)              # TrainedFile: bytes, ranges that were learnt, a record
+    made = carry_out("prune", path, bench)              # TrainedFile: bytes, learnt ranges, a record
 
 Rules:
-- each step is trained by one loop, seeded, and resumes after its last round; what was decided before it (which channels
-  leave, a teacher's answers) is kept on the disk, so that a resumed run trains the same network;
-- a teacher answers the training items once, as it was trained; it has the student's outputs or is refused;
-- which channels leave is decided by the board's estimate, and checked on the artifact of the narrower network.
+- one seeded loop trains each step and resumes after its last round; earlier decisions (which channels leave, a
+  teacher's answers) are kept on disk, so that a resumed run trains the same network;
+- a teacher answers the training items once; it has the student's outputs, or is refused;
+- the board's estimate decides which channels leave, checked on the artifact of the narrower network.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from edgekit_converters.data.dataset import Dataset, Example, Subset
 from edgekit_converters.data.describe_contract import describe, find_contract_file
 from edgekit_converters.data.statistics import SourceSamples
 from edgekit_converters.fidelity.reference import Reference, reference
+from edgekit_converters.recipe.artifact import recipe as find_recipe
 from edgekit_converters.recipe.conversion_errors import CompressError
 from edgekit_converters.recipe.progress import Progress
 from edgekit_converters.recipe.store import StageStore, cached_json
@@ -41,40 +42,31 @@ from edgekit_runtime.contract.spec import Contract
 from edgekit_runtime.system.strict_json import to_json
 
 HINTS = "hints.npy"
-"""What a layer of the teacher gives to each training item, while it is trained."""
-_LEAST_PROBABILITY = 1e-7
-"""Of an answer in probabilities, before its logarithm is taken."""
-_TRIES = 4
-"""Narrower networks whose artifact is estimated: each says how far the count of operations is from it."""
-_SPARE = 0.95
-"""Of the budget, for what is aimed at: a build estimates with times of the workstation besides."""
+"""Outputs of a teacher's layer for the training items, during training."""
+_LEAST_PROBABILITY = 1e-7  # before its logarithm is taken
+_TRIES = 4  # narrower networks to estimate; each corrects the count of operations
+_SPARE = 0.95  # share of the budget to aim at, because a build also estimates with this machine's times
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A model that answers as the student should."""
+    """The model whose answers the student learns."""
 
     source: SourceModel
     contract: Contract
 
     def answers(self, opener: Opener, path: str, chosen: list[int] | None) -> Reference:
-        """Answers to a set, remembered by the store of the opener, which is the student's.
-
-        chosen: items, None for all.
-        """
+        """Answers to a set, cached in the opener's store. chosen: items, None for all."""
         given = self._open(opener, path)
         found = opener.survey(given)
         part = Subset(given, list(range(len(given))) if chosen is None else chosen)
         name = key("teacher", self.source.sha256, to_json(self.contract), survey_digest(found), chosen)
         return cached_reference(
-            opener.store,
-            name,
-            self.contract,
-            lambda: reference(self.source, self.contract, part, opener.progress),
+            opener.store, name, self.contract, lambda: reference(self.source, self.contract, part, opener.progress)
         )
 
     def items(self, opener: Opener, path: str, chosen: list[int]) -> Iterator[NDArray[Any]]:
-        """Of a set, as the teacher takes them, each with a batch axis of 1; it has one input."""
+        """The set's items as the teacher, which has one input, takes them; batch axis of 1."""
         given = self._open(opener, path)
         samples = SourceSamples(given, self.contract, self.source)
         for example in Subset(given, chosen):
@@ -82,26 +74,19 @@ class Teacher:
             yield item
 
     def _open(self, opener: Opener, path: str) -> Dataset:
-        """Open a set as the teacher takes it.
-
-        Arrays that are the student's but for a name or channels first are moved.
-        """
+        """Open a set as the teacher takes it; the student's arrays are renamed or transposed."""
         own, mine = opener.contract.inputs, self.contract.inputs
         if len(own) == len(mine) == 1 and not pictures((*own, *mine)):
             shape, wanted = tuple(own[0].shape), tuple(mine[0].shape)
-            if len(shape) == 3 and wanted != shape and wanted == (shape[-1], *shape[:-1]):
-                return _RearrangedDataset(opener.open(path, labelled=False), mine[0].name, True)
-            if wanted == shape:
-                return _RearrangedDataset(opener.open(path, labelled=False), mine[0].name, False)
+            moved = len(shape) == 3 and wanted != shape and wanted == (shape[-1], *shape[:-1])
+            if moved or wanted == shape:
+                return _RearrangedDataset(opener.open(path, labelled=False), mine[0].name, moved)
         return replace(opener, contract=self.contract, source=self.source).open(path, labelled=False)
 
 
 @dataclass(frozen=True)
 class _RearrangedDataset:
-    """A dataset of one input under another name, its channels first where they were last.
-
-    It is itself a Dataset.
-    """
+    """A Dataset whose one input has another name, and its channels first if they were last."""
 
     dataset: Dataset
     input: str
@@ -133,10 +118,13 @@ class _RearrangedDataset:
 class Bench:
     """What every step works with.
 
-    data: TrainingData of `chosen`, the readable items of the training set. options: TrainingOptions, whose key is of
-    all that the run follows from. rows: what was measured before the step. high_ms: of a `.keras` file's artifact, by
-    recipe, the high end of its estimate. sparse: whether a step before it made kernels sparse. split: of a detector
-    whose answer was."""
+    data: TrainingData of `chosen`, the readable items of the training set.
+    options: TrainingOptions, whose key covers all that the run depends on.
+    high_ms: high end of the estimate of a `.keras` file's artifact, by recipe.
+    rows: measurements before the step.
+    sparse: an earlier step made kernels sparse.
+    split: how a detector's output was split.
+    """
 
     request: CompressRequest
     subject: BuildSubject
@@ -156,9 +144,9 @@ class Bench:
 
 
 def open_teacher(request: CompressRequest, subject: BuildSubject, store: StageStore) -> Teacher | None:
-    """Open the teacher, None where nothing is distilled.
+    """The teacher, None if nothing is distilled.
 
-    Raises SourceError, ContractFileError; CompressError for other outputs.
+    Raises SourceError, ContractFileError, and CompressError if its outputs are not the student's.
     """
     if not request.distills:
         return None
@@ -188,23 +176,15 @@ def _outputs(source: SourceModel) -> str:
 
 
 def carry_out(step: str, path: Path, bench: Bench) -> Any:
-    """A TrainedFile. Raises EdgekitError where the step cannot be carried out."""
+    """Returns a TrainedFile. Raises EdgekitError if the step cannot be carried out."""
     return {"distill": _distill, "prune": _prune, "sparse": _sparse, "qat": _qat}[step](path, bench)
 
 
 def _qat(path: Path, bench: Bench) -> Any:
     from edgekit_converters.compress.qat import train_for_8_bits
 
-    return train_for_8_bits(
-        path,
-        bench.data,
-        bench.options,
-        bench.folder,
-        bench.progress,
-        bench.say,
-        store=bench.store,
-        hold_zeros=bench.sparse,
-    )
+    args = bench.data, bench.options, bench.folder, bench.progress, bench.say
+    return train_for_8_bits(path, *args, store=bench.store, hold_zeros=bench.sparse)
 
 
 def _sparse(path: Path, bench: Bench) -> Any:
@@ -263,10 +243,7 @@ def _distill(path: Path, bench: Bench) -> Any:
 
 
 def check_features(request: CompressRequest, network: Any) -> None:
-    """Raises CompressError where --features names a layer that is not there.
-
-    network: of the model given.
-    """
+    """Raises CompressError if --features names an unknown layer. network: the given model's."""
     if request.features is None:
         return
     from edgekit_converters.compress.hints import check_layer, open_teacher, parse_layers
@@ -279,7 +256,7 @@ def check_features(request: CompressRequest, network: Any) -> None:
 
 
 def _hints(teacher: Teacher, opener: Opener, bench: Bench, student: Any) -> tuple[Any, NDArray[np.float32]]:
-    """(Hints, what the teacher's layer gives to each item, in a file of the folder)"""
+    """(Hints, outputs of the teacher's layer for the items, kept in the folder)"""
     from edgekit_converters.compress.hints import Hints, open_teacher, parse_layers
 
     request = bench.request
@@ -291,10 +268,7 @@ def _hints(teacher: Teacher, opener: Opener, bench: Bench, student: Any) -> tupl
 
 
 def _logits(answers: Reference, kind: str) -> NDArray[np.float32]:
-    """What the teacher answers before a softmax, float32 [N, outputs].
-
-    It is one output after the other, or the logarithms of its probabilities.
-    """
+    """The teacher's logits, or the logarithms of its probabilities: float32 [N, outputs]."""
     values = np.stack([np.concatenate([*map(np.ravel, one.values())]) for one in answers.outputs]).astype(np.float64)
     if kind == "classes" and values.min() >= 0:
         least = _LEAST_PROBABILITY
@@ -321,14 +295,8 @@ def _prune(path: Path, bench: Bench) -> Any:
 
     network = replace(open_network(path), numbers=bench.data.kind != "classes")
     channels = trace(network)
-    planned = cached_json(
-        bench.store,
-        key("prune", bench.options.key),
-        list[int],
-        lambda: _leaving(network, channels, bench),
-        partial(_are_some, channels),
-    )
-    leaving = np.array(planned, np.int64)
+    name, chosen = key("prune", bench.options.key), partial(_leaving, network, channels, bench)
+    leaving = np.array(cached_json(bench.store, name, list[int], chosen, partial(_are_some, channels)), np.int64)
     gone = np.zeros(channels.count, bool)
     gone[leaving] = True
     blocks: list[dict[str, Any]] = []
@@ -346,7 +314,7 @@ def _prune(path: Path, bench: Bench) -> Any:
 
 
 def _leaving(network: Any, channels: Any, bench: Bench) -> list[int]:
-    """Labels that leave, so that the artifact of what is left keeps the budget by its estimate."""
+    """Labels of the channels that leave, so that the rest is estimated to keep the budget."""
     from edgekit_converters.compress.channels import STEP, without
     from edgekit_converters.compress.pruning import Count, choose_by_time, importance
 
@@ -403,9 +371,7 @@ def _scaled(clock: Callable[[Workload], float], scale: float, work: Workload) ->
 
 
 def _clock(profile: Profile, recipe: str) -> Callable[[Workload], float]:
-    """Milliseconds, the high end of the estimate on the board, in the runtime that it would use."""
-    from edgekit_converters.recipe.artifact import recipe as find_recipe
-
+    """Milliseconds: the high end of the estimate with the board's runtime."""
     form = find_recipe(recipe).format
     engine = next(one.engine for one in installable(profile) if one.ok and one.format == form)
     return lambda work: estimate(profile, work, engine).high_ms

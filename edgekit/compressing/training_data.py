@@ -1,37 +1,16 @@
-"""The training set of `edgekit compress`.
+"""The training set of `edgekit compress`, also for a model of another size or split outputs.
 
-It is checked against the evaluation set, and read as the model takes it.
-
-    given, found = training_set(request, subject, store, progress)              # a dataset, and what a look at it found
+    given, found = training_set(request, subject, store, progress)              # a dataset and its survey
     kind = check_labels(subject, found, request.train)                          # "classes", "numbers" or "boxes"
     data = training_data(subject, Subset(given, readable), kind, folder, progress)
 
 Rules:
-- no item of the evaluation set is trained on: where the training set holds one, it is refused and the items counted;
-- labels that are missing or all the same are refused; what is no class was refused where it was read;
-- the items are in a file, because they may be more than the memory holds.
-
-A model that leaves its folder or its size.
-
-The contract file goes with it; of another size is the student of `--input`.
-
-    text = moved_contract(file, contract.labels)                        # labels in it, not in a file beside it
-    model = of_size(network, contract, (160, 160), "net.keras")         # the same weights, for smaller pictures
-    subject = subject_of_size(path, subject, "train/", "labelled/", progress)  # its sets, read again
-
-Rules: the original's answers stay those that artifacts are compared with; a teacher still reads pictures of its own
-size.
-
-The step `split` of `edgekit compress`: boxes and scores become outputs.
-
-Each has a scale of its own.
-
-    made, split = split_model(path, bench.subject)              # a TrainedFile that nothing has trained
-    write_whole(contract_file.default_file(candidate), split.contract_text(file).encode(), "the contract file")
-    subject = split.subject(candidate, subject, request.metric)         # compared with the same answers as before
-
-Rules: the model's numbers stay what they were, so that its answers are compared with the original's; a metric function
-still reads the original's one output; the contract file of the result says where boxes and scores are now.
+- a training set that shares items with the evaluation set is refused, with their count;
+- labels that are missing or all the same are refused;
+- the items are in a file, because they may be more than the memory holds;
+- `--input`: artifacts of another size are still compared with the original's answers, and a teacher still reads
+  pictures of its own size;
+- `split`: boxes and scores become outputs with a scale each; numbers, answers and the user's metric stay the same.
 """
 
 from __future__ import annotations
@@ -66,14 +45,15 @@ from edgekit_runtime.contract.kinds import pictures
 from edgekit_runtime.contract.spec import Contract
 
 ITEMS = "items.npy"
-"""The items, while a model is trained on them."""
+"""File of the items during training."""
 _SHOWN = 3
+Labels = Literal["classes", "numbers", "boxes"]
 
 
 def training_set(
     request: CompressRequest, subject: BuildSubject, store: StageStore, progress: Progress
 ) -> tuple[Dataset, Survey]:
-    """The training set, which holds no evaluation item. Raises CompressError, CalibrationError."""
+    """The training set and its survey. Raises CompressError, CalibrationError."""
     opener = Opener(subject.contract, store, progress, subject.source)
     given = opener.open(request.train, labelled=subject.contract.task != "detection")
     found = cached_survey(store, given, subject.contract, progress)
@@ -101,13 +81,8 @@ def training_set(
     return given, found
 
 
-def check_labels(subject: BuildSubject, found: Survey, train: str) -> Literal["classes", "numbers", "boxes"]:
-    """Refuse labels of the wrong form; what is no class was refused where it was read.
-
-    A detector's are of any form, and are not read.
-
-    Raises CompressError for labels that are missing or all the same.
-    """
+def check_labels(subject: BuildSubject, found: Survey, train: str) -> Labels:
+    """The labels' kind; a detector's are not read. Raises CompressError if missing or all alike."""
     if subject.contract.task == "detection":
         return "boxes"
     evaluation = subject.sets.evaluation.name
@@ -133,11 +108,8 @@ def check_labels(subject: BuildSubject, found: Survey, train: str) -> Literal["c
     return "classes"
 
 
-def training_data(subject: BuildSubject, given: Subset, kind: str, folder: Path, progress: Progress) -> Any:
-    """The training set as the model takes it, in a file of the folder.
-
-    It may be larger than the memory.
-    """
+def training_data(subject: BuildSubject, given: Subset, kind: Labels, folder: Path, progress: Progress) -> Any:
+    """The training set as the model takes it, in a file of the folder: a TrainingData."""
     from edgekit_converters.compress.losses import TrainingData
     from edgekit_converters.compress.train import array_on_disk
 
@@ -152,15 +124,13 @@ def training_data(subject: BuildSubject, given: Subset, kind: str, folder: Path,
         labels.append(example.label)
         progress("reading the training set", index + 1, len(given))
     assert x is not None
-    if kind == "boxes":
-        return TrainingData(x, None, "boxes")
-    if kind == "classes":
-        return TrainingData(x, np.asarray(labels, np.int64), "classes")
-    return TrainingData(x, np.asarray(labels, np.float32).reshape(len(labels), -1), "numbers")
+    if kind == "numbers":
+        return TrainingData(x, np.asarray(labels, np.float32).reshape(len(labels), -1), "numbers")
+    return TrainingData(x, np.asarray(labels, np.int64) if kind == "classes" else None, kind)
 
 
 def moved_contract(file: Path, labels: Sequence[str] | None) -> str:
-    """What the contract file says, for another folder. labels: those that it names."""
+    """The contract file's text for another folder, with `labels` in place of their file."""
     said = read_document(file).data
     if not isinstance(said.get("labels"), str):
         return file.read_text(encoding="utf-8-sig")
@@ -170,7 +140,7 @@ def moved_contract(file: Path, labels: Sequence[str] | None) -> str:
 def of_size(network: Any, contract: Contract, size: tuple[int, int], where: str) -> Any:
     """A Keras model of that network and its weights, for pictures of (height, width).
 
-    Raises CompressError for a network that takes no picture, or one whose layers need its size."""
+    Raises CompressError if the network takes no picture, or its layers need its size."""
     from edgekit_converters.compress.channels import trace, without
 
     if len(contract.inputs) != 1 or not pictures(contract.inputs) or contract.task == "detection":
@@ -197,11 +167,7 @@ def of_size(network: Any, contract: Contract, size: tuple[int, int], where: str)
 
 
 def subject_of_size(path: Path, subject: BuildSubject, train: str, evaluation: str, progress: Progress) -> BuildSubject:
-    """The subject with a model of another size.
-
-    path: of that model, its contract file beside it.
-    subject: of the model before.
-    """
+    """The subject with the model of another size at `path`, next to its contract file."""
     source = open_source(path, LoadOptions(), NO_STORE)
     contract = describe(source, find_contract_file(path))
     contract = replace(contract, scores=subject.contract.scores)
@@ -234,9 +200,9 @@ def can_split(subject: BuildSubject) -> bool:
 class OutputSplit:
     """How a model's one output was split.
 
-    before: the contract of the model whose output it was.
-    names: of its new outputs.
-    joined: what gives the old one of them, None where nothing does.
+    before: contract of the model before.
+    names: of the new outputs.
+    joined: how to join them again, None if that is impossible.
     """
 
     before: Contract
@@ -244,17 +210,14 @@ class OutputSplit:
     joined: JoinedOutput | None
 
     def answers(self, given: Reference, contract: Contract | None = None) -> Reference:
-        """Answers as the model gives them now.
-
-        contract: of the model that gave them, None for this one before.
-        """
+        """Answers with the new outputs. contract: of the model that gave them, None for `before`."""
         from edgekit_converters.compress.split import split_answer
 
         before = contract or self.before
         return replace(given, outputs=tuple(split_answer(one, before, self.names) for one in given.outputs))
 
     def contract_text(self, file: Path) -> str:
-        """Of the contract file for the new model. file: that of the model before."""
+        """Text of the new model's contract file. file: that of the model before."""
         from edgekit_converters.compress.split import detection_keys
 
         said = dict(read_document(file).data)
@@ -268,7 +231,7 @@ class OutputSplit:
         return head + toml_text({**said, "detection": detection})
 
     def subject(self, path: Path, subject: BuildSubject, metric: str | None) -> BuildSubject:
-        """path: of the new model, its contract file beside it. subject: of the model before."""
+        """The subject with the new model at `path`, which has its contract file next to it."""
         source = open_source(path, LoadOptions(), NO_STORE)
         contract = describe(source, find_contract_file(path))
         named = named_metric(metric, contract.of_caller, self.joined) if metric else None
@@ -277,10 +240,7 @@ class OutputSplit:
 
 
 def split_model(path: Path, subject: BuildSubject) -> tuple[Any, OutputSplit]:
-    """Split a model's output: (TrainedFile, how it was split).
-
-    Raises CompressError for a model that cannot be made again.
-    """
+    """(TrainedFile, how it was split). Raises CompressError if the model cannot be rebuilt."""
     from edgekit_converters.compress import split
     from edgekit_converters.compress.qat import TrainedFile, open_network
     from edgekit_converters.recipe.foreign_code import quiet
