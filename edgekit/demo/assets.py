@@ -8,13 +8,11 @@
     plain_int8.tflite                   what TensorFlow's converter makes of the network, to compare with
     chelsea.png  coffee.png             two photos to ask about
 
-Rules: everything comes from installed packages, nothing is downloaded here; a photo that is evaluated or asked about is
-never cropped for calibration; a folder that is complete is left as it is.
-
-What the demo prints of each command: a few lines out of the JSON that the command gives.
-
-Rules: a figure is the command's own; the file of the plain converter stands beside edgekit's; warnings are never left
-out; a command that fails is no matter of this module, the demo then prints all that it said.
+Rules:
+- all data come from installed packages; nothing is downloaded;
+- a photo for evaluation or a question is never cropped for calibration;
+- a complete folder is left as it is;
+- the demo prints figures and all warnings from a command's JSON, the plain converter's file next to edgekit's.
 """
 
 from __future__ import annotations
@@ -64,10 +62,7 @@ _COMPLETE = ".complete"
 
 
 def make_assets(folder: Path, progress: Callable[[str, int, int | None], None]) -> None:
-    """Fill `folder`.
-
-    Raises MissingExtraError when the demo's packages are not installed, DemoError when they changed.
-    """
+    """Raises MissingExtraError without the demo's packages, DemoError if they changed."""
     done = folder / _COMPLETE
     if done.exists() and (folder / PLAIN).exists():  # an older edgekit's folder has no such file
         return
@@ -118,8 +113,7 @@ def _plain_samples(photos: Path) -> list[NDArray[np.float32]]:
 
 
 def _calibration(folder: Path, progress: Callable[[str, int, int | None], None]) -> None:
-    """Square crops of several sizes and places, half of them mirrored, 256 pixels wide.
-    Small pictures."""
+    """Square crops of several sizes and places, half of them mirrored, 256 pixels wide."""
     from PIL import Image, ImageOps
 
     places = [(0.5, 0.5), (0.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (0.5, 0.5), (0.5, 0.0), (0.3, 0.7)]

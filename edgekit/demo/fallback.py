@@ -4,9 +4,10 @@
         print(demo.server.url)
         failed = [check for check in demo.checks() if check.problem]
 
-Rules: one device is real, and its answers are of the demo's bundle; others are made up. On a terminal the fleet runs
-until Ctrl-C; elsewhere it asks its own pages whether they show what happened. The host answers from the same build's
-bundle.
+Rules:
+- one device is real and answers from the demo's bundle; the others are made up;
+- on a terminal the fleet runs until Ctrl-C; elsewhere it checks that its pages show what happened;
+- the host answers from the same build's bundle.
 """
 
 from __future__ import annotations
@@ -169,11 +170,7 @@ PHASES = (Phase("cool", 5.0, 0.0), Phase("throttled", 10.0, 400.0), Phase("cool 
 
 @dataclass
 class PhaseResult:
-    """What one phase looked like.
-
-    sources: answers by where they came from, and `refused`.
-    last: the last one's source.
-    """
+    """One phase. sources: answers by source, and `refused`. last: source of the last answer."""
 
     phase: Phase
     sources: Counter[str] = field(default_factory=Counter)

@@ -1,15 +1,12 @@
-"""The second half of `edgekit demo --fleet`.
-An alert that names its cause, and a wave that undoes itself.
+"""Second half of `edgekit demo --fleet`: an alert with its cause, a wave that undoes itself.
 
     story = Story(server, bundle, photo, folder)
     for check in story.checks(): print(check.what, check.problem)
 
-Rules: the alert rests on reports that are made up, of boards that come back with twenty minutes of them in their
-spools; spool, broker, store and rule are the real ones. The wave is real throughout: three install roots, three
-agents, three models that answer, a signed bundle; the new version is throttled on purpose, to be slow at work. Its
-versions promise no time, so that their trials pass on a busy machine, too.
-
-`eventually` waits until a check holds.
+Rules:
+- the alert is real but for its reports: boards come back with twenty made-up minutes in their spools;
+- the wave is real: three install roots, agents and models, and a signed bundle whose new version is throttled;
+- its versions promise no time, so that their trials pass on a busy machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Carry out alerts: look at the store, write findings down, deliver messages.
-
-Rules can be tried on stored data.
+"""Carry out alerts: evaluate the store, record findings, deliver messages; replay rules.
 
 alerting = Alerting(store, Rules(), publish)
 alerting.step(now_ms)                                 # each `every_s`, by the thread of the roll-outs
@@ -204,11 +202,9 @@ def _is_complete(row: Rollup, now_ms: int) -> bool:
 
 
 def replay(store: SharedStore, rules: Rules, since_ms: int, now_ms: int) -> Iterator[tuple[int, str, AlertFinding]]:
-    """What would have opened and cleared in at most the last two days.
-    It follows from windows of 5 minutes and the boards' events.
+    """What would have opened and cleared in the last two days, from 5-minute windows and events.
 
-    Lag, throttling, failing and each board's own p99 are not in stored data, and are left out. Of drift it has the
-    largest PSI, as if of one board.
+    Stored data lack lag, throttling, failing and each board's own p99. Drift is the largest PSI, as if of one board.
     """
     rows = store.history(None, None, None, since_ms - _FIVE_MS * rules.windows, "5m")
     budgets = _budgets(store.builds(), rows)

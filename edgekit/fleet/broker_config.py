@@ -3,17 +3,14 @@
     written = write_broker_config(Path("broker"), BrokerPlan(boards=("porch-1",), certificate=..., key=...))
     written.made            # the users that got a password now
 
+    python -m edgekit.fleet.broker_config > edgekit/fleet/grafana.json      # Grafana's dashboard, made from a table
+
 Rules:
-- a board may write and read its own topics and no other's, and no client connects without a user;
-- a user has several connections (a board's application and its agent, a server's threads), whose client ids end with
-  something of its password: no board can take over another's connection;
-- a user that stands in `passwd` keeps its password; only new ones get one, and `users.txt` has it in clear;
-- both files are readable by their owner alone;
-- what waits for a slow reader is bounded in bytes, not in messages: a large fleet's births are many and small.
-
-A dashboard for Grafana, made from a table.
-
-python -m edgekit.fleet.broker_config > edgekit/fleet/grafana.json
+- a board has access to its own topics only, and every client needs a user;
+- client ids end with something derived from the password, so that no board can take over another's connection;
+- users in `passwd` keep their passwords; new ones get one, which `users.txt` has in clear;
+- both files are readable by their owner only;
+- a slow reader's queue is bounded in bytes, not messages: a large fleet's births are many and small.
 """
 
 from __future__ import annotations
@@ -47,10 +44,13 @@ _ITERATIONS = 1000  # the passwords are 192 random bits: they cannot be guessed,
 
 @dataclass(frozen=True)
 class BrokerPlan:
-    """boards: their ids.
-    servers: users that take everything in.
-    readers: users that hear alerts and nothing else.
-    certificate: None for an unencrypted listener."""
+    """What the broker is for.
+
+    boards: their ids.
+    servers: users that receive everything.
+    readers: users that receive alerts only.
+    certificate: None for an unencrypted listener.
+    """
 
     boards: Sequence[str] = ()
     servers: Sequence[str] = ("ingest",)

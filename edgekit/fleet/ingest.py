@@ -1,32 +1,16 @@
 """From the broker into the store, and the acknowledgement back: one thread.
 
-Rules:
-- nothing is acknowledged before it is committed; what is committed is acknowledged by its contiguous mark, also again;
-- up to `most` messages, or what comes in `wait_s`, are one transaction; sooner where all that boards had credit for is
-  there, because they wait for the next acknowledgement;
-- a payload that is refused is counted under one word and stops nothing else; what a failing store could not take is
-  not acknowledged, and the boards send it again;
-- an acknowledgement gives a board with a backlog credit for more of it; no more is on its way to this ingestor than the
-  broker queues for it;
-- whenever the ingestor comes to a broker it acknowledges nothing new to every board that it knows, some at a time: they
-  wait for a sign of it;
-- several ingestors of one store may share the boards' messages among them (`$share`); births reach each of them.
-
     ingest = Ingest(Broker.parse("mqtt://127.0.0.1"), SqliteStore.open(path))
     ingest.start()
 
-A thread of the fleet server that owns a broker connection and retries after failures.
-
-    class Ingest(BrokerThread):
-        def __init__(self, broker):
-            super().__init__("ingest", 0.5)
-            self.link = Link(broker, ...)
-
-        def step_link(self): ...
-
 Rules:
-- a store that fails, or a fault, is logged and counted; `pause_s` later the thread resumes;
-- `close` wakes the thread, lets it finish what it has in hand, and waits for it.
+- only committed messages are acknowledged, by a contiguous mark, also repeatedly; boards send again what a failing
+  store did not take;
+- a transaction holds up to `most` messages, or those of `wait_s`; fewer if all that boards had credit for has come;
+- a refused payload is counted under one word and stops nothing else;
+- an acknowledgement gives a board credit for more of its backlog, within what the broker queues for this ingestor;
+- at each connection the ingestor acknowledges to all known boards, some at a time, because they wait for a sign of it;
+- several ingestors may share one store's messages (`$share`); births reach each of them.
 """
 
 from __future__ import annotations
@@ -57,8 +41,11 @@ _CLOSE_S = 10.0
 
 
 class BrokerThread(ABC):
-    """`counts`: what went wrong, by word (`store`, `fault`), and what a subclass counts.
-    Read from any thread."""
+    """A thread that owns a broker connection, and resumes `pause_s` after a failure.
+
+    `close` wakes the thread and waits until it has finished its work in hand.
+    counts: failures (`store`, `fault`) and a subclass's own; read from any thread.
+    """
 
     link: Link
 
@@ -128,10 +115,10 @@ _FIGURES_S = 60.0
 
 @dataclass(frozen=True)
 class Pace:
-    """most, wait_s: how many messages, or how long, one transaction collects.
-    chores_s: between looks for silence.
+    """most, wait_s: bounds of one transaction, messages and seconds.
 
-    wake_per_s: how many boards a second get word that the ingestor is there.
+    chores_s: between checks for silent boards.
+    wake_per_s: boards that are notified of the ingestor each second.
     """
 
     most: int = 4000
@@ -144,24 +131,23 @@ class Pace:
 
 def collect_rarely() -> None:
     """Collect garbage rarely, in a process that only ingests.
-    What a window is made of holds no cycles, and lives for a commit.
 
-    Python's collector looks through all of it every 700 objects otherwise, a fifth of the ingestor's time.
+    Windows hold no cycles; Python's default, every 700 objects, takes a fifth of the ingestor's time.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
 
 
 class Credits:
-    """How many windows of its backlog each board may send next.
-    All together send at most `most`, so that what the broker keeps for the ingestor, 500 on their way and 1,000 queued,
-    never overflows. What is unused after `lasts_s` is taken back.
+    """How many windows of its backlog each board may send next; in all at most `most`.
+
+    So the broker's queue for the ingestor (500 in flight, 1,000 queued) never overflows. Credit lasts `lasts_s`.
 
         credits.grant(mark, waiting=40, now=now)            # 20
         credits.arrived("porch-1", 20)
         credits.freed(now)                                  # [(mark, 20), ...] for boards that got none before
 
-    A board that gets none stands in a queue, and gets an acknowledgement as soon as there is some.
+    A board without credit is queued, and gets an acknowledgement as soon as there is some.
     """
 
     def __init__(self, most: int = 1000, most_each: int = 20, lasts_s: float = 6.0) -> None:
@@ -224,9 +210,8 @@ class _Second:
 
 
 class WindowIntake:
-    """What was taken in during the last minute, which shows whether the ingestor keeps up.
+    """The last minute's intake, second by second, which shows whether the ingestor keeps up.
 
-    Seconds are kept one by one, whatever the number of commits; no clock of a board is in a figure.
     clock: seconds, monotonic. worked_s: processor time of the calling thread, seconds."""
 
     def __init__(
@@ -253,10 +238,9 @@ class WindowIntake:
                 seconds.popleft()
 
     def figures(self) -> dict[str, float]:
-        """windows_per_s, repeated_per_s: new windows, and messages that were stored before.
-        busy: share of a core.
+        """windows_per_s: new windows. repeated_per_s: messages that were stored before.
 
-        commit_s: the longest time from a message to its commit.
+        busy: share of a core. commit_s: longest time from a message to its commit.
         """
         now = self._clock()
         with self._lock:
@@ -272,10 +256,12 @@ class WindowIntake:
 
 
 class Ingest(BrokerThread):
-    """`counts`: messages; new windows; events; repeated, messages that were stored before.
-    Commits. `refused`: payloads by word. `intake`: of the last minute. Read from any thread.
+    """Writes boards' messages into the store. The figures may be read from any thread.
 
-    share: the group among whose ingestors the broker divides what boards send; each needs a name of its own.
+    counts: messages, new windows, events, commits, and messages that were repeated.
+    refused: payloads by word.
+    intake: of the last minute.
+    share: group of ingestors among which the broker divides messages; each needs its own name.
     """
 
     def __init__(
@@ -338,8 +324,7 @@ class Ingest(BrokerThread):
         self._arrivals, self._changes = [], []
 
     def _is_due(self, now: float) -> bool:
-        """Whether to commit.
-        Boards that sent all they had credit for send nothing before the next acknowledgement."""
+        """Whether to commit; also when all boards have used up their credit and wait."""
         n = self._pending
         if not n or now - self._first_at >= self._pace.wait_s:
             return n > 0

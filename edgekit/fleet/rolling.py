@@ -1,14 +1,12 @@
-"""Carry out roll-outs: publish orders, take reports in, take steps.
-
-Alerts run in the same thread of the server.
+"""Carry out roll-outs: publish orders, take reports in, take steps; alerts run along.
 
     rolling = Rolling(Broker.parse("mqtt://127.0.0.1"), store)
     rolling.start()
 
 Rules:
-- it keeps nothing in memory that the store does not have: a server that was killed resumes where the store stands;
-- a step is in the store before its orders are published; an order may be published twice, which its board ignores;
-- commands of an operator are rows of the store, too (`edgekit fleet pause`), so it needs no address of the server.
+- all state is in the store, so that a killed server resumes there;
+- a step is stored before its orders are published; a board ignores an order that is published twice;
+- an operator's commands (`edgekit fleet pause`) are rows of the store, so they need no address of the server.
 """
 
 from __future__ import annotations
@@ -37,8 +35,9 @@ _MOST_REPORTS = 500
 
 @dataclass(frozen=True)
 class RollingPace:
-    """step_s: between two looks at the roll-outs. alerts_s: between two at what is
-    wrong. again_s: after which an order without a report is repeated."""
+    """step_s: between steps of roll-outs. alerts_s: between checks of alerts.
+
+    again_s: after which an order without a report is repeated."""
 
     step_s: float = 2.0
     alerts_s: float = 15.0

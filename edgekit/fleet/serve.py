@@ -37,8 +37,7 @@ def check_broker() -> None:
 
 
 class EmbeddedBroker:
-    """port: 0 for a free one.
-    Raises FleetError when it is in use, ModuleNotFoundError without amqtt."""
+    """port: 0 for a free one. Raises FleetError if in use, ModuleNotFoundError without amqtt."""
 
     def __init__(self, port: int = 1883) -> None:
         self.port = _free(port)
@@ -124,13 +123,17 @@ def _free(port: int) -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """broker: its URL, None for an embedded one on `broker_port` (0 for a free one).
-    store: sqlite:///PATH or postgresql://.
+    """Settings of a fleet server.
 
-    listen: host:port of the pages; port 0 for a free one. names: further ones that browsers may call the server by.
-    bundles: where the bundles of roll-outs are; None for a folder beside the store. rules: of the alerts.
-    access: who may look; None lets everybody in, on loopback alone. request_s: how long a browser may take to send one.
-    share: the group of ingestors that take in what boards send; None for this one alone.
+    broker: URL, None for an embedded one on `broker_port` (0 for a free one).
+    store: sqlite:///PATH or postgresql://...
+    listen: host:port of the pages; port 0 for a free one.
+    names: other host names that browsers may use.
+    bundles: folder of the roll-outs' bundles; None for one next to the store.
+    rules: of the alerts.
+    access: who may look; None admits everyone, on loopback only.
+    request_s: how long a browser may take to send a request.
+    share: group of ingestors that share the boards' messages; None for this one alone.
     """
 
     broker: str | None = None
@@ -151,9 +154,7 @@ class Settings:
 
 
 class FleetServer:
-    """url: of the pages.
-    broker_url: to report to, without a password.
-    exposed: whether other machines reach them."""
+    """url: of the pages. broker_url: without a password. exposed: other machines reach them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -165,8 +166,7 @@ class FleetServer:
         self.store: SqlStore
 
     def start(self) -> None:
-        """Raises FleetError, StoreError, TelemetryError, ModuleNotFoundError.
-        Then nothing is left running."""
+        """Raises FleetError, StoreError, TelemetryError, ModuleNotFoundError; then nothing runs."""
         with contextlib.ExitStack() as ends:
             self._start(ends)
             self._ends = ends.pop_all()
@@ -265,10 +265,9 @@ class _PagesServer:
 
 
 def open_store(url: str, *, make: bool = True) -> SqlStore:
-    """Open sqlite:///relative.db, sqlite:////absolute.db or postgresql://....
-    make: also where there is no such file.
+    """Open sqlite:///relative.db, sqlite:////absolute.db or postgresql://...
 
-    Raises FleetError, StoreError.
+    make: create a missing file. Raises FleetError, StoreError.
     """
     scheme, found, path = url.partition("://")
     if scheme == "sqlite" and path[:1] == "/" and path[1:] and "?" not in path:
@@ -289,8 +288,7 @@ def _is_loopback(bound: socket.socket) -> bool:
 
 
 def _listening(settings: Settings) -> socket.socket:
-    """Raises FleetError.
-    Also where it would show the fleet to a network without asking who looks."""
+    """Raises FleetError, also if the network could see the fleet without access control."""
     listen = settings.listen
     host, found, port = listen.rpartition(":")
     if not found or not port.isdecimal() or int(port) > 65535:

@@ -1,24 +1,16 @@
-"""Simulated boards: the code that real boards run, fed with made-up latencies.
-
-They are for the demo, tests and benchmarks.
-
-Everything from the meter to MQTT is the real thing, spool on disk included; only the inferences are invented.
+"""Simulated boards: a real board's code from meter to MQTT, with made-up latencies.
 
     with SimulatedBoards("mqtt://127.0.0.1:1883", folder, ["porch-1", "gate-1"], window_s=2.0) as boards:
         ...
     boards.answered             # {"porch-1": 1203, "gate-1": 988}: what their meters counted
 
-Thousands of boards on one event loop.
-
-Windows, flow and seal are those of a real board; inferences are invented.
-
     found = BoardLoad(Broker.parse("mqtt://127.0.0.1"), BoardLoadPlan(devices=10_000, seconds=300)).run()
     found.live_s, found.drained_s, found.sends_a_window
 
-Rules:
-- each board has a connection of its own (paho's, its socket on this loop) and its own epoch;
-- the spool is memory: what ten thousand files on one disk cost is not what ten thousand boards cost;
-- with `backlog` the boards come back from an outage: so many windows wait on each when it connects.
+Rules of BoardLoad, with thousands of boards on one event loop:
+- each board has its own connection (paho's, its socket on this loop) and its own epoch;
+- the spool is in memory, because one disk does not stand for ten thousand boards' disks;
+- with `backlog`, that many windows wait on each board when it connects, as after an outage.
 """
 
 from __future__ import annotations
@@ -52,9 +44,7 @@ _TICK_S = 0.1
 
 @dataclass(frozen=True)
 class Habits:
-    """What a board is like.
-    median_ms, spread: of the device's latencies.
-    cached, hosted: shares of the answers."""
+    """A board's habits. median_ms, spread: of its latencies. cached, hosted: shares of answers."""
 
     profile: str = "raspberry-pi-4"
     median_ms: float = 20.0
@@ -151,8 +141,8 @@ _ANSWERS = 24  # a window; more would measure the drawing of numbers
 @dataclass(frozen=True)
 class BoardLoadPlan:
     """seconds: of the run, at most; with `backlog` it ends when all is drained.
-    connect_s: over which boards come.
 
+    connect_s: during which boards connect.
     backlog: windows that wait on each board at the start.
     """
 
@@ -169,12 +159,14 @@ class BoardLoadPlan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """windows: cut by all boards.
-    sent: publications; different: how many windows those were.
-    confirmed: windows up to the boards' marks.
+    """Counts over all boards; times in seconds from the first connection, None if not reached.
 
-    live_s: when the last board had heard from the fleet, from the first connection on; drained_s: when nothing waited
-    any more. None: it did not come to that. losses: connections that ended.
+    windows: completed.
+    sent: publications; different: their distinct windows.
+    confirmed: windows up to the boards' marks.
+    live_s: when the last board had heard from the fleet.
+    drained_s: when nothing waited any more.
+    losses: connections that ended.
     """
 
     devices: int
@@ -209,8 +201,7 @@ class BoardLoad:
         self._boards = [_Board(self, n) for n in range(plan.devices)]
 
     def run(self, progress: Callable[[Outcome], None] = lambda _: None) -> Outcome:
-        """Until the plan is over. Raises the first error of a board.
-        progress: called every few seconds."""
+        """Run the plan. progress: called every few seconds. Raises the first error of a board."""
         import asyncio
 
         asyncio.run(self._run(progress))

@@ -1,23 +1,16 @@
-"""uvicorn's HTTP with bounds on connections and deadlines for requests.
+"""uvicorn's HTTP with bounds on connections and deadlines; bundle files for boards.
 
     uvicorn.Config(app, http=bounded(request_s=10, most=256, most_a_peer=64, exempt=("127.0.0.1",)))
 
-Rules:
-- a request must be whole within `request_s` of the connection, or of its own first byte; then the connection is closed;
-- at most `most` connections are open, and `most_a_peer` of one address (of IPv6: one network); a new one takes the
-  place of the one that has waited longest without a whole request, and is closed where there is none;
-- the process keeps descriptors for its broker and its store: `most` is at most a quarter of what it may open;
-- an exempt address, a trusted proxy's, has no bound of its own.
-
-Bundle files that the fleet server hands out to boards: `/bundles/SHA256.ekb`.
-
-    files = BundleFiles(Path("bundles"))
-    bundle = files.add(Path("net.ekb"))            # copied there under the name of its bytes
+    bundle = BundleFiles(Path("bundles")).add(Path("net.ekb"))            # boards fetch it as /bundles/SHA256.ekb
 
 Rules:
-- a file is served if a roll-out knows it; its name is the SHA-256 of its bytes, which only who has the bundle, or was
-  ordered to fetch it, can know;
-- nothing here is trusted: a board checks the digest, the signature and the rest by itself.
+- a connection is closed if a request is incomplete `request_s` after the connection, or after its own first byte;
+- at most `most` connections are open, and `most_a_peer` of one address (IPv6: one network); a new one replaces the one
+  that has waited longest without a complete request, or is closed;
+- `most` is at most a quarter of the process's descriptors; an exempt address, a trusted proxy's, has no own bound;
+- a bundle is served if a roll-out knows it, under the SHA-256 of its bytes, which outsiders cannot guess;
+- nothing here is trusted: a board checks digest and signature itself.
 """
 
 from __future__ import annotations
@@ -73,8 +66,7 @@ class _Table:
         self._open: dict[_BoundedProtocol, str] = {}  # with whose it is
 
     def admit(self, one: _BoundedProtocol, peer: str) -> bool:
-        """Count it, in the place of another one where the bound is reached.
-        False if there is no place."""
+        """Count it, replacing another one at the bound. False if there is no place."""
         exempt, peer = peer in self._exempt, peer_of(peer)
         same = [other for other, theirs in self._open.items() if theirs == peer]
         full = not exempt and len(same) >= self._most_a_peer
@@ -147,8 +139,7 @@ _NAME = re.compile(r"([0-9a-f]{64})\.ekb\Z")
 
 
 def read_bundle_facts(path: Path) -> tuple[RolloutBundle, bytes]:
-    """What a roll-out needs to know, and the bytes.
-    Raises BundleError; no signature is checked: boards do that."""
+    """(facts for a roll-out, bytes), without checking the signature. Raises BundleError."""
     header = head_of(source_of(path))
     manifest = parse_manifest(header.manifest_bytes, str(path))
     data = path.read_bytes()

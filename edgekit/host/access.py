@@ -1,5 +1,4 @@
-"""Clients of the host server.
-Known by the SHA-256 of their bearer token, each with a rate of its own.
+"""Clients of the host server, known by the SHA-256 of their bearer token, each with a rate.
 
     tokens = Tokens.read(Path("tokens.txt"))
     client = tokens.admit(head.headers, now)                # raises RequestError: 401, or 429 with Retry-After
@@ -10,11 +9,11 @@ Known by the SHA-256 of their bearer token, each with a rate of its own.
     operator    60303ae22b998861bce3b28f33eec1be...     5       admin
 
 Rules:
-- the file holds no token, only hashes, and another user must not be able to replace it;
-- every line is compared, in constant time, whatever was found before;
-- a client may use what it saved of the last second at once; an item beyond a request's first counts as a request,
-  and whether a model is ready may be asked without end: devices do so four times a second;
-- no token and no hash is in a message or in the log.
+- the file holds hashes, not tokens, and only its owner can replace it;
+- every line is compared in constant time, also after a match;
+- a client may use up the last second's unused rate at once; each item of a request counts as a request, and readiness
+  checks, which devices make four times a second, do not count;
+- messages and logs contain neither tokens nor hashes.
 """
 
 from __future__ import annotations
@@ -101,9 +100,7 @@ class Tokens:
         return cls(clients)
 
     def admit(self, headers: Mapping[str, str], now: float, *, counts: bool = True) -> Client:
-        """The client that sends a request.
-        counts: against its rate.
-        Raises RequestError(401 or 429)."""
+        """The client of a request. counts: against its rate. Raises RequestError(401 or 429)."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else ""
         digest = hashlib.sha256(given[:_MOST_TOKEN].encode("latin-1")).digest()

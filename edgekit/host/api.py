@@ -1,13 +1,9 @@
-"""The Open Inference Protocol's resources: a request that was read in, a response out.
-No socket is known here.
+"""The Open Inference Protocol's resources: a request in, a response out, without a socket.
 
     api = Api(repository)
     response = await api.handle(InferenceRequest(head, body, arrived=clock()))
 
-Every failure is a status and `{"error": "..."}`; what is an edgekit error has a word for the client, anything else is a
-500 without details, and goes to the log.
-
-`host_metrics`: what the server counts beside its models, a part of the page for Prometheus.
+Rule: a failure is a status and `{"error": "..."}`: an edgekit error's message, else a 500 without details and a log.
 """
 
 from __future__ import annotations
@@ -55,9 +51,12 @@ _LOG = logging.getLogger("edgekit.host")
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """arrived: when its first byte came, on the api's clock.
-    reserve: memory for the answer, before it is worked out; raises RequestError where there is none left.
-    client: who sends it; None where no token is needed."""
+    """One inference to answer.
+
+    arrived: time of its first byte, on the api's clock.
+    reserve: takes memory for the answer, or raises RequestError.
+    client: None if no token is needed.
+    """
 
     head: Head
     body: bytearray
@@ -67,9 +66,7 @@ class InferenceRequest:
 
 
 class Api:
-    """Belongs to one event loop.
-    tokens: who may ask; None for everybody.
-    counts: responses by status, since the start."""
+    """Belongs to one event loop. tokens: None admits every client. counts: responses by status."""
 
     def __init__(
         self, repository: Repository, clock: Callable[[], float] = time.monotonic, tokens: Tokens | None = None
@@ -93,8 +90,7 @@ class Api:
         return self.tokens.admit(head.headers, self._clock())
 
     def refuse_early(self, head: Head, text: bytearray, arrived: float) -> Response | None:
-        """400 or 503 by the JSON of an inference, before its tensors came.
-        None to continue, also for what says nothing of either: it is read to its end."""
+        """400 or 503 from the JSON of an inference, before its tensors have come; None to continue."""
         match head.segments:
             case ("v2", "models", name, "infer"):
                 version = None
@@ -279,8 +275,7 @@ _STATUSES = (200, 400, 401, 404, 429, 500, 503)
 
 
 def host_metrics(responses: Mapping[int, int], served: Sequence[tuple[ServedModel, Admission]]) -> str:
-    """responses: HTTP status -> how many.
-    served: each model with what decides about its requests."""
+    """Prometheus text of the server's own counts. served: each model with its admission."""
     counted = {**dict.fromkeys(_STATUSES, 0), **responses}
     models = [({"model": one.manifest.name, "version": one.manifest.version}, admission) for one, admission in served]
     return "".join(

@@ -4,14 +4,14 @@ idle -> head -> body -> busy -> idle ...       skipping: refused by its JSON, th
                                                lingering: refused, waits until the client has read it
 
 Rules:
-- a client without a token, where one is needed, and one beyond its rate are refused by the head alone;
+- a missing token or an exceeded rate is refused by the head alone;
 - an inference that would be too late is refused by its JSON, before its tensors have come; up to a bound they are
-  thrown away, and the connection serves the next request;
-- a body is received where it will be decoded; memory is taken for it only after its length was accepted, and for an
-  answer only after its size was; both count until they are gone;
-- every state but `busy` has a time after which the connection is ended, so that slow clients hold nothing for long;
-- a client that leaves while its request waits takes the request with it;
-- requests sent one behind another are answered in their order, the next one only after its predecessor's response went.
+  discarded, and the connection serves the next request;
+- a body is received where it will be decoded; its memory, and the answer's, is taken once the size is accepted, and
+  counts until it is released;
+- every state but `busy` has a timeout, so that slow clients hold nothing for long;
+- a client that leaves cancels its waiting request;
+- pipelined requests are answered in order, each after the response before it was sent.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ def overdue(state: State, age_s: float, patience: Patience) -> bool:
 
 
 class Keeper(Protocol):
-    """What a connection needs of the server that made it.
-    draining: whether no further request is taken."""
+    """The server as a connection sees it. draining: no further request is taken."""
 
     api: Api
     limits: HttpLimits
@@ -77,8 +76,7 @@ class Keeper(Protocol):
     def welcome(self, connection: Connection) -> None: ...
     def goodbye(self, connection: Connection) -> None: ...
     def reserve(self, size: int) -> None:
-        """Memory for a body or an answer of so many bytes.
-        Raises RequestError where there is none left."""
+        """Take memory for a body or an answer. Raises RequestError if none is left."""
         ...
 
     def release(self, size: int) -> None: ...
@@ -88,10 +86,7 @@ class Keeper(Protocol):
 
 
 class PendingConnection:
-    """A connection that was taken, and has not spoken TLS to its end where it has to.
-
-    peer: whose it is. fits: whether there was room for it.
-    """
+    """An accepted connection before the end of its TLS handshake. fits: there was room for it."""
 
     half_open, fits = True, True
     task: asyncio.Task[None] | None = None
@@ -105,8 +100,7 @@ class PendingConnection:
         return self._clock() - self._since
 
     def end(self) -> None:
-        """Close it by its socket.
-        A task that is cancelled before its transport has begun would leave that open."""
+        """Close the socket, which a task cancelled before its transport began would leave open."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -284,8 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._server.api.refuse_early(head, body[:at], self._first_byte)
 
     def _turn_away(self, head: Head, refused: Response, left: int) -> None:
-        """Refuse a request of whose body so much has not come yet.
-        The connection stays where that costs little."""
+        """Refuse a request whose body is incomplete; the connection stays if that costs little."""
         self._skip = left
         if self._skip > _MOST_SKIPPED or not head.keep_alive or self._server.draining:
             self._send_last(refused)
@@ -336,8 +329,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wire.resume_reading()
 
     def _refuse(self, error: RequestError) -> None:
-        """Refuse, and drain what the client sends.
-        A socket closed over unread bytes may take the response with it."""
+        """Refuse, and drain the input: closing over unread bytes may lose the response."""
         self._forget_body()
         response = refusal(error)
         self._server.api.counts[response.status] += 1

@@ -1,16 +1,15 @@
-"""A bundle as the model repository of Triton, or of KServe's Triton runtime.
-Where one machine is not enough.
+"""A bundle as the model repository of Triton, or of KServe's Triton runtime, for clusters.
 
     made = export(bundle, folder, Export("triton", gpu=True))
     made.host_line("http://gpu-box:8000")         # Host("http://gpu-box:8000", model="net")
 
 Rules:
-- what is written is an ONNX artifact as it is, with floats at its ends, and a configuration of Triton's: batches are
-  formed of what waits and nothing waits for a batch; a request's own timeout is obeyed in the queue;
-- each instance is warmed up with the bundle's golden examples, at every batch that it prefers, before it is ready;
-- on a GPU the onnxruntime backend gets TensorRT as its accelerator. `python` is for a Triton without that backend;
-- a model that keeps a state, and one without an ONNX artifact, is refused. An encrypted artifact is written in clear;
-- a device knows nothing of the server but a `Host`, which proves itself with a golden example.
+- the repository holds an unchanged ONNX artifact with float inputs and outputs, and Triton's configuration: requests
+  that wait form a batch and none waits for one; the queue obeys a request's own timeout;
+- each instance is warmed up with golden examples, at every preferred batch, before it is ready;
+- on a GPU the onnxruntime backend uses TensorRT. `python` is for a Triton without that backend;
+- a stateful model, or one without an ONNX artifact, is refused. An encrypted artifact is written in clear;
+- a device knows the server only as a `Host`, which proves itself with a golden example.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ _PRECISIONS = {"float16": "FP16", "int8": "INT8"}
 
 @dataclass(frozen=True)
 class Export:
-    """server: whose repository.
-    recipe: of the artifact; None for the primary one, or the first in ONNX.
+    """Options of an export.
 
-    gpu: whether instances run on a GPU; None where the bundle's profile has one.
+    recipe: of the artifact; None for the primary one, or the first in ONNX.
+    gpu: run instances on a GPU; None if the bundle's profile has one.
     storage: where KServe finds the repository, `s3://...` or `pvc://...`; None for a claim named after the model.
     """
 
@@ -78,11 +77,7 @@ class ExportedModel:
 
 
 def export(bundle: Bundle, folder: Path, how: Export | None = None) -> ExportedModel:
-    """Write the repository into a folder that is new or empty.
-    Raises ExportError, and what reading the bundle raises.
-
-    bundle: verified already.
-    """
+    """Write a verified bundle's repository into a new or empty folder. Raises ExportError."""
     how, manifest = how or Export(), bundle.manifest
     if manifest.contract.state != "none":
         raise ExportError("the model keeps a state from frame to frame", where=str(bundle.path))
@@ -197,8 +192,7 @@ def _warmup_lines(bundle: Bundle, entry: ArtifactEntry) -> list[str]:
 
 
 def _warmups(bundle: Bundle, entry: ArtifactEntry) -> dict[str, bytes]:
-    """The golden examples as this artifact takes them, one file an input.
-    Each has as many items as a fixed batch axis.
+    """The golden examples for this artifact, one file an input, as long as a fixed batch.
 
     Raises ExportError for another free axis.
     """

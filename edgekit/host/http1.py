@@ -4,14 +4,11 @@
     body_length(head, HttpLimits())                 # 12
 
 Rules:
-- a body has a Content-Length or is not there; chunked bodies are refused, and so is every head that two readers could
-  understand in two ways (folded lines, spaces before a colon, two lengths);
-- a body that is too large is refused by its length, before a byte of it is read; JSON, without binary tensors, must be
-  smaller than a body with them, because parsing takes several times its size;
-- what is refused before the body was read ends the connection.
-
-What the server refuses.
-A request, with the status of its response, or the way it was started.
+- a body needs a Content-Length; chunked bodies and ambiguous heads (folded lines, spaces before a colon, two lengths)
+  are refused;
+- a body that is too large is refused by its length, before it is read; the limit for JSON is lower than for binary
+  tensors, because parsing takes several times its size;
+- a refusal before the body was read ends the connection.
 """
 
 from __future__ import annotations
@@ -45,12 +42,7 @@ class ExportError(EdgekitError):
 
 
 class RequestError(EdgekitError):
-    """One request that gets no answer.
-    status: of HTTP.
-    close: nothing more can be read from this connection.
-
-    headers: of the response.
-    """
+    """One refused request. status, headers: of the response. close: end the connection."""
 
     code = "request"
 
@@ -71,9 +63,12 @@ _ONCE = ("content-length", "host", "inference-header-content-length", "transfer-
 
 @dataclass(frozen=True)
 class HttpLimits:
-    """json_bytes: of a body without binary tensors. bodies_bytes: of all requests and
-    answers that are being read, worked out or sent at one time.
-    half_open_a_peer: connections of one address that have sent no whole head."""
+    """Limits of the server.
+
+    json_bytes: of a body without binary tensors.
+    bodies_bytes: of all requests and answers in memory at one time.
+    half_open_a_peer: connections of one address without a complete head.
+    """
 
     head_bytes: int = 16 * 2**10
     headers: int = 64
@@ -95,8 +90,7 @@ class Head:
 
     @property
     def json_bytes(self) -> int | None:
-        """Bytes of JSON in front of the binary tensors.
-        None where the header is missing or no number."""
+        """Bytes of JSON before the binary tensors; None if the header is missing or not a number."""
         text = self.headers.get(HEADER_LENGTH.lower(), "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
 
@@ -116,8 +110,7 @@ class Response:
 
 
 def parse_head(data: bytes, limits: HttpLimits) -> Head:
-    """data: the request line and the headers, without the empty line at their end.
-    Raises RequestError."""
+    """data: request line and headers, without the empty line at the end. Raises RequestError."""
     first, *lines = data.split(b"\r\n")
     matched = _REQUEST_LINE.fullmatch(first)
     if matched is None:

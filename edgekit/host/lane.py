@@ -1,34 +1,18 @@
-"""The way of one model's items to its Runtime.
+"""Admission and queue of one model's items on their way to its Runtime.
 
     lane = Lane([model])
     answers = await lane.run([{"image": pixels}], deadline=loop.time() + 0.05)
 
 Rules:
-- no more items are handed to a Runtime than keep its engine busy; the rest waits here, where it can still be dropped;
-- of several copies of a model the one with the fewest items gets the next;
-- refused at once (503): a queue that is full, and a request that would be late because of those ahead of it;
-- dropped when its turn comes (503): an item whose time is over, or does not hold another inference while others run;
-  one whose caller has gone is dropped silently;
-- an item that the engine has is never taken back, and keeps its place until the engine is done with it.
-
-Admission control: queue and inference time against the time that a request has left.
-
-    admission = Admission(max_batch=1)
-    needed_ms = admission.needed_ms(items=1)                # None with nothing ahead: let in
-    ticket = admission.enter(deadline)
-    ...the engine runs it..., admission.ran(4.1)
-    admission.leave(ticket)
-
-Rules:
-- a request that cannot be in time is refused at once, so that the device can use the time that is left;
-- a request with nothing ahead of it, or with an idle engine, is let in, whatever was learnt: a server that refuses all
-  of them learns nothing;
-- the expected time is the median of the last inferences: one stall moves nothing, and one inference that takes less
-  than half of the median makes the server forget all slower ones;
-- a run that lasts longer than expected is expected to last as long again as it is late by;
-- the margin is what 95 % of the last answers were late by at most, against what was expected when they were let in;
-  of those that waited at the same time one counts, so that a stall counts once;
-- a tenth of a request's time is kept for its way back, which the server does not see.
+- a Runtime gets as many items as keep its engine busy, and never returns one; the rest waits here. The copy of the
+  model with the fewest items gets the next one;
+- refused at once (503): a full queue, or a request that would be late, so that the device can use the time left;
+- dropped in its turn (503): an item without time for another inference; without a caller, silently;
+- with nothing ahead or an idle engine a request is admitted: a server that refuses all requests learns nothing;
+- the expected time is the median of recent inferences; one below half the median discards all slower ones, and an
+  overdue run is expected to take as long again as it is late;
+- the margin is the 95th percentile of recent lateness, one sample for all that waited together; a tenth of a request's
+  time is kept for its way back.
 """
 
 from __future__ import annotations
@@ -58,10 +42,7 @@ _WAY_BACK = 0.1
 
 @dataclass(eq=False)
 class Ticket:
-    """One item that was let in. deadline: on the clock of its admission, None for no limit.
-
-    expected: when it should be answered; None before the first inference.
-    """
+    """One admitted item. deadline: None for no limit. expected: when it is due, None if unknown."""
 
     came: float
     deadline: float | None
@@ -69,11 +50,12 @@ class Ticket:
 
 
 class Admission:
-    """One model's.
-    max_batch: items that share an inference at most.
-    clock: monotonic seconds. Not thread-safe.
+    """Admission control of one model. Not thread-safe.
 
-    engines: that run side by side. ahead: items that were let in and have not left.
+    max_batch: items that share an inference, at most.
+    clock: monotonic seconds.
+    engines: number that run side by side.
+    ahead: items that entered and have not left.
     """
 
     def __init__(self, max_batch: int, clock: Callable[[], float] = time.monotonic, engines: int = 1) -> None:
@@ -97,9 +79,9 @@ class Admission:
         return self._margin_ms
 
     def needed_ms(self, items: int = 1) -> float | None:
-        """Milliseconds that `items` that come now must have left, margin and way back included.
+        """Milliseconds that new `items` must have left, with margin and way back.
 
-        None, for nothing to refuse by, where an engine is idle or nothing was learnt.
+        None, which admits them, if an engine is idle or no time is known.
         """
         if self.ahead < self._engines or self._typical_ms is None:
             return None
@@ -118,10 +100,7 @@ class Admission:
         return (runs - 1) * self._typical_ms + abs(self._typical_ms - elapsed_ms)
 
     def can_start(self, ticket: Ticket, running: int) -> bool:
-        """Whether an item whose turn has come can be in time, behind so many that its engine has.
-
-        One that finds an idle engine can, whatever was learnt, as long as its time is not over.
-        """
+        """Whether an item can be in time behind those of its engine; with an idle one it can."""
         if ticket.deadline is None:
             return True
         if self.ahead <= self._engines:

@@ -5,11 +5,10 @@
     await loader.unload("digits")               # returns once its requests are answered and it is closed
 
 Rules:
-- one model is loaded at a time, beside the event loop; requests for others are answered meanwhile;
-- a version that replaces one of the same name answers as soon as it is warm, and the old one is closed after its last
-  request;
-- a client that leaves ends nothing halfway;
-- what cannot be loaded is 400 with the reason, and what was served before is served still.
+- one model is loaded at a time, in a thread; requests for others are answered meanwhile;
+- a version that replaces another answers as soon as it is warm; the old one is closed after its last request;
+- a client that leaves does not interrupt a load;
+- a failed load is 400 with the reason, and changes nothing that is served.
 """
 
 from __future__ import annotations

@@ -1,33 +1,16 @@
-"""What is served.
-Bundles, opened, under the names and versions of their manifests, as the protocol describes models.
+"""The bundles that are served, by name and version, and a folder from which more are loaded.
 
     repository = Repository.open(["digits-host-cpu.ekb"], trust=[...])
     repository.find("digits").metadata()
+    Folder(Path("/srv/models")).find("digits")                  # the files of every version of that model
 
 Rules:
-- two bundles of one name need two versions; without a version the one given or loaded last answers;
-- an image input takes the canonical tensor (UINT8, height by width by channels) or what the original model took
-  (floats), and nothing that was made ready for one artifact;
-- a request of N items is N items: each is answered as if it had come alone.
-
-The folder of bundles from which a running server loads, by the names of their manifests.
-
-    folder = Folder(Path("/srv/models"))
-    folder.find("digits")                       # the files of every version of that model
-    folder.bundles()                            # all of them, and what is wrong with a file that is none
-
-Rules:
+- two bundles of one name need two versions; without a version the one opened last answers;
+- an image input takes the canonical tensor (UINT8, height by width by channels) or the original model's floats;
+- each item of a request is answered as if it had come alone;
 - a name from a client is compared with manifests, and never becomes part of a path;
-- only plain files NAME.ekb directly in the folder count, and no links;
-- a head is read to list, and believed for nothing else: loading verifies the whole bundle.
-
-Which engine answers for a served model, and why those of a GPU do not.
-
-    for engine, why in not_taken(model.describe()): ...          # ("tensorrt", "not installed: pip install ...")
-
-Rules:
-- what was measured says it (`describe()["tuning"]`); nothing is loaded or tried here;
-- a machine that has neither a GPU nor an engine of one has nothing to say.
+- only plain files NAME.ekb directly in the folder count, not links;
+- a head is read for listing only: loading verifies the whole bundle.
 """
 
 from __future__ import annotations
@@ -124,8 +107,7 @@ Item = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class ServedModel:
-    """One bundle, open.
-    copies: of the model, each with an engine of its own that runs beside it."""
+    """One open bundle. copies: of the model, each with its own engine."""
 
     manifest: Manifest
     model: Model
@@ -204,9 +186,7 @@ class ServedModel:
         return count
 
     def outputs(self, answers: Sequence[Answer], wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """The answers as tensors with a batch axis.
-        wanted: names, all where empty.
-        Raises RequestError(400)."""
+        """Answers as batched tensors. wanted: names, empty for all. Raises RequestError(400)."""
         names = [spec.name for spec in self.contract.outputs]
         odd = [name for name in wanted if name not in names]
         if odd:
@@ -231,9 +211,7 @@ class ServedModel:
 
 
 class Repository:
-    """name -> version -> what is served.
-    folder: of bundles that can be loaded later.
-    opener: opens one of them."""
+    """name -> version -> ServedModel. folder: bundles to load later. opener: opens one of them."""
 
     def __init__(
         self,
@@ -367,8 +345,9 @@ def not_taken(
     installed: Callable[[], Mapping[str, str]] = available,
     no_gpu: Callable[[], str] = absent,
 ) -> tuple[tuple[str, str], ...]:
-    """(engine, reason), in the order in which engines are tried.
-    described: what `Model.describe` says."""
+    """(engine, reason) for GPU engines that do not answer, in the order of trial.
+
+    described: as `Model.describe` returns it; nothing is loaded or tried here."""
     here = [name for name in installed() if on_gpu(name)]
     if not here and no_gpu():
         return ()

@@ -5,20 +5,15 @@
     ...
     await server.stop()
 
-One event loop, one thread; each Runtime's engine has its own. It speaks HTTP/1.1, beyond loopback over TLS, or in the
-clear where its owner says so. Certificates and tokens are read again when their files change.
-
-    context = tls_context(Path("host.pem"), client_ca=Path("boards.pem"))
-
-Rules of its connections:
-- of one address (of IPv6: one network of 64 bits) a bounded number is half-open, silent or with a part of a head or of
-  a TLS handshake; one more ends the one of them that has waited for the longest;
-- where all places are taken, the address that keeps most connections waiting for it gives one up, its longest; the
-  newcomer is refused where all are at work, or were a second ago with no address above its number.
-
-Rules of its TLS:
-- TLS 1.2 or later; with a client authority a client without its certificate gets no connection;
-- another user must not be able to replace the key.
+Rules:
+- one event loop in one thread; each Runtime's engine has its own;
+- beyond loopback it needs TLS 1.2 or later, unless the owner allows clear text; with a client authority every client
+  needs its certificate. Only the owner may be able to replace the key;
+- certificates and tokens are read again when their files change;
+- one address (IPv6: /64) has a bounded number of connections without a complete head or TLS handshake; one more ends
+  the oldest of them;
+- when all places are taken, the address with the most waiting connections gives up its oldest; the newcomer is refused
+  if all are busy, or were a second ago and no address has more than its own.
 """
 
 from __future__ import annotations
