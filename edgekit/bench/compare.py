@@ -1,18 +1,15 @@
-"""Two records of `edgekit bench` side by side.
-Unless they were made under different conditions.
+"""Two records of `edgekit bench` side by side, unless their conditions differ.
 
-    old = read_record(Path("before.json"))
-    comparison = compare(old, found)
+    comparison = compare(read_record(Path("before.json")), found)
     comparison.refused          # conditions that differ: then there are no ratios
     comparison.ratios           # p50_ms: 0.81, beyond the noise
 
 Rules:
-- what is compared may differ: bundle, recipe, engine, its version, its threads, cache and batching on or off.
-  Everything else is a condition, and one that differs, or that only one of the two has, refuses the comparison by
-  name;
-- a run during which the machine was throttled is compared with nothing;
-- what a run was too short to measure, such as what other processes took, is no condition of it;
-- a ratio whose two ranges overlap is noise, and says so.
+- subjects may differ: bundle, recipe, engine, its version and threads, cache and batching. Everything else is a
+  condition; one that differs, or that one record lacks, refuses the comparison by name;
+- a run on a throttled machine is compared with nothing;
+- what a run was too short to measure is no condition of it;
+- a ratio whose two ranges overlap is noise.
 """
 
 from __future__ import annotations
@@ -35,26 +32,26 @@ _LOAD = ("loop", "concurrency", "rate_per_s", "arrivals", "budget_ms")
 _FIGURES = ("p50_ms", "p95_ms", "p99_ms", "throughput_per_s")
 _ONCE = ("first_ms", "ready_ms", "cold_start_ms", "cold_rss_mb", "peak_rss_mb")
 OTHERS_CPU = 0.15
-"""By how much of the machine the share that other processes took may differ."""
+"""By how much the share of the machine that other processes took may differ."""
 FREQUENCY = 0.05
 """By how much the mean clock may differ."""
 
 
 class ConditionsDifferError(EdgekitError):
-    """Two runs that cannot be compared, known before the second one."""
+    """Two runs cannot be compared, known before the second one."""
 
     code = "conditions-differ"
 
 
 class RecordError(EdgekitError):
-    """A file that is no record of `edgekit bench --json`."""
+    """Not a record of `edgekit bench --json`."""
 
     code = "bench-record"
 
 
 @dataclass(frozen=True)
 class RecordDifference:
-    """then, now: the values; None where a record does not say."""
+    """then, now: the values; None if unknown."""
 
     name: str
     then: Any
@@ -67,9 +64,10 @@ class RecordDifference:
 
 @dataclass(frozen=True)
 class Ratio:
-    """now / then. spreads: [low, high] of each, None where it was not taken.
+    """now / then.
 
-    verdict: `noise` where the ranges overlap, `unknown` without ranges.
+    then_spread, now_spread: [low, high], or None
+    verdict: `noise` if the ranges overlap, `unknown` without ranges
     """
 
     name: str
@@ -83,9 +81,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class BenchComparison:
-    """refused: conditions that differ.
-    subjects: what was to be compared.
-    ratios: empty where refused."""
+    """refused: conditions that differ. subjects: what was compared. ratios: empty if refused."""
 
     refused: list[RecordDifference]
     subjects: list[RecordDifference]
@@ -114,7 +110,7 @@ class _Conditions:
 
 @dataclass(frozen=True)
 class _BenchRecord:
-    """What `compare` computes with."""
+    """The figures that `compare` reads."""
 
     conditions: _Conditions
     load: dict[str, Any]
@@ -131,7 +127,7 @@ class _BenchRecord:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Raises RecordError. Any figure may be missing, none may be something else."""
+    """Raises RecordError. Figures may be missing, but not of another type."""
     do = "Make one: edgekit bench BUNDLE -o RECORD.json"
     try:
         value: dict[str, Any] = strict_json(read_regular(path, _MOST))
@@ -145,14 +141,14 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def known_before(old: Mapping[str, Any], machine: Mapping[str, Any], load: Mapping[str, Any]) -> list[RecordDifference]:
-    """The differences that are certain before anything is timed: the machine's and the load's."""
+    """Differences known before anything is timed: the machine's and the load's."""
     found = [RecordDifference(name, old["conditions"].get(name), machine.get(name)) for name in _MACHINE]
     found += [RecordDifference(name, old["load"].get(name), load.get(name)) for name in _LOAD]
     return [one for one in found if one.then != one.now]
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> BenchComparison:
-    """Pure. old, new: as `measure` makes them."""
+    """old, new: as `measure` makes them."""
     subjects = [RecordDifference(name, old.get(name), new.get(name)) for name in _SUBJECTS]
     subjects += [RecordDifference(name, old["load"].get(name), new["load"].get(name)) for name in _SETUP]
     refused = known_before(old, new["conditions"], new["load"]) + _moving(old["conditions"], new["conditions"])
@@ -161,7 +157,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> BenchComparison:
 
 
 def _moving(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[RecordDifference]:
-    """What may vary during a run: throttling, the clock, the load of other processes."""
+    """Differences of what varies during a run: throttling, clock, other processes."""
     then, now = old.get("during") or {}, new.get("during") or {}
     found = []
     if then.get("throttled") or now.get("throttled"):

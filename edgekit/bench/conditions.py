@@ -1,16 +1,14 @@
-"""The machine under a benchmark.
-What it is, and what became of it while something was timed.
+"""The machine under a benchmark, and how it changed while something was timed.
 
     with MachineObserver() as observed:
         ...                                 # what is timed
     conditions() | {"during": observed.figures()}
 
 Rules:
-- every figure is a small read of /proc or /sys (and, on a Raspberry Pi without the file, a call of vcgencmd before and
-  after), and is None where there is none;
-- the board is identified by what it says of itself: a record belongs to no other;
-- what changes while something runs is read before it, after it, and every half second between;
-- throttled means throttled during the run, not at some time since the machine was started.
+- every figure is a small read of /proc or /sys (or vcgencmd of a Raspberry Pi, before and after), None if unknown;
+- the board's own description identifies it;
+- what varies is read before, after, and every half second between;
+- throttled means during the run, not since the start of the machine.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
 EVERY_S = 0.5
 LEAST_S = 0.5
-"""A shorter run does not measure what other processes took: the system counts in hundredths of a second."""
+"""Least run that measures other processes: the system counts in hundredths of a second."""
 _CPU = "sys/devices/system/cpu"
 _FIRMWARE = "sys/devices/platform/soc/soc:firmware/get_throttled"
 # https://www.raspberrypi.com/documentation/computers/os.html#get_throttled: low bits are now, 16 up since the start.
@@ -62,7 +60,7 @@ def conditions(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def board(root: Path = Path("/")) -> dict[str, Any]:
-    """The identity of the board as it reports it: device tree, user land, cores."""
+    """The board's own description: device tree, user land, cores."""
     from edgekit_profiles.facts import read_facts
 
     facts = read_facts(None if root == Path("/") else root)
@@ -100,10 +98,12 @@ def facts_of(record: object) -> BoardFacts | None:
 class MachineReading:
     """The machine at one moment.
 
-    at_s: monotonic. frequency_mhz: mean over the cores. temperature_c: the hottest sensor.
-    bits: the Raspberry Pi firmware's throttling bits.
-    trips: how often the cores have throttled themselves since the start.
-    busy_s, own_s: processor time that all processes have used; that of this one and its children.
+    at_s: monotonic
+    frequency_mhz: mean over the cores
+    temperature_c: the hottest sensor
+    bits: the Raspberry Pi firmware's throttling bits
+    trips: how often the cores have throttled themselves since the start
+    busy_s, own_s: processor time of all processes; of this one and its children
     """
 
     at_s: float
@@ -116,8 +116,7 @@ class MachineReading:
 
 
 def read(root: Path = Path("/"), *, small: bool = False) -> MachineReading:
-    """The machine now.
-    small: files alone, no command, so that looking does not disturb what is timed."""
+    """The machine now. small: read files alone, to not disturb what is timed."""
     frequencies = _numbers(root / _CPU, "cpu[0-9]*/cpufreq/scaling_cur_freq")
     trips = _numbers(root / _CPU, "cpu[0-9]*/thermal_throttle/*_throttle_count")
     zones = _numbers(root / "sys/class/thermal", "thermal_zone*/temp")
@@ -136,9 +135,9 @@ def read(root: Path = Path("/"), *, small: bool = False) -> MachineReading:
 
 
 def figures(readings: Sequence[MachineReading], cores: int) -> dict[str, Any]:
-    """What became of the machine from the first reading to the last; None where it does not say.
+    """How the machine changed from the first reading to the last; None if unknown.
 
-    others_cpu: the share of all cores that other processes took, 0 to 1; None for less than LEAST_S seconds, too.
+    others_cpu: share of all cores that other processes took, 0 to 1; None for less than LEAST_S seconds
     """
     first, last = readings[0], readings[-1]
     seconds = max(last.at_s - first.at_s, 1e-9)
@@ -162,8 +161,7 @@ def figures(readings: Sequence[MachineReading], cores: int) -> dict[str, Any]:
 
 
 def throttle_words(readings: Sequence[MachineReading]) -> list[str] | None:
-    """Why the machine was slowed down between the first reading and the last.
-    None where nothing says so."""
+    """Why the machine was slowed down between the first reading and the last; None if unknown."""
     first, last = readings[0], readings[-1]
     known = [r.bits for r in readings if r.bits is not None]
     if not known and (first.trips is None or last.trips is None):
@@ -188,7 +186,7 @@ class MachineObserver:
         self._thread = threading.Thread(target=self._look, name="edgekit-bench-conditions", daemon=True)
 
     def figures(self) -> dict[str, Any]:
-        """Once the block has ended."""
+        """Call it after the block has ended."""
         return figures(self._readings, os.cpu_count() or 1)
 
     def __enter__(self) -> MachineObserver:
@@ -209,7 +207,7 @@ class MachineObserver:
 
 
 def _busy_s(root: Path) -> float | None:
-    """Of all cores since the start: everything but idle and waiting for the disk."""
+    """Of all cores since the start, without idling and waiting for the disk."""
     if not hasattr(os, "sysconf"):
         return None
     for line in (_text(root / "proc/stat") or "").splitlines():
@@ -220,7 +218,7 @@ def _busy_s(root: Path) -> float | None:
 
 
 def _firmware_bits(root: Path, small: bool) -> int | None:
-    """Of a Raspberry Pi: from the file where there is one, else from its own command."""
+    """Of a Raspberry Pi, from its file or its command."""
     line = _first_line(root / _FIRMWARE)
     if line is None and not small and root == Path("/") and (command := shutil.which("vcgencmd")):
         try:

@@ -1,16 +1,15 @@
-"""Filling the disk tier ahead of time: answers are on disk before an application needs them.
+"""Filling the disk cache before an application needs the answers.
 
     found = fill(Path("net.ekb"), ["catalogue/"], Path("answers.db"))
     found["made"], found["there"], found["not_kept"], found["unreadable"]
 
 Rules:
-- a file's key is that of its bytes: it is found again where the application passes the same path or the same bytes, and
-  for .npy where it passes the same array;
-- answers belong to the bundle and to the artifact that gave them: fill on the board, or for the artifact that the board
-  will take (--engine, --pin);
-- what is there is not computed again, so that an interrupted run resumes;
-- made is what is on disk at the end: the run waits for the writer, and counts what was not kept or evicted again;
-- a set that does not fit is noticed when it begins to evict itself, and the run ends there; so it does on a full disk.
+- an answer is found again for the same path or bytes, and for .npy for the same array;
+- answers belong to the bundle and the artifact: fill on the board, or for the artifact that the board will take
+  (--engine, --pin);
+- answers that are there are not computed again, so that an interrupted run resumes;
+- made is what is on disk at the end;
+- the run ends when the set begins to evict itself, or the disk is full.
 """
 
 from __future__ import annotations
@@ -44,13 +43,16 @@ def fill(
 ) -> dict[str, Any]:
     """Return what `edgekit run --fill-cache --json` prints.
 
-    inputs: files and folders. opened: options of `open_bundle`.
-    In the result, full: the set does not fit, and `left` files were not tried. not_kept: answers that are not on disk;
-    pushed_out: those of them that were evicted again; too_large: those that take more than `largest_mb`, MiB, a
-    sixteenth of the bound. needs_mb: the bound that keeps them, None without any.
+    inputs: files and folders
+    opened: options of `open_bundle`
 
-    Raises InputsError for folders with nothing in them or a model that keeps state, OutputError where the file cannot
-    be written or the disk is full, CacheFileError for a file of something else, and what opening the bundle raises.
+    In the result:
+    full: whether the set does not fit; `left` files were not tried
+    not_kept: answers that are not on disk; pushed_out: those of them that were evicted
+    too_large: those of more than `largest_mb` MiB, a sixteenth of the bound; needs_mb: the bound that keeps them
+
+    Raises InputsError for empty folders or a model that keeps state, OutputError for a file that cannot be written or a
+    full disk, CacheFileError for another kind of file, and what opening the bundle raises.
     """
     found = list(list_files(inputs))
     files = [one for one in found if isinstance(one, str)]
@@ -85,9 +87,7 @@ def fill(
 
 
 class _FillRun:
-    """What was done so far.
-    computed: answers.
-    too_large: those that no file of this bound keeps."""
+    """Counts so far. computed: answers. too_large: answers above the cache's largest entry."""
 
     def __init__(self, model: Model, disk: DiskCache) -> None:
         self._model, self._disk, self._namespace = model, disk, model.kept_form.namespace
@@ -100,7 +100,7 @@ class _FillRun:
         self._put: list[bytes] = []
 
     def all(self, files: Sequence[str], progress: Progress) -> None:
-        """Every file, or as many as the bound and the disk hold; waits for the writer."""
+        """Try every file, or as many as the bound and the disk hold; wait for the writer."""
         for number, file in enumerate(files, 1):
             self._one(file)
             progress("filling the cache", number, len(files))
@@ -109,7 +109,7 @@ class _FillRun:
         self._pushed_out()
 
     def counts(self, on_disk: int) -> dict[str, Any]:
-        """Their keys in the result. on_disk: as `on_disk()` found before the file was closed."""
+        """The counts in the result. on_disk: of `on_disk()` before the file was closed."""
         stats = self._disk.stats()
         return {
             "made": on_disk,
@@ -132,7 +132,7 @@ class _FillRun:
             key, named = identify(loaded if isinstance(loaded, dict) else {self._name: loaded}, self._namespace)
             if key is None:
                 raise InputError("this input has no bytes to know it by", where=file)
-            if not isinstance(self._disk.find(key), Miss):  # looked at, and thereby used: it is not what goes first
+            if not isinstance(self._disk.find(key), Miss):  # which marks it as used
                 self.there += 1
             else:
                 self._store(key, self._model.predict(named).outputs)
@@ -147,15 +147,14 @@ class _FillRun:
         self._put.append(key)
         if self._disk.put(key, outputs):
             return
-        self._disk.sync()  # too much waits to be written: what is computed faster than that waits here
+        self._disk.sync()  # the writer is behind
         size = entry_bytes(outputs)
         if not self._disk.put(key, outputs) and size > self._disk.largest_bytes:
             self.too_large += 1
             self.largest = max(self.largest, size)
 
     def on_disk(self) -> int:
-        """How many answers of this run the file holds now.
-        Call it after `all`, which waits for the writer."""
+        """How many answers of this run the file holds; call it after `all`."""
         return sum(map(self._disk.has, self._put))
 
     def shrunk(self) -> bool:

@@ -1,33 +1,20 @@
-"""From the paths on a command line to what `predict` takes.
+"""From paths on a command line, or files arriving in a folder, to what `predict` takes.
 
     for given in expand(["cat.jpg", "photos/"]):
         answer = model.predict(load(given, model.contract))
-    for name, frame in frames("speech.wav", session.contract) or ():      # a sequence, for a model that keeps a state
+    for name, frame in frames("speech.wav", session.contract) or ():      # for a model that keeps a state
         answer = session.predict(frame)                                   # name: "speech.wav, frame 12"
+    for file in Arrivals(Path("inbox")).until(ended): ...                 # ended: an Event
 
 Rules:
-- a folder stands for the pictures and arrays in it and below it, in order of their names; what has another ending or a
-  name that begins with a dot is left out;
-- a folder with nothing in it, or that cannot be read, is an error in its own place: what else was named is still there;
-- a file that is named itself is taken whatever its ending is, `X.NPY` is an array as `x.npy` is;
-- an array file is read only as far as the model can take it; anything else is the decoder's business;
-- a .wav is cut into frames, each a hop after the last one (the contract's, else the frame's length);
-- an array with one axis more than the model's input is a sequence of frames, a .npz of several such arrays too.
-
-Files as they come into a folder.
-
-    arrivals = Arrivals(Path("inbox"))
-    for file in arrivals.until(ended):          # ended: an Event
-        ...
-
-Rules:
-- what lies there when it begins is not new; a file that is written again is;
-- a file is reported once it has stopped changing: size, time and inode were the same for SETTLED_S. One that is moved
-  in whole settles as fast; one whose writer pauses for longer is reported as it is, and again when it has grown;
-- empty files, hidden files and what is neither a picture nor an array are left alone; folders are not entered;
-- looking takes at most a twentieth of the time, however many files there are.
-
-There is no system call in the standard library that waits for a file, so the folder is looked at ten times a second.
+- a folder stands for the pictures and arrays below it by name, without hidden ones; a folder that is empty or cannot be
+  read is an error in its place among the files; a file that is named itself may have any ending;
+- an array file is read only as far as the model can take it;
+- a .wav is cut into frames a hop apart (the contract's, else the frame's length); an array with one axis more than the
+  model's input is a sequence of frames, as is a .npz of several such arrays;
+- a file arrives when size, time and inode were the same for SETTLED_S, and again after it was changed. Those that were
+  there at the start, empty and hidden files, and folders do not arrive;
+- a folder is polled ten times a second, for at most a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -52,13 +39,13 @@ ARRAYS = (".npy", ".npz")
 
 
 class InputsError(EdgekitError):
-    """A folder that holds nothing to ask about, or that cannot be read."""
+    """A folder without inputs, or that cannot be read."""
 
     code = "inputs"
 
 
 def is_input(name: str) -> bool:
-    """Whether a file of a folder is an input, a picture or an array, by its ending."""
+    """Whether a file's name is that of a picture or an array."""
     from edgekit_converters.data.folder import EXTENSIONS
 
     suffix = Path(name).suffix.lower()
@@ -75,7 +62,7 @@ def list_files(given: Sequence[str]) -> Iterator[str | InputsError]:
 
 
 def expand(given: Sequence[str]) -> Iterator[str]:
-    """As `list_files`. Raises InputsError, when it comes to it."""
+    """As `list_files`, but raises InputsError."""
     for one in list_files(given):
         if isinstance(one, InputsError):
             raise one
@@ -93,9 +80,9 @@ def _in_folder(folder: Path) -> Iterator[str | InputsError]:
     for parent, folders, names in os.walk(folder, onerror=refused):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for file in (Path(parent, name) for name in names if is_input(name)):
-            try:  # not a pipe, nor a link that leads nowhere
+            try:  # no pipe, no dangling link
                 there = stat.S_ISREG(file.stat().st_mode)
-            except OSError as error:  # one that may not be looked at is there: its reader says why it fails
+            except OSError as error:  # its reader gives the reason
                 there = isinstance(error, PermissionError)
             files += [file] if there else []
     yield from map(str, sorted(files))
@@ -107,8 +94,7 @@ def _in_folder(folder: Path) -> Iterator[str | InputsError]:
 
 
 def load(given: str, contract: Contract) -> Any:
-    """Arrays from .npy and .npz files; anything else stays what it is.
-    Raises what `read_arrays` raises."""
+    """Arrays of .npy and .npz files, else the path. Raises what `read_arrays` raises."""
     if not given.lower().endswith(ARRAYS):
         return given
     from edgekit_runtime.contract.array_file import read_arrays
@@ -121,8 +107,7 @@ _MOST_BYTES = 1 << 28
 
 
 def frames(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | None:
-    """(name, frame) of each, None where the file is one frame or nothing that is known here.
-    contract: the caller's view.
+    """(name, frame) of each; None if the file is a single frame or of another kind.
 
     Raises InputsError, InputError or CalibrationError for a file that cannot be read, or does not fit the model.
     """
@@ -153,7 +138,7 @@ def _of_arrays(given: str, contract: Contract) -> Iterator[tuple[str, Any]] | No
         return None
     counts = {len(named[spec.name]) for spec in contract.inputs}
     if len(counts) > 1 or all(array.shape == (1, *spec.shape) for spec, array in _pairs(contract, named)):
-        return None  # one frame with a batch axis of 1, or arrays that do not belong together
+        return None  # one frame with a batch axis of 1, or unrelated arrays
     return (
         (f"{given}, frame {at}", {spec.name: array[at] for spec, array in _pairs(contract, named)})
         for at in range(counts.pop())
@@ -168,14 +153,13 @@ EVERY_S = 0.1
 SETTLED_S = 0.25
 
 Sign = tuple[int, int, int]
-"""Size, time of the last change in nanoseconds, inode: another one means that the file changed."""
+"""Size, time of the last change in nanoseconds, inode."""
 
 
 def settled_names(
     seen: Mapping[str, tuple[Sign, float]], reported: Mapping[str, Sign], now_s: float, settled_s: float = SETTLED_S
 ) -> list[str]:
-    """Names that are due, in the order in which they settled.
-    seen: sign, and since when the file has had it."""
+    """Names that are due, in the order in which they settled. seen: sign, and its first time."""
     due = [
         (since, name)
         for name, (sign, since) in seen.items()
@@ -185,7 +169,7 @@ def settled_names(
 
 
 class Arrivals:
-    """look: name -> sign of what lies there; for tests."""
+    """look: folder -> name -> sign; for tests."""
 
     def __init__(
         self,
@@ -198,7 +182,7 @@ class Arrivals:
         self._seen: dict[str, tuple[Sign, float]] = {}
 
     def next(self) -> list[Path]:
-        """What has arrived since the last call. Raises InputsError when the folder is gone."""
+        """What has arrived since the last call. Raises InputsError if the folder is gone."""
         now, lies = self._clock(), self._look(self._folder)
         self._reported = {name: sign for name, sign in self._reported.items() if name in lies}
         self._seen = {
@@ -210,7 +194,7 @@ class Arrivals:
         return [self._folder / name for name in names]
 
     def until(self, ended: threading.Event) -> Iterator[Path]:
-        """One file after another, as they come, until the event is set."""
+        """Files as they arrive, until the event is set."""
         while not ended.is_set():
             began = self._clock()
             for file in self.next():
@@ -222,7 +206,7 @@ class Arrivals:
 
 
 def signs(folder: Path) -> dict[str, Sign]:
-    """What lies in a folder and can be asked about. Raises InputsError."""
+    """The inputs in a folder. Raises InputsError."""
     found: dict[str, Sign] = {}
     try:
         with os.scandir(folder) as entries:

@@ -1,19 +1,16 @@
-"""Asking a model.
-Callers that wait for their answer before they ask again, or arrivals at their own rate.
+"""Load on a model: callers in a closed loop, or arrivals at their own rate.
 
     outcome = ask(model, items, Load(concurrency=8, requests=1000))        # closed loop
     outcome = ask(model, items, Load(rate=200.0, duration_s=10.0))         # open loop
 
 Rules:
-- a latency is what the caller sees, by the caller's clock;
-- in the open loop it counts from the moment at which the request was meant to be made, not from the one at which the
-  model had time to take it: a model that stalls for a second is charged for everything that should have been asked
-  meanwhile;
-- arrivals follow from the seed alone, so that two runs ask at the same moments;
-- a request that gets no answer has no latency: it is counted by its error, and a refusal for its budget as refused;
-- of a model that keeps a state each caller asks a session of its own; an interruption ends every caller after its
-  request;
-- stages are kept of at most MOST_TIMINGS answers, evenly spread, so that memory does not grow with the run.
+- a latency is by the caller's clock; in the open loop it counts from the moment at which the request was due, so that a
+  stalled model is charged for every request that was due meanwhile;
+- the seed alone decides arrivals;
+- a request without an answer has no latency: it is counted by its error, or as refused for its budget;
+- each caller has a session of its own if the model keeps a state;
+- an interruption ends every caller after its request;
+- stages of at most MOST_TIMINGS answers are kept, evenly spread.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ if TYPE_CHECKING:
 
 MOST_TIMINGS = 4096
 _END_S = 1.0
-"""How long callers may take to end after an interruption; what still waits then is failed when the model is closed."""
+"""How long callers may take to end after an interruption; closing the model fails the rest."""
 Item = Mapping[str, NDArray[Any]]
 
 
@@ -57,12 +54,11 @@ class LoadError(EdgekitError):
 
 @dataclass(frozen=True)
 class Load:
-    """concurrency: callers of the closed loop.
-    rate: requests a second of the open loop, which it then is.
-
-    requests, duration_s: when it ends; with both, whichever comes first. least_s: it runs for so long at least,
-    whatever `requests` says: what the machine does meanwhile is counted in hundredths of a second. budget_ms: what
-    every request may take.
+    """concurrency: callers of the closed loop
+    rate: requests a second; if given, the loop is open
+    requests, duration_s: the end, whichever comes first
+    least_s: least duration, whatever `requests` is
+    budget_ms: of every request
     """
 
     concurrency: int = 1
@@ -84,10 +80,12 @@ class Load:
 @dataclass
 class LoadOutcome:
     """The answers of a run.
-    latencies_ms, ended_s: of every answer, in the order in which they came; ended_s counts from the first request.
 
-    sources, met, missed: of the answers. refused, errors: of those that got none. timings: of some answers, as
-    `Answer.timings` has them. late_ms: open loop: by how much the requests themselves were made too late.
+    latencies_ms, ended_s: of every answer, in order; ended_s counts from the first request
+    sources, met, missed: of the answers
+    refused, errors: of requests without an answer
+    timings: `Answer.timings` of some answers
+    late_ms: by how much the requests of an open loop were sent too late
     """
 
     seconds: float = 0.0
@@ -103,7 +101,7 @@ class LoadOutcome:
 
 
 def ask(model: Model, items: Sequence[Item], load: Load, progress: Progress = silent) -> LoadOutcome:
-    """Ask for one item after another, over and over, until the load says that it is enough."""
+    """Request one item after another, over and over, until the load ends."""
     ended = _RequestNumbers(load, progress)
     return _open_loop(model, items, load, ended) if load.rate is not None else _closed_loop(model, items, load, ended)
 
@@ -113,7 +111,7 @@ def _sender(model: Model) -> Sender:
 
 
 class _RequestNumbers:
-    """Gives out the numbers of requests until it is enough, and reports progress."""
+    """Numbers requests until the load ends, and reports progress."""
 
     def __init__(self, load: Load, progress: Progress) -> None:
         self._most, self._seconds, self._progress = load.requests, load.duration_s, progress
@@ -128,8 +126,7 @@ class _RequestNumbers:
         return self.began
 
     def number(self, at_s: float | None = None) -> int | None:
-        """The next request's; None when it is enough.
-        at_s: when it is to be made, of an open loop: a machine that is late makes no fewer of them."""
+        """The next request's, or None at the end. at_s: when it is due, of an open loop."""
         number = next(self._numbers)
         now = time.perf_counter()
         spent_s = now - self.began if at_s is None else at_s
@@ -137,9 +134,8 @@ class _RequestNumbers:
             return None
         if self._seconds is not None and spent_s >= self._seconds:
             return None
-        if now - self._reported >= 0.2 and self._reporting.acquire(
-            blocking=False
-        ):  # rarely: drawing costs more than a small net
+        # Rarely, because drawing costs more than a small network
+        if now - self._reported >= 0.2 and self._reporting.acquire(blocking=False):
             self._reported = now
             self._report(number, now - self.began)
             self._reporting.release()
@@ -157,7 +153,7 @@ class _RequestNumbers:
 
 
 class _CallerTally:
-    """What one caller saw."""
+    """One caller's answers and errors."""
 
     def __init__(self, most_timings: int) -> None:
         self.latencies_ms, self.ended_s = array("d"), array("d")
@@ -180,7 +176,7 @@ class _CallerTally:
         self.missed += answer.met_budget is False
 
     def failed(self, error: BaseException) -> None:
-        """Raises what is no error of a request."""
+        """Count an error of a request; raise any other."""
         if isinstance(error, BudgetExceeded):
             self.refused += 1
         elif isinstance(error, EdgekitError):
@@ -205,7 +201,7 @@ def _closed_loop(model: Model, items: Sequence[Item], load: Load, ended: _Reques
                     continue
                 now = time.perf_counter()
                 tally.answered(answer, now - start, now - ended.began)
-        except BaseException as fault:  # noqa: BLE001 - raised below, by the thread that asked for all this
+        except BaseException as fault:  # noqa: BLE001 - raised below, by the calling thread
             faults.append(fault)
 
     if load.concurrency == 1:
@@ -221,10 +217,9 @@ def _closed_loop(model: Model, items: Sequence[Item], load: Load, ended: _Reques
 
 
 def _together(callers: Sequence[Callable[[], None]], ended: _RequestNumbers, faults: list[BaseException]) -> None:
-    """A thread each, until all have ended.
-    The first request is sent when the last thread has started.
+    """Run a thread each until all have ended; requests begin when the last one has started.
 
-    What ends this early is a fault, and so the end of the callers as well.
+    A fault ends every caller.
     """
     all_started = threading.Event()
 
@@ -284,7 +279,7 @@ def _open_loop(model: Model, items: Sequence[Item], load: Load, ended: _RequestN
 
 
 class _Flight:
-    """The requests of an open loop that are on their way, and the tally of those that came back."""
+    """Requests of an open loop that have no answer yet, and the tally of the others."""
 
     def __init__(self) -> None:
         self.tally = _CallerTally(MOST_TIMINGS)
@@ -309,7 +304,6 @@ class _Flight:
         future.add_done_callback(landed)
 
     def refused(self, error: BaseException) -> None:
-        """Before it took off."""
         with self._changed:
             self._count(error)
 
@@ -320,7 +314,7 @@ class _Flight:
             self.faults.append(fault)
 
     def wait(self) -> None:
-        """Until everything that took off has landed. Raises what is no error of a request."""
+        """Wait for every answer. Raises faults."""
         with self._changed:
             self._changed.wait_for(lambda: not self._out)
         if self.faults:

@@ -1,19 +1,16 @@
-"""One bundle under one load, and what a start of it costs.
-As `edgekit bench --json` prints both.
+"""One bundle under one load, and its start, as `edgekit bench --json` prints them.
 
     found = measure(Path("digits.ekb"), BenchSetup(threads=1), Load(requests=500))
     found["p50_ms"], found["stages_ms"]["engine"], found["conditions"]["during"]["throttled"]
     cold_start(Path("digits.ekb"), {"threads": 1}).start_ms         # 420.0, in a process of its own
 
 Rules:
-- the bundle is opened as an application opens it; what that takes, and the first answer, are figures of their own;
-- the inputs are the golden ones that travel in the bundle, in turn;
-- every figure that a comparison may rest on has its spread: its range over up to ten parts of the run, without the best
-  and the worst of them;
-- a start counts from the request for its process until its model is ready, Python's start and the imports included;
-- the first open of a bundle also tests and tunes it, and keeps the verdicts; it is reported by itself, and the start is
-  measured again;
-- where no process can be started, as under emulation, a start has no figures and is no error.
+- opening and the first answer are figures of their own;
+- the inputs are the bundle's golden ones, in turn;
+- figures for comparisons have a spread: the range over up to ten parts of the run without the best and the worst;
+- a start counts from the request for its process until the model is ready, Python's start and imports included;
+- the first open also tests and tunes the bundle; it is reported by itself, and the start is measured again;
+- if no process can be started, as under emulation, a start has no figures.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ PARTS, LEAST_PARTS = 10, 4
 
 @dataclass(frozen=True)
 class BenchSetup:
-    """How the bundle is opened; each field as in `open_bundle`, None for its default."""
+    """Options of `open_bundle`, None for its defaults."""
 
     engine: str | None = None
     threads: int | None = None
@@ -59,11 +56,9 @@ class BenchSetup:
 def measure(
     path: Path, setup: BenchSetup | None = None, load: Load | None = None, *, progress: Progress = silent
 ) -> dict[str, Any]:
-    """Milliseconds, megabytes (1e6 bytes); percentiles over the answers after the first one.
-    None without any.
+    """Milliseconds, megabytes (1e6 bytes) or None; percentiles without the first answer.
 
-    path: a bundle, or an install root.
-
+    path: a bundle, or an install root
     Raises what `open_bundle` raises; errors of single requests are counted.
     """
     setup, load = setup or BenchSetup(), load or Load()
@@ -87,7 +82,7 @@ def measure(
         with MachineObserver() as observed:
             outcome = ask(model, items, load, progress)
         described, counted = model.describe(), model.stats()
-    # SHA-256 of the file that answered: it ties the record to an artifact, whatever bundle it comes in
+    # SHA-256 of the file that answered, which ties the record to an artifact
     own = (e.blob for e in bundle.manifest.artifacts if e.recipe == described["recipe"] and e.role != "batch")
     return {
         "bundle": str(path),
@@ -113,10 +108,7 @@ def measure(
 
 
 def golden_inputs(bundle: Bundle) -> list[dict[str, NDArray[Any]]]:
-    """The golden inputs of the bundle; of a stateful model its frames, in order.
-
-    Raises BundleError when there are none.
-    """
+    """Golden inputs; a stateful model's frames, in order. Raises BundleError without any."""
     if not bundle.manifest.golden:
         raise BundleError("it holds no golden example to time it with", where=str(bundle.path), do="Build it again")
     found: list[dict[str, NDArray[Any]]] = []
@@ -130,7 +122,7 @@ def golden_inputs(bundle: Bundle) -> list[dict[str, NDArray[Any]]]:
 
 
 def load_words(load: Load) -> dict[str, Any]:
-    """What was asked for, as a record has it; None for what does not apply."""
+    """The load as in a record; None for what does not apply."""
     is_open = load.rate is not None
     return {
         "loop": "open" if is_open else "closed",
@@ -143,9 +135,9 @@ def load_words(load: Load) -> dict[str, Any]:
 
 
 def _figures(outcome: LoadOutcome) -> dict[str, Any]:
-    """n: answers. stages_ms: medians over the answers that went through the stage.
-
-    spread: figure -> [second lowest, second highest] over parts of the run; empty with too few answers to cut.
+    """n: answers
+    stages_ms: medians over the answers that went through the stage
+    spread: figure -> [second lowest, second highest] over parts of the run; empty with too few answers
     """
     latencies = outcome.latencies_ms
     answered = len(latencies)
@@ -215,10 +207,9 @@ sys.exit(serve(work))
 
 @dataclass(frozen=True)
 class ColdStart:
-    """Milliseconds from nothing to ready; first_ms: of the first open on this machine.
-    None where it was none.
-
-    rss_mb: resident when ready, megabytes; what an application pays besides its own. None where it is unknown.
+    """start_ms: from the process's request to ready
+    first_ms: the same of the first open on this machine, None for a later one
+    rss_mb: megabytes, resident when ready
     """
 
     start_ms: float | None = None
@@ -229,11 +220,7 @@ class ColdStart:
 def cold_start(
     path: Path, options: Mapping[str, Any], secret: Secret | None = None, *, batching: bool | None = None
 ) -> ColdStart:
-    """options: of `open_bundle`.
-
-    secret: of an encrypted bundle.
-    Never raises: opening the bundle here shows its error.
-    """
+    """options: of `open_bundle`. Never raises: opening the bundle here shows its error."""
     job = {
         "path": str(path),
         "options": dict(options),
@@ -263,5 +250,5 @@ def _started(job: dict[str, Any]) -> tuple[float, float | None] | None:
 
 
 def _verdict_files() -> set[str]:
-    """Names of the verdicts that the runtime keeps between opens."""
+    """Files of the verdicts that the runtime keeps between opens."""
     return {str(file) for kind in ("selftest", "tuning") for file in (state_dir() / kind).glob("*.json")}

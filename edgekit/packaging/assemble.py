@@ -5,12 +5,10 @@
 
 Rules:
 - golden answers are computed here, by the board's engine;
-- what a person typed is refused here or it is what the manifest holds; a day stands for its first second, UTC. What no
-  board could ever install is refused before it is built, by this machine's clock, which the error names;
-- a stateful artifact's golden answers are every frame's outputs, stacked, from a fresh state. What another processor
-  rounds otherwise in one frame may grow with the state, so the sequence is run again with every number that goes in,
-  states too, moved by what kernels differ by (a step of 8 bits, 1e-5 of the largest float): twice the furthest move is
-  allowed.
+- a day stands for its first second, UTC; terms that no board could ever meet are refused before the build;
+- a stateful artifact's golden answers are all frames' outputs from a fresh state. Rounding may grow with the state, so
+  the sequence runs again with every input and state moved by what kernels differ by (a step of 8 bits, 1e-5 of the
+  largest float), and twice the furthest move is allowed.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True)
 class BundleTerms:
-    """As in `Manifest`. compatible: profiles beside the one that the bundle is built for."""
+    """As in `Manifest`. compatible: profiles besides the bundle's own."""
 
     licence: str | None = None
     rollout_seq: int | None = None
@@ -99,10 +97,7 @@ def terms_of(
 
 
 def refuse_past(terms: BundleTerms, now_s: float | None = None) -> None:
-    """Raises PackagingError where no board could install the bundle any more.
-
-    now_s: seconds since 1970, None for this machine's clock.
-    """
+    """Raises PackagingError for expired terms. now_s: since 1970, None for this machine's clock."""
     now = time.time() if now_s is None else now_s
     last = None if terms.expires is None else seconds_of(terms.expires)
     if last is not None and last <= now:
@@ -126,8 +121,8 @@ def _moment(text: str | None, option: str) -> str | None:
 
 
 _FLOAT_NUDGE = 1e-5
-_FLOAT_STEP = 1e-4  # of the largest golden value, as a bundle's tolerance counts
-_MOST = 100_000  # a chaotic network: only the cosine says something then
+_FLOAT_STEP = 1e-4  # of the largest golden value, as in a bundle's tolerance
+_MOST = 100_000  # of a chaotic network, for which only the cosine means anything
 
 
 def golden_outputs(contract: Contract, artifact: Artifact, engine: Engine, item: Item) -> list[NDArray[Any]]:
@@ -154,8 +149,7 @@ def leeway(contract: Contract, artifact: Artifact, engine: Engine, item: Item, g
 
 
 class _PerturbedEngine(Engine):
-    """Another engine, whose inputs are moved a little before each run.
-    Seeded: the same bundle each time."""
+    """Another engine whose inputs are moved a little before each run, seeded."""
 
     def __init__(self, engine: Engine) -> None:
         self.info, self.inputs, self.outputs = engine.info, engine.inputs, engine.outputs
@@ -177,7 +171,7 @@ class _PerturbedEngine(Engine):
         self._engine.reset()
 
     def close(self) -> None:
-        """The engine is not this one's to close."""
+        """The caller closes the engine."""
 
 
 Item = Mapping[str, NDArray[Any]]
@@ -186,9 +180,11 @@ Item = Mapping[str, NDArray[Any]]
 @dataclass(frozen=True)
 class BundleArtifact:
     """One artifact of a bundle.
-    fidelity, estimate: reports as `--json` prints them.
-    settings: the recipe as data, None for the artifact's own.
-    top_scores: as in `ArtifactEntry`."""
+
+    fidelity, estimate: reports as `--json` prints them
+    settings: the recipe as data, None for the artifact's own
+    top_scores: as in `ArtifactEntry`
+    """
 
     artifact: Artifact
     fidelity: dict[str, Any] | None = None
@@ -201,14 +197,15 @@ class BundleArtifact:
 class BundleContent:
     """What goes into one bundle.
 
-    artifact: the primary one, with its fidelity, estimate and top_scores. alternates: others that keep the same limits,
-    for tuning on the board. batches: the primary artifact for several items at once, where its file has a fixed batch.
-    degraded: answers what would be late, None for none. golden: canonical items (contract name -> array, no batch
-    axis); every artifact answers each of them. Of a stateful model:
-    sequences, [frames, ...] of what a caller passes, each answered from a fresh state.
-    engine: the engine whose answers become golden; None for the one `pick` chooses. terms: where and when it may be
-    installed. promise: what the board is held to. secret: encrypts every blob with its first key, None to leave them
-    readable.
+    artifact: the primary one, with its fidelity, estimate and top_scores
+    golden: canonical items (contract name -> array without a batch axis); sequences [frames, ...] of a stateful model
+    engine: the engine whose answers become golden, None for `pick`'s
+    alternates: others within the same limits, for tuning on the board
+    batches: the primary artifact for several items at once, if its file has a fixed batch
+    degraded: the artifact for late answers
+    terms: where and when it may be installed
+    promise: the limits that the board checks
+    secret: its first key encrypts every blob; None to leave them readable
     """
 
     name: str
@@ -278,11 +275,10 @@ def assemble(content: BundleContent) -> tuple[BundleDraft, Manifest]:
 
 
 def tolerance(artifact: Artifact) -> Tolerance:
-    """How far a board's answer may lie from the golden one.
+    """How far a board's answer may be from the golden one: a little more than measured.
 
-    Measured between x86-64 and emulated ARM on the same engine version: TFLite int8 differs by at most one step of its
-    output, floats by less than 1e-5 of the largest value, ONNX Runtime's int8 by a few per cent of a deep net's largest
-    output. The bounds leave room for that and for little more.
+    Between x86-64 and emulated ARM on one engine version TFLite int8 differs by at most one step, floats by less than
+    1e-5 of the largest value, ONNX Runtime's int8 by a few per cent of a deep network's largest output.
     """
     if artifact.recipe.precision == "float32":
         return Tolerance(steps=10, cosine=0.999)
@@ -293,11 +289,11 @@ def tolerance(artifact: Artifact) -> Tolerance:
 
 def _entry(draft: BundleDraft, shipped: BundleArtifact, role: Role) -> ArtifactEntry:
     artifact, recipe, plan = shipped.artifact, shipped.artifact.recipe, shipped.artifact.plan
-    try:  # what the file uses is all that it may use from now on
+    try:  # the file may use no other operators from now on
         operators = check_model(recipe.format, artifact.data).ops
     except ModelFileError as error:
         raise PackagingError(error.what, where=f"the model file of {recipe.name}", do=error.do) from error
-    settings = {  # the recipe as data: with it, and the tools, the artifact can be made again
+    settings = {  # the recipe as data, to make the artifact again
         "mixed": recipe.mixed,
         "symmetric": recipe.symmetric,
         "per_tensor": recipe.per_tensor,

@@ -1,16 +1,16 @@
 """A person's keys: NAME.pem signs, NAME.pub.pem is trusted, NAME.secret encrypts.
 
     folder = KeyFolder(default_folder())
-    files = folder.create("alice", passphrase=b"...")      # KeysError where 'alice' is there already
+    files = folder.create("alice", passphrase=b"...")      # KeysError if 'alice' exists
     folder.private("alice"), folder.public("keys/bob.pub.pem")
     create_secret(folder, "camera").id
 
 Rules:
 - the folder is 0700 and a private key or secret 0600 from the moment it exists, whatever the umask; a folder that
   others may enter is refused;
-- nothing is ever overwritten: a lost secret takes with it every bundle that was encrypted with it;
-- a name is a file's name; a name with a separator, or one that is there as a file, is a path;
-- a secret is 32 bytes of the system's random source, in hex, below a remark that says what it is.
+- nothing is ever overwritten;
+- a name with a separator, or of an existing file, is a path;
+- a secret is 32 random bytes in hex below a comment.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ _PRIVATE, _PUBLIC = ".pem", ".pub.pem"
 
 @dataclass(frozen=True)
 class KeyEntry:
-    """private: None where only the public half is there. raw: the 32 bytes of the public key.
-
-    encrypted: it needs a passphrase. open_to_others: another user could read the private half, or write it.
+    """raw: the 32 bytes of the public key
+    private: None if only the public half is there
+    encrypted: whether it needs a passphrase
+    open_to_others: whether another user could read or write the private half
     """
 
     name: str
@@ -51,10 +52,7 @@ class KeyEntry:
 
 
 def default_folder() -> Path:
-    """$EDGEKIT_KEYS, else `keys` beside this user's other settings.
-
-    For a user without a home one that cannot be made.
-    """
+    """$EDGEKIT_KEYS, else `keys` in this user's settings; without a home an unusable path."""
     if named := os.environ.get("EDGEKIT_KEYS"):
         return Path(named)
     return (config_dir() or Path(os.devnull)) / "keys"
@@ -62,15 +60,12 @@ def default_folder() -> Path:
 
 @dataclass(frozen=True)
 class KeyFolder:
-    """path: need not exist before a key is made there."""
+    """path: made with the first key."""
 
     path: Path
 
     def create(self, name: str, passphrase: bytes | None = None) -> KeyEntry:
-        """A new Ed25519 pair.
-
-        Raises KeysError where the name is taken, makes no file's name, or the folder is open to others.
-        """
+        """A new Ed25519 pair. Raises KeysError for a bad or taken name, or a folder open to others."""
         from cryptography.hazmat.primitives import serialization as pem
         from cryptography.hazmat.primitives.asymmetric import ed25519
 
@@ -104,7 +99,7 @@ class KeyFolder:
         return path
 
     def entries(self) -> tuple[KeyEntry, ...]:
-        """Every key of the folder by name; what is no Ed25519 key is left out."""
+        """The folder's Ed25519 keys by name."""
         try:
             names = sorted(file.name for file in self.path.iterdir())
         except OSError:
@@ -117,7 +112,6 @@ class KeyFolder:
         return tuple(found)
 
     def of(self, keyid: str) -> KeyEntry | None:
-        """The key of this folder with that keyid."""
         return next((entry for entry in self.entries() if entry.keyid == keyid), None)
 
     def private(self, named: str) -> Path:
@@ -125,9 +119,7 @@ class KeyFolder:
         return self._file(named, _PRIVATE)
 
     def public(self, named: str) -> KeyEntry:
-        """The key that `named`, a name or the path of a public key, stands for.
-        Raises KeysError, TrustError or SignatureError.
-        """
+        """The key of a name or a public key's path. Raises KeysError, TrustError, SignatureError."""
         path = self._file(named, _PUBLIC)
         refuse_unsafe(path)
         raw = raw_key(load_public_key(path))
@@ -182,7 +174,7 @@ class KeyFolder:
 
 
 def open_to_others(mode: int) -> bool:
-    """Whether users besides a private key's owner could do anything with a file of this mode."""
+    """Whether other users have any permission on a file of this mode."""
     return os.name == "posix" and bool(mode & 0o077)
 
 
@@ -210,8 +202,7 @@ ENDING = ".secret"
 
 @dataclass(frozen=True)
 class SecretEntry:
-    """id: what names the key in bundles and messages; empty where the file holds none.
-    trouble: why not."""
+    """id: names the key in bundles and messages; empty for the reason in trouble."""
 
     name: str
     path: Path
@@ -220,8 +211,7 @@ class SecretEntry:
 
 
 def create_secret(folder: KeyFolder, name: str) -> SecretEntry:
-    """A new key.
-    Raises KeysError where the name is taken, makes no file's name, or the folder is open to others."""
+    """A new key. Raises KeysError for a bad or taken name, or a folder open to others."""
     secret = Secret([os.urandom(KEY_BYTES)])
     (key,) = secret.to_pipe()
     text = f"# edgekit: key {secret.id} of encrypted bundles. Who has it can read them.\n{key}\n"
@@ -230,7 +220,7 @@ def create_secret(folder: KeyFolder, name: str) -> SecretEntry:
 
 
 def secrets_in(folder: KeyFolder) -> tuple[SecretEntry, ...]:
-    """Every one of the folder, by name."""
+    """The folder's secrets by name."""
     try:
         files = sorted(file for file in folder.path.iterdir() if file.name.endswith(ENDING))
     except OSError:

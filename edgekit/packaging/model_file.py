@@ -1,5 +1,4 @@
-"""What a person named: a bundle, an install root, or a bare model file.
-Decided by what is in it; an ONNX file, which has no mark, by its name.
+"""A bundle, an install root or a model file, recognised by content, ONNX by its name.
 
 form_of(Path("net.tflite"))         # "tflite", "onnx" or "bundle"
 """
@@ -24,10 +23,7 @@ _DO = "Pass a bundle (.ekb), a .tflite or an .onnx file"
 
 @contextmanager
 def found_bundle(path: Path) -> Iterator[tuple[Path, Root | None, Generation | None]]:
-    """The file itself; of an install root the active bundle, held while it is read.
-
-    Raises InstallError (install-root, no-generation).
-    """
+    """The file itself, or a root's active bundle, held open. Raises InstallError."""
     from edgekit_runtime.install import Root, is_root
 
     if not is_root(path):
@@ -43,8 +39,7 @@ def found_bundle(path: Path) -> Iterator[tuple[Path, Root | None, Generation | N
 
 @contextmanager
 def bundle_file(path: Path, trust: Sequence[Path] = (), allow_unsigned: bool = False) -> Iterator[Path]:
-    """As `found_bundle`, the file alone.
-    With trust, a bundle that is not signed as it asks is refused."""
+    """The file of `found_bundle`, verified against trust if given."""
     from edgekit_runtime.bundle.reader import read_verified
 
     with found_bundle(path) as (file, _, _):
@@ -54,8 +49,7 @@ def bundle_file(path: Path, trust: Sequence[Path] = (), allow_unsigned: bool = F
 
 
 def form_of(path: Path) -> Literal["bundle", "tflite", "onnx"]:
-    """Reads the first bytes.
-    Raises BundleError for what cannot be read, and for what is none of them."""
+    """Raises BundleError for any other file, or one that cannot be read."""
     try:
         with open_regular(path) as file:
             head = file.read(len(MAGIC))

@@ -3,18 +3,13 @@
     signer = open_elliptic("release.pem", SigningOptions(), KeyFolder(default_folder()))      # P-256, P-384 or P-521
     text = model_signature("net.ekb", data, signer)                                    # to net.ekb.sig
 
-The format, by its specification 1.0 (github.com/ossf/model-signing-spec): a Sigstore bundle of media type v0.3 that
-carries a public key's SHA-256 and a DSSE envelope; in it an in-toto statement, whose predicate lists the files that
-were signed.
-
 Rules:
-- the one file that is listed is the bundle, under its own name. That is the specification's form of a single file and
-  of a folder that holds it alike. (The reference verifier lists a single file as "."; it verifies this one by the
-  folder.)
-- the hash is SHA-256, SHA-384 or SHA-512, by the curve's size (FIPS 186-5, section 6.1.1); a key of another kind is
-  refused with the command that makes a good one;
-- a public key needs a command that signs, as elsewhere, and what it prints is verified;
-- edgekit itself never verifies these signatures.
+- the format is of specification 1.0 (github.com/ossf/model-signing-spec): a Sigstore bundle v0.3 with a public key's
+  SHA-256 and a DSSE envelope of an in-toto statement, whose predicate lists the signed files;
+- the one listed file is the bundle under its own name, so that the reference verifier takes the folder that holds it;
+- the curve's size decides between SHA-256, SHA-384 and SHA-512 (FIPS 186-5, 6.1.1); other keys are refused;
+- a public key needs a command that signs, whose output is verified;
+- edgekit never verifies these signatures.
 """
 
 from __future__ import annotations
@@ -42,17 +37,14 @@ _CURVES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
 
 @dataclass(frozen=True)
 class EllipticSigner:
-    """public_pem: SubjectPublicKeyInfo.
-    sign: a message's ECDSA signature in DER; raises KeysError."""
+    """public_pem: SubjectPublicKeyInfo. sign: message -> ECDSA in DER; raises KeysError."""
 
     public_pem: bytes
     sign: Callable[[bytes], bytes]
 
 
 def open_elliptic(key: str, signing: SigningOptions, folder: KeyFolder) -> EllipticSigner:
-    """key: a name in `folder` or a PEM file; a public one signs by `signing`'s command.
-
-    Raises KeysError or PackagingError naming the key that cannot sign."""
+    """key: a name in `folder` or a PEM file. Raises KeysError or PackagingError naming it."""
     from cryptography.hazmat.primitives.asymmetric import ec
 
     try:
@@ -139,9 +131,7 @@ _PREDICATE_TYPE = "https://model_signing/signature/v1.0"
 
 
 def model_signature(name: str, data: bytes, signer: EllipticSigner) -> str:
-    """The signature file's text.
-    name: the bundle's file name, without a folder.
-    data: its bytes."""
+    """The signature file's text. name: the bundle's file name without a folder. data: its bytes."""
     digest = hashlib.sha256(data)
     fields = {
         "_type": _STATEMENT_TYPE,

@@ -24,7 +24,7 @@ EXTRAS_OF: dict[str, tuple[str, ...]] = {
     "redis": ("shared-cache",),
     "tflite_runtime": ("tflite",),
 }
-"""Module that is imported only where it is needed -> the extras that bring it, the first unless another one is near."""
+"""Lazily imported module -> the extras that install it, the preferred one first."""
 
 
 class PackagingError(EdgekitError):
@@ -34,13 +34,13 @@ class PackagingError(EdgekitError):
 
 
 class ComparedFileError(EdgekitError):
-    """A file given with --compare is no file of the model that is built."""
+    """A file given with --compare is not of the model that is built."""
 
     code = "compared-file"
 
 
 class OutputError(EdgekitError):
-    """Where the result should go cannot be written."""
+    """The result cannot be written."""
 
     code = "output"
 
@@ -52,7 +52,7 @@ class PythonVersionError(EdgekitError):
 
 
 class DemoError(EdgekitError):
-    """The demo's real models or photos are not there."""
+    """The demo's models or photos are missing."""
 
     code = "demo"
 
@@ -69,10 +69,9 @@ def error_line(error: EdgekitError) -> str:
 
 
 def missing_extra(error: BaseException, command: str) -> MissingExtraError | None:
-    """The error to show for the import of what no installed extra brings.
+    """The error for a failed import of a missing extra, or None.
 
-    None for any other error.
-    command: of several extras the one that is called like it.
+    command: preferred if an extra has its name
     """
     module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if module not in EXTRAS_OF or importlib.util.find_spec(module) is not None:  # there, and damaged

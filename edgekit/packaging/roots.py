@@ -6,14 +6,12 @@
     taken = take_over([Path("root-4.json"), Path("root-5.json")], Path("/etc/edgekit/trust/root.json"))
 
 Rules:
-- every change is a new version, and no version is written over by another: machines need each of them in turn;
-- a rotated key that signs bundles is accepted until a date; one that signs roots is out at once. A revoked key is never
-  added again. No change leaves a role with fewer keys than must sign;
-- root.json is replaced only by a version that every machine which has it accepts; until then a draft says who is
-  missing;
-- a machine takes its first root on the word of who runs the command, who may pin its fingerprint; every later one only
-  when the one in force says so. Versions follow one another and none is left out;
-- the file in force is replaced whole or not at all, never when it is damaged, and not by a version that has expired.
+- every change is a new version, and versions are never overwritten: machines need each in turn;
+- a rotated bundle key is accepted until a date, a rotated root key is out at once; a revoked key is never added again;
+  no change leaves a role with fewer keys than must sign;
+- root.json is replaced only by a version that every machine with it accepts; until then a draft lists missing keys;
+- a machine accepts any first root, whose fingerprint may be pinned, and later ones only by the root in force, in turn;
+- the file in force is replaced whole or not at all, never when it is damaged, never by an expired version.
 """
 
 from __future__ import annotations
@@ -39,9 +37,10 @@ from edgekit_runtime.system.strict_json import canonical_bytes
 
 @dataclass(frozen=True)
 class WrittenRoot:
-    """path: the file of this version. root: root.json where it is this version now, else None.
-
-    missing: why not, as names of keys of which more must sign. store: what the version says, to show it, not to trust.
+    """path: the file of this version
+    root: root.json if it is this version now, else None
+    missing: names of keys of which more must sign
+    store: the version's content, to show and not to trust
     """
 
     path: Path
@@ -62,15 +61,14 @@ def is_root(path: Path) -> bool:
 
 
 def read_signed(path: Path) -> dict[str, Any]:
-    """What a complete root.json says. Raises TrustError."""
+    """The signed part of a complete root.json. Raises TrustError."""
     data = read_trusted(path)
     parse_root(data, str(path))
     return signed_part(data, str(path))[0]
 
 
 def write_root(root: Path, signed: dict[str, Any], signers: Sequence[Signer]) -> WrittenRoot:
-    """A new version beside `root`, and as `root` itself where enough have signed.
-    Raises KeysError, OutputError."""
+    """Write a version, replace `root` if enough keys signed. Raises KeysError, OutputError."""
     path = root.with_name(f"root-{signed['version']}.json")
     if path.exists():
         raise KeysError(
@@ -103,7 +101,6 @@ def _settle(
     signatures = [*there, *(signed_by(signer, body, ROOT_PAYLOAD_TYPE) for signer in signers)]
     document = {"signed": signed, "signatures": merge_signatures(signatures)}
     data = (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
-    # The names of keys of which more must sign; empty where it is enough
     store = _unsigned_store(signed)
     found: dict[str, None] = {}
     for by in (store, before):
@@ -144,9 +141,7 @@ Signed = dict[str, Any]
 
 @dataclass(frozen=True)
 class Member:
-    """name: what people call the key.
-    public: its raw 32 bytes.
-    expires_s: seconds since 1970, None for as long as the root."""
+    """public: the raw 32 bytes. expires_s: since 1970, None for as long as the root."""
 
     name: str
     public: bytes
@@ -159,7 +154,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Dates:
-    """A version of the root in seconds since 1970: its making, and its expiry."""
+    """Of a version of the root, in seconds since 1970."""
 
     issued_s: float
     expires_s: float
@@ -169,8 +164,10 @@ def first_root(
     root: Sequence[Member], bundle: Sequence[Member], dates: Dates, *, root_threshold: int = 1, threshold: int = 1
 ) -> Signed:
     """Version 1.
-    root: who signs the versions after it.
-    bundle: who signs bundles; threshold: how many of them must."""
+
+    root: keys that sign later versions
+    bundle: keys that sign bundles, of which `threshold` must
+    """
     signed: Signed = {
         "type": "edgekit-root",
         "format": 1,
@@ -187,8 +184,7 @@ def first_root(
 def with_keys(
     signed: Signed, members: Sequence[Member], role: RoleName, dates: Dates, threshold: int | None = None
 ) -> Signed:
-    """With more keys in a role.
-    threshold: how many of that role must sign from now on, None for as many as before."""
+    """With more keys in a role. threshold: how many of it must sign, None for as many as before."""
     new = _added(signed, members, role)
     if threshold is not None:
         new["roles"][role]["threshold"] = threshold
@@ -201,8 +197,7 @@ def renew(signed: Signed, dates: Dates) -> Signed:
 
 
 def rotate(signed: Signed, keyid: str, member: Member, dates: Dates, until_s: float) -> Signed:
-    """`member` wherever `keyid` was.
-    What the old key signs is accepted until `until_s`, seconds since 1970."""
+    """`member` in place of `keyid`, whose signatures are accepted until `until_s`, since 1970."""
     old = _known(signed, keyid)
     new = copy.deepcopy(signed)
     roles: tuple[RoleName, ...] = ("root", "bundle")
@@ -218,8 +213,7 @@ def rotate(signed: Signed, keyid: str, member: Member, dates: Dates, until_s: fl
 
 
 def revoke(signed: Signed, keyid: str, why: str, dates: Dates, threshold: int | None = None) -> Signed:
-    """Without `keyid`, for good.
-    threshold: of the role bundle from now on, where too few keys are left for the old one."""
+    """Without `keyid`, for good. threshold: of the role bundle, None for as many as before."""
     old = _known(signed, keyid)
     new = copy.deepcopy(signed)
     del new["keys"][keyid]
@@ -252,7 +246,7 @@ def _added(signed: Signed, members: Sequence[Member], role: RoleName) -> Signed:
 
 
 def _next(signed: Signed, dates: Dates) -> Signed:
-    """With the next version and these dates. Raises KeysError where a role could never sign."""
+    """With the next version and these dates. Raises KeysError for a role that could never sign."""
     if dates.expires_s <= dates.issued_s:
         raise KeysError(
             f"this root would have expired before it is made, on {tell_time(dates.expires_s)}", do="Give a later date"
@@ -283,7 +277,7 @@ def _known(signed: Signed, keyid: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RootUpdate:
-    """store: what is in force now. before: the version that was, None for the first."""
+    """store: in force now. before: the earlier version, or None."""
 
     store: TrustStore
     before: int | None
@@ -293,9 +287,10 @@ class RootUpdate:
 def take_over(
     files: Sequence[Path], to: Path, *, expect: str | None = None, now: TrustTime | None = None
 ) -> RootUpdate:
-    """expect: the fingerprint that the first root must have.
-    Raises TrustError, TrustError (root-rollback, root-expired), KeysError, OutputError; what is in force stays as it is
-    then."""
+    """Take over roots in the order of their versions. expect: the first root's fingerprint.
+
+    Raises TrustError (also root-rollback, root-expired), KeysError, OutputError and leaves the root in force.
+    """
     candidates = sorted(
         ((parse_root(data, str(path)), data) for path, data in [(path, read_root(path)) for path in files]),
         key=lambda one: one[0].version or 0,

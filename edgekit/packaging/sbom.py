@@ -2,9 +2,9 @@
 
     document = sbom(read_bundle(path))          # json.dumps(document): what scanners and registries take
 
-Rules: it says what the manifest says and no more: the model and every file of it with its SHA-256, its licence as it
-was given, the tools and engines with their versions; the same bundle gives the same document (no clock, no random
-number: the serial number is a UUID made of the digest, RFC 9562 version 8).
+Rules: it has what the manifest has: the model and its files with their SHA-256, the licence as given, tools and engines
+with their versions. The same bundle gives the same document: the serial number is a UUID (RFC 9562, version 8) of the
+digest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def sbom(bundle: Bundle) -> dict[str, Any]:
         tools.add((ENGINES[engine].distribution if engine in ENGINES else engine, version))
     licences: dict[str, Any] = {}
     if manifest.licence is not None:
-        # An SPDX expression as such; anything else, an identifier too, by its name: no list of licences travels along
+        # Anything but an SPDX expression by its name, because no list of identifiers is included
         expression = _EXPRESSION.fullmatch(manifest.licence)
         named = {"expression": manifest.licence} if expression else {"license": {"name": manifest.licence}}
         licences["licenses"] = [named]

@@ -5,14 +5,13 @@
     endorsed = endorse(Path("net-raspberry-pi-4.ekb"), signers)      # two people sign at two desks
 
 Rules:
-- a private key signs by itself; a public one needs the command that signs for it. One that is named twice signs once;
-- a private key that other users can read signs, with a warning: a build machine's modes are not always its owner's to
-  choose;
-- the command is split as a shell would, and no shell runs it. It gets the bytes on its standard input and, where an
-  argument has `{}`, in a file of that name that goes away afterwards. Its standard error and the terminal are its own;
-- it prints the signature raw, as base64 or as hex, and what it prints is verified before it is used;
-- a bundle is checked whole before it is signed again; its manifest, blobs and older signatures stay the same byte for
-  byte, and the file is replaced whole or not at all.
+- a private key signs by itself, a public one needs a command; a key that is named twice signs once;
+- a private key that other users can read signs with a warning;
+- the command is split as a shell would, without a shell. It gets the bytes on its standard input, and in a temporary
+  file in place of `{}`; its standard error and the terminal are its own;
+- it prints the signature raw, as base64 or as hex, which is verified;
+- a bundle is checked whole before it is signed again; its manifest, blobs and older signatures do not change, and the
+  file is replaced whole or not at all.
 """
 
 from __future__ import annotations
@@ -43,9 +42,7 @@ _HEX = re.compile(rb"(?:[0-9a-fA-F]{2})+")
 
 @dataclass(frozen=True)
 class ExternalSigner:
-    """command: a line.
-    public: the raw 32 bytes of its key.
-    timeout_s: a person may have to touch a token."""
+    """public: the raw 32 bytes of its key. timeout_s: a person may have to touch a token."""
 
     command: str
     public: bytes
@@ -56,7 +53,7 @@ class ExternalSigner:
         return keyid_of(self.public)
 
     def sign(self, message: bytes) -> bytes:
-        """Raises KeysError where the command fails, or what it prints is no signature by this key."""
+        """Raises KeysError if the command fails or does not print a signature by this key."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric import ed25519
 
@@ -70,7 +67,7 @@ class ExternalSigner:
 
 @dataclass(frozen=True)
 class SignatureForm:
-    """What a signer should print. described: in words. fits: whether bytes have that form."""
+    """What a signer should print. fits: whether bytes have that form."""
 
     described: str
     fits: Callable[[bytes], bool]
@@ -80,7 +77,7 @@ _ED25519 = SignatureForm("the 64 bytes of an Ed25519 signature", lambda signatur
 
 
 def signature_from(command: str, message: bytes, form: SignatureForm, timeout_s: float = 300.0) -> bytes:
-    """What `command` prints for `message`, decoded and not yet verified. Raises KeysError."""
+    """What `command` prints for `message`, decoded, not verified. Raises KeysError."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -119,7 +116,7 @@ def signature_from(command: str, message: bytes, form: SignatureForm, timeout_s:
 
 
 def not_by(command: str, key: str) -> KeysError:
-    """What was printed has the form of a signature, and is none by the key that was named."""
+    """The error for a well-formed signature that is not by the named key."""
     return KeysError(
         f"what the signer printed is no signature of key {key} over these bytes",
         where=command,
@@ -129,10 +126,11 @@ def not_by(command: str, key: str) -> KeysError:
 
 @dataclass(frozen=True)
 class SigningOptions:
-    """keys: names or PEM files.
-    signer: a command for those of them that are public.
-    passphrase: asked for a key that is encrypted, given its file.
-    warn: called with the file of a private key that other users could read or write."""
+    """keys: names or PEM files
+    signer: a command for public ones
+    passphrase: called with the file of an encrypted key
+    warn: called with the file of a private key that other users could read or write
+    """
 
     keys: tuple[str, ...] = ()
     signer: str | None = None
@@ -141,9 +139,10 @@ class SigningOptions:
 
 
 def open_signers(signing: SigningOptions, folder: KeyFolder | None = None) -> list[Signer]:
-    """folder: where names are looked up, None for the user's own.
+    """folder: of names, None for the user's own.
 
-    Raises KeysError, PackagingError or SignatureError naming the key that cannot sign."""
+    Raises KeysError, PackagingError or SignatureError naming the key that cannot sign.
+    """
     folder = folder or KeyFolder(default_folder())
     found: dict[bytes, Signer] = {}
     external = 0
@@ -173,7 +172,7 @@ def open_signers(signing: SigningOptions, folder: KeyFolder | None = None) -> li
 
 
 def warn_where_open(path: Path, signing: SigningOptions) -> None:
-    """Tell who signs that the private key at `path` is not theirs alone."""
+    """Warn if other users have access to the private key."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -183,7 +182,7 @@ def warn_where_open(path: Path, signing: SigningOptions) -> None:
 
 
 def is_public(path: Path) -> bool:
-    """Whether a PEM public key lies there; False also where nothing can be read."""
+    """Whether it is a PEM public key; False also if it cannot be read."""
     try:
         if not path.is_file():
             return False
@@ -195,8 +194,7 @@ def is_public(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class SigningResult:
-    """added: keyids that signed now; signed_by: all that have.
-    digest: of the manifest, the name of what was signed."""
+    """digest: of the manifest. added: keyids that signed now. signed_by: all that have."""
 
     path: Path
     manifest: Manifest
@@ -206,7 +204,7 @@ class SigningResult:
 
 
 def endorse(path: Path, signers: Sequence[Signer], output: Path | None = None) -> SigningResult:
-    """Sign the bundle at `path`; output: where the result goes, None for the same file.
+    """Sign the bundle at `path`. output: None to replace it.
 
     Raises BundleError, IntegrityError, KeysError, PackagingError, OutputError.
     """

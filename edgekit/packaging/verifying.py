@@ -1,18 +1,15 @@
-"""Why a bundle is trusted, or why it is not.
-Every check that opening makes, one after another, each reported.
+"""Why a bundle is trusted, or why not: every check of opening, one after another.
 
     verification = Verification(Path("net.ekb"), VerifyOptions(trust=("root.json",)))
     for check in verification: print(check)
     verification.error                               # None, or the first reason against it
 
 Rules:
-- one descriptor is opened; what is checked, and what the child loads at the end, is read from it, whatever becomes of
-  the name;
-- the order is that of distrust: what no trusted key has signed is not parsed, and what is malformed is not loaded;
-- the first refusal ends it; what was not checked is reported as such, never left out and never taken for good;
-- a root may say that its active bundle was accepted unsigned: that is no waiver here, because who can write to the
-  root can write that;
-- that a bundle is for another board is a refusal where the board was named, and a remark on a workstation.
+- everything is read from one open descriptor, even what a child loads at the end;
+- what no trusted key has signed is not parsed, and what is malformed is not loaded;
+- the first refusal ends it; a check that was left out is reported as such;
+- a root's record of an unsigned install is no waiver here: anyone who can write to the root can write that;
+- a bundle for another board is refused if the board was named, else mentioned.
 """
 
 from __future__ import annotations
@@ -43,13 +40,12 @@ _Result = tuple[bool | None, str]
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """What to check against.
-
-    trust: keys or a root.json, empty for what this machine (or the root) trusts.
-    allow_unsigned: continue if no trusted key has signed it.
-    board, named: what this machine is; whether a person said so, and the bundle must fit.
-    secret: where the key of an encrypted bundle is.
-    replay: whether a child loads it and replays its golden examples.
+    """trust: keys or a root.json, empty for what this machine (or the root) trusts
+    allow_unsigned: continue if no trusted key has signed it
+    board: what this machine is
+    named: whether a person named the board, so that the bundle must fit
+    secret: of an encrypted bundle
+    replay: whether a child loads it and replays its golden examples
     """
 
     trust: tuple[str | Path, ...] = ()
@@ -61,13 +57,14 @@ class VerifyOptions:
 
 
 class Verification:
-    """The checks of one bundle.
-    Iterating makes them, and yields each at once; the last one may refuse.
+    """The checks of one bundle; iterating makes and yields them, and the last one may refuse.
 
-    path: a bundle, or a root of `edgekit install`, for its active one. checks: those that were made. error: the first
-    reason against the bundle. generation, state: of a root, the active one.
-    Iterating raises EdgekitError where there is nothing to verify (no such file, no such root), and where the key that
-    was named for an encrypted one cannot be had: that says nothing against the bundle.
+    path: a bundle, or an install root for its active one
+    checks: those made so far
+    error: the first reason against the bundle
+    generation, state: of a root's active bundle
+
+    Iterating raises EdgekitError if there is nothing to verify, or if a key that was named cannot be read.
     """
 
     def __init__(self, path: Path, options: VerifyOptions) -> None:
@@ -122,7 +119,6 @@ class Verification:
 
     def open_as_application(self, engine: str | None, threads: int | None) -> dict[str, Any]:
         """Choose, load, replay and warm up what was verified, as an application would.
-        Return what was found.
 
         Raises what `prepare` raises, and SecretError for an encrypted bundle without its key.
         """
@@ -135,12 +131,7 @@ class Verification:
         info, tested = prepared.engine.info, prepared.tested
         return {
             "recipe": prepared.entry.recipe,
-            "engine": {
-                "name": info.name,
-                "version": info.version,
-                "threads": info.threads,
-                "arithmetic": info.arithmetic,
-            },
+            "engine": {name: getattr(info, name) for name in ("name", "version", "threads", "arithmetic")},
             "examples": tested.examples,
             "same_engine": tested.same_engine,
             "worst_steps": tested.worst_steps,
@@ -160,7 +151,7 @@ class Verification:
         options, store = self._options, subject.store(self._options.trust)
         moment = judge(seen_s=subject.seen_s, issued_s=store.issued_s if store is not None else None)
         policy = TrustPolicy(store, options.allow_unsigned, new=subject.generation is None, now=moment)
-        own = options.secret is None  # a key that is found here is used for no more than the digests
+        own = options.secret is None  # this machine's key is used for digests alone
         secret = find_secret if own else options.secret
         opening = self._opening = Opening(subject.where, policy, secret, spare_key=own)
         yield from opening.steps(everything)
@@ -178,7 +169,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class _OpenFile:
-    """An open descriptor, and what is known of it from where it was found."""
+    """An open descriptor, with its root's facts."""
 
     lease: Lease
     where: Path
@@ -190,8 +181,7 @@ class _OpenFile:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[_OpenFile]:
-    """A bundle, or a root's active one, held open.
-    Links in a file's name are followed, once. Raises BundleError."""
+    """A bundle, or a root's active one, held open; links are followed once. Raises BundleError."""
     from edgekit_runtime.install.layout import Root, is_root
     from edgekit_runtime.install.lock import hold
     from edgekit_runtime.install.reading import store_of

@@ -1,22 +1,13 @@
-"""Writing an .ekb, encrypted or not, and any other named file: whole or not at all.
+"""Writing an .ekb, signed with Ed25519, and other files: whole or not at all.
 
     draft = BundleDraft(Encryption(load_secret("file:camera.secret"), model_id))     # or BundleDraft(), in plain
     digest = draft.add(model_bytes)                     # content-addressed: the same bytes are stored once
-    write_bundle(path, draft, manifest, keys)
+    write_bundle(path, draft, manifest, [load_signing_key(Path("alice.pem"), passphrase=ask)])
 
 Rules:
-- the same draft gives the same bytes, with the same key also where it is encrypted; nothing of the machine or clock
-  gets in;
-- every blob is encrypted, model files and golden examples alike, and named by the SHA-256 of its encrypted bytes; the
-  manifest stays readable;
-- only an ordinary file, or a link to one, is ever replaced: who names /dev/null or /dev/stdout does not mean that a
-  file should take its place.
-
-Signing with Ed25519.
-What signs, and the block of signatures that a bundle or a root.json carries.
-
-key = load_signing_key(Path("alice.pem"), passphrase=ask)        # asked only when the file is encrypted
-block = signature_block(manifest, [key])
+- the same draft gives the same bytes, encrypted with the same key, too;
+- every blob is encrypted and named by the SHA-256 of its encrypted bytes; the manifest stays readable;
+- only an ordinary file, or a link to one, is ever replaced, never /dev/null.
 """
 
 from __future__ import annotations
@@ -49,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Signer(Protocol):
-    """What makes signatures in the name of one key: a file's, or a command's that asks a token."""
+    """Signs for one key: a file's, or a command's that asks a token."""
 
     @property
     def public(self) -> bytes:
@@ -57,7 +48,7 @@ class Signer(Protocol):
         ...
 
     def sign(self, message: bytes) -> bytes:
-        """The 64 bytes of the Ed25519 signature over `message` as it is. Raises PackagingError."""
+        """The 64 bytes of the Ed25519 signature over `message`. Raises PackagingError."""
         ...
 
 
@@ -80,18 +71,12 @@ class SigningKey:
 
 
 def signed_by(signer: Signer, body: bytes, payload_type: str = PAYLOAD_TYPE) -> Signature:
-    """keyid and signature over the DSSE encoding of `body`.
-
-    A manifest's bytes, unless a payload type says otherwise.
-    """
+    """keyid and signature over the DSSE encoding of `body`, by default a manifest's bytes."""
     return keyid_of(signer.public), signer.sign(pae(body, payload_type))
 
 
 def merge_signatures(signatures: Iterable[Signature]) -> list[dict[str, str]]:
-    """Entries of a signature block: the last of each key, in the order of the keyids.
-
-    So the order in which keys signed does not show.
-    """
+    """Entries of a signature block: the last of each key, in the order of the keyids."""
     return [
         {"keyid": name, "sig": base64.b64encode(signature).decode()}
         for name, signature in sorted(dict(signatures).items())
@@ -99,15 +84,14 @@ def merge_signatures(signatures: Iterable[Signature]) -> list[dict[str, str]]:
 
 
 def signature_block(body: bytes, signers: Sequence[Signer], others: Iterable[Signature] = ()) -> bytes:
-    """The block over a manifest's bytes. others: signatures that are there already."""
+    """The block over a manifest's bytes. others: earlier signatures."""
     return canonical_bytes(merge_signatures([*others, *(signed_by(signer, body) for signer in signers)]))
 
 
 def load_signing_key(path: Path, passphrase: Callable[[Path], bytes | None] | None = None) -> SigningKey:
-    """An Ed25519 private key from a PEM file.
-    passphrase: asked with the path where the file is encrypted.
+    """An Ed25519 private key from a PEM file. Raises PackagingError.
 
-    Raises PackagingError naming the file.
+    passphrase: called with the path of an encrypted file
     """
     from cryptography.hazmat.primitives.asymmetric import ed25519
 
@@ -119,11 +103,7 @@ def load_signing_key(path: Path, passphrase: Callable[[Path], bytes | None] | No
 
 
 def load_private_key(path: Path, passphrase: Callable[[Path], bytes | None] | None, make: str) -> PrivateKeyTypes:
-    """A private key of whatever kind from a PEM file.
-    make: how to make one that would do, for the error.
-
-    Raises PackagingError naming the file.
-    """
+    """A private key of any kind from a PEM file. Raises PackagingError. make: its advice."""
     from cryptography.hazmat.primitives import serialization
 
     data = _read(path, make)
@@ -161,14 +141,14 @@ def _read(path: Path, make: str) -> bytes:
 
 
 def write_whole(path: Path, data: bytes, what: str) -> None:
-    """Durably, so that no reader ever sees half a file. what: in the error's words.
+    """Write durably, so that no reader ever sees half a file. what: in the error's words.
 
-    Raises OutputError when the folder cannot be written, the disk is full, or something that is no ordinary file has
-    that name; nothing is left behind then.
+    Raises OutputError for a folder that cannot be written, a full disk, or a name that is not an ordinary file's, and
+    leaves nothing behind.
     """
     try:
         mode = path.stat().st_mode
-    except OSError:  # nothing is there; or what keeps it from being seen keeps it from being written, which fails then
+    except OSError:  # nothing is there, or writing fails, too
         mode = stat.S_IFREG
     if not stat.S_ISREG(mode):
         found = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
@@ -187,20 +167,19 @@ def write_whole(path: Path, data: bytes, what: str) -> None:
 
 @dataclass(frozen=True)
 class Encryption:
-    """secret: its first key encrypts. model_id: of the model that the blobs are bound to."""
+    """secret: its first key encrypts. model_id: bound to the blobs."""
 
     secret: Secret
     model_id: str
 
     def encrypted(self, data: bytes, kind: Kind) -> tuple[bytes, Cipher]:
-        """What goes into the file, and what a reader must know of it beside the key."""
+        """The encrypted bytes, and what a reader needs besides the key."""
         salt, sealed = encrypt(self.secret.key(), data, bound_to(self.model_id, kind))
         return sealed, Cipher(SCHEME, self.secret.id, salt.hex())
 
 
 class BundleDraft:
-    """Collects blobs in the order they are first added.
-    encryption: of every one of them, None to leave them as they are."""
+    """Collects blobs in the order they are first added. encryption: None to leave them readable."""
 
     def __init__(self, encryption: Encryption | None = None) -> None:
         self._encryption = encryption
@@ -208,8 +187,7 @@ class BundleDraft:
         self._ciphers: dict[str, Cipher] = {}
 
     def add(self, data: bytes, kind: Kind = "golden") -> str:
-        """Store a blob; returns the SHA-256, in hex, of what the file will hold.
-        kind: `model` for a model file."""
+        """Store a blob; return the SHA-256, in hex, of the stored bytes."""
         cipher = None
         if self._encryption is not None:
             data, cipher = self._encryption.encrypted(data, kind)
@@ -221,7 +199,6 @@ class BundleDraft:
 
     @property
     def digests(self) -> list[str]:
-        """Of every blob, in their order."""
         return list(self._blobs)
 
     @property
@@ -237,12 +214,9 @@ class BundleDraft:
         return tuple(entries)
 
     def encode(self, manifest: Manifest, keys: Sequence[Signer] = ()) -> bytes:
-        """The whole file.
-        The manifest's `blobs` are filled in here. Raises PackagingError for what no reader would open.
-        """
+        """The whole file, with the manifest's `blobs`. Raises PackagingError for an invalid one."""
         body = canonical_json(replace(manifest, blobs=self.entries()).as_json())
-        # The reader's own checks: what it refuses is not written in the first place. blobs: those that are not
-        # encrypted.
+        # The reader's own checks, of the blobs that are not encrypted
         blobs = {name: data for name, data in self._blobs.items() if name not in self._ciphers}
         if len(body) > MAX_MANIFEST_BYTES:
             raise PackagingError(
@@ -262,8 +236,7 @@ class BundleDraft:
 
 
 def check_tools(extra: str = "convert") -> None:
-    """Raises MissingExtraError early where a bundle could not be written in the end.
-    extra: the one that a person would install for what they have."""
+    """Raises MissingExtraError early if a bundle could not be written."""
     try:
         import rfc8785  # noqa: F401
     except ImportError as error:
@@ -279,11 +252,7 @@ def canonical_json(value: object) -> bytes:
 
 
 def write_bundle(path: Path, draft: BundleDraft, manifest: Manifest, keys: Sequence[Signer] = ()) -> int:
-    """Write the bundle beside its final name and move it there, so that it is always whole.
-    Returns bytes.
-
-    Raises OutputError when the folder cannot be written.
-    """
+    """Write the bundle, whole or not at all; return its size in bytes. Raises OutputError."""
     data = draft.encode(manifest, keys)
     write_whole(path, data, "the bundle")
     return len(data)

@@ -1,12 +1,11 @@
-"""What a board may answer over ssh. Everything else that it says is passed over or refused.
+"""What a board may answer over ssh; anything else is ignored or refused.
 
     probe_files(out)["proc/cpuinfo"], probe_words(out)["home"]
     with answered_by("pi@board"): print(record["p50_ms"])      # SshError where its record is of another form
 
 Rules:
-- an answer is a stranger's data: it names no file but those that the probe reads, and a number has no more digits than
-  its meaning allows;
-- a line that is no answer is passed over: a login's start-up files may print what they like;
+- an answer is untrusted: it names only files that the probe reads, and numbers have a bounded length;
+- any other line is ignored, because a login's start-up files may print anything;
 - a record is read, and printed, within `answered_by`.
 """
 
@@ -35,13 +34,13 @@ _WORDS = {
 
 
 def probe_files(out: str) -> dict[str, bytes]:
-    """The files that the probe read, by their path without its first slash."""
+    """Path without its first slash -> content, of the files that the probe read."""
     found = filter(None, map(_FILE.fullmatch, out.split("\n")))
     return {match[1]: bytes.fromhex(match[2]) for match in found}
 
 
 def probe_words(out: str) -> dict[str, list[str]]:
-    """What the probe says beside files, by `python`, `libc`, `uid` and so on; each in its order."""
+    """The probe's other answers by `python`, `libc`, `uid` and so on, each in order."""
     said = [line.partition(" ") for line in out.split("\n")]
     return {
         name: [text for word, _, text in said if word == name and form.fullmatch(text)] for name, form in _WORDS.items()
@@ -50,7 +49,7 @@ def probe_words(out: str) -> dict[str, list[str]]:
 
 @contextlib.contextmanager
 def answered_by(where: str) -> Iterator[None]:
-    """Around pure work on a board's record: what it trips over becomes an SshError."""
+    """Turn errors of work on a board's record into SshError."""
     try:
         yield
     except EdgekitError:

@@ -1,16 +1,13 @@
-"""The same package as a .deb.
-Files that dpkg owns, and nothing that pip would have to do on the board.
-
-Rules:
-- the environment is packed as it will stand, wheels unpacked, in /opt/edgekit/NAME/env: dpkg owns it and `dpkg -V`
-  checks it;
-- setting it up runs `edgekit install` with the bundle that came along, into /var/lib/edgekit/NAME/model, to which
-  /opt/edgekit/NAME/model leads; a bundle that is refused there is not set up. Purging removes that folder, removing
-  does not;
-- what has no wheel, Python and the C++ library are Depends; the architecture is the board's;
-- the same content gives the same bytes (SOURCE_DATE_EPOCH, where it is set, dates the files).
+"""The package as a .deb, so that pip has nothing to do on the board.
 
     pack_deb(PackageRequest(Path("digits.ekb"), load("raspberry-pi-4"), Path("debs"))).path
+
+Rules:
+- dpkg owns the environment, wheels unpacked, in /opt/edgekit/NAME/env;
+- configuring runs `edgekit install` into /var/lib/edgekit/NAME/model, the target of /opt/edgekit/NAME/model, and fails
+  if the bundle is refused; purging removes that folder, removing does not;
+- Python, the C++ library and packages without a wheel are Depends;
+- the same content gives the same bytes (SOURCE_DATE_EPOCH dates the files).
 """
 
 from __future__ import annotations
@@ -36,8 +33,7 @@ _START = "#!/opt/edgekit/{name}/env/bin/python3\nimport sys\n\nfrom edgekit.cli 
 
 
 def pack_deb(request: PackageRequest) -> PackageResult:
-    """`output` is the folder that the .deb is written to, which is made.
-    Raises what `pack` raises, and DebError."""
+    """`output`: the folder of the .deb. Raises what `pack` raises, and DebError."""
     tool = shutil.which("dpkg-deb")
     if tool is None:
         raise DebError(
@@ -51,7 +47,7 @@ def pack_deb(request: PackageRequest) -> PackageResult:
             package_folder = folder / "package"
             try:
                 packed = pack(replace(request, output=package_folder))
-            except OutputError as error:  # it does not speak of a draft: a person knows the folder that they named
+            except OutputError as error:  # it names the person's folder instead of the draft
                 if error.where == os.path.realpath(package_folder):
                     raise OutputError(error.what, where=str(output), do=error.do) from error
                 raise
@@ -67,10 +63,7 @@ def pack_deb(request: PackageRequest) -> PackageResult:
 
 
 def unpack_wheel(wheel: Path, site: Path) -> None:
-    """A wheel's modules into `site`, as an installer lays them.
-
-    Programs, headers and compiled modules are left out: they are made where they are used, and not dpkg's to check.
-    """
+    """Unpack a wheel's modules into `site`, without programs, headers and bytecode."""
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
             name, parts = entry.filename, PurePosixPath(entry.filename).parts
@@ -103,7 +96,7 @@ def _fill(tree: Path, packed: PackageResult, target: WheelTarget) -> None:
     for folder, place in (("trust", home / "package" / "trust"), ("anchors", home / "anchors")):
         if (packed.path / folder).is_dir():
             shutil.copytree(packed.path / folder, place)
-    # A virtual environment is three things: a link to Python, a file that says so, and the folder of modules
+    # A virtual environment: a link to Python, pyvenv.cfg, and the folder of modules
     (env / "bin").mkdir()
     (env / "bin" / f"python{target.python}").symlink_to(f"/usr/bin/python{target.python}")
     for name in ("python3", "python"):
@@ -156,11 +149,7 @@ def _control(tree: Path, packed: PackageResult, target: WheelTarget) -> None:
 
 
 def _built(tool: str, tree: Path, path: Path) -> Path:
-    """Pack with zstd, or with xz where this dpkg-deb has no zstd.
-    Every release with a Python for edgekit unpacks zstd.
-
-    One thread: how many there are would show in the bytes.
-    """
+    """Pack with zstd, or with xz if this dpkg-deb has no zstd; one thread gives the same bytes."""
     environment = os.environ | {"SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", _EPOCH)}
     for options in (["-Zzstd", "-z9", "--threads-max=1"], ["-Zxz", "-z1"]):
         command = [tool, "--root-owner-group", *options, "--build", str(tree), str(path)]

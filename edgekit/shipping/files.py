@@ -3,14 +3,13 @@
     made = export_files(bundle, Path("net"), recipe=None)
     made.files                                  # net/model.tflite, net/golden.npz, net/run.py, ...
 
-- `model.tflite` or `model.onnx`: the artifact, byte for byte. `contract.json`: what its inputs and outputs mean.
-- `golden.npz`: the golden examples. `N.in.NAME`: the item, without a batch axis, as the contract has it (pixels are
-  uint8). `N.out.NAME`: float32, what this artifact answered on the workstation, dequantized.
-- `labels.txt`: a class a line, where the contract has labels.
-- `run.py`: prepares an input, runs the artifact, gives the golden answers. Nothing is imported but the engine, NumPy
-  and, for pictures, Pillow. A model that keeps a state has none.
-
-Rules: an encrypted artifact is written in clear; the folder is new or empty; it is there whole or not at all.
+Rules:
+- `model.tflite` or `model.onnx` is the artifact byte for byte, `contract.json` its contract, `labels.txt` has a class
+  a line;
+- `golden.npz` has `N.in.NAME`, an item of the contract without a batch axis (pixels are uint8), and `N.out.NAME`, the
+  workstation's answer as float32, dequantized;
+- `run.py` needs only the engine, NumPy and, for pictures, Pillow; a model that keeps a state has none;
+- an encrypted artifact is written in clear; the folder is new or empty, and written whole or not at all.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ _FLOAT_STEP = 1e-4  # a float output's step, as a share of the golden's largest 
 
 @dataclass(frozen=True)
 class ExportedFiles:
-    """recipe: of the artifact.
-    packages: what `run.py` needs from the package index; empty where there is none."""
+    """recipe: of the artifact. packages: what `run.py` needs, empty without it."""
 
     recipe: str
     files: tuple[Path, ...]
@@ -50,7 +48,7 @@ class ExportedFiles:
 def export_files(bundle: Bundle, folder: Path, recipe: str | None = None) -> ExportedFiles:
     """Write one artifact, the primary one by default, into a folder that is new or empty.
 
-    Raises OutputError, also for an artifact of role `batch`, and BundleError for a recipe that is not in the bundle.
+    Raises OutputError, also for an artifact of role `batch`, and BundleError for an unknown recipe.
     """
     entry, contract = bundle.artifact(recipe), bundle.manifest.contract
     if entry.role == "batch":
@@ -106,7 +104,7 @@ def _golden(bundle: Bundle, entry: ArtifactEntry, examples: _Examples) -> bytes:
 
 
 def _picture(bundle: Bundle) -> ImageSpec | None:
-    """How a picture becomes the input, where the model has one input and that is an image."""
+    """The picture's form if the model's one input is an image."""
     found = pictures(bundle.manifest.contract.inputs)
     return found[0] if len(bundle.manifest.contract.inputs) == 1 and found else None
 
@@ -287,7 +285,7 @@ def _real(value: str, tensor: TensorSpec) -> str:
 
 
 def _picture_parts(image: ImageSpec) -> dict[str, Any]:
-    """What `_PIXELS` needs: a picture is put as `contract.geometry.place` puts it."""
+    """The values in `_PIXELS`, which places a picture as `contract.geometry.place` does."""
     mode = "L" if image.color == "gray" else "RGB"
     parts = {
         "mode": mode, "height": image.height, "width": image.width, "channels": image.channels, "crop": image.crop,

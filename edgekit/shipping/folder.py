@@ -1,13 +1,12 @@
-"""The folder that a package is put into.
-A new one, an empty one such as a USB stick, or that of an earlier package.
-
-Rules:
-- a file that the earlier package's SHA256SUMS does not list belongs to someone else: the folder is refused, untouched;
-- an existing folder is filled in place (it may be a mount point), SHA256SUMS last: until then no installer takes it;
-- a draft is locked as long as its process lives; the next one removes those that a killed process has left.
+"""The folder of a package: new, empty such as a USB stick, or an earlier package's.
 
     with draft(output) as folder:
         put(made_in(folder), output)
+
+Rules:
+- a folder with a file that the earlier package's SHA256SUMS does not list is refused, untouched;
+- an existing folder is filled in place (it may be a mount point), SHA256SUMS last: until then no installer takes it;
+- a draft is locked while its process lives; the next one removes those of killed processes.
 """
 
 from __future__ import annotations
@@ -26,20 +25,13 @@ RECORD, SUMS = "package.json", "SHA256SUMS"
 _DRAFT = ".edgekit-package-"
 _NAMED = 3
 _OF_SYSTEMS = (
-    "lost+found",
-    "System Volume Information",
-    "$RECYCLE.BIN",
-    ".Trashes",
-    ".Spotlight-V100",
-    ".fseventsd",
-    ".DS_Store",
-)
+    "lost+found", "System Volume Information", "$RECYCLE.BIN", ".Trashes", ".Spotlight-V100", ".fseventsd", ".DS_Store",
+)  # fmt: skip
 _TRASH = ".Trash-"
 
 
 def check_free(output: Path) -> None:
-    """Check that a package may go there.
-    Raises OutputError, which names the first files that no package put there."""
+    """Raises OutputError, naming foreign files, if no package may go there."""
     if not output.exists():
         return
     if not output.is_dir():
@@ -73,10 +65,7 @@ def check_free(output: Path) -> None:
 
 @contextlib.contextmanager
 def draft(output: Path) -> Iterator[Path]:
-    """A folder on the same file system, removed at the end.
-
-    It is in `output` if that exists, because its parent may not be writable.
-    """
+    """A temporary folder on the same file system; in `output` if that exists."""
     place = output if output.is_dir() else output.parent
     place.mkdir(parents=True, exist_ok=True)
     for folder in place.glob(f"{_DRAFT}*"):
@@ -87,7 +76,7 @@ def draft(output: Path) -> Iterator[Path]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=place))
         handle = _lock(folder, wait=True)
-        if folder.is_dir():  # else another that started just now removed it as one that was left
+        if folder.is_dir():  # else another process removed it just now
             break
         if handle is not None:
             os.close(handle)
@@ -100,10 +89,7 @@ def draft(output: Path) -> Iterator[Path]:
 
 
 def put(made: Path, output: Path) -> None:
-    """`made`, in a draft, becomes `output`.
-
-    What was there goes only when all of the new is there, or else comes back.
-    """
+    """Move `made`, in a draft, to `output`; on failure the earlier content comes back."""
     if not output.exists():
         made.rename(output)
         return
@@ -124,13 +110,12 @@ def put(made: Path, output: Path) -> None:
 
 
 def _passed_over(name: str) -> bool:
-    """What a system or a draft of ours puts into a folder; it stays."""
+    """Whether a system or a draft put it there; it stays."""
     return name in _OF_SYSTEMS or name.startswith((_TRASH, _DRAFT))
 
 
 def _lock(folder: Path, *, wait: bool) -> int | None:
-    """Lock the folder.
-    None where another process has it, or where nothing can be locked (Windows, some network shares)."""
+    """Lock the folder; None if another process has it, or if it cannot be locked (Windows)."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

@@ -5,11 +5,10 @@
 
 Rules:
 - everything is in the folder, and the SHA-256 of every file in `SHA256SUMS`;
-- the same bundle, wheels and profile give the same bytes: nothing in it says when or where it was made;
-- an installer takes the folder whole or not at all, and no file that another put into it is ever lost;
-- the board's side is two short shell scripts; they say what they do, and the second undoes the first;
-- the licences that wheels declare are listed, not judged, with every text that the wheels carry. Texts of Debian's
-  packages are on the board already, in /usr/share/doc.
+- the same bundle, wheels and profile give the same bytes;
+- an installer takes the folder whole or not at all, and foreign files in it are never lost;
+- two shell scripts install on the board and undo it;
+- the licences and texts of wheels are listed, not judged; those of Debian's packages are in the board's /usr/share/doc.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from edgekit.packaging.output_errors import OutputError
 from edgekit.shipping.folder import RECORD, SUMS, check_free, draft, put
 from edgekit.shipping.plan import DeployPlan, NoWheelError, ShippingError, plan_deploy, unit, user_name
-from edgekit.shipping.wheelhouse import WheelFile, Wheelhouse, collect
+from edgekit.shipping.wheelhouse import WheelFile, Wheelhouse, collect, metadata_of
 from edgekit.shipping.wheels import sha256_of
 from edgekit_runtime.engines.registry import ENGINES
 
@@ -53,9 +52,7 @@ _UNSIGNED = (
 
 @dataclass(frozen=True)
 class Licence:
-    """name, version: of the distribution.
-    says: the licence in its own words.
-    texts: path in the wheel's dist-info -> text."""
+    """says: the licence in the wheel's own words. texts: path in its dist-info -> text."""
 
     name: str
     version: str
@@ -65,15 +62,12 @@ class Licence:
 
 
 def of_wheel(wheel: Path) -> Licence:
-    """Read a wheel's licence from its METADATA and its dist-info.
-    PEP 639's License-Expression comes first, then License, then classifiers."""
-    import email.parser
-
+    """A wheel's licence: License-Expression (PEP 639), else License, else classifiers."""
+    metadata = metadata_of(wheel)
     with zipfile.ZipFile(wheel) as archive:
-        info = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1)
-        folder = info.removesuffix("METADATA")
-        metadata = email.parser.BytesParser().parsebytes(archive.read(info))
-        inside = sorted(n for n in archive.namelist() if n.startswith(folder) and not n.endswith("/"))
+        names = archive.namelist()
+        folder = next(n for n in names if n.endswith(".dist-info/METADATA") and n.count("/") == 1)[: -len("METADATA")]
+        inside = sorted(n for n in names if n.startswith(folder) and not n.endswith("/"))
         texts = {n.removeprefix(folder): archive.read(n) for n in inside if _TEXT.search(n.removeprefix(folder))}
     classifiers = [c for c in metadata.get_all("Classifier", []) if c.startswith("License ::")]
     short = (metadata["License"] or "").strip().splitlines()
@@ -87,8 +81,7 @@ def of_wheel(wheel: Path) -> Licence:
 
 
 def write(folder: Path, wheels: Sequence[Path], debian: Sequence[str], model: str) -> list[Licence]:
-    """Fill `folder`, which is made, with the list and the texts. model: the bundle's line.
-    Returns what it found."""
+    """Fill `folder`, which is made, with the list and the texts. model: the bundle's line."""
     folder.mkdir(parents=True, exist_ok=True)
     found = sorted((of_wheel(wheel) for wheel in wheels), key=lambda one: one.name.lower())
     lines = [_HEAD, f"model   {model}"]
@@ -130,17 +123,15 @@ licences   licences/{list}
 
 @dataclass(frozen=True)
 class PackageRequest:
-    """bundle: an .ekb.
-    output: the folder to make, or to fill.
-    engine: None to choose.
-    service: a command for a systemd unit.
-
-    wheel: edgekit's own, None to build it. extras: of edgekit, beside what the bundle needs (`telemetry`).
-    anchors: whether the network of `edgekit profiles measure` comes along, 21 MB.
-    trust: a root.json or public keys that come along, for the board's install root. allow_unsigned: the board installs
-    the bundle although no trusted key signed it.
-    approve: asked with the bundle, the profile, and the engine and version that it will get there, before the package
-    is put together; it raises to refuse.
+    """output: the folder to make, or to fill
+    engine: None to choose
+    service: a command for a systemd unit
+    wheel: edgekit's own, None to build it
+    extras: of edgekit, besides what the bundle needs (`telemetry`)
+    approve: called with bundle, profile, engine and its version before the package is made; it raises to refuse
+    anchors: whether to include the network of `edgekit profiles measure`, 21 MB
+    trust: a root.json or public keys for the board's install root
+    allow_unsigned: whether the board installs the bundle although no trusted key signed it
     """
 
     bundle: Path
@@ -158,7 +149,7 @@ class PackageRequest:
 
 @dataclass(frozen=True)
 class PackageResult:
-    """path: the folder. release: what names this very content on a board. bytes: of all files."""
+    """path: the folder. release: a name of this content on a board. bytes: of all files."""
 
     path: Path
     name: str
@@ -184,9 +175,7 @@ class PackageResult:
 
 
 def pack(request: PackageRequest) -> PackageResult:
-    """Make the folder.
-    Raises BundleError, NoWheelError, DownloadError, MissingExtraError, ShippingError and OutputError.
-    """
+    """Make the folder. Raises BundleError, MissingExtraError, ShippingError, OutputError."""
     from edgekit_runtime.bundle.reader import read_bundle
 
     bundle = read_bundle(request.bundle)
@@ -204,7 +193,7 @@ def pack(request: PackageRequest) -> PackageResult:
 
 
 def packed_files(folder: Path) -> dict[str, str]:
-    """Path in the folder -> SHA-256, as SHA256SUMS says, and SHA256SUMS itself."""
+    """Path in the folder -> SHA-256, of SHA256SUMS and of that file itself."""
     lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
     listed = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
     return listed | {SUMS: sha256_of(folder / SUMS)}
@@ -266,9 +255,7 @@ def _fill(folder: Path, request: PackageRequest, plan: DeployPlan, bundle: Bundl
 
 
 def _trust(request: PackageRequest, bundle: Bundle, folder: Path) -> tuple[str, ...]:
-    """The files' names in the package.
-    Raises ShippingError, and SignatureError for a bundle that the board would refuse.
-    """
+    """The files' names in the package. Raises ShippingError, SignatureError."""
     from edgekit_runtime.bundle.reader import read_verified
 
     if not request.trust:
@@ -287,8 +274,7 @@ def _trust(request: PackageRequest, bundle: Bundle, folder: Path) -> tuple[str, 
 
 
 def _wheels(request: PackageRequest, plan: DeployPlan, folder: Path) -> tuple[Wheelhouse, list[str]]:
-    """With the engine's version that made the golden answers.
-    Where the board cannot have that one, the newest."""
+    """Wheels with the engine's version that made the golden answers, else the newest."""
     profile = request.profile
     if plan.proven is None or plan.engine in profile.pins:
         return collect(profile, plan.engine, folder, wheel=request.wheel, extras=plan.extras), []

@@ -5,16 +5,13 @@
     unit("digits", "digits version 2", "python3 /home/pi/app.py {bundle}")
 
 Rules:
-- the engine is the one that the profile's image can install for the bundle's first artifact, in the runtime's order;
-  its version is the one that made the bundle's golden answers, where the index still has it for the board;
-- names are fit for files, for Debian and for systemd, whatever the bundle is called;
-- a service's program without a path is looked for in the package's own environment first; `{bundle}`, `{python}` and
-  `{prefix}` stand for the installed places;
-- the unit gives the application a user of its own, its state folder, the network and devices, and nothing else to
-  write;
-- it waits for no network; systemd restarts it where the runtime stops saying that its models are healthy.
-
-The error tree of shipping. Each code is a refusal that a script may act upon.
+- the engine is the first in the runtime's order that installs for the bundle's first artifact; its version is the one
+  that made the golden answers, if the index has it for the board;
+- names are valid for files, Debian and systemd;
+- a service's program without a path is looked up in the package's environment first; `{bundle}`, `{python}` and
+  `{prefix}` stand for installed paths;
+- the unit gives the application a user, a state folder, network and devices, and nothing else to write;
+- it does not wait for a network; systemd restarts it when the runtime stops reporting healthy models.
 """
 
 from __future__ import annotations
@@ -39,14 +36,13 @@ class ShippingError(EdgekitError):
 
 
 class NoWheelError(ShippingError):
-    """A requirement has neither a wheel for the board nor a Debian package.
-    The board's Python, glibc and machine decide."""
+    """A requirement has neither a wheel for the board nor a Debian package."""
 
     code = "no-wheel"
 
 
 class WheelDownloadError(ShippingError):
-    """The package index cannot be reached, or gave bytes that are not those it promised."""
+    """The package index cannot be reached, or sent other bytes than promised."""
 
     code = "download"
 
@@ -64,20 +60,18 @@ class SshError(ShippingError):
 
 
 class BoardRefusedError(ShippingError):
-    """The machine at the other end is not the board that the package is for.
-    Said before anything is copied."""
+    """The machine is not the board that the package is for; raised before anything is copied."""
 
     code = "board-refused"
 
 
 @dataclass(frozen=True)
 class DeployPlan:
-    """name: of files and folders on the board.
-    version: Debian's.
-    extras: of edgekit, beside the engine's.
-
-    proven: the engine's version that made the golden answers, None where another engine made them.
-    notes: sentences that a person should read.
+    """name: of files and folders on the board
+    version: Debian's
+    extras: of edgekit, besides the engine's
+    proven: the engine's version that made the golden answers, None if another engine did
+    notes: sentences that a person should read
     """
 
     name: str
@@ -115,8 +109,7 @@ def plan_deploy(bundle: Bundle, profile: Profile, engine: str | None, extras: tu
 
 
 def package_name(name: str) -> str:
-    """A name that Debian and systemd accept.
-    It is lower case, of a-z, 0-9, '.' and '-' only, and begins with a letter or digit."""
+    """A name for Debian and systemd: a-z, 0-9, '.' and '-', with a letter or digit first."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "model"
 
 
@@ -203,9 +196,7 @@ def user_name(name: str) -> str:
 
 
 def unit(name: str, title: str, command: str) -> str:
-    """The unit's text, with @PREFIX@ and @USER@ for the installer to fill in.
-    Raises ShippingError for what is no command.
-    """
+    """The unit's text, with @PREFIX@ and @USER@ for the installer. Raises ShippingError."""
     try:
         words = shlex.split(command)
     except ValueError as error:

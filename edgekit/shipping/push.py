@@ -1,15 +1,13 @@
 """A bundle onto a board over ssh: copied, installed, self-tested and timed.
-A second time only what changed.
-
-Rules:
-- the board is probed before anything is sent, and one that cannot take the bundle is refused then;
-- files are sent into the prefix and nowhere else: its parent may belong to another user;
-- the board keeps files by their SHA-256: what it has is not sent again, a partial file is resumed, and a file is
-  trusted only when its SHA-256 is right;
-- `edgekit install` of the board decides whether the bundle becomes active, as for every install.
 
     pushed = push(PushRequest(Path("digits.ekb"), Address("pi@board")), open_catalogue())
     pushed.sent_bytes, pushed.bench["p50_ms"]
+
+Rules:
+- the board is probed, and refused if it cannot take the bundle, before anything is sent;
+- files are sent into the prefix alone, because its parent may belong to another user;
+- the board keeps files by their SHA-256: it gets only what it lacks, and resumes partial files;
+- the board's `edgekit install` decides whether the bundle becomes active.
 """
 
 from __future__ import annotations
@@ -48,11 +46,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PushRequest:
-    """profile: None to look what board it is.
-    prefix: where on the board, "" for the installer's own place.
+    """As `PackageRequest`, and:
 
-    bench: arguments for `edgekit bench` there, None for no timing. measure: whether `edgekit profiles measure` runs
-    there. service, engine, wheel, extras, approve, trust, allow_unsigned: as for a package.
+    profile: None to detect it
+    prefix: folder on the board, "" for the installer's default
+    bench: arguments for `edgekit bench` there, None for no timing
+    measure: whether `edgekit profiles measure` runs there
     """
 
     bundle: Path
@@ -72,9 +71,11 @@ class PushRequest:
 
 @dataclass(frozen=True)
 class PushResult:
-    """prefix: where it is on the board.
-    sent, kept: files.
-    bench: the record of `edgekit bench`, anchors: what an anchor file holds; None where not asked for."""
+    """prefix: folder on the board
+    sent, kept: numbers of files
+    bench: the record of `edgekit bench`, or None
+    anchors: the content of an anchor file, or None
+    """
 
     packed: PackageResult
     board: RemoteBoard
@@ -89,8 +90,7 @@ class PushResult:
 
 
 def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) -> PushResult:
-    """say: called with a sentence at each step.
-    Raises SshError, BoardRefusedError, and what `pack` raises."""
+    """say: called at each step. Raises SshError, BoardRefusedError, and what `pack` raises."""
     from edgekit_runtime.bundle.reader import read_bundle
 
     manifest = read_bundle(request.bundle).manifest
@@ -146,10 +146,7 @@ def push(request: PushRequest, catalogue: Catalogue, say: Say = lambda _: None) 
 
 
 def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
-    """The record of `edgekit bench` on the board, where this very bundle was pushed to.
-
-    Raises SshError, ShippingError.
-    """
+    """The record of `edgekit bench` on a board with this bundle. Raises SshError, ShippingError."""
     from edgekit.shipping.wheels import sha256_of
     from edgekit_runtime.bundle.reader import read_bundle
 
@@ -166,8 +163,7 @@ def bench_on(address: Address, bundle: Path, arguments: tuple[str, ...], prefix:
 
 
 def _place(root: bool, home: str, name: str, prefix: str) -> str:
-    """prefix: of --prefix, "" for the usual place.
-    Raises ShippingError for one that is no folder's absolute path."""
+    """prefix: of --prefix, "" for the default. Raises ShippingError unless it is absolute."""
     if prefix and not prefix.startswith("/"):
         raise ShippingError(f"{prefix!r:.80} is no absolute path", where="--prefix", do="Begin it with /")
     if prefix and not prefix.strip("/"):
@@ -178,8 +174,7 @@ def _place(root: bool, home: str, name: str, prefix: str) -> str:
 
 
 def send(connection: SshConnection, packed: PackageResult, prefix: str, say: Say) -> tuple[int, int, int]:
-    """(files sent, files that were there, bytes sent).
-    A file that arrived damaged is sent once more, as a whole."""
+    """(files sent, files that were there, bytes sent); a damaged file is sent once more."""
     files = packed_files(packed.path)
     places = {digest: packed.path / name for name, digest in files.items()}
     sent, size = 0, 0
@@ -200,7 +195,7 @@ def send(connection: SshConnection, packed: PackageResult, prefix: str, say: Say
 
 
 def missing_files(connection: SshConnection, prefix: str, places: dict[str, Path]) -> dict[str, int]:
-    """What the board lacks: SHA-256 -> bytes that came of it in an earlier try."""
+    """SHA-256 of each file that the board lacks -> bytes of an earlier try."""
     asked = "".join(f"{digest} {path.stat().st_size}\n" for digest, path in sorted(places.items())).encode()
     said = re.findall(
         r"^([0-9a-f]{64}) ([0-9]{1,15})$", _store(connection, prefix, "wanted", given=asked), re.MULTILINE
@@ -209,7 +204,7 @@ def missing_files(connection: SshConnection, prefix: str, places: dict[str, Path
 
 
 def _send_files(connection: SshConnection, prefix: str, places: dict[str, Path], wanted: dict[str, int]) -> int:
-    """Small files in one go, large ones one by one from where they stopped. Returns bytes sent."""
+    """Send small files together and resume large ones one by one; return bytes sent."""
     small = [digest for digest in wanted if places[digest].stat().st_size < _SMALL]
     size = 0
     if small:
@@ -233,8 +228,7 @@ def _send_files(connection: SshConnection, prefix: str, places: dict[str, Path],
 
 
 def _install(connection: SshConnection, packed: PackageResult, prefix: str, key: str | None) -> tuple[str, ...]:
-    """Run the installer on the board.
-    key: the id of the key that its blobs are encrypted with, which is never sent; None where they are not."""
+    """Run the installer on the board. key: id of the key of encrypted blobs, never sent."""
     installer = f"{prefix}/pushed/{packed.release}/install.sh"
     done = connection.run('sh "$@" 2>&1', installer, "--prefix", prefix, timeout_s=_INSTALL_S)
     lines = tuple(line for line in done.out.splitlines() if line.strip())
@@ -251,17 +245,14 @@ def _install(connection: SshConnection, packed: PackageResult, prefix: str, key:
 
 
 def _bench(connection: SshConnection, prefix: str, arguments: tuple[str, ...], bundle: Path) -> dict[str, Any]:
-    """The board's record, but for the bundle's name, which is the one that it has here."""
+    """The board's record, with the bundle's name here."""
     command = _on_board(prefix, "bench", f"{prefix}/model", "--json", *arguments)
     record = _record(connection.run(command, timeout_s=_BENCH_S), connection.address.to)
     return record | {"bundle": str(bundle), "on": connection.address.to}
 
 
 def _record(done: CommandResult, where: str) -> dict[str, Any]:
-    """The one object that a command there printed.
-
-    Raises ShippingError, with what it says of itself, where it failed.
-    """
+    """The one object that a command there printed. Raises ShippingError with its error."""
     try:
         record = read_json(dict[str, Any], done.out, "its answer")
     except ValueError as error:

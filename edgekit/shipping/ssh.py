@@ -6,15 +6,13 @@
         board.detected.profile.name, board.pythons, board.free_mb
 
 Rules:
-- the user's ssh configuration, agent and known hosts decide; nothing is asked (BatchMode) and no password is ever
-  handled;
-- one connection is opened and shared by every command (ControlMaster), and it is closed at the end, whatever happened;
-- a key that was named is the one that is used: ssh itself only warns where there is no such file, and takes another;
-- an error of ssh becomes an error that says what to do;
-- the probe needs only sh: it reads a fixed list of small files and writes nothing; the code that looks at a board here
-  answers. What a command there prints is bounded, and what the board answers is a stranger's data (`answers`);
-- the installed user land decides which wheels are packed, not the image that a profile was written for; a board that
-  cannot take them is refused before a byte is copied.
+- the user's ssh configuration, agent and known hosts decide; ssh never prompts (BatchMode);
+- every command shares one connection (ControlMaster), which is closed at the end;
+- a key that was named must be readable, because ssh would only warn and take another;
+- the probe needs only sh, reads a fixed list of small files and writes nothing; output is bounded, and a board's
+  answers are untrusted data (`answers`);
+- the installed user land, not the profile's image, decides about the wheels; a board that cannot take them is refused
+  before a byte is copied.
 """
 
 from __future__ import annotations
@@ -75,8 +73,7 @@ _REASONS = (
 
 @dataclass(frozen=True)
 class Address:
-    """to: `user@host`, or a name of ~/.ssh/config.
-    port, identity: None for what the configuration says."""
+    """to: `user@host`, or a name of ~/.ssh/config. port, identity: None for ssh's own."""
 
     to: str
     port: int | None = None
@@ -87,7 +84,7 @@ class Address:
         return self.to.rpartition("@")[2]
 
     def by_hand(self, *command: str) -> str:
-        """A line for a person's shell, which runs the command there."""
+        """A shell line that runs the command there."""
         options = [
             *(["-p", str(self.port)] if self.port else []),
             *(["-i", str(self.identity)] if self.identity else []),
@@ -105,7 +102,7 @@ class Address:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command on the board came back with."""
+    """The exit status and output of a command on the board."""
 
     code: int
     out: str
@@ -113,8 +110,7 @@ class CommandResult:
 
 
 class SshConnection:
-    """One shared connection.
-    Entering it connects, and raises SshError where that is not possible."""
+    """One shared connection. Entering it connects, and raises SshError if that fails."""
 
     def __init__(self, address: Address, *, ssh: str | None = None) -> None:
         self.address = address
@@ -137,7 +133,7 @@ class SshConnection:
     def __enter__(self) -> SshConnection:
         self._folder = Path(tempfile.mkdtemp(prefix="ek-"))  # a socket's path has 104 letters at most
         try:
-            # A login may be let in and run nothing: nologin, false, or an account for files alone
+            # A login may run nothing: nologin, false, or an account for files alone
             done = self.run("echo edgekit", timeout_s=_CONNECT_S + 10)
             if done.code != 0 or "edgekit" not in done.out:
                 said = shorten(" ".join((done.out + done.err).split()), 200) or "it said nothing"
@@ -158,8 +154,7 @@ class SshConnection:
     def run(
         self, script: str, *arguments: str, given: bytes | IO[bytes] | None = None, timeout_s: float = 600
     ) -> CommandResult:
-        """`script` by the board's sh, with its arguments. given: its stdin.
-        A failure of ssh itself raises SshError."""
+        """Run `script` by the board's sh. given: its stdin. Raises SshError if ssh itself fails."""
         command = [*self._base(), "--", self.address.to, shlex.join(["sh", "-c", script, "edgekit", *arguments])]
         stdin = subprocess.PIPE if isinstance(given, bytes) else given or subprocess.DEVNULL
         with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ssh:
@@ -174,7 +169,7 @@ class SshConnection:
         return CommandResult(ssh.returncode, out, err)
 
     def _printed(self, ssh: subprocess.Popen[bytes], given: bytes | None, timeout_s: float) -> tuple[bytes, bytes]:
-        """What it prints until it ends. Raises SshError beyond _MOST bytes, or after timeout_s."""
+        """Its output. Raises SshError beyond _MOST bytes, or after timeout_s."""
         end, ended = time.monotonic() + timeout_s, False
         while not ended:
             try:
@@ -196,8 +191,7 @@ class SshConnection:
         timeout_s: float = 600,
         do: str = "Run it again",
     ) -> str:
-        """As `run`; what it printed.
-        A command that fails raises SshError with the last line that it said, and `do`."""
+        """The output of `run`. Raises SshError with the last line and `do` if the command fails."""
         done = self.run(script, *arguments, given=given, timeout_s=timeout_s)
         if done.code != 0:
             said = [line for line in done.err.splitlines() if line.strip()] or [f"exit code {done.code}"]
@@ -241,11 +235,11 @@ class SshConnection:
 
 @dataclass(frozen=True)
 class RemoteBoard:
-    """detected: as `edgekit profiles detect` would say there.
-    pythons: every CPython, `3.11`.
-    home: where data goes.
-
-    free_mb: where the package would be installed. root: whether the login is root's.
+    """detected: as `edgekit profiles detect` there
+    pythons: every CPython, such as `3.11`
+    free_mb: where the package would be installed
+    home: where data goes
+    root: whether the login is root's
     """
 
     detected: DetectedBoard
@@ -262,7 +256,7 @@ def script(name: str) -> str:
 
 
 def probe(connection: SshConnection, catalogue: Catalogue, folder: str = "") -> RemoteBoard:
-    """folder: where the package is to go, to learn how much room there is. Raises SshError."""
+    """folder: of the package, to measure its free space. Raises SshError."""
     from edgekit_profiles.detect import detect
     from edgekit_profiles.facts import read_facts
 
@@ -289,7 +283,8 @@ def probe(connection: SshConnection, catalogue: Catalogue, folder: str = "") -> 
 
 def profile_for(board: RemoteBoard, asked: Profile | None, where: str) -> Profile:
     """The profile to pack for: the named or the detected one, with the real user land.
-    Raises BoardRefusedError: no profile stands for it, another machine, no Python that edgekit runs on, an older glibc.
+
+    Raises BoardRefusedError without a profile, for another machine, no usable Python, or an older glibc.
     """
     facts = board.facts
     if board.lacks:

@@ -4,12 +4,12 @@
     [wheel.file for wheel in house.wheels], house.debian, house.requirements
 
 Rules:
-- exact versions, resolved for the board's own Python, glibc and machine; wheels only; files are listed in one order;
-- on 32-bit ARM everything compiled that the image's Debian release has comes from there, so that a wheel never meets a
-  compiled library of another origin; Debian's version must satisfy every wheel that needs it;
-- pip's own wheel comes along: a board needs Python and nothing else to install from the folder;
-- edgekit's own wheel is what this machine runs: built of a source tree, or put together again of the installed files,
-  which needs no network and no tool. The same input gives the same bytes.
+- exact versions for the board's Python, glibc and machine; wheels only, sorted;
+- on 32-bit ARM compiled packages come from the image's Debian release if it has them, so that compiled libraries of
+  different origin never meet; Debian's version must satisfy every wheel;
+- pip's own wheel is included: a board needs only Python to install from the folder;
+- edgekit's own wheel is built of a source tree, or put together of the installed files without network or tools; the
+  same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ from edgekit_runtime.system.strict_json import load_json
 
 
 def image_packages(profile: Profile) -> dict[str, DebianPackage]:
-    """Distribution -> Debian's package for it on this image.
-    Empty for machines whose wheels exist. Pure."""
+    """Distribution -> Debian's package on this image; empty for machines that have wheels."""
     if profile.arch != "armv7l" or not profile.os.debian:
         return {}
     engines = [
@@ -64,8 +63,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip can name
 
 
 def own_wheel(folder: Path) -> Path:
-    """Writes the wheel into `folder`, which is made.
-    Raises ShippingError, and OSError where there is no room."""
+    """Write the wheel into `folder`, which is made. Raises ShippingError, OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     direct = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     value = load_json(direct) if direct else {}
@@ -96,11 +94,8 @@ def _repacked(folder: Path) -> Path:
     content = {}
     for file in distribution.files or ():
         name = file.as_posix()
-        if (
-            not name.startswith("..")
-            and file.suffix != ".pyc"
-            and name not in [f"{info}/{one}" for one in _OF_THIS_INSTALL]
-        ):
+        own = name not in [f"{info}/{one}" for one in _OF_THIS_INSTALL]
+        if own and not name.startswith("..") and file.suffix != ".pyc":
             content[name] = Path(str(file.locate())).read_bytes()
     if not any(name.startswith("edgekit_runtime/") for name in content):
         raise ShippingError(
@@ -128,9 +123,7 @@ _MAIN = {"extra": ""}
 
 @dataclass(frozen=True)
 class WheelFile:
-    """name, version: of the distribution.
-    file: its name in the wheelhouse.
-    sha256: lower-case hex."""
+    """name, version: of the distribution. file: its name in the wheelhouse. sha256: in hex."""
 
     name: str
     version: str
@@ -141,10 +134,10 @@ class WheelFile:
 
 @dataclass(frozen=True)
 class Wheelhouse:
-    """folder: holds every wheel, and `requirements.txt` with the hash of each but pip's.
-
-    wheels: sorted by name; pip's is among them. debian: packages that the board's own system must have, sorted.
-    engine_version: what the board will run; where the engine itself comes from Debian, Debian's.
+    """folder: with every wheel, and `requirements.txt` with the hash of each but pip's
+    engine_version: on the board; Debian's if the engine is a Debian package
+    wheels: sorted by name, with pip's
+    debian: packages that the board's system must have, sorted
     """
 
     folder: Path
@@ -166,11 +159,12 @@ class Wheelhouse:
 def collect(
     profile: Profile, engine: str, dest: Path, *, wheel: Path | None = None, extras: Sequence[str] = ("image",)
 ) -> Wheelhouse:
-    """Fill `dest` with what a bundle for `engine` needs on that board.
+    """Fill `dest` with what a bundle for `engine` needs on that board, and remove other wheels.
 
-    wheel: edgekit's own, built or put together where it is None. extras: of edgekit, beside the engine's. Wheels of an
-    earlier call that are no longer needed are removed. Raises NoWheelError, DownloadError, MissingExtraError,
-    ShippingError.
+    wheel: edgekit's own, None to build it
+    extras: of edgekit, besides the engine's
+
+    Raises NoWheelError, WheelDownloadError, MissingExtraError, ShippingError.
     """
     try:
         import packaging.tags  # noqa: F401
@@ -236,19 +230,14 @@ def _requirements(ours: Path, target: WheelTarget, engine: str, extras: Sequence
             lines.append(f"{one.name}{extra}{one.specifier}")
     distribution = ENGINES[engine].distribution
     if not any(one.name == distribution for one in wanted):
-        lines.append(
-            distribution
-        )  # the extra leaves it out where it has no wheel: the resolution says so, with the reason
+        lines.append(distribution)  # left out of the extra without a wheel: the resolution gives the reason
     return [*lines, *([f"{distribution}=={pin}"] if pin else []), _PIP]
 
 
 def _closure(
     target: WheelTarget, wanted: list[str], known: dict[str, DebianPackage]
 ) -> tuple[tuple[LockedDistribution, ...], dict[str, DebianPackage]]:
-    """Wheels for all of it, and what Debian brings instead.
-
-    Every step may show more that needs a package of Debian's.
-    """
+    """Wheels for all of it, and Debian's packages, of which every step may add more."""
     from packaging.requirements import Requirement
 
     from_debian: dict[str, DebianPackage] = {}
@@ -272,9 +261,9 @@ def _closure(
 def _fetched(
     target: WheelTarget, wanted: list[str], known: dict[str, DebianPackage], dest: Path
 ) -> tuple[list[Path], dict[str, DebianPackage]]:
-    """The closure's wheels, without versions that the board's Python is too new for.
+    """The closure's wheels, without versions that the board's pip refuses.
 
-    pip on the board refuses those by Requires-Python, of which uv ignores the upper bound.
+    uv ignores the upper bound of Requires-Python.
     """
     from packaging.specifiers import SpecifierSet
 
@@ -291,7 +280,7 @@ def _fetched(
 
 
 def _check_against_debian(target: WheelTarget, wheels: list[Path], from_debian: dict[str, DebianPackage]) -> None:
-    """Debian's versions against what every wheel says that it needs."""
+    """Refuse Debian's versions that a wheel does not accept."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 

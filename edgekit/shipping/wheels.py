@@ -1,27 +1,17 @@
-"""Exact versions for a board, resolved by uv on this machine, and the wheels that fit it.
+"""Wheels for a board: exact versions by uv on this machine, fetched once and kept.
 
     target = WheelTarget.of(load("raspberry-pi-4"))
     target.uv_platform, target.debian_arch           # "aarch64-manylinux_2_36", "arm64"
-    resolve(target, ["ai-edge-litert>=2.1.3", "pillow"])[0].version
-
-Rules:
-- markers are evaluated with the board's values: uv does for the platforms it knows; for 32-bit ARM, which it does not,
-  it resolves for every platform and the markers of its answer are evaluated here;
-- a wheel's tag is compared with the board's glibc, newest first, as pip does there; wheels only, nothing is compiled;
-- the index and its settings are uv's own (`UV_DEFAULT_INDEX`, `uv.toml`); the folder that a command runs in says
-  nothing.
-
-Wheel files from an index into a folder, once.
-Cached by their SHA-256, resumed after an interruption.
-
-Rules:
-- bytes are trusted only when their SHA-256 is the one that the resolution named; no more of them are read than the
-  index promised, or 4 GiB where it promised nothing;
-- a file is there whole or not at all;
-- what has been fetched before is not requested again, so that a second package needs no network for it;
-- two processes that fetch the same file write to two drafts.
-
+    locked = resolve(target, ["ai-edge-litert>=2.1.3", "pillow"])[0]
     fetch(locked.wheel, Path("usb/wheels"), kept=state_dir() / "wheels")
+
+Rules:
+- markers are evaluated with the board's values, by uv, or here for 32-bit ARM, which uv does not know;
+- a wheel's tag is compared with the board's glibc, newest first, as pip does there; nothing is compiled;
+- the index is uv's own (`UV_DEFAULT_INDEX`, `uv.toml`), whatever the current folder holds;
+- bytes are trusted by the resolution's SHA-256; no more than the index promised are read, or 4 GiB;
+- files are cached by SHA-256, whole or not at all, and interrupted downloads resume;
+- two processes that fetch the same file write to two drafts.
 """
 
 from __future__ import annotations
@@ -65,10 +55,7 @@ _UV_GLIBC = (17, 28, *range(31, 41))  # the platforms that uv knows, by glibc's 
 
 @dataclass(frozen=True)
 class WheelTarget:
-    """profile: its name, for messages.
-    arch: as `uname -m` prints it.
-    python: "3.11".
-    glibc: "2.36"."""
+    """profile: its name, for messages. arch: of `uname -m`. python: "3.11". glibc: "2.36"."""
 
     profile: str
     arch: str
@@ -77,7 +64,7 @@ class WheelTarget:
 
     @classmethod
     def of(cls, profile: Profile) -> WheelTarget:
-        """Raises NoWheelError for a system without Python or glibc, such as a phone's."""
+        """Raises NoWheelError for a system without Python or glibc."""
         if not (profile.os.python and profile.os.glibc):
             raise NoWheelError(
                 f"{profile.os.name} has no glibc, which every wheel for Linux needs",
@@ -93,15 +80,12 @@ class WheelTarget:
 
     @property
     def debian_arch(self) -> str:
-        """What Debian calls the machine; its own name where Debian has no such port."""
+        """Debian's name of the machine, or its own."""
         return DEBIAN_ARCH.get(self.arch, self.arch)
 
     @property
     def uv_platform(self) -> str | None:
-        """The name of this platform in uv, None where it has none.
-
-        The newest glibc that is not newer than the board's.
-        """
+        """uv's platform with the newest glibc that is not newer than the board's, or None."""
         if self.arch not in ("aarch64", "x86_64"):
             return None
         fitting = [minor for minor in _UV_GLIBC if minor <= self._glibc_minor]
@@ -153,10 +137,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @dataclass(frozen=True)
 class RemoteWheel:
-    """One file of an index.
-    url: http(s) or file.
-    sha256: lower-case hex.
-    bytes: None where the index does not say."""
+    """One file of an index. url: http(s) or file. sha256: in hex. bytes: None if unknown."""
 
     name: str
     url: str
@@ -166,11 +147,7 @@ class RemoteWheel:
 
 @dataclass(frozen=True)
 class LockedDistribution:
-    """One distribution at one version.
-    wheel: the best file for the board, None where no wheel fits it.
-
-    pure: that file runs on any machine.
-    """
+    """One distribution at one version. wheel: the best for the board, or None."""
 
     name: str
     version: str
@@ -178,6 +155,7 @@ class LockedDistribution:
 
     @property
     def pure(self) -> bool:
+        """Whether that file runs on any machine."""
         return self.wheel is not None and self.wheel.name.endswith("-none-any.whl")
 
 
@@ -186,9 +164,10 @@ def resolve(
 ) -> tuple[LockedDistribution, ...]:
     """The whole closure of `requirements` on the board, sorted by name.
 
-    excluded: distributions that something else brings; neither they nor what only they need are in the answer.
-    Raises NoWheelError where nothing satisfies the requirements, DownloadError where the index cannot be reached,
-    MissingExtraError without uv.
+    excluded: distributions left out with what only they need
+
+    Raises NoWheelError if nothing satisfies the requirements, WheelDownloadError without the index, MissingExtraError
+    without uv.
     """
     from packaging.markers import Marker
 
@@ -221,7 +200,7 @@ def uv_binary() -> Path:
 
 
 def _compiled(target: WheelTarget, run: Run, command: list[str], lines: str, folder: str) -> str:
-    """What uv printed. Raises NoWheelError, or DownloadError where it did not reach the index."""
+    """uv's output. Raises NoWheelError, or WheelDownloadError without the index."""
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _TIMEOUT_S, "check": False}
     environment = os.environ | {"UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"}
     try:
@@ -269,8 +248,9 @@ _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 def fetch(wheel: RemoteWheel, folder: Path, *, kept: Path) -> Path:
     """The file in `folder`, under its own name.
-    Raises DownloadError, and then what came so far is kept for the next try, and OutputError where `kept` cannot be
-    written."""
+
+    Raises WheelDownloadError and keeps the bytes so far for the next try, OutputError if `kept` cannot be written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     place, store = folder / wheel.name, kept / wheel.sha256
     if place.is_file() and sha256_of(place) == wheel.sha256:
@@ -317,11 +297,10 @@ def _download(wheel: RemoteWheel, part: Path, store: Path) -> None:
 
 @contextlib.contextmanager
 def _draft(part: Path) -> Iterator[Path]:
-    """`part`, locked, to resume.
-    If another process writes it, a file of this process's own, removed at the end."""
+    """`part`, locked, to resume; a temporary file of this process's own if another writes it."""
     handle = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:  # still the file of that name: another process may have finished with it just now
+        try:  # another process may have renamed it just now
             ours = take(handle) is True and os.path.samestat(os.fstat(handle), part.stat())
         except OSError:
             ours = False
@@ -345,7 +324,7 @@ def _append(wheel: RemoteWheel, part: Path) -> None:
             return
         have = 0
     url, limits = _with_credentials(wheel.url), DownloadLimits(silence_s=_DOWNLOAD_TIMEOUT_S)
-    # An index may be a folder of this machine, which is read from its first byte.
+    # A local index is read from its first byte
     local = url.startswith("file:")
     opened = source_of(url).opens(0, "") if local else get(url, start=have, limits=limits, by_digest=True)
     with contextlib.closing(opened) as stream:
@@ -363,8 +342,7 @@ def _append(wheel: RemoteWheel, part: Path) -> None:
 
 
 def _with_credentials(url: str) -> str:
-    """With user and password of a private index, if ~/.netrc has them.
-    They are never printed and never stored."""
+    """With user and password of ~/.netrc, which are never printed or stored."""
     parts = urllib.parse.urlsplit(url)
     found = None
     if parts.hostname:
