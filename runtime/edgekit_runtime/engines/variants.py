@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -162,10 +162,11 @@ class RecordingEngine(Engine):
 
     given: copies of the first run's inputs.
     first_s, last_s: seconds of the first and the last run.
+    on_run: called after each run.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, on_run: Callable[[], object] = lambda: None) -> None:
+        self._engine, self._on_run = engine, on_run
         self.info, self.inputs, self.outputs = engine.info, engine.inputs, engine.outputs
         self.given: list[NDArray[Any]] = []
         self.first_s = self.last_s = 0.0
@@ -179,6 +180,7 @@ class RecordingEngine(Engine):
         if not self.given:
             self.first_s = self.last_s
             self.given = [np.array(array) for array in inputs]
+        self._on_run()
         return outputs
 
     def reset(self) -> None:

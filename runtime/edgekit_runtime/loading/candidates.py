@@ -1,24 +1,20 @@
 """Candidates of a bundle on this board, their verdicts, and the file of verdicts.
-A candidate is an artifact, an engine, threads and a delegate.
 
     found = candidates(manifest, available(), TuningOptions(), cores=4)
-    found[0]                    # what runs where nothing is measured: the bundle's own choice
+    found[0]                    # runs if nothing is measured: the bundle's own choice
     verdict.chosen.label        # "tflite-int8 on litert 2.3.0, 1 thread"
     verdict.why                 # "the fastest of 6: 3.2 ms, the next takes 3.9 ms"
 
 Rules:
-- the first is what the manifest says: the primary artifact, the preferred engine, the board's threads; a delegate that
-  was asked for comes before it. An artifact with a delegate's operators (an Edge TPU's) is never offered without one;
-- threads: what the caller or the bundle says, and 1, half and all of the cores; two can be slower than one;
-- `pin="primary"`: the primary artifact alone, on the first engine that runs it, by that engine's own choice of kernels:
-  the same answers on every machine that has this engine. A degraded artifact runs only where its recipe is pinned: it
-  answers beside the others, never in their place;
-- engines of a GPU come first, with one thread count. They answer only after they were measured here, or where the
-  caller asked for one: `engine="tensorrt"`, or "gpu" for any of them;
-- kernels other than the engine's own choice come last: they win seldom, and then by much. ONNX Runtime's fast 8-bit
-  sums are a candidate only where they can saturate, an x86 without VNNI: elsewhere they are what the default computes;
-- a stored verdict is good for one bundle, board, runtime and set of engines; anything unreadable is as if it were not
-  there. How much memory a model may take is found at each opening: the fastest of the measured that fits answers.
+- the first is the manifest's choice (primary artifact, preferred engine, the board's threads), after a delegate that
+  the caller named. An artifact with a delegate's operators (an Edge TPU's) never runs without one;
+- threads are the caller's or the bundle's, and 1, half and all of the cores;
+- `pin="primary"` is the primary artifact on the first engine with its default kernels: the same answers on every
+  machine with this engine. A degraded artifact runs only if its recipe is pinned;
+- engines of a GPU come first, with one thread count; they answer only if measured here or asked for by `engine`;
+- other kernels than the default come last. ONNX Runtime's fast 8-bit sums are a candidate only on an x86 without VNNI;
+- a stored verdict holds for one bundle, board, runtime and set of engines. The memory limit is applied at each opening:
+  the fastest measured candidate that fits answers.
 """
 
 from __future__ import annotations
@@ -40,7 +36,7 @@ from edgekit_runtime.system.strict_json import json_text, read_json
 
 Pin = Literal["primary"]
 MOST = 24
-"""Candidates that are looked at, at most."""
+"""Candidates that are tried at most."""
 _WORDS = {"plain": "without XNNPACK", "fast": "fast 8-bit sums"}
 FORMAT = 5
 _MOST_BYTES = 1 << 20
@@ -53,7 +49,7 @@ class TuningOptions:
 
     delegate: a TFLite library, see `EngineSetup`.
     engine: its name, or "gpu" for any engine of a GPU and no other.
-    pin: `primary`, or the recipe of the one artifact that may run; None for whichever is the fastest here.
+    pin: `primary`, or the recipe of the one artifact that may run; None for the fastest.
     """
 
     engine: str | None = None
@@ -62,22 +58,21 @@ class TuningOptions:
     pin: Pin | str | None = None
 
     def takes(self, engine: str) -> bool:
-        """Whether this engine may answer.
-        What is pinned answers alike on every machine: not on a GPU, unless asked."""
+        """Whether this engine may answer. A pinned artifact runs on a GPU only if asked."""
         if self.engine is None:
             return self.pin is None or not on_gpu(engine)
         return on_gpu(engine) if self.engine == ANY_GPU else self.engine == engine
 
     @classmethod
     def needed_by(cls, manifest: Manifest) -> TuningOptions:
-        """Nothing, but for a bundle that only a delegate runs the one that EDGEKIT_DELEGATE names."""
+        """The delegate of EDGEKIT_DELEGATE for a bundle that only a delegate runs, else nothing."""
         needed = any(delegated_operators(entry.ops) for entry in manifest.artifacts)
         return cls(delegate=os.environ.get("EDGEKIT_DELEGATE") or None) if needed else cls()
 
 
 @dataclass(frozen=True)
 class TuningCandidate:
-    """One way of running the model. blob: the SHA-256 of the artifact's bytes, which names it."""
+    """One way of running the model. blob: the SHA-256 of the artifact's bytes."""
 
     recipe: str
     blob: str
@@ -105,22 +100,11 @@ class TuningCandidate:
             parts.append(_WORDS.get(self.kernels, f"{self.kernels} kernels"))
         return ", ".join(parts)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "recipe": self.recipe,
-            "blob": self.blob,
-            "engine": self.engine,
-            "version": self.version,
-            "threads": self.threads,
-            "kernels": self.kernels,
-            "delegate": self.delegate,
-        }
-
 
 def candidates(
     manifest: Manifest, installed: Mapping[str, str], wanted: TuningOptions, *, cores: int, cpu: Cpu | None = None
 ) -> tuple[TuningCandidate, ...]:
-    """Most promising first; empty where no engine for any artifact is installed.
+    """Most promising first; empty if no engine for any artifact is installed.
 
     cpu: None for this machine's.
     """
@@ -163,13 +147,12 @@ def untried_candidates(offer: Sequence[TuningCandidate]) -> tuple[TuningCandidat
 
 @dataclass(frozen=True)
 class CandidateTrial:
-    """One candidate's trial.
+    """One candidate's trial. What was not measured is None.
 
-    p50_ms: of a run with a golden example.
-    memory_mb: what loading and running it added to the memory that a process has for itself, and the bundle's artifacts
-    (1e6 bytes).
-    ratio: its time by that of the fastest, run in turn; p50_ms follows from it. refused: why it is out, as
-    `EdgekitError.as_json` gives it. What was not measured is None.
+    p50_ms: median of a run with a golden example.
+    memory_mb: private memory that loading and running it added, plus the bundle's artifacts (1e6 bytes).
+    ratio: its time divided by that of the fastest, run in turn; p50_ms follows from it.
+    refused: the reason against it, as `EdgekitError.as_json` gives it.
     """
 
     candidate: TuningCandidate
@@ -181,26 +164,17 @@ class CandidateTrial:
     ratio: float | None = None
     refused: dict[str, str] | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            **self.candidate.as_json(),
-            "p50_ms": self.p50_ms,
-            "runs": self.runs,
-            "load_ms": self.load_ms,
-            "first_ms": self.first_ms,
-            "memory_mb": self.memory_mb,
-            "ratio": self.ratio,
-            "refused": self.refused,
-        }
-
 
 @dataclass(frozen=True)
 class TuningVerdict:
-    """how: measured now, stored from an earlier opening, or the bundle's default.
-    tried: in the order of trial.
+    """The chosen candidate, and why.
 
-    seconds: what measuring took, then. kept: whether it is on disk. settled: nothing that was tried may be clearly
-    faster, and the board was not busy; else a later opening measures again. openings: how many measured.
+    how: measured now, stored from an earlier opening, or the bundle's default.
+    tried: in the order of trial.
+    seconds: duration of the measurement.
+    kept: whether it is on disk.
+    settled: no other may be clearly faster, and the board was not busy; else a later opening measures again.
+    openings: how many measured.
     """
 
     chosen: TuningCandidate
@@ -214,11 +188,11 @@ class TuningVerdict:
 
     @property
     def measured(self) -> CandidateTrial | None:
-        """What the chosen one's trial found."""
+        """The chosen one's trial."""
         return next((one for one in self.tried if one.candidate == self.chosen), None)
 
     def in_order(self) -> tuple[TuningCandidate, ...]:
-        """The chosen one and, should it not load after all, the others that passed, fastest first."""
+        """The chosen one, then the others that passed, fastest first, should it not load."""
         passed = sorted(
             (one for one in self.tried if one.p50_ms is not None and one.candidate != self.chosen),
             key=lambda one: one.p50_ms or 0.0,
@@ -251,10 +225,7 @@ class TuningVerdict:
 def choose_verdict(
     tried: Sequence[CandidateTrial], champion: TuningCandidate | None, memory_mb: float | None, settled: bool = True
 ) -> TuningVerdict | None:
-    """The verdict over the tried candidates: the fastest one within memory_mb.
-
-    None when nothing passed.
-    """
+    """The verdict over the tried candidates: the fastest within memory_mb. None if none passed."""
     passed = [one for one in tried if one.p50_ms is not None]
     fitting = [one for one in passed if memory_mb is None or (one.memory_mb or 0.0) <= memory_mb]
     if not fitting:
@@ -277,7 +248,7 @@ def choose_verdict(
 
 @dataclass(frozen=True)
 class _VerdictRecord:
-    """What is kept of a verdict. key: the name of its file."""
+    """The content of a verdict's file. key: the file's name."""
 
     format: int
     key: str
@@ -297,8 +268,7 @@ def key_of(*parts: str) -> str:
 
 
 def store(file: Path, verdict: TuningVerdict) -> TuningVerdict:
-    """Keep it.
-    A folder that cannot be written, or that others may write to, means that it is measured again."""
+    """Keep it, unless the folder is read-only or open to other users."""
     record = _VerdictRecord(
         FORMAT, file.stem, verdict.chosen, verdict.seconds, verdict.settled, verdict.openings, verdict.tried
     )
@@ -310,8 +280,7 @@ def store(file: Path, verdict: TuningVerdict) -> TuningVerdict:
 
 
 def read(file: Path, offered: Sequence[TuningCandidate], memory_mb: float | None) -> TuningVerdict | None:
-    """The stored verdict.
-    None where there is none, another user could have written it, or it is of another key or candidates."""
+    """The stored verdict; None if absent, of other candidates or open to other users."""
     try:
         record = read_json(_VerdictRecord, read_own(file, _MOST_BYTES) or b"", "the verdict", format=FORMAT)
         passed = {one.candidate for one in record.tried if one.p50_ms is not None}

@@ -1,24 +1,22 @@
-"""From a checked bundle to a ready engine.
-Choose, load, self-test and warm up, within the memory budget.
+"""From a checked bundle to a ready engine: choose, load, self-test and warm up.
 
     prepared = prepare(bundle, Preparation(cache_mb=64))
     prepared.engine.run_batch(items)         # one object for every batch size in use
     prepared.ready.memory_mb, prepared.verdict.why, prepared.degraded
 
 Rules:
-- ready means warm: every batch size in use has run before anything reports it;
-- a variant for a batch that does not pay on this board is freed again: it would only take memory;
-- no engine is shown a file whose structure was not walked first (`modelfile`), nor this process one that no child
-  loaded;
-- what answers is what was tested: the golden examples are replayed by the very engine that will serve;
+- ready means warm: every batch size in use has run;
+- a batch variant that does not pay on this board is freed;
+- no engine reads a file whose structure was not checked (`modelfile`), and this process none that no child loaded;
+- the golden examples are replayed by the very engine that will serve;
 - a candidate that passed its trial and does not load now makes way for the next, with its reason;
-- under a memory limit the model goes without batches and with a smaller cache, and says so, before it is refused.
+- under a memory limit the model first gives up batches and cache, and reports it, before it is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -28,7 +26,7 @@ from edgekit_runtime.engines.registry import ANY_GPU, ENGINES, Engine, expected_
 from edgekit_runtime.engines.variants import BatchEngine
 from edgekit_runtime.loading.candidates import TuningCandidate, TuningOptions, TuningVerdict, untried_candidates
 from edgekit_runtime.loading.replay import SelfTest
-from edgekit_runtime.loading.selftest import first_open
+from edgekit_runtime.loading.selftest import check_fits, first_open
 from edgekit_runtime.loading.tuning import Tuner, offered_candidates, tune
 from edgekit_runtime.loading.warming import Load, batches_offered, shares_one_engine, warm_up
 from edgekit_runtime.modelfile.check import DELEGATED, check_artifact, delegated_operators
@@ -37,22 +35,22 @@ from edgekit_runtime.system.errors import BundleError, EngineError, MemoryExceed
 from edgekit_runtime.system.memory import Claim, MemoryBudget, Need, megabytes, room_here
 
 PROCESS_MB = 40.0
-"""The least that a process of its own takes before it loads a model: Python, NumPy and an engine's library. Settled
-afterwards.
-"""
+"""The least memory of a process before it loads a model: Python, NumPy, an engine's library."""
 _ESTIMATE = 3.0
-"""Memory of a loaded artifact by its bytes, where nothing was measured: the file, its packed weights, activations."""
+"""Memory of a loaded artifact by its bytes, unmeasured: file, packed weights, activations."""
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """How `prepare` is to go about it.
+    """Options of `prepare`.
 
     wanted: what the caller decided.
     batching: whether batches are wanted at all.
-    isolate: run the engine in a process of its own, which is ended when a run takes longer than hang_s seconds, None to
-    find out. memory: what this model shares with others, None for the system's
-    limits. cache_mb: what the cache would take, in MB (1e6 bytes). tuning: None for what EDGEKIT_TUNE says.
+    isolate: run the engine in a process of its own.
+    hang_s: the longest run of an isolated engine, seconds; None to find out.
+    memory: a budget shared with other models; None for the system's limits.
+    cache_mb: the cache's size, in MB (1e6 bytes).
+    tuning: None for EDGEKIT_TUNE.
     """
 
     wanted: TuningOptions = field(default_factory=TuningOptions)
@@ -68,9 +66,10 @@ class Preparation:
 class Ready:
     """Milliseconds, and MB (1e6 bytes).
 
-    choose: finding the artifact and engine (measuring, or reading the verdict).
-    first: the first inference. warm: all runs before ready, the first included. memory: by how much the process grew
-    meanwhile, whatever else it did, or what the engine's own process has resident; None where the system does not say.
+    choose_ms: finding the artifact and engine (measuring, or reading the verdict).
+    first_ms: the first inference.
+    warm_ms: all runs before ready, the first included.
+    memory_mb: growth of the process meanwhile, or the isolated engine's resident memory; None if unknown.
     """
 
     choose_ms: float
@@ -84,22 +83,16 @@ class Ready:
         return self.choose_ms + self.load_ms + self.warm_ms
 
     def as_json(self) -> dict[str, float | None]:
-        figures = {
-            "choose_ms": self.choose_ms,
-            "load_ms": self.load_ms,
-            "first_ms": self.first_ms,
-            "warm_ms": self.warm_ms,
-            "memory_mb": self.memory_mb,
-        }
-        return {name: None if value is None else round(value, 3) for name, value in figures.items()}
+        return {name: None if value is None else round(value, 3) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class PreparedEngine:
-    """costs: batch size -> seconds of a run, of every size in use.
+    """An engine that is ready to answer.
 
-    notes: what was found on the way, in words: candidates that did not load, batches that do not pay. isolated: the
-    engine has a process of its own, and needs no other watchdog.
+    costs: batch size in use -> seconds of a run.
+    notes: candidates that did not load, batches that do not pay.
+    isolated: the engine has a process of its own, and needs no other watchdog.
     """
 
     engine: BatchEngine
@@ -114,12 +107,12 @@ class PreparedEngine:
 
     @property
     def cache_mb(self) -> float:
-        """What the cache may take now, in MB (1e6 bytes)."""
+        """Memory left for the cache now, in MB (1e6 bytes)."""
         return self.claim.cache_mb
 
     @property
     def degraded(self) -> tuple[str, ...]:
-        """What the model goes without now, for lack of memory."""
+        """What the model does without for lack of memory."""
         return self.claim.degraded
 
     def describe(self) -> dict[str, Any]:
@@ -195,10 +188,7 @@ class _LoadedEngine:
     notes: tuple[str, ...]
 
     def claimed_mb(self, sizes: int) -> float:
-        """What was claimed, less the variants that were given up.
-
-        sizes: how many are left, the single one too.
-        """
+        """The claim, less the variants that were given up. sizes: those left, the single one too."""
         if shares_one_engine(self.entry):
             return self.claim.loaded_mb
         return self.claim.loaded_mb / (1 + len(self.claim.grant.batches)) * sizes
@@ -253,9 +243,8 @@ def _loader(bundle: Bundle, candidate: TuningCandidate, how: Preparation) -> Loa
     if how.isolate:
         from edgekit_runtime.engines.isolated import IsolatedHost
 
-        longest_s, confidential = how.hang_s, bundle.secret is not None
-        limit_s = None if longest_s is None else lambda: longest_s
-        host = IsolatedHost(limit_s, confidential=confidential)
+        limit_s = how.hang_s
+        host = IsolatedHost(None if limit_s is None else lambda: limit_s, confidential=bundle.secret is not None)
 
     def load(entry: ArtifactEntry, batch: int) -> Engine:
         setup = replace(candidate.setup, batch=batch, keep=bundle.secret is None)
@@ -284,10 +273,9 @@ def _claim(
 
 
 def _tuning(bundle: Bundle, how: Preparation) -> Tuner:
-    """The tuner, within what is left of the memory budget.
-    A slower candidate that fits beats a faster one that does not.
+    """The tuner, within the rest of the memory budget.
 
-    Raises MemoryExceeded where not even a process of its own would fit.
+    Raises MemoryExceeded if not even a process of its own would fit.
     """
     left = how.memory.room_mb if how.memory is not None else room_here().hard_mb
     if left is not None and how.isolate:
@@ -303,7 +291,7 @@ def _tuning(bundle: Bundle, how: Preparation) -> Tuner:
 
 
 def _check_runnable(bundle: Bundle, wanted: TuningOptions) -> None:
-    """Raises BundleError or MissingExtraError where no installed engine runs anything in it."""
+    """Raise BundleError, EngineError or MissingExtraError if no installed engine runs any of it."""
     if wanted.engine not in (None, ANY_GPU, *ENGINES):
         raise EngineError(f"there is no engine '{wanted.engine}'", do=f"Engines: {', '.join(ENGINES)}")
     if offered_candidates(bundle, wanted):
@@ -329,21 +317,3 @@ def _check_runnable(bundle: Bundle, wanted: TuningOptions) -> None:
     if wanted.engine == ANY_GPU:
         extra = "host-gpu"
     raise MissingExtraError(extra, f"running {primary.recipe}", where=str(bundle.path))
-
-
-def check_fits(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> None:
-    """The manifest and the file must speak of the same tensors. Raises BundleError."""
-    promised, real = (*entry.inputs, *entry.outputs), (*engine.inputs, *engine.outputs)
-    if (len(entry.inputs), len(entry.outputs)) != (len(engine.inputs), len(engine.outputs)):
-        raise _misfit(bundle, "the manifest and the artifact differ in their inputs or outputs")
-    for wanted, found in zip(promised, real, strict=True):
-        if wanted.dtype != found.dtype or len(wanted.shape) != len(found.shape):
-            raise _misfit(
-                bundle,
-                f"the manifest says {wanted.dtype} {list(wanted.shape)} for '{wanted.tensor}', the artifact has "
-                f"{found.dtype} {list(found.shape)}",
-            )
-
-
-def _misfit(bundle: Bundle, what: str) -> BundleError:
-    return BundleError(what, where=str(bundle.path), do="Build the bundle again")

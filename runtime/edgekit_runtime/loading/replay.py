@@ -1,22 +1,15 @@
 """Golden examples through an engine, and the distance of each answer from the packed one.
 
-tested = replay(bundle, entry, engine)                 # SelfTestError at the first that is out of tolerance
-
-With the engine and version that made the golden outputs, values must agree within a few quantization steps; with any
-other, accuracy is what is comparable: the same best class and a high cosine similarity. A stateful model's examples are
-sequences: every frame must agree, in order, from a fresh state; the cosine is of the whole sequence, and no best class
-is asked of single frames.
-
-One artifact on one engine, frame after frame.
-What a session, the self-test and a build have in common.
-
+    tested = replay(bundle, entry, engine)                 # SelfTestError at the first that is out of tolerance
     stepper = Stepper(contract, entry.inputs, entry.outputs, engine)
-    for frame in frames:
-        outputs = stepper.step({"audio": frame})        # named, dequantized, without the states that are carried
-    stepper.reset()                                     # the next frame is a first one
+    outputs = stepper.step({"audio": frame})               # named, dequantized, without the states that are carried
 
-Rules: canonical items in (a caller's inputs only), finished outputs out; a frame that fails leaves an explicit state as
-it was. A model without state is stepped too: no frame knows of another. One thread at a time.
+Rules:
+- with the engine and version that made the golden outputs, values must agree within a few quantization steps; with any
+  other, the best class must be the same and the cosine high;
+- a stateful model's examples are sequences: every frame must agree, in order, from a fresh state; the cosine is of the
+  whole sequence, and the best class of single frames is not compared;
+- a frame that fails leaves an explicit state as it was.
 """
 
 from __future__ import annotations
@@ -37,7 +30,10 @@ from edgekit_runtime.system.errors import SelfTestError
 
 
 class Stepper:
-    """engine: its state, where it keeps one, is taken to be fresh."""
+    """One artifact on one engine, frame after frame. One thread at a time.
+
+    engine: its own state, if any, must be fresh.
+    """
 
     def __init__(
         self, contract: Contract, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], engine: Engine
@@ -56,7 +52,7 @@ class Stepper:
         return dict(zip(self._carry.names, self._state, strict=True))
 
     def raw(self, items: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """One frame: all of the engine's outputs, as they come. Raises EngineError, InputError."""
+        """One frame: all of the engine's raw outputs. Raises EngineError, InputError."""
         tensors = [adapt(items[name]) for name, adapt in self._adapters]
         self._ran = True
         outputs = self._engine.run(self._carry.feed(tensors, self._state))
@@ -77,13 +73,13 @@ class Stepper:
 
 _FLOAT_STEP = 1e-4
 ELSEWHERE_COSINE = 0.95
-"""Of the answers of two precisions of one model, on two machines."""
+"""Least cosine of the answers of two precisions of one model, on two machines."""
 
 
 @dataclass(frozen=True)
 class SelfTest:
-    """examples: golden pairs replayed. same_engine: they were made by this engine and version.
-
+    """examples: golden pairs replayed.
+    same_engine: this engine and version made them.
     worst_steps: the largest difference, in quantization steps (or 1e-4 of the largest value, for float outputs).
     worst_cosine: the least similarity of an output with its golden one.
     """
@@ -96,12 +92,13 @@ class SelfTest:
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """One output of one golden example beside its golden one.
+    """One output of one golden example, compared with its golden one.
 
     steps: the largest difference, in quantization steps (or 1e-4 of the largest golden value, for float outputs).
-    cosine: of the two. same_best: of a classification, whether the best class is the same. made_by: the engine and
-    version that made the golden output; same_engine: they are this one. fits: the verdict. frame: ` at frame N` of a
-    sequence.
+    same_best: of a classification, whether the best class is the same.
+    made_by: the engine and version that made the golden output; same_engine: they are this one.
+    fits: the verdict.
+    frame: ` at frame N` of a sequence.
     """
 
     golden: int
@@ -125,8 +122,9 @@ def replay(
 ) -> SelfTest:
     """Run every golden example and compare; a sequence frame by frame, each from a fresh state.
 
-    enough: asked after each example; True ends it there. exact: see `compare_goldens`. Raises SelfTestError at the
-    first that is out of tolerance.
+    enough: called after each example; True ends the replay.
+    exact: see `compare_goldens`.
+    Raises SelfTestError at the first that is out of tolerance.
     """
     examples: set[int] = set()
     worst_steps, worst_cosine, same = 0.0, 1.0, True
@@ -155,11 +153,9 @@ def compare_goldens(
     *,
     exact: bool = True,
 ) -> Iterator[OutputComparison]:
-    """Compare every output of the golden examples with what the engine gives now.
-    enough: see `replay`.
+    """Compare every output of the golden examples with the engine's. enough: see `replay`.
 
-    exact: whether the engine and version that made the golden outputs are held to steps; False where its kernels here
-    are others than those that made them.
+    exact: False if other kernels made the golden outputs, so that steps are no measure.
     """
     contract = bundle.manifest.contract
     stepper = Stepper(contract, entry.inputs, entry.outputs, engine)
@@ -202,11 +198,7 @@ def compare_goldens(
 
 
 def check_same_bits(bundle: Bundle, entry: ArtifactEntry, engine: Engine, exact: Engine) -> None:
-    """Run every golden input on both.
-    Their answers must have the same bits, whatever the tolerances allow.
-
-    Raises SelfTestError at the first that differs.
-    """
+    """Raise SelfTestError for a golden input on which the engines' answers differ in any bit."""
     steppers = [Stepper(bundle.manifest.contract, entry.inputs, entry.outputs, one) for one in (engine, exact)]
     for number, golden in enumerate(bundle.manifest.golden):
         ours, theirs = (_answered(stepper, bundle.golden_items(golden), golden.steps) for stepper in steppers)
@@ -224,9 +216,8 @@ def check_same_bits(bundle: Bundle, entry: ArtifactEntry, engine: Engine, exact:
 
 def replay_batch(bundle: Bundle, entry: ArtifactEntry, engine: Engine, batch: int) -> None:
     """Run `batch` golden items at once: each must get the answer that it gets alone.
-    Sequences have no batches.
 
-    Raises SelfTestError at the first that is out of tolerance.
+    Not for sequences. Raises SelfTestError at the first that is out of tolerance.
     """
     contract = bundle.manifest.contract
     adapters = [(tensor.name, Adapter(contract.input(tensor.name), tensor)) for tensor in entry.inputs]
@@ -256,7 +247,8 @@ def replay_batch(bundle: Bundle, entry: ArtifactEntry, engine: Engine, batch: in
 class ReplayExample:
     """A golden example for another machine.
 
-    items: the canonical inputs. answers: for each artifact its outputs, by name.
+    items: the canonical inputs.
+    answers: for each artifact its outputs, by name.
     """
 
     items: Mapping[str, NDArray[Any]]
@@ -264,11 +256,7 @@ class ReplayExample:
 
 
 def clearest_example(bundle: Bundle) -> ReplayExample:
-    """The golden example whose best class is the most distinct.
-    The first one of a model that has no classes.
-
-    Only for a model without state.
-    """
+    """The golden example with the most distinct best class, or the first; of a stateless model."""
     manifest = bundle.manifest
     found = []
     for golden in manifest.golden:
@@ -288,8 +276,7 @@ def clearest_example(bundle: Bundle) -> ReplayExample:
 
 
 def differs(contract: Contract, got: Mapping[str, NDArray[Any]], wanted: Mapping[str, NDArray[Any]]) -> str:
-    """How one model's answer on two machines differs, for a message.
-    Empty where it is within tolerance.
+    """How one model's answers on two machines differ, for a message; empty within tolerance.
 
     The best class of a classifier must be the same, and each output similar (cosine).
     """
@@ -306,8 +293,7 @@ def differs(contract: Contract, got: Mapping[str, NDArray[Any]], wanted: Mapping
 
 
 def _is_same_engine(answer: GoldenOutputs, info: EngineInfo) -> bool:
-    """Whether the very engine made it.
-    A delegate may round as it likes: it counts as another engine."""
+    """A delegate may round as it likes, so it counts as another engine."""
     return (answer.engine, answer.engine_version, None) == (info.name, info.version, info.delegate)
 
 

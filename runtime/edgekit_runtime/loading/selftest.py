@@ -1,15 +1,14 @@
-"""The first open of a (bundle, engine, board).
-Golden examples in a process of its own, and what passed here before.
+"""The first open of a (bundle, engine, board): golden examples in a process of its own.
 
-    ran = first_open(bundle, entry, engine.info)           # SelfTestError where the child failed, crashed or hung
+    ran = first_open(bundle, entry, engine.info)           # SelfTestError if the child failed, crashed or hung
     if not passed_before(bundle, entry, engine.info):
         remember(bundle, entry, engine.info, replay(bundle, entry, engine))
 
 Rules:
 - the child reads the file itself; the key of an encrypted bundle comes to it on its standard input;
-- where no child can be started, or it was ended by somebody who knows nothing of the bundle, the replay in this process
-  is what there is. EDGEKIT_SELFTEST=in-process never starts a child (needed under user-mode emulation);
-- a verdict is one small file. A folder that cannot be written only means that all examples are replayed again.
+- if no child can be started, or it was ended from outside, only this process replays. EDGEKIT_SELFTEST=in-process never
+  starts a child (needed under user-mode emulation);
+- a verdict is one small file; if the folder cannot be written, all examples are replayed again.
 """
 
 from __future__ import annotations
@@ -17,16 +16,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from edgekit_runtime.bundle.jobs import Run, ask, bundle_job
+from edgekit_runtime.bundle.jobs import Run, Say, ask, bundle_job, bundle_of, serve
 from edgekit_runtime.bundle.manifest import ArtifactEntry
 from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.engines.built import BUILD_S
-from edgekit_runtime.engines.registry import EngineInfo, on_gpu
-from edgekit_runtime.loading.replay import SelfTest
+from edgekit_runtime.engines.registry import Engine, EngineInfo, EngineSetup, load_with, on_gpu
+from edgekit_runtime.engines.variants import RecordingEngine
+from edgekit_runtime.loading.replay import SelfTest, replay
+from edgekit_runtime.modelfile.check import check_artifact
 from edgekit_runtime.system.board import fingerprint, state_dir
-from edgekit_runtime.system.children import may_start, python_module
+from edgekit_runtime.system.children import limit_this_process, may_start, python_module
 from edgekit_runtime.system.children import run as run_child
 from edgekit_runtime.system.errors import BundleError, EngineError, ModelFileError, SelfTestError
 from edgekit_runtime.system.sealed import read_sealed, write_sealed
@@ -34,7 +38,7 @@ from edgekit_runtime.system.strict_json import json_text, read_json
 
 _MOST_BYTES = 1 << 20
 CHILD_TIMEOUT_S = 120.0
-"""How long loading, or one run, may take in the child."""
+"""Seconds that loading, or one run, may take in the child."""
 
 
 def first_open(
@@ -46,13 +50,10 @@ def first_open(
     source: str | None = None,
     run: Run = run_child,
 ) -> bool:
-    """Replay in a child once a (bundle, engine, board).
-    Returns True when a child ran now, False when it had before.
+    """Replay in a child once per (bundle, engine, board). Returns whether a child ran now.
 
-    The child walks the model file's structure, then loads it within limits of memory and time
-    (`children.limit_this_process`). source: what the child opens instead of the bundle's path, a descriptor for one; it
-    must find the very bundle there. Raises SelfTestError when the child failed or crashed, and what it refused:
-    ModelFileError, EngineError, BundleError. A folder that cannot be written only means asking again.
+    source: what the child opens in place of the bundle's path, such as a descriptor; it must be the same bundle.
+    Raises SelfTestError if the child failed or crashed, or its ModelFileError, EngineError, BundleError.
     """
     if not may_start():
         return False
@@ -72,32 +73,28 @@ def first_open(
     }
     silence_s = CHILD_TIMEOUT_S + (BUILD_S if on_gpu(engine.name) else 0.0)
     try:
-        command = python_module("edgekit_runtime.loading.selftest_child")
-        came = ask(command, job, silence_s=silence_s, run=run)
+        came = ask(python_module("edgekit_runtime.loading.selftest"), job, silence_s=silence_s, run=run)
     except OSError:  # no child can be started here: the replay in this process is what there is
         return False
     if came.silent:
-        raise _failed(bundle, engine, f"did not come back within {silence_s:.0f} s")
+        raise test_failure(bundle, engine.name, engine.version, f"did not come back within {silence_s:.0f} s")
     if came.interrupted:  # ended from outside: no fault of the bundle; this process tests itself
         return False
     if isinstance(came.error, (BundleError, EngineError, ModelFileError)):
         raise came.error
     if came.error is not None:
-        raise _failed(bundle, engine, f"failed: {came.error}")
+        raise test_failure(bundle, engine.name, engine.version, f"failed: {came.error}")
     if came.crashed:
-        raise _failed(bundle, engine, f"crashed with {came.crashed}")
+        raise test_failure(bundle, engine.name, engine.version, f"crashed with {came.crashed}")
     if came.result is None:  # it never came to the test: another interpreter, other paths; this process tests itself
         return False
     keep(verdict_file(bundle, entry, engine, folder), json.dumps(came.result))
     return True
 
 
-def _failed(bundle: Bundle, engine: EngineInfo, why: str) -> SelfTestError:
-    return SelfTestError(
-        f"the self-test with {engine.name} {engine.version} {why}",
-        where=str(bundle.path),
-        do="Do not use this bundle here: another engine or version may run it",
-    )
+def test_failure(bundle: Bundle, engine: str, version: str, why: str) -> SelfTestError:
+    do = "Do not use this bundle here: another engine or version may run it"
+    return SelfTestError(f"the self-test with {engine} {version} {why}", where=str(bundle.path), do=do)
 
 
 def passed_before(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, *, folder: Path | None = None) -> bool:
@@ -108,7 +105,7 @@ def passed_before(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, *, f
 def last_verdict(
     bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, *, folder: Path | None = None
 ) -> SelfTest | None:
-    """What the test found of this very (bundle, engine, board); None without a sound verdict."""
+    """The test's result for this (bundle, engine, board); None without a sound verdict."""
     stored = read_sealed(verdict_file(bundle, entry, engine, folder), _MOST_BYTES)
     with contextlib.suppress(ValueError):
         return None if stored is None else read_json(SelfTest, stored, "the verdict")
@@ -128,8 +125,36 @@ def keep(file: Path, verdict: str) -> None:
 
 
 def verdict_file(bundle: Bundle, entry: ArtifactEntry, engine: EngineInfo, folder: Path | None) -> Path:
-    """Where the verdict is kept; folder: the machine's state, None for its usual place."""
+    """folder: None for the machine's state folder."""
     setup = (str(engine.threads), engine.kernels, engine.delegate or "")
     parts = (bundle.digest, entry.blob, engine.name, engine.version, *setup, fingerprint())
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return (folder or state_dir()) / "selftest" / f"{name}.json"
+
+
+def check_fits(bundle: Bundle, entry: ArtifactEntry, engine: Engine) -> None:
+    """Raises BundleError if the manifest and the file differ in their tensors."""
+    where, do = str(bundle.path), "Build the bundle again"
+    if (len(entry.inputs), len(entry.outputs)) != (len(engine.inputs), len(engine.outputs)):
+        raise BundleError("the manifest and the artifact differ in their inputs or outputs", where=where, do=do)
+    for wanted, found in zip((*entry.inputs, *entry.outputs), (*engine.inputs, *engine.outputs), strict=True):
+        if wanted.dtype != found.dtype or len(wanted.shape) != len(found.shape):
+            says, has = (f"{one.dtype} {list(one.shape)}" for one in (wanted, found))
+            what = f"the manifest says {says} for '{wanted.tensor}', the artifact has {has}"
+            raise BundleError(what, where=where, do=do)
+
+
+def work(job: dict[str, Any], say: Say) -> dict[str, Any]:
+    """The child: replay the golden examples and report every run, so as not to seem hung."""
+    bundle = bundle_of(job)
+    entry = next(one for one in bundle.manifest.artifacts if (one.recipe, one.blob) == (job["recipe"], job["blob"]))
+    check_artifact(bundle, entry)
+    setup = EngineSetup(**job["setup"])
+    limit_this_process(entry.bytes, setup.threads, gpu=on_gpu(job["engine"]))
+    with load_with(job["engine"], entry.format, bundle.blob(entry.blob), setup) as engine:
+        check_fits(bundle, entry, engine)
+        return asdict(replay(bundle, entry, RecordingEngine(engine, lambda: say({"ran": True}))))
+
+
+if __name__ == "__main__":
+    sys.exit(serve(work))

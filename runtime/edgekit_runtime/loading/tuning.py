@@ -1,26 +1,19 @@
-"""Choosing the artifact and engine of this board.
-Measured once in a child process, and kept.
+"""Choosing the artifact and engine of this board: measured once in a child, and kept.
 
     verdict = tune(bundle, TuningOptions(threads=None))
     verdict.chosen, verdict.how, verdict.why
 
 Rules:
-- about `bound_s` seconds of measuring, at the first opening of a bundle on a board with these engines; never again
-  until one of them changes. An inference that runs when they are over is not cut short, and nothing else is begun.
-  EDGEKIT_TUNE=off takes the bundle's default, EDGEKIT_TUNE=SECONDS another bound;
-- a candidate must give the golden answers before it may win; one that crashes or hangs costs its child, not the
-  application;
-- what an engine of a GPU takes to be built is not measuring: the bound and the silence leave room for it. The verdict
-  is good for this GPU and its driver;
-- a child that others end (a supervisor, the kernel short of memory) says nothing about its candidate: it is tried once
-  more, at a second time left out for this opening, and what was found in such an opening is not kept;
-- what was measured on a busy board, or was too close, is measured again by an opening ten minutes later or more, up to
-  OPENINGS times in all; then it stays;
-- what takes too much memory by an old measurement, or by one dated in the future, is measured again: one that was wrong
-  must not refuse for ever;
-- a verdict is believed where no other user could have written it (`strict_modes`);
-- what cannot be kept is logged once a process, and stands in `why`: each start measures, and may choose another;
-- two processes that open at once measure one after the other, and the second finds the first one's verdict.
+- a bundle is measured for about `bound_s` seconds at its first opening on a board with these engines, GPU and driver.
+  EDGEKIT_TUNE=off takes the bundle's default, EDGEKIT_TUNE=SECONDS another bound. Building for a GPU does not count;
+- only a candidate that gives the golden answers may win; one that crashes or hangs costs its child alone;
+- a candidate whose child was ended from outside is tried again, then left out of this opening, whose result is not
+  kept;
+- a measurement on a busy board, or a close one, is repeated by an opening ten minutes later or more, up to OPENINGS
+  times; so is an old one, or one dated in the future, by which nothing fits into the memory;
+- a verdict counts only if no other user could have written it (`strict_modes`); one that cannot be kept is logged once
+  a process and says so in `why`;
+- of two processes that open at once the second waits and reads the first one's verdict.
 """
 
 from __future__ import annotations
@@ -30,14 +23,14 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from edgekit_runtime.bundle.jobs import Run, ask, bundle_job
 from edgekit_runtime.bundle.reader import Bundle
 from edgekit_runtime.engines.built import BUILD_S
-from edgekit_runtime.engines.registry import ANY_GPU, ENGINES, available, version_of
+from edgekit_runtime.engines.registry import available, version_of
 from edgekit_runtime.loading.candidates import (
     CandidateTrial,
     TuningCandidate,
@@ -50,6 +43,7 @@ from edgekit_runtime.loading.candidates import (
     store,
     untried_candidates,
 )
+from edgekit_runtime.loading.selftest import test_failure
 from edgekit_runtime.system.board import cores, fingerprint, state_dir
 from edgekit_runtime.system.children import may_start, python_module
 from edgekit_runtime.system.children import run as run_child
@@ -57,35 +51,31 @@ from edgekit_runtime.system.errors import (
     EdgekitError,
     EngineError,
     MemoryExceeded,
-    MissingExtraError,
-    SelfTestError,
     from_json,
 )
 from edgekit_runtime.system.files import first_unsafe, in_turn
 from edgekit_runtime.system.memory import megabytes
 
 BOUND_S = 5.0
-"""How long measuring may take unless EDGEKIT_TUNE says otherwise."""
+"""Seconds of measuring, unless EDGEKIT_TUNE sets them."""
 GRACE_S = 60.0
-"""How long a child may be silent beyond its bound: slow boards need seconds to import an engine, large models to
-answer.
-"""
+"""Seconds that a child may be silent beyond its bound: slow boards, large models."""
 _REFUSES_S = 600.0
-"""For so long what was measured refuses, or is unsettled, and is then measured again."""
+"""Age in seconds from which an unsettled or refusing measurement is repeated."""
 OPENINGS = 3
 _LOG = logging.getLogger("edgekit_runtime.loading")
 _SAID: set[Path] = set()
 _CHANCES = 2
-"""How often a candidate is tried whose child others end."""
+"""Trials of a candidate whose child is ended from outside."""
 _MOST_CHILDREN = 8
 
 
 @dataclass(frozen=True)
 class Tuner:
     """bound_s: seconds for measuring; 0 takes the default.
-    folder: where verdicts lie, None for the state folder.
-
-    memory_mb: what the model may take, None for no limit. run: starts the child, as `subprocess.run` does.
+    memory_mb: memory that the model may take, None for no limit.
+    folder: of verdicts, None for the state folder.
+    run: starts the child, as `subprocess.run` does.
     """
 
     bound_s: float = BOUND_S
@@ -95,8 +85,7 @@ class Tuner:
 
     @classmethod
     def from_environment(cls, memory_mb: float | None = None, environ: Mapping[str, str] | None = None) -> Tuner:
-        """What EDGEKIT_TUNE says: `off`, or a number of seconds.
-        Raises EngineError for anything else."""
+        """EDGEKIT_TUNE: `off`, or a number of seconds. Raises EngineError for anything else."""
         text = (os.environ if environ is None else environ).get("EDGEKIT_TUNE", "").strip().lower()
         try:
             seconds = BOUND_S if not text else 0.0 if text == "off" else float(text)
@@ -108,29 +97,22 @@ class Tuner:
 
 
 def offered_candidates(bundle: Bundle, wanted: TuningOptions) -> tuple[TuningCandidate, ...]:
-    """What could run here, most promising first."""
+    """The candidates that could run here, most promising first."""
     return candidates(bundle.manifest, available(), wanted, cores=cores())
 
 
 def tune(bundle: Bundle, wanted: TuningOptions, tuning: Tuner | None = None) -> TuningVerdict:
-    """The candidate that is to answer, and why.
+    """The candidate that is to answer, and why, of at least one that is offered.
 
-    Raises SelfTestError, EngineError or ModelFileError when no candidate passes, MemoryExceeded when none of those that
-    do fits, MissingExtraError when there is none at all.
+    Raises SelfTestError, EngineError or ModelFileError if no candidate passes, MemoryExceeded if none of those that
+    pass fits.
     """
     tuning = tuning or Tuner.from_environment()
     offer = offered_candidates(bundle, wanted)
-    if not offer:
-        primary = bundle.artifact()
-        kinds = [kind for kind in ENGINES.values() if primary.format in kind.formats]
-        extra = "host-gpu" if wanted.engine == ANY_GPU else kinds[0].extra
-        raise MissingExtraError(extra, f"running {primary.recipe}", where=str(bundle.path))
     if tuning.bound_s <= 0:
-        return TuningVerdict(untried_candidates(offer)[0], "default", "nothing was measured: EDGEKIT_TUNE=off")
+        return _default(offer, "EDGEKIT_TUNE=off")
     if not may_start():
-        return TuningVerdict(
-            untried_candidates(offer)[0], "default", "nothing was measured: no child process can be started here"
-        )
+        return _default(offer, "no child process can be started here")
     folder = (tuning.folder or state_dir()) / "tuning"
     runtime = version_of("edgekit-deploy") or "unknown"
     labels = [candidate.label + candidate.blob for candidate in offer]
@@ -145,8 +127,12 @@ def tune(bundle: Bundle, wanted: TuningOptions, tuning: Tuner | None = None) -> 
         return _known(bundle, offer, tuning, file) or _measure(bundle, offer, tuning, file)
 
 
+def _default(offer: Sequence[TuningCandidate], why: str) -> TuningVerdict:
+    return TuningVerdict(untried_candidates(offer)[0], "default", f"nothing was measured: {why}")
+
+
 def _unkept(verdict: TuningVerdict, offer: Sequence[TuningCandidate], file: Path) -> TuningVerdict:
-    """The verdict, with the reason why the next start measures again, which is logged once."""
+    """The verdict with the reason why it was not kept, which is logged once per folder."""
     unsafe = first_unsafe(file)
     why = f"{unsafe.where}: {unsafe.what}" if unsafe else f"{file.parent} cannot be written"
     if file.parent not in _SAID:
@@ -161,8 +147,9 @@ def _unkept(verdict: TuningVerdict, offer: Sequence[TuningCandidate], file: Path
 
 
 def _known(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, file: Path) -> TuningVerdict | None:
-    """What was measured before; None where it must be measured.
-    Raises MemoryExceeded where nothing fits, by what was measured lately.
+    """The stored verdict; None if it must be measured.
+
+    Raises MemoryExceeded if nothing fits by a recent measurement.
     """
     everything = read(file, offer, None)
     if everything is None:
@@ -190,9 +177,7 @@ def _measure(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, fi
             break
     tried = found.tried()
     if not any(one.p50_ms is not None or one.refused for one in tried):
-        return TuningVerdict(
-            untried_candidates(offer)[0], "default", "nothing was measured: the child process came to nothing"
-        )
+        return _default(offer, "the child process came to nothing")
     champion = offer[found.champion] if found.champion is not None else None
     seconds = time.monotonic() - started
     openings = 1 if before is None else before.openings + 1
@@ -209,7 +194,7 @@ def _measure(bundle: Bundle, offer: Sequence[TuningCandidate], tuning: Tuner, fi
 
 
 def _is_busy() -> bool:
-    """Whether others took more than half of the cores over the last minute."""
+    """Whether other processes took more than half of the cores over the last minute."""
     try:
         return os.getloadavg()[0] > max(1.0, cores() / 2)
     except OSError:
@@ -218,7 +203,7 @@ def _is_busy() -> bool:
 
 @dataclass
 class _TrialResults:
-    """What the children reported so far, by the candidate's number in the whole offer."""
+    """Reports of the children so far, by the candidate's number in the whole offer."""
 
     offer: list[TuningCandidate]
     facts: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -226,7 +211,7 @@ class _TrialResults:
     champion: int | None = None
     settled: bool = True
     interrupted: list[int | None] = field(default_factory=list)
-    """Whose trial others ended, once for each time."""
+    """Candidates whose trial was ended from outside, once for each time."""
 
     def tried(self) -> tuple[CandidateTrial, ...]:
         facts = {**self.facts, **{number: {"refused": error} for number, error in self.refused.items()}}
@@ -234,30 +219,24 @@ class _TrialResults:
 
 
 def _child(bundle: Bundle, numbers: Sequence[int], found: _TrialResults, bound_s: float, run: Run) -> bool:
-    """One child over these candidates.
-    True when another should continue: this one died of a candidate."""
-    job = {
-        **bundle_job(bundle),
-        "candidates": [found.offer[number].as_json() for number in numbers],
-        "bound_s": bound_s,
-    }
-    silence_s = bound_s + _grace_s([found.offer[number] for number in numbers])
+    """Try these candidates in a child. True if it died of one, so that another should continue."""
+    offer = [found.offer[number] for number in numbers]
+    job = {**bundle_job(bundle), "candidates": [asdict(one) for one in offer], "bound_s": bound_s}
+    silence_s = bound_s + _grace_s(offer)
     try:
         came = ask(python_module("edgekit_runtime.loading.tuning_trial"), job, silence_s=silence_s, run=run)
     except OSError:
         return False
-    died, ended = f"crashed with {came.crashed}" if came.crashed else "", came.interrupted
+    died = f"crashed with {came.crashed}" if came.crashed else ""
     if came.silent:
         died = f"did not come back within {silence_s:.0f} s"
     blame = _listen(came.facts, numbers, found)
-    if ended:
-        return _spared(bundle, blame, found, ended)
+    if came.interrupted:
+        return _spared(bundle, blame, found, came.interrupted)
     if died and blame is not None:
         candidate = found.offer[blame]
         found.facts.pop(blame, None)
-        found.refused[blame] = SelfTestError(
-            f"the self-test with {candidate.engine} {candidate.version} {died}", where=str(bundle.path), do=_ELSE
-        ).as_json()
+        found.refused[blame] = test_failure(bundle, candidate.engine, candidate.version, died).as_json()
         return True
     return False
 
@@ -267,10 +246,9 @@ def _grace_s(offer: Sequence[TuningCandidate]) -> float:
 
 
 def _spared(bundle: Bundle, number: int | None, found: _TrialResults, ended: str) -> bool:
-    """Others ended the child while this candidate was tried: again, or without it.
-    True when another child should continue.
+    """The child was ended from outside: retry, or leave this candidate out. True to continue.
 
-    number: None where it had not come to the first.
+    number: None before its first candidate.
     """
     found.interrupted.append(number)
     if found.interrupted.count(number) >= _CHANCES:
@@ -278,14 +256,15 @@ def _spared(bundle: Bundle, number: int | None, found: _TrialResults, ended: str
             return False
         found.facts.pop(number, None)
         found.refused[number] = EngineError(
-            f"its trial was ended by {ended} {_CHANCES} times", where=str(bundle.path), do=_AGAIN
+            f"its trial was ended by {ended} {_CHANCES} times",
+            where=str(bundle.path),
+            do="Open it again; an unexpected SIGKILL is the system's, short of memory",
         ).as_json()
     return True
 
 
 def _listen(facts: Sequence[dict[str, Any]], numbers: Sequence[int], found: _TrialResults) -> int | None:
-    """Take in what the child said.
-    Returns the candidate that was being loaded when it fell silent."""
+    """Store the child's reports. Returns the candidate that was being loaded at the last one."""
     busy: int | None = None
     for fact in facts:
         if "enter" in fact:
@@ -304,13 +283,8 @@ def _listen(facts: Sequence[dict[str, Any]], numbers: Sequence[int], found: _Tri
     return busy
 
 
-_AGAIN = "Open it again; an unexpected SIGKILL is the system's, short of memory"
-_ELSE = "Do not use this bundle here: another engine or version may run it"
-
-
 def _nothing_passed(bundle: Bundle, tried: Sequence[CandidateTrial], memory_mb: float | None) -> EdgekitError:
-    """Too large, or the reason against the bundle's own choice.
-    A delegate's trouble is none, without it others may run."""
+    """The error: too large, or the reason against the bundle's own choice, without a delegate."""
     passed = [one.memory_mb or 0.0 for one in tried if one.p50_ms is not None]
     if passed and memory_mb is not None:
         return MemoryExceeded(

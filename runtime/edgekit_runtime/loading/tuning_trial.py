@@ -1,7 +1,5 @@
-"""The trial, in a child process.
-Load each candidate, replay its golden examples, race it against the best so far.
+"""The trial, in a child process: load each candidate, replay its golden examples, race it.
 
-A candidate that crashes is a reason and not the application's end, and what the losers loaded is gone with the child.
 One line of JSON a fact, as soon as it is known:
 
     {"enter": 0}                       from here to the next line, candidate 0 is to blame for a crash
@@ -11,19 +9,14 @@ One line of JSON a fact, as soon as it is known:
     {"champion": 0, "tried": [...]}    the end
 
 Rules:
-- most promising first: the first that passes its self-test is the champion, the others challenge it one after another,
-  so that no more than two are in memory;
-- champion and challenger run in turn within a round, and the ratio of the round is what counts: a neighbour that takes
-  the processor takes it from both;
-- effort goes where it is close: a challenger twice as slow is sent away after two rounds, a clear loser or winner after
-  three, and only the near ones run all rounds; those whose rounds contradict each other run twice as many;
-- to take over, a challenger must be faster by more than the noise; at a tie the more promising one stays. What may be
-  a tenth faster, and is not certain to be, leaves the race unsettled;
-- there is one measure: each time is that of the champion, multiplied by ratios of rounds run in turn;
-- when the bound is over no other candidate enters, and those being compared are judged by what is known. No inference
-  is begun that is not needed to name a winner: a slow model's other examples are replayed where it is opened. What
-  an engine of a GPU takes to be built, loaded and warm does not count against the bound;
-- fast 8-bit sums are admitted only where they give the very bits of the exact ones.
+- the first candidate that passes its self-test is the champion; the others challenge it one after another, so that at
+  most two are in memory;
+- both run in turn within a round, and only the ratio counts: a busy processor slows both;
+- clear losers and winners leave after two or three rounds, close ones run all, contradictory ones twice as many;
+- a challenger must be faster by more than the noise. One that may be a tenth faster leaves the race unsettled;
+- when the bound is over no other candidate enters, and no inference is begun that is not needed to name a winner.
+  Building, loading and warming an engine of a GPU does not count;
+- fast 8-bit sums are admitted only if they give the very bits of the exact ones.
 """
 
 from __future__ import annotations
@@ -62,7 +55,7 @@ _FEWEST = 3
 
 @dataclass(frozen=True)
 class Enter:
-    """Load the candidate, replay its golden examples, time a few runs; then `add` or `refused`."""
+    """Load the candidate, replay its golden examples, time a few runs; `add` it if it passed."""
 
     candidate: int
 
@@ -78,7 +71,7 @@ class Duel:
 
 @dataclass(frozen=True)
 class Leave:
-    """Free the candidate; it is out."""
+    """Free the candidate."""
 
     candidate: int
 
@@ -87,14 +80,14 @@ Step = Enter | Duel | Leave
 
 
 class Race:
-    """Which candidate is the fastest: the order of trials and when to stop.
-    It has no clock and no engine.
+    """The order of trials and when to stop, without a clock or an engine.
 
         while (step := race.next(elapsed_s)) is not None:
-            ...                                   # Enter: load and try it; Duel: run both in turn; Leave: free it
+            ...                                   # Enter, Duel or Leave
         race.champion
 
-    candidates: how many there are, 0 being the most promising. bound_s: how long all of it may take.
+    candidates: how many there are, 0 being the most promising.
+    bound_s: seconds for all of it.
     """
 
     def __init__(self, candidates: int, bound_s: float) -> None:
@@ -109,7 +102,7 @@ class Race:
         self.settled = True
 
     def next(self, elapsed_s: float) -> Step | None:
-        """What to do now; None when it is over."""
+        """The next step; None at the end."""
         late = elapsed_s >= self._bound_s
         rounds, middle = len(self._ratios), statistics.median(self._ratios or [1.0])
         low, high = self._range()
@@ -128,9 +121,10 @@ class Race:
         return None
 
     def add(self, candidate: int, seconds: float, champion_s: float | None = None) -> None:
-        """It passed.
+        """The candidate passed.
 
-        seconds: of one run, champion_s: what the champion took before it; a hopeless one does not duel.
+        seconds: of one run.
+        champion_s: the champion's time before it; a hopeless candidate does not duel.
         """
         if self.champion is None:
             self.champion, self._costs[candidate] = candidate, 1.0
@@ -142,33 +136,25 @@ class Race:
             return
         self._challenger, self._ratios = candidate, []
 
-    def refused(self, candidate: int) -> None:
-        """It cannot be loaded, fails its self-test, or does not fit: as if it had never been there."""
-
     def record_round(self, champion_s: float, challenger_s: float) -> None:
         """The medians of one round, in seconds a run."""
         self._ratios.append(challenger_s / max(champion_s, 1e-9))
 
     @property
     def ratios(self) -> dict[int, float]:
-        """Candidate -> its time by the champion's; above 1 is slower."""
+        """Candidate -> its time divided by the champion's."""
         if self.champion is None:
             return {}
         return {one: cost / self._costs[self.champion] for one, cost in self._costs.items()}
 
-    @property
-    def left(self) -> tuple[int, ...]:
-        """Those that never came to their turn."""
-        return tuple(self._waiting)
-
     def _range(self) -> tuple[float, float]:
-        """Of the median of all such rounds, with about 90 % (order statistics)."""
+        """Range of the median of all such rounds, with about 90 % (order statistics)."""
         ordered = sorted(self._ratios or [0.0, math.inf])
         outer = (len(ordered) - 1) // 6
         return ordered[outer], ordered[-1 - outer]
 
     def _is_open(self) -> bool:
-        """Whether the challenger may be clearly faster, and that is not certain."""
+        """Whether the challenger may be clearly faster, without being certain to be."""
         low, high = self._range()
         return low < 1 - 2 * LEAST_GAIN and not high < 1
 
@@ -191,19 +177,19 @@ class Race:
 _MOST_RUNS = 400
 _TELL_EVERY_S = 1.0
 _SMALL_BYTES = 16_000_000
-"""Beside a larger file an engine's library is little, and loading it twice would take long."""
+"""Up to this size a file is loaded twice, to tell its memory from the engine library's."""
 
 
 @dataclass
 class _Runner:
-    """A loaded candidate, with inputs to run it on, and every time it took (seconds)."""
+    """A loaded candidate, inputs to run it on, and the seconds of all its runs."""
 
     engine: Engine
     inputs: list[NDArray[Any]]
     seconds: list[float] = field(default_factory=list)
 
     def block(self, block_s: float) -> float:
-        """Run for about block_s, once at least; the median of one run."""
+        """Run for about block_s, at least once; the median of one run."""
         taken: list[float] = []
         end = perf_counter() + block_s
         while len(taken) < _MOST_RUNS:
@@ -218,11 +204,9 @@ class _Runner:
 
 
 class Trial:
-    """bundle: what is to run.
-    candidates: most promising first.
+    """candidates: most promising first.
     say: gets every fact as it becomes known.
-
-    clock: seconds, for the bound on all of it; how long an inference takes is always read from the real one.
+    clock: seconds, for the bound alone; inferences are timed by the real clock.
     """
 
     def __init__(
@@ -239,7 +223,7 @@ class Trial:
         self._settled: set[str] = set()
 
     def run(self, bound_s: float) -> None:
-        """All of it, within about bound_s: an inference that runs then is not cut short."""
+        """All of it, within about bound_s: a running inference is not cut short."""
         start = self._clock()
         self._end = start + bound_s
         race = Race(len(self._candidates), bound_s)
@@ -267,13 +251,9 @@ class Trial:
         champion = None if race.champion is None else statistics.median(self._times[race.champion])
         try:
             runner, facts = self._load(number, champion)
-        except MemoryError:
-            race.refused(number)
-            refusal = EngineError("it takes more memory than a model of its size may", where=str(self._bundle.path))
-            self._say({"refused": number, "error": refusal.as_json()})
-            return
-        except EdgekitError as error:
-            race.refused(number)
+        except (MemoryError, EdgekitError) as error:
+            if isinstance(error, MemoryError):
+                error = EngineError("it takes more memory than a model of its size may", where=str(self._bundle.path))
             self._say({"refused": number, "error": error.as_json()})
             return
         self._loaded[number] = runner
@@ -343,21 +323,21 @@ class Trial:
 
 
 class TooSlow(EdgekitError):  # noqa: N818 - what it is, not that something went wrong
-    """A candidate so far behind that its golden examples are not worth the wait."""
+    """A candidate too slow for its golden examples to be worth the wait."""
 
     code = "slow"
 
 
 class _EarlyStopEngine(RecordingEngine):
-    """Stops when the second and third run take HOPELESS times as long as the best one.
+    """Stops if the second and third run take HOPELESS times as long as the best candidate's.
 
-    on_run: called after a run, now and then.
+    on_run: called after a run, at most once per second.
     """
 
     def __init__(self, engine: Engine, champion_s: float | None, on_run: Callable[[], object] = lambda: None) -> None:
         super().__init__(engine)
         self._champion_s = champion_s
-        self._on_run, self._reported = on_run, perf_counter()
+        self._report, self._reported = on_run, perf_counter()
         self._taken: list[float] = []
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -365,7 +345,7 @@ class _EarlyStopEngine(RecordingEngine):
         outputs = super().run(inputs)
         if perf_counter() - self._reported > _TELL_EVERY_S:
             self._reported = perf_counter()
-            self._on_run()
+            self._report()
         if not later or self._champion_s is None or len(self._taken) == 2:
             return outputs
         self._taken.append(self.last_s)
@@ -375,8 +355,7 @@ class _EarlyStopEngine(RecordingEngine):
 
 
 def _give_back() -> None:
-    """Give the memory of earlier candidates back to the system.
-    Otherwise the next one would be measured as taking nothing."""
+    """Return freed memory to the system, or the next candidate would seem to take none."""
     import ctypes
     import gc
 
