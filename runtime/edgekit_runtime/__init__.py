@@ -1,17 +1,16 @@
-"""What a board installs: open a bundle, ask it, get an answer.
-NumPy, an engine, little else.
+"""What a board installs: open a bundle and ask it. It needs NumPy, an engine, little else.
 
-from edgekit_runtime import open_bundle
+    from edgekit_runtime import open_bundle
 
-with open_bundle("efficientnet_lite0-raspberry-pi-4.ekb") as model:     # verified, self-tested, warm
-    answer = model.predict("cat.jpg", budget_ms=100)
-    print(answer.top(3), answer.source, answer.timings["total"])
+    with open_bundle("efficientnet_lite0-raspberry-pi-4.ekb") as model:     # verified, self-tested, warm
+        answer = model.predict("cat.jpg", budget_ms=100)
+        print(answer.top(3), answer.source, answer.timings["total"])
 
 Every error is in `edgekit_runtime.system.errors`; the four that a caller meets most are here, too.
 
-Rule: ONNX Runtime's telemetry is off in this process and in its children, unless the variable says otherwise. From 1.29
-on `import onnxruntime` writes an identity of the device into ~/.cache/Microsoft and reports its use to Microsoft. Only
-a variable that is set before that import prevents both, and any converter or application may be the first to import it.
+Rule: ONNX Runtime's telemetry is off in this process and its children, unless the variable says otherwise. From 1.29
+on its import writes an identity of the device into ~/.cache/Microsoft and reports its use to Microsoft. Only a variable
+that is set before the first import, by any converter or application, prevents both.
 """
 
 from __future__ import annotations

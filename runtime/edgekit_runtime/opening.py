@@ -1,13 +1,13 @@
-"""`open_bundle`: from a file to a model that is ready.
-Verify, choose the engine, self-test, warm up.
+"""`open_bundle`: from a file to a model that is ready: verify, choose, self-test, warm up.
 
-An application that imports this name pays for no more than the name; what opening needs is imported when it opens.
+Importing this name imports little; everything else is imported when a bundle is opened.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,7 +109,7 @@ def open_bundle(
 
 
 def _check_spool(telemetry: TelemetryOptions, disk_cache: str | os.PathLike[str] | None) -> None:
-    """Raises TelemetryError (telemetry-spool) for a foreign file, before anything loads."""
+    """Raise TelemetryError (telemetry-spool) for a foreign file, before anything loads."""
     from edgekit_runtime.system.errors import OptionError
     from edgekit_runtime.telemetry.reporter import TelemetryOptions
     from edgekit_runtime.telemetry.spool import refuse_foreign
@@ -142,8 +142,7 @@ def _open(path: str | os.PathLike[str], options: Options) -> OpenedBundle:
 
 
 def _is_root(path: str | os.PathLike[str]) -> bool:
-    """Whether it is an install root.
-    What cannot be looked at is opened as a file, which says why it cannot."""
+    """Whether it is an install root. An unreadable path is opened as a file, which raises why."""
     try:
         folder = Path(path)
         return (folder / "slot.json").is_file() or (
@@ -167,24 +166,19 @@ def _ready(bundle: Bundle, options: Options) -> OpenedBundle:
         memory=options.limits.memory,
         cache_mb=options.cache.memory_bytes / 1e6 if bundle.manifest.contract.state == "none" else 0.0,
     )
-    prepared = prepare(bundle, how)
-    try:
+    with ExitStack() as undo:
+        prepared = prepare(bundle, how)
+        undo.callback(prepared.close)
         degraded = _degraded(bundle, how) if options.limits.degraded else None
-        try:
-            return OpenedBundle(
-                bundle, prepared, _hosts(bundle, options.hosts) if options.hosts else None, degraded=degraded
-            )
-        except BaseException:
-            if degraded is not None:
-                degraded.close()
-            raise
-    except BaseException:
-        prepared.close()
-        raise
+        if degraded is not None:
+            undo.callback(degraded.close)
+        hosts = _hosts(bundle, options.hosts) if options.hosts else None
+        undo.pop_all()
+        return OpenedBundle(bundle, prepared, hosts, degraded=degraded)
 
 
 def _degraded(bundle: Bundle, how: Preparation) -> PreparedEngine:
-    """The bundle's degraded artifact, ready to answer. Raises BundleError where there is none."""
+    """The bundle's degraded artifact, ready to answer. Raises BundleError without one."""
     from edgekit_runtime.loading.readiness import prepare
     from edgekit_runtime.system.errors import BundleError
 

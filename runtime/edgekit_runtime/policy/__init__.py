@@ -1,1 +1,1 @@
-"""What the caller decided: options, and budgets in milliseconds."""
+"""The caller's decisions: options, and budgets in milliseconds."""

@@ -1,20 +1,19 @@
-"""Where a request goes: pure functions of the budget and of what the last requests taught.
+"""Where a request goes: pure functions of the budget and of recent latencies.
 
     device = DeviceOutlook(services_ms=(19.0, 20.0, 44.0), queue_ms=20.0)
     host = HostOutlook(answers_ms=(11.0, 12.0, 15.0))
     decide(left_ms=60.0, device=device, hosts=(host,)).destination      # the host: 3 of 3 against 2 of 3
 
 Rules, in this order:
-- without a budget the device answers;
-- the device answers where its chance to be in time is at least SURE;
-- else the likelier one answers; both are asked where neither reaches SHARED and there is a token for it;
+- the device answers without a budget, and if its chance to be in time is at least SURE;
+- else the likelier one answers; both are asked if neither reaches SHARED and there is a token for it;
 - a request without hope on the device goes to a ready host all the same: it costs the device nothing and is a probe;
-- without a ready host the device answers where its median or its last inference fits; such an answer may well be late,
-  and is counted as such. Else the bundle's degraded artifact answers, where it is open and SURE to be in time; else
-  no one is asked and the caller gets an error at once.
+- without a ready host the device answers if its median or its last inference fits;
+- else the bundle's degraded artifact answers, if it is open and SURE to be in time; else the request is refused at
+  once.
 
-Every learnt estimate that can refuse keeps exploring. An inference below OUTDATED of the median makes the device forget
-the slower ones, for noise never makes a run faster; where all are refused, `device` runs a copy twice a second.
+A learnt estimate that can refuse keeps exploring. An inference below OUTDATED of the median makes the device forget
+the slower ones, for noise never makes a run faster; if all requests are refused, `device` runs a copy twice a second.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ PRESETS_MS: dict[Use, float] = {
     "recommendation": 50.0,
     "vehicle": 10.0,
 }
-"""Use -> milliseconds that a person, or a car, is ready to wait."""
+"""Use -> milliseconds that a person, or a car, can wait."""
 
 JUDGED_FOR_S = 1e-3
-"""What was learnt is sorted again no sooner: of thousands of answers a second, each would sort it."""
+"""Recent latencies are sorted at most once in this time."""
 SURE = 0.9
 """The chance from which the device answers whatever the hosts' chances are."""
 SHARED = 0.7
-"""Where neither chance reaches it, both are asked."""
+"""If neither chance reaches it, both are asked."""
 OUTDATED = 0.6
 """An inference below this share of the median shows that the slower ones are out of date."""
 FADES = 0.85
-"""An answer of a host weighs so much less than the next newer one: networks change faster than windows pass."""
+"""The weight of a host's answer relative to the next newer one: networks change fast."""
 NEEDS = 0.9
-"""The share of a host's answers, or of the device's inferences, for which a late start leaves time."""
+"""The share of a host's answers, or of the device's, that a late start leaves time for."""
 
 
 def _reached(ascending: Sequence[float]) -> float | None:
@@ -63,8 +62,9 @@ class DeviceOutlook:
     """What a request that came now would meet on the device.
 
     services_ms: of the last inferences, ascending, at least one.
-    latest_ms: the last of them, None for their median. queue_ms: what is expected of the requests before it that wait.
-    elapsed_ms: of the inference that runs now, None where none does.
+    latest_ms: the last of them, None for their median.
+    queue_ms: expected of the requests that wait before it.
+    elapsed_ms: of the inference that runs now, None without one.
     """
 
     services_ms: Sequence[float]
@@ -88,13 +88,14 @@ class DeviceOutlook:
         return self.queue_ms + rest[len(rest) // 2] + p90_ms
 
     def needs_ms(self, left_ms: float) -> float | None:
-        """The shortest time in which nine in ten inferences that fit were done.
-        None where none fits."""
+        """The shortest time that covers nine in ten of the inferences that fit; None if none fits."""
         return _reached(self.services_ms[: bisect_right(self.services_ms, left_ms)])
 
     def chance(self, left_ms: float) -> float:
         """Probability that a request that came now is done in time.
-        It is the share of pairs (rest of the present inference, own inference) that fit."""
+
+        It is the share of pairs (rest of the present inference, own inference) that fit.
+        """
         services, own_ms = self.services_ms, left_ms - self.queue_ms
         if self.elapsed_ms is None:
             return bisect_right(services, own_ms) / len(services)
@@ -111,8 +112,10 @@ class DeviceOutlook:
         return bisect_right(rests, left_ms) / len(rests)
 
     def _rests_ms(self) -> Sequence[float]:
-        """What the present inference may still take, ascending.
-        One that lasts longer than all that are known is expected to last as long again."""
+        """Possible rests of the present inference, ascending.
+
+        One that lasts longer than all known ones is expected to last as long again.
+        """
         elapsed = self.elapsed_ms
         if elapsed is None:
             return (0.0,)
@@ -124,8 +127,7 @@ class DeviceOutlook:
 class HostOutlook:
     """What is known of a host for a request of this size.
 
-    answers_ms: its last answers, the newest last; infinite for one that was lost or refused, or that is overdue on its
-    way.
+    answers_ms: its last answers, the newest last; infinite for one that was lost, refused or is overdue.
     ready: False while its breaker is open, and before it was measured.
     """
 
@@ -133,7 +135,7 @@ class HostOutlook:
     ready: bool = True
 
     def chance(self, left_ms: float) -> float:
-        """That an answer would come in time. 0 before anything is known."""
+        """Probability that an answer would come in time; 0 before anything is known."""
         answers = self.answers_ms
         if not answers:
             return 0.0
@@ -146,19 +148,18 @@ class HostOutlook:
         return met / total
 
     def needs_ms(self, left_ms: float) -> float | None:
-        """The shortest time in which nine in ten answers that were in time came.
-        None where there is none of them."""
+        """The shortest time that covers nine in ten of the answers in time; None without one."""
         return _reached(sorted(ms for ms in self.answers_ms if ms <= left_ms))
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadDecision:
     """Where a request goes, and why.
-    host: the likeliest ready one of those given, also where the device answers; None for none.
 
-    device_chance: of being in time. predicted_ms: expected of the destination, of the device for `both`
-    and of the best one for `neither`. fits: whether the destination is likely to be in time; None where there is no
-    budget.
+    host: the likeliest ready one of those given, also if the device answers; None without one.
+    predicted_ms: expected of the destination, of the device for `both`, of the best one for `neither`.
+    fits: whether the destination is likely to be in time; None without a budget.
+    device_chance: of being in time.
     """
 
     destination: Destination
@@ -178,7 +179,8 @@ def decide(
 ) -> OffloadDecision:
     """left_ms: what is left of the caller's budget, None for none.
     token: whether both may be asked.
-    degraded: of the bundle's degraded artifact, where it is open."""
+    degraded: of the bundle's degraded artifact, if it is open.
+    """
     if left_ms is None:
         return OffloadDecision("device", None, device.p90_ms, None)
     chance = device.chance(left_ms)
@@ -223,8 +225,8 @@ class HedgeTokens:
 class InferenceHistory:
     """The last inferences of the device. Thread-safe: each step on the deque is atomic.
 
-    window: how many count. max_age_s: older ones count only while there is nothing newer, so that a device that was
-    throttled a minute ago is not held to it.
+    window: how many count.
+    max_age_s: older ones count only without newer ones, so that a device is not held to an old throttling.
     """
 
     def __init__(self, window: int = 50, max_age_s: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:

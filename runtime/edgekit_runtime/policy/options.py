@@ -4,8 +4,8 @@
     ModelLimits(queue=64, hang_s=0.5)
 
 Rules:
-- every check stands in one table, `_RULES`; what fails is one OptionError, which names the option and its owner;
-- what only the bundle or this machine knows (an engine that is not installed, a broker that is away) is not checked
+- every check is in one table, `_RULES`; a failure is one OptionError, which names the option and its owner;
+- conditions of the bundle or this machine (an engine that is not installed, a broker that is away) are not checked
   here.
 """
 
@@ -150,7 +150,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Options:
-    """What `open_bundle` was given, where it is documented. Raises OptionError."""
+    """The arguments of `open_bundle`, which documents them. Raises OptionError."""
 
     trust: Trust = ()
     allow_unsigned: bool = False
@@ -176,13 +176,13 @@ class Options:
 
 
 def check_number(name: str, value: object) -> None:
-    """Raises OptionError for what is no number, or one beyond all that a float holds."""
+    """Raise OptionError for anything but a number that a float holds."""
     if not _is_number(value):
         raise OptionError(name, f"must be a number, not {value!r:.40}")
 
 
 def check_path(name: str, value: object, owner: str = "") -> None:
-    """Raises OptionError for what names no file."""
+    """Raise OptionError for anything but the path of a file."""
     if not _is_path(value):
         raise OptionError(name, f"must be the path of a file, not {value!r:.40}", owner)
 
@@ -271,14 +271,14 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "url": (_is_text, "a URL"),
     "model": (lambda name: _is_text(name) and name != "", "the name of a model"),
     "version": (lambda version: _is_text(version) and version != "", "a version, as text"),
-    "inputs": (lambda names: _is_names(names), "a mapping from contract names to the server's"),
-    "outputs": (lambda names: _is_names(names), "a mapping from contract names to the server's"),
+    "inputs": (_is_names, "a mapping from contract names to the server's"),
+    "outputs": (_is_names, "a mapping from contract names to the server's"),
     "ca": (_is_path, "the path of a file"),
     "certificate": (_is_path, "the path of a file"),
     "cache": (lambda cache: isinstance(cache, CacheOptions), "CacheOptions, True or False"),
     "limits": (lambda limits: isinstance(limits, ModelLimits), "ModelLimits"),
 }
-"""Field -> whether a value makes sense, and what one must be. None passes where the field's default is None."""
+"""Field -> its check, and what a value must be. None passes if it is the field's default."""
 
 
 def _check(options: CacheOptions | Host | ModelLimits | Options, owner: str) -> None:

@@ -1,15 +1,13 @@
-"""The board's own engine as a destination.
-Adapt -> batcher -> engine -> finish, and what is learnt of it.
+"""The board's own engine as a destination: adapt -> batcher -> engine -> finish.
 
     device = Device(contract, prepared)
     outputs = device.finish(request, device.batcher.call(device.adapt(request, items)))
 
 Rules:
 - inputs are adapted before anything waits, so the caller may reuse its frame;
-- what is expected of the device is the queue before a request and the last service times, never a guess;
-- while hosts answer, or it is refused, it runs a copy of a request now and then: only so
-  is it known when it is fast again. One good inference is enough to be asked again;
-- an inference that ends after its caller has gone is learnt from all the same.
+- the expected latency is that of the queue and the last inferences;
+- while hosts answer, or requests are refused, it runs a copy of a request now and then, to learn when it is fast again;
+- an inference that ends after its caller has gone is learnt from, too.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from concurrent.futures import Future
 from itertools import count
 from time import perf_counter
 
-from edgekit_runtime.batching.batcher import Batcher, BatchStats
+from edgekit_runtime.batching.batcher import Batcher
 from edgekit_runtime.batching.costs import Costs, hand_off_s
 from edgekit_runtime.batching.queued_request import BatchResult
 from edgekit_runtime.contract.adapt import CLIP_EVERY, Finisher, adapters, top_score
@@ -36,17 +34,20 @@ from edgekit_runtime.system.errors import ClosedError, EngineHung, QueueFull
 from edgekit_runtime.system.watchdog import WatchedEngine, limit_s, watch
 
 INLINE_BELOW_S = 0.01
-"""An inference that takes less runs in its caller's own thread where the queue is empty. One that takes longer never
-does: what two hand-offs cost is nothing beside it, and a caller can then be freed from an engine that hangs."""
+"""A shorter inference runs in its caller's thread if the queue is empty.
+
+For a longer one two hand-offs cost nothing, and its caller can be freed from an engine that hangs.
+"""
 
 
 class Device:
     """Thread-safe.
 
+    ready: input tensors of the bundle's primary artifact, whose form callers may pass; None for those of the artifact
+    that runs.
     queue_limit: requests that wait at most.
     hang_s: the longest an inference may take, None to find out.
-    batcher: what runs the adapted tensors. clock: monotonic seconds, those of `Request.due`. ready: input tensors of
-    the bundle's primary artifact, whose form callers may pass; None for the form of the artifact that runs.
+    clock: monotonic seconds, those of `Request.due`.
     """
 
     def __init__(
@@ -85,22 +86,15 @@ class Device:
 
     @property
     def hung(self) -> EngineHung | None:
-        """Why nothing is answered here any more."""
+        """Why this device no longer answers."""
         return self._watched.hung if self._watched is not None else None
-
-    @property
-    def queued(self) -> int:
-        return self.batcher.queued
-
-    def stats(self) -> BatchStats:
-        return self.batcher.stats()
 
     def ways(self) -> dict[str, str]:
         """Input -> how pixels travel to the engine."""
         return {name: adapter.way for name, adapter in self._adapters}
 
     def outlook(self, priority: int = 0, came: float | None = None) -> DeviceOutlook:
-        """Expected latency of a request that arrives now or then: the queue and an inference."""
+        """Expected latency of a request that arrives now or at `came`: the queue and an inference."""
         queue_s, elapsed_s = self.batcher.ahead(priority, came)
         learned = self._learned
         elapsed_ms = None if elapsed_s is None else elapsed_s * 1e3
@@ -122,7 +116,7 @@ class Device:
         return tensors
 
     def finish(self, request: Request, served: BatchResult) -> Outputs:
-        """What the batcher gave as the contract's outputs; its times are noted and learnt from."""
+        """The contract's outputs of a batcher's result; its times are noted and learnt from."""
         before = self._clock()
         outputs = self._finisher(served.result)
         now, ran_s, timings = self._clock(), served.ran_s, request.timings
@@ -156,7 +150,7 @@ class Device:
         self._watch.add_done_callback(self._learn)
 
     def run_beside(self, items: Items, done: Callable[[Outputs], None]) -> bool:
-        """Run a request that a host answered, where the device is idle; whether it is.
+        """Run a request that a host answered, if the device is idle. Returns whether it is.
 
         done: gets the outputs.
         """
@@ -197,8 +191,7 @@ class Device:
         return [self.engine.run(batch[0])] if len(batch) == 1 else self.engine.run_batch(batch)
 
     def _run_one(self, tensors: Tensors) -> Tensors:
-        """Run the first item alone, or each throttled one.
-        The engine's own `run` takes the others."""
+        """Run the first item, or each throttled one; others go to the engine's own `run`."""
         self._before_run()
         with self._watching:
             if not self._throttle_s:

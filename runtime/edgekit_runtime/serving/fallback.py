@@ -1,24 +1,16 @@
 """A device, its degraded artifact and its hosts as the policy sees them.
-The batchers and the host clients.
 
-    fallback = Fallback(device, hosts)
+    fallback = Fallback(device, hosts, late, comparison.answered)
     away = fallback.away(request, items, size=150_528)
     fallback.begin(away, owned)                            # the items, which the caller cannot change any more
     source, result, error = away.outcome.result()
 
-Rules: an `Away` ends once, at its deadline at the latest, also when the model closes; its items belong to it, because
-an exchange may outlive its caller.
-
-Compare some of the hosts' answers with the device's own answers to the same requests.
-
-    comparison = Comparison(contract, device.run_beside, count=lambda differs: meter.compared(differs=differs))
-    comparison.answered(items, outputs)         # of every answer that came from a host
-
 Rules:
-- one in COMPARE_EVERY is compared; four times as many after one that differs, down to one in
-  COMPARE_CLOSEST, and half as many after each that agrees;
-- the device compares when it is idle, and never makes a caller wait: what is due stays due until then;
-- what differs is counted and costs no answer: two precisions of one model need not agree on every input.
+- an `Away` ends once, at its deadline at the latest, also when the model closes;
+- its items belong to it, because an exchange may outlive its caller;
+- some of the hosts' answers are compared with the device's own, when the device is idle: one in COMPARE_EVERY, four
+  times as many after one that differs, half as many after each that agrees. A difference is counted and costs no
+  answer.
 """
 
 from __future__ import annotations
@@ -28,6 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +39,7 @@ if TYPE_CHECKING:
     from edgekit_runtime.serving.request import Request
 
 Outcome = tuple[str, Any, BaseException | None]
-"""(device, host, degraded or neither; what it answered; why there is none). See `offload.Errand`."""
+"""(device, host, degraded or neither; the result; the error). See `offload.Errand`."""
 Done = Callable[[Any, BaseException | None], None]
 
 
@@ -71,7 +64,11 @@ class Away:
 
 
 class Fallback:
-    """Thread-safe."""
+    """Thread-safe.
+
+    late: called with an answer whose caller has gone, or had another.
+    answered: called with every host's answer, and what to call if that is doubtful.
+    """
 
     def __init__(
         self,
@@ -81,8 +78,6 @@ class Fallback:
         answered: Callable[[Items, Outputs, Callable[[], None]], None],
         degraded: Device | None = None,
     ) -> None:
-        """late: called with an answer whose caller has gone, or had another.
-        answered: with every host's answer, and what to call where that is doubtful."""
         self._late = late
         self._alarms = Alarms("edgekit-deadlines")
         far = _Nowhere() if hosts is None else _Far(hosts, answered)
@@ -92,18 +87,15 @@ class Fallback:
         self._closed = False
 
     def away(self, request: Request, items: Items, size: int | None) -> Away:
-        """Decide. size: bytes that would travel, None for what must not."""
+        """Decide. size: bytes that would travel, None for items that must not."""
         outcome: Future[Outcome] = Future()
 
         def ended(source: str, result: Any, error: BaseException | None) -> None:
             self._open.discard(errand)
             outcome.set_result((source, result, error))
 
-        def late(source: str, result: Any) -> None:
-            self._late(request, source, result)
-
-        work = (request, items)
-        errand = Errand(work, request.due, size, ended, priority=request.priority, late=late)
+        late = partial(self._late, request)
+        errand = Errand((request, items), request.due, size, ended, request.priority, late)
         return Away(errand, self._policy.decide(errand), outcome)
 
     def begin(self, away: Away, items: Items) -> None:
@@ -120,7 +112,7 @@ class Fallback:
             raise
 
     def close(self) -> None:
-        """End what is open, with ClosedError; its exchanges end by their own deadlines."""
+        """End open requests with ClosedError; their exchanges end by their own deadlines."""
         self._closed = True
         for errand in list(self._open):
             errand.withdraw(_closed())
@@ -161,8 +153,7 @@ class _LocalDevice:
 
 
 class _DegradedLane(_LocalDevice):
-    """The batcher of the degraded artifact.
-    What it answers is learnt from at once, for it may never be needed."""
+    """The batcher of the degraded artifact. It learns from each answer, even an unused one."""
 
     def start(self, errand: Errand, done: Done) -> DeviceRequest:
         def learnt(served: BatchResult | None, error: BaseException | None) -> None:
@@ -237,10 +228,10 @@ COMPARE_EVERY, COMPARE_CLOSEST = 200, 5
 
 
 class Comparison:
-    """Thread-safe, but for one comparison more or less.
+    """Compares hosts' answers with the device's. Racing callers may compare once more or less.
 
-    run: runs a request on the device where it is idle and passes the outputs on; whether it does. count: takes whether
-    the two answers differ.
+    run: runs a request on the device if it is idle and passes the outputs on; returns whether it is.
+    count: takes whether the two answers differ.
     """
 
     def __init__(
@@ -250,7 +241,7 @@ class Comparison:
         self._every, self._since = COMPARE_EVERY, 0
 
     def answered(self, items: Items, outputs: Outputs, differed: Callable[[], None] = lambda: None) -> None:
-        """A host answered a request. differed: called where the device answers otherwise."""
+        """A host answered a request. differed: called if the device's answer differs."""
         self._since += 1
         if self._since < self._every:
             return

@@ -1,9 +1,9 @@
-"""`describe()` and `stats()` of an open model.
+"""`describe()` and `stats()` of an open model, without asking the engine.
 
     describe_model(journey)["engine"]      # {"name": "litert", "version": "2.3.0", "threads": 2, ...}
     model_metrics(journey, healthy=True).queued
 
-Nothing is asked of the engine: all of it is known already.
+Both read what is known already.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def describe_model(journey: Journey) -> dict[str, Any]:
-    """What is in use: bundle, artifact, engine, the way inputs travel, what the self-test found."""
+    """What is in use: bundle, artifact, engine, the way inputs travel, the self-test's result."""
     opened, device = journey.opened, journey.device
     prepared, manifest = opened.prepared, opened.bundle.manifest
     tested, info = prepared.tested, prepared.engine.info
@@ -79,8 +79,8 @@ def model_metrics(journey: Journey, *, healthy: bool) -> ModelMetrics:
         manifest.version,
         journey.meter.counted(),
         {"recipe": prepared.entry.recipe, "engine": info.name, "engine_version": info.version},
-        journey.device.queued,
-        journey.device.stats().batches,
+        journey.device.batcher.queued,
+        journey.device.batcher.stats().batches,
         caches,
         healthy=healthy,
         restarts=journey.device.engine.restarts,

@@ -4,18 +4,14 @@
       -> device: adapt -> batcher -> engine     -> with hosts: fallback     -> neither: BudgetExceeded at once
     -> finish -> cache.store -> meter.record -> Answer
 
-    journey = Journey(opened, limits, meter)
-    answer = journey.predict(Request(budget_ms=20), image)
-
 Rules:
 - inputs are hashed, decoded and adapted before `submit` returns: the caller may reuse its frame;
 - outputs never alias an engine's buffer, and are read-only: the cache may hold the same arrays;
-- every request that was accepted is answered, with an Answer or an error, also when the journey is closed;
-- a fault of the cache or the meter takes no answer away: it is noted (`faults`), and the request continues without it;
-- a host's answer is kept under the host's artifact, and found only for a request that the device would not answer in
+- every accepted request gets an Answer or an error, also when the journey is closed;
+- a fault of the cache or the meter is noted (`faults`), and the request continues without it;
+- a host's answer is kept under the host's artifact, and found only by a request that the device would not answer in
   time; a degraded answer is never kept, and those that joined the request go their own way;
-- with hosts, or a degraded artifact, a request with a budget ends by its deadline, with an answer or an error; what
-  comes later is kept.
+- with hosts, or a degraded artifact, a request with a budget ends by its deadline; a later result is kept.
 """
 
 from __future__ import annotations
@@ -64,7 +60,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _SharedResult:
-    """What those get that joined a request: its outputs, and where they came from."""
+    """What requests get that joined another: its outputs, and their source."""
 
     outputs: Outputs
     source: Source
@@ -73,19 +69,19 @@ class _SharedResult:
 
 
 class _LeaderInterruptedError(EngineError):
-    """Ctrl-C, or the like, struck the thread of the request that leads."""
+    """The leading request's thread was interrupted, by Ctrl-C or the like."""
 
 
 _LEADERS_OWN = (BudgetExceeded, _LeaderInterruptedError)
-"""What stopped the request that leads does not stop those that joined it: they go their own way."""
+"""Errors of the leading request that do not concern those that joined it."""
 
 
 class Journey:
-    """Thread-safe.
+    """Thread-safe. After `close` every request fails with ClosedError.
 
-    After `close` every request fails with ClosedError.
-    meter: counts what goes through this bundle alone.
-    cache: None where there is nothing to keep. faults: of the parts beside the answer.
+    meter: counts the requests of this bundle alone.
+    cache: None if nothing is kept.
+    faults: of the parts that are not needed for an answer.
     """
 
     def __init__(
@@ -100,17 +96,14 @@ class Journey:
         self.faults = faults or Faults(opened.bundle.manifest.name)
         self.contract = opened.bundle.manifest.contract
         ready = opened.bundle.artifact().inputs  # one form for callers, whichever artifact runs
-        self.device = Device(
-            self.contract, opened.prepared, ready=ready, queue_limit=limits.queue, hang_s=limits.hang_s
-        )
+        on_device = partial(Device, self.contract, ready=ready, queue_limit=limits.queue, hang_s=limits.hang_s)
+        self.device = on_device(opened.prepared)
         self._intake = Intake(self.contract, ready)
         self._by = opened.prepared.entry.recipe, opened.engine
         self.degraded: Device | None = None
         self._by_degraded: tuple[str | None, str | None] = None, None
         if opened.degraded is not None:
-            self.degraded = Device(
-                self.contract, opened.degraded, ready=ready, queue_limit=limits.queue, hang_s=limits.hang_s
-            )
+            self.degraded = on_device(opened.degraded)
             self._by_degraded = opened.degraded.entry.recipe, opened.degraded_engine
         self.cache = cache
         self._flights: Flights[_SharedResult] = Flights()
@@ -189,10 +182,7 @@ class Journey:
             self._settle(answer, request, served, lambda got: self._deliver(request, self.device.finish(request, got)))
 
     def retire(self, timeout_s: float) -> None:
-        """Close, because another journey takes over.
-
-        A request that comes too late for this one is asked there again.
-        """
+        """Close, because another journey takes over; a request that comes too late is asked there."""
         self._retired = True
         self.close(timeout_s)
 
@@ -214,8 +204,8 @@ class Journey:
 
     def _arrive(self, request: Request, inputs: Any, *, keep: bool) -> Answer | Future[_SharedResult] | Away | Tensors:
         """Identify, look up, join, decode, compare, decide and adapt a request.
-        Returns an answer, a flight to follow, or the tensors to run.
 
+        Returns an answer, a flight to follow, or the tensors to run.
         keep: the caller may reuse its arrays before the engine has read them.
         """
         if self._closed:
@@ -268,8 +258,7 @@ class Journey:
     def _look_up(
         self, cache: Cache, request: Request, named: IdentifiedInput
     ) -> tuple[Answer | Future[_SharedResult] | None, IdentifiedInput]:
-        """The exact answer, or the flight of an identical request.
-        None where this one has to be computed. The inputs, which may have been read meanwhile."""
+        """The exact answer, the flight of an identical request, or None; and the inputs, read once."""
         hit = None
         try:
             if not cache.pays(request.start):
@@ -299,7 +288,7 @@ class Journey:
         return flight if hit is None else self._answer(request, hit.outputs, "cache"), named
 
     def _cached_host_answer(self, request: Request) -> Hit | None:
-        """A host's answer to the same request, for a request that was looked up in vain."""
+        """A host's answer to the same request, for one that was looked up in vain."""
         cache, hosts, key = self.cache, self.opened.hosts, request.key
         if cache is None or hosts is None or key is None:
             return None
@@ -314,8 +303,7 @@ class Journey:
         return next((hit for hit in found if hit is not None), None)
 
     def _instead(self, request: Request, refusal: BudgetExceeded) -> Answer | None:
-        """A host's kept answer; or, where the caller takes it, an answer past its time.
-        None where there is none."""
+        """A host's kept answer; or, if the caller accepts it, a stale answer; or None."""
         hit = self._cached_host_answer(request)
         if hit is not None:
             return self._deliver(request, hit.outputs, "cache")
@@ -339,8 +327,7 @@ class Journey:
             self._flights.crash(request.key, refusal)
 
     def _decide(self, request: Request, items: Items) -> Away | None:
-        """Who answers in time; None for the device alone, where there are no hosts.
-        Raises BudgetExceeded where no one would."""
+        """Who answers in time; None for the device alone. Raises BudgetExceeded if no one would."""
         specs, away, left_ms = self.contract.inputs, None, request.left_ms()
         if self._fallback is None:
             decision = decide(left_ms, self.device.outlook(request.priority))
@@ -364,7 +351,7 @@ class Journey:
         return away
 
     def _conclude(self, request: Request, outcome: Outcome) -> Answer:
-        """The answer that came first; where none came in time, one that is kept, or the error."""
+        """The first answer; without one in time a kept or degraded one, or the error."""
         source, result, error = outcome
         if source == "device":
             return self._deliver(request, self.device.finish(request, result))
@@ -393,7 +380,7 @@ class Journey:
         return self._answer(request, outputs, "degraded")
 
     def _keep_late_answer(self, request: Request, source: str, result: Any) -> None:
-        """An answer whose caller has gone, or had another: it is kept for the next one who asks."""
+        """Keep an answer whose caller has gone, or had another, for the next caller."""
         if source == "host":
             outputs, answer = result
             self._store_of_host(request, outputs, answer.artifact)
@@ -412,7 +399,7 @@ class Journey:
     def _deliver(
         self, request: Request, outputs: Outputs, source: Source = "device", distance: float | None = None
     ) -> Answer:
-        """Keep what the device computed, wake the followers, answer."""
+        """Keep the device's outputs, wake the followers, answer."""
         cache = self.cache
         known = request.key is not None or request.look is not None  # else: nothing was looked up, so nothing is kept
         if cache is not None and known and source == "device":
@@ -429,7 +416,7 @@ class Journey:
 
     @staticmethod
     def _cost_ms(request: Request) -> float:
-        """What the answer took so far, without waiting for the engine."""
+        """Milliseconds of the answer so far, without the wait for the engine."""
         return (perf_counter() - request.start) * 1e3 - request.timings.get("queue", 0.0)
 
     def _follow(self, request: Request, landed: _SharedResult) -> Answer:
@@ -451,7 +438,7 @@ class Journey:
     def _settle_following(
         self, answer: Future[Answer], request: Request, inputs: Any, flight: Future[_SharedResult]
     ) -> None:
-        """As `_settle`; where the request that leads had no time, this one goes its own way."""
+        """As `_settle`; if the leading request had no time, this one goes its own way."""
 
         def settle(done: Future[_SharedResult]) -> None:
             if isinstance(done.exception(), _LEADERS_OWN) and not answer.cancelled():
@@ -474,7 +461,7 @@ class Journey:
     def _fail(self, request: Request, error: BaseException, *, lost: bool = True) -> None:
         """Count the error; a leader's followers get it too.
 
-        lost: False where the request is asked elsewhere.
+        lost: False if the request is asked elsewhere.
         """
         if request.leads and request.key is not None:
             request.leads = False

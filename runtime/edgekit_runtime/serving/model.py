@@ -1,13 +1,12 @@
-"""The facade: one object an application embeds.
-What a request goes through stands in `journey`.
+"""The facade: one object an application embeds. `journey` is a request's way through it.
 
     with open_bundle("digits.ekb") as model:
         answer = model.predict(image, budget_ms=20)
 
 Rules:
 - a model is ready when `open_bundle` returns: verified, self-tested, warm;
-- one way in for `predict`, `submit` and `apredict`: the same journey, the same batcher;
-- `swap` changes the bundle between two requests: each request is answered by one bundle alone, and none is lost.
+- `predict`, `submit` and `apredict` go the same journey, through the same batcher;
+- `swap` changes the bundle between two requests: each request is answered by one bundle, and none is lost.
 """
 
 from __future__ import annotations
@@ -52,18 +51,19 @@ MOST_PRIORITY = 1000
 
 @dataclass(frozen=True)
 class Stats:
-    """meter: answers and latencies, since the model was opened.
+    """Figures since the model was opened.
+
+    After `swap` cache, queued, max_batch, device_p90_ms, batching and engine_restarts are those of the new bundle.
+
+    meter: answers and latencies.
     cache: None when it is off.
     queued: requests waiting now.
-
-    device_p90_ms: what the device is expected to need, learnt from its last inferences. predicted_late: requests that
-    the device was given though its chance to be in time was below 0.9. telemetry: how reporting goes, None when the
-    model does not report. batching: what ran together. After `swap` cache, queued, max_batch, device_p90_ms,
-    batching and engine_restarts are those of the bundle that answers now.
-    engine_restarts: how often an engine in a process of its own (`isolate=True`) was started again, None where it has
-    none.
-    faults: part (cache, meter, telemetry) -> exceptions that it raised since the model was opened; requests were
-    answered without it, and the first of each part is in the log.
+    device_p90_ms: expected latency of the device, learnt from its last inferences.
+    predicted_late: requests given to the device with a chance below 0.9 to be in time.
+    telemetry: how reporting goes, None when the model does not report.
+    batching: what ran together.
+    engine_restarts: how often an isolated engine (`isolate=True`) was started again, None in process.
+    faults: part (cache, meter, telemetry) -> exceptions that it raised; requests were answered without it.
     arithmetic: of sums of 8-bit products. `fast` ones can saturate; tuning chose them because golden answers kept their
     bits.
     artifact, engine: the recipe that answers, and the engine with its version.
@@ -85,7 +85,7 @@ class Stats:
 
 
 class Companion(Protocol):
-    """What belongs to a model and ends with it, such as the server of its metrics."""
+    """An object that is closed with its model, such as the server of its metrics."""
 
     def close(self) -> None: ...
 
@@ -93,8 +93,7 @@ class Companion(Protocol):
 class Model:
     """Made by `open_bundle`. Every method may be called from any thread.
 
-    In a child that was forked afterwards they raise ForkedError; `health` and `describe` answer, `close` does
-    nothing.
+    In a forked child methods raise ForkedError, but `health` and `describe` answer, and `close` does nothing.
 
     opener: opens another bundle the way this one was opened, for `swap`.
     """
@@ -131,7 +130,7 @@ class Model:
 
     @property
     def kept_form(self) -> KeptForm:
-        """How this model's answers are kept in a file that `CacheOptions(disk=)` names."""
+        """How this model's answers are kept in the file of `CacheOptions(disk=)`."""
         return self._journey.opened.kept_form()
 
     def predict(
@@ -140,10 +139,12 @@ class Model:
         """Answer one item, waiting for it.
 
         inputs: for a model with one input, what `Decoder` takes (path, encoded bytes, PIL image, uint8 or float array);
-        for several, a dict by name. budget_ms: what the caller can wait, milliseconds, None for what the bundle was
-        opened with; `answer.met_budget` says whether it held. priority: higher ones go first where requests wait.
-        stale_ok: where the budget cannot be met, take a cached answer past its time, if there is one.
-        Raises InputError, EngineError, ClosedError, QueueFull; BudgetExceeded when no answer is expected in time;
+        for several, a dict by name.
+        budget_ms: what the caller can wait, milliseconds, None for the bundle's; `answer.met_budget` says whether it
+        held.
+        priority: higher ones go first if requests wait.
+        stale_ok: if the budget cannot be met, accept a cached answer past its time.
+        Raises InputError, EngineError, ClosedError, QueueFull; BudgetExceeded if no answer is expected in time;
         SessionError for a model that keeps a state, ForkedError in a child, MissingExtraError for a picture without
         Pillow.
         """
@@ -162,8 +163,7 @@ class Model:
     def submit(
         self, inputs: Any, *, budget_ms: float | None = None, priority: int = 0, stale_ok: bool = False
     ) -> Future[Answer]:
-        """As `predict`, without waiting for the engine.
-        Bad input raises here; the future carries later errors."""
+        """As `predict`, without waiting. Bad input raises here; the future carries later errors."""
         request = self._request(budget_ms, priority, stale_ok)
         while True:
             journey = self._journey
@@ -182,12 +182,12 @@ class Model:
         return await asyncio.wrap_future(self.submit(inputs, budget_ms=budget_ms, priority=priority, stale_ok=stale_ok))
 
     def swap(self, path: str | os.PathLike[str], *, timeout_s: float = 60.0) -> None:
-        """Answer with another bundle from now on.
-        Returns once the old one's requests are answered and it is closed.
+        """Answer with another bundle from now on. Returns once the old one is drained and closed.
 
-        The new bundle is verified, self-tested and warmed up first, while the old one keeps answering; where it
-        fails, nothing changes. It must take and give the same inputs and outputs. timeout_s: how long the old one may
-        drain. Raises ContractError, ClosedError, and what `open_bundle` raises.
+        The new bundle is verified, self-tested and warmed up while the old one answers; if it fails, nothing changes.
+        It must have the same inputs and outputs.
+        timeout_s: how long the old one may drain.
+        Raises ContractError, ClosedError, and what `open_bundle` raises.
         """
         self._journey.guard.check()
         check_number("timeout_s", timeout_s)
@@ -229,7 +229,7 @@ class Model:
     def session(self) -> Session:
         """Start a session of a model that keeps a state: see `session.Session`.
 
-        Raises SessionError for a model that keeps none, ClosedError.
+        Raises SessionError for a model without one, ClosedError.
         """
         self._journey.guard.check()
         return self._sessions.open()
@@ -241,12 +241,12 @@ class Model:
         return Stats(
             self._counts.stats(),
             shield("cache", cache.stats) if cache is not None else None,
-            journey.device.queued,
+            journey.device.batcher.queued,
             journey.device.costs.limit,
             journey.device.outlook().p90_ms,
             self._predicted_late + journey.predicted_late,
             shield("telemetry", reporter.stats) if reporter is not None else None,
-            journey.device.stats(),
+            journey.device.batcher.stats(),
             journey.device.engine.restarts,
             self._faults.counts(),
             journey.device.engine.info.arithmetic,
@@ -273,10 +273,7 @@ class Model:
         return describe_model(self._journey) | ({} if sent is None else {"telemetry": asdict(sent)})
 
     def metrics_text(self) -> str:
-        """The counters and histograms as a page for Prometheus (text format 0.0.4).
-
-        `metrics.serve_metrics` serves it.
-        """
+        """Counters and histograms for Prometheus (text format 0.0.4); see `metrics.serve_metrics`."""
         from edgekit_runtime.telemetry.metrics import metrics_text
 
         return metrics_text([self.measured()])
@@ -289,8 +286,7 @@ class Model:
         return model_metrics(self._journey, healthy=self.health().ok)
 
     def throttle(self, delay_ms: float) -> None:
-        """Make every inference on this device `delay_ms` slower; 0 ends it.
-        A drill: it shows what becomes of the budget, and whether a host takes over."""
+        """Make every inference on this device `delay_ms` slower, as a drill; 0 ends it."""
         self._journey.device.throttle(delay_ms)
 
     def flush_cache(self) -> None:
@@ -301,8 +297,7 @@ class Model:
             cache.flush()
 
     def report(self, options: TelemetryOptions) -> None:
-        """Begin to report what is counted; `open_bundle(telemetry=...)` does this.
-        One thread of its own does the work.
+        """Report to a broker, in a thread of its own; `open_bundle(telemetry=...)` calls this.
 
         Raises MissingExtraError.
         """
@@ -334,7 +329,7 @@ class Model:
         """Drain for at most timeout_s, fail the rest with ClosedError, free the engine.
 
         A model that reports spools its last window, and waits up to two seconds for the fleet to confirm it. In a
-        forked child nothing is done: what there is to free, end or send is the parent's.
+        forked child it does nothing.
         """
         self._closed = True
         if self._journey.guard.forked:
@@ -351,7 +346,7 @@ class Model:
                 self._faults.shield("metrics", companion.close)
 
     def close_with(self, companion: Companion) -> None:
-        """Close it, too, when the model closes; it is not kept alive for that. Raises ClosedError."""
+        """Close it, too, when the model closes. Holds a weak reference. Raises ClosedError."""
         self._journey.guard.check()
         with self._accompanying:
             self._companions.add(companion)
@@ -378,7 +373,7 @@ class Model:
         return Journey(opened, self._options.limits, meter, cache, self._faults)
 
     def _usual_budget_ms(self, manifest: Manifest) -> float | None:
-        """Of requests that name none: what the bundle was opened with, else its own."""
+        """Of requests that name none: the one the bundle was opened with, else its own."""
         opened_with = self._options.default_budget_ms
         return manifest.target.budget_ms if opened_with is None else self._budget_ms
 
@@ -411,8 +406,7 @@ class Model:
 
 
 def _cache(opened: OpenedBundle, options: CacheOptions) -> Cache | None:
-    """The tiers that are wanted, None for none.
-    In a shared budget the tier in memory follows what is left for it."""
+    """The tiers that are wanted, None for none. A shared memory budget resizes the first."""
     claim, most = opened.prepared.claim, options.memory_bytes
     max_bytes = min(round(claim.cache_mb * 1e6), most)
     memory = similar = None
@@ -442,7 +436,7 @@ def _cache(opened: OpenedBundle, options: CacheOptions) -> Cache | None:
 
 
 def _check_same_use(contract: Contract, opened: OpenedBundle) -> None:
-    """What the application passes and reads must still make sense."""
+    """Raise ContractError if the application's inputs and outputs would change."""
     new = opened.bundle.manifest.contract
 
     def form(c: Contract) -> list[tuple[str, tuple[int, ...], str]]:

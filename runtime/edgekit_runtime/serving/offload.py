@@ -1,22 +1,20 @@
-"""The offload policy for one request.
-Where it goes, when it is hedged, and its end at the deadline.
+"""The offload policy for one request: where it goes, when it is hedged, how it ends.
 
     offload = Offload(device, hosts, clock, alarms.at)
     errand = Errand(work, due, size, ended=answer)
-    offload.begin(errand)                       # `ended` is called once, at `due` at the latest
+    offload.begin(errand, offload.decide(errand))     # `ended` is called once, at `due` at the latest
 
 Rules:
-- the first good answer ends the request, and its deadline ends it without one; what comes later is learnt from;
-- late hedge: a request that waits or runs on the device is sent to a host at the last moment at which that may still
-  answer, where the device is not sure to and a token is there;
+- the first good answer or the deadline ends the request; a later answer is learnt from;
+- late hedge: a request on the device goes to a host, too, at the last moment at which that may still answer, if the
+  device is not sure to and there is a token;
 - local backup: a request that a host has not answered by then runs on the device, if that is idle;
-- where the one fails the other is asked, if there is any chance in it; where both did, the caller gets an error at
-  once;
-- the degraded artifact, where one is open, begins at the last moment at which it is SURE to be in time, unless the
-  device is; its answer is kept for the deadline, or until no one else is left to answer;
-- an exchange with a host continues after the deadline for as long again, at most LATE_S: only so is its time learnt.
+- if one fails the other is asked, if it has any chance; if both failed, the caller gets an error at once;
+- the degraded artifact begins at the last moment at which it is SURE to be in time, unless the device is; its answer
+  is used at the deadline, or once no other answer can come;
+- an exchange with a host continues after the deadline for as long again, at most LATE_S, to learn its time.
 
-No thread and no clock of its own: `benchmarks/fallback/simulate.py` runs this very code.
+It has no thread and no clock: `edgekit simulate offload` runs this code.
 """
 
 from __future__ import annotations
@@ -24,6 +22,8 @@ from __future__ import annotations
 import threading
 from bisect import insort
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from edgekit_runtime.policy.budget import SURE, DeviceOutlook, HedgeTokens, HostOutlook, OffloadDecision, decide
@@ -36,8 +36,10 @@ WATCH_EVERY_S = 0.5
 EARLY_MS = 1.0
 """A hedge and a backup start so much before the last moment."""
 SPARE_MS, SPARE_SHARE = 20.0, 0.1
-"""A degraded answer starts so much before the last moment, or this share of what is left, if that is less: it is all
-that its caller gets, and passes through three threads, which a busy board wakes late."""
+"""A degraded answer starts so much before the last moment, or this share of the time left.
+
+It passes through three threads, which a busy board wakes late.
+"""
 
 
 class DeviceRequest(Protocol):
@@ -47,11 +49,11 @@ class DeviceRequest(Protocol):
         """Take it out of the queue, if it still waits."""
 
     def chance(self, left_ms: float) -> float:
-        """That it will be done in time."""
+        """Probability that it will be done in time."""
 
 
 class DeviceTarget(Protocol):
-    """The device, or its degraded artifact, as the policy uses it.
+    """The device, or its degraded artifact.
 
     done: called with (result, error), one of them None, in any thread.
     """
@@ -63,7 +65,7 @@ class DeviceTarget(Protocol):
 
 
 class HostTarget(Protocol):
-    """The hosts, as the policy uses them.
+    """The hosts.
 
     start: `left_s` until the caller is gone, `patience_s` to learn of it.
     """
@@ -81,6 +83,7 @@ class HostTarget(Protocol):
     ) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class Errand:
     """One request.
 
@@ -88,50 +91,28 @@ class Errand:
     due: on the policy's clock.
     size: bytes that travel, None for one that must not.
     ended: called once with (source, result, error): `device`, `host` or `degraded` with a result, or `neither` with the
-    last error, None where nothing failed before the time was over. late: called with (source, result) of an answer
-    after that. spare: the degraded artifact's answer, once it is there.
+    last error, None if nothing failed before the deadline.
+    late: called with (source, result) of an answer after that.
+    spare: the degraded artifact's answer, once it is there.
     """
 
-    __slots__ = (
-        "_lock",
-        "asked",
-        "at_degraded",
-        "at_device",
-        "due",
-        "ended",
-        "error",
-        "failed",
-        "late",
-        "over",
-        "priority",
-        "size",
-        "spare",
-        "work",
-    )
-
-    def __init__(
-        self,
-        work: Any,
-        due: float,
-        size: int | None,
-        ended: Callable[[str, Any, BaseException | None], None],
-        *,
-        priority: int = 0,
-        late: Callable[[str, Any], None] | None = None,
-    ) -> None:
-        self.work, self.due, self.size, self.priority = work, due, size, priority
-        self.ended, self.late = ended, late
-        self.at_device: DeviceRequest | None = None
-        self.at_degraded: DeviceRequest | None = None
-        self.spare: Any = None
-        self.asked: set[str] = set()
-        self.failed: set[str] = set()
-        self.error: BaseException | None = None
-        self.over = False
-        self._lock = threading.Lock()
+    work: Any
+    due: float
+    size: int | None
+    ended: Callable[[str, Any, BaseException | None], None]
+    priority: int = 0
+    late: Callable[[str, Any], None] | None = None
+    at_device: DeviceRequest | None = None
+    at_degraded: DeviceRequest | None = None
+    spare: Any = None
+    asked: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    error: BaseException | None = None
+    over: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def end(self, source: str, result: Any = None, error: BaseException | None = None) -> bool:
-        """False where it was over already."""
+        """False if it was over already."""
         with self._lock:
             if self.over:
                 return False
@@ -153,8 +134,7 @@ class Errand:
         return "host" in self.asked
 
     def withdraw(self, error: BaseException | None = None) -> None:
-        """End it with the degraded answer or none, and leave the queues.
-        Its deadline came, or its caller left."""
+        """End it with the degraded answer or none, and leave the queues."""
         spare = self.spare if error is None else None
         source = "neither" if spare is None else "degraded"
         if self.end(source, spare, None if spare is not None else error or self.error):
@@ -187,7 +167,7 @@ class Offload:
 
     clock: monotonic seconds.
     at: calls a function at a time of that clock, in a thread of its own.
-    degraded: the bundle's degraded artifact; None where it is not open.
+    degraded: the bundle's degraded artifact; None if it is not open.
     """
 
     def __init__(
@@ -223,7 +203,7 @@ class Offload:
         return decision
 
     def begin(self, errand: Errand, decision: OffloadDecision) -> None:
-        """Ask the device or host that `decide` chose. For `neither` this does nothing."""
+        """Ask the device or host that `decide` chose."""
         if decision.destination not in ("device", "both"):
             self._device.watch(errand)
         if decision.destination == "neither":
@@ -244,16 +224,10 @@ class Offload:
             self._ask_device(errand)
 
     def _ask_device(self, errand: Errand) -> None:
-        def done(result: Any, error: BaseException | None) -> None:
-            if error is None:
-                self._answered(errand, "device", result)
-            else:
-                self._failed(errand, "device", error)
-
         if not errand.claim("device"):
             return
         try:
-            taken = self._device.start(errand, done)
+            taken = self._device.start(errand, partial(self._ended, errand, "device"))
         except Exception as error:  # noqa: BLE001 - a full queue, a closed model: a host may still answer
             self._failed(errand, "device", error)
             return
@@ -265,15 +239,9 @@ class Offload:
         if not errand.claim("host"):
             return
         left_s = min(max(0.0, errand.due - self._clock()), MOST_S)
-
-        def done(result: Any, error: BaseException | None) -> None:
-            if error is None:
-                self._answered(errand, "host", result)
-            else:
-                self._failed(errand, "host", error)
-
+        patience_s = left_s + min(max(left_s, 0.25), LATE_S)
         try:
-            self._hosts.start(index, errand, left_s, left_s + min(max(left_s, 0.25), LATE_S), done)
+            self._hosts.start(index, errand, left_s, patience_s, partial(self._ended, errand, "host"))
         except Exception as error:  # noqa: BLE001 - a closed model: the device may still answer
             self._failed(errand, "host", error)
 
@@ -298,8 +266,10 @@ class Offload:
         if errand.over:
             errand.leave_degraded()
 
-    def _answered(self, errand: Errand, source: str, result: Any) -> None:
-        if errand.end(source, result):
+    def _ended(self, errand: Errand, source: str, result: Any, error: BaseException | None) -> None:
+        if error is not None:
+            self._failed(errand, source, error)
+        elif errand.end(source, result):
             if source == "host":
                 errand.leave_device()
             else:
@@ -390,8 +360,7 @@ class Offload:
         return latest
 
     def _sure(self, degraded: DeviceTarget, errand: Errand, left_ms: float) -> bool:
-        """Whether the degraded artifact would be in time.
-        Where not, it is watched, so that this can change."""
+        """Whether the degraded artifact would be in time; if not, it is watched."""
         if degraded.outlook(errand.priority).chance(left_ms) >= SURE:
             return True
         degraded.watch(errand)
@@ -414,7 +383,7 @@ class Offload:
             self._at(when, backup)
 
     def _likeliest(self, errand: Errand, left_ms: float) -> int | None:
-        """The ready host with the greatest chance; None where none has any."""
+        """The ready host with the greatest chance; None if none has any."""
         chances = [
             (host.chance(left_ms), -index) for index, host in enumerate(self._hosts.outlooks(errand.size)) if host.ready
         ]

@@ -1,8 +1,4 @@
-"""An opened bundle before its first request.
-
-opened = OpenedBundle(bundle, prepared)
-journey = Journey(opened, limits, meter)
-"""
+"""An opened bundle before its first request."""
 
 from __future__ import annotations
 
@@ -33,9 +29,10 @@ class HeldGeneration(Protocol):
 
 @dataclass(frozen=True)
 class OpenedBundle:
-    """A bundle that was verified, and the engine that was chosen, proved and warmed up with it.
+    """A verified bundle and its engine, which was chosen, tested and warmed up.
 
-    held: of a bundle that was opened from an install root. degraded: the degraded artifact, where it is open, too.
+    held: of a bundle that was opened from an install root.
+    degraded: the degraded artifact, if it is open, too.
     """
 
     bundle: Bundle
@@ -46,7 +43,7 @@ class OpenedBundle:
 
     @property
     def namespace(self) -> bytes:
-        """What decides an answer besides the input, for the keys of a cache."""
+        """The part of a cache key that does not depend on the input."""
         return namespace(self.bundle.digest, self.prepared.entry.blob)
 
     def kept_form(self, secret: bytes | None = None) -> KeptForm:
@@ -65,14 +62,12 @@ class OpenedBundle:
 
     @property
     def degraded_engine(self) -> str | None:
-        """The same of the degraded artifact; None where it is not open."""
+        """The same of the degraded artifact; None if it is not open."""
         return None if self.degraded is None else _called(self.degraded)
 
     @property
     def why_alternate(self) -> str:
-        """Why answers may differ from those of other machines: an alternate artifact runs.
-        Empty where the primary does.
-        """
+        """Why an alternate artifact runs, so that answers may differ between machines; else empty."""
         primary, runs = self.bundle.artifact().recipe, self.prepared.entry.recipe
         if runs == primary:
             return ""

@@ -1,29 +1,21 @@
-"""One request in flight: its options and its state.
-
-request = Request(budget_ms=20)
-request.left_ms()       # 19.99...
-
-What a request comes back as.
-
-What a caller passed -> one canonical item an input, and where its picture lies.
+"""One request in flight, its intake and its answer.
 
     intake = Intake(contract, entry.inputs)
-    named = intake.take(image)                  # by name, and refused where it cannot fit
-    items, geometry = intake.decode(named)
+    named = intake.take(image)                  # by name; InputError if it cannot fit
+    items, geometry = intake.decode(named)      # one canonical item an input, and where its picture lies
     tensors = own(tensors, named)               # no memory of the caller's in them any more
 
 Rules:
 - the only input may be passed as it is, one of several by name;
 - what is far too large is refused before it is hashed, decoded or copied;
-- an array of the right shape takes the shortest way: around a network of milliseconds every line of code that is
-  touched has to come from memory again.
+- an array of the right shape takes the shortest way, for networks of milliseconds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -45,23 +37,27 @@ if TYPE_CHECKING:
 Items = Mapping[str, NDArray[Any]]
 """Contract name -> canonical item, no batch axis."""
 Tensors = list[NDArray[Any]]
-"""What the engine takes or gives, in its own order, with a batch axis of 1."""
+"""The engine's inputs or outputs, in its own order, with a batch axis of 1."""
 Outputs = Mapping[str, NDArray[Any]]
 """Contract name -> read-only array, no batch axis."""
 
 
 @dataclass(slots=True)
 class Request:
-    """budget_ms: what the caller can wait, None for as long as it takes.
-    priority: higher ones go first.
+    """A request's options and state.
 
-    stale_ok: an answer past its time is better than none. key: of the exact cache, once it is known. stale_key: the
-    same of a request that was not looked up, to find an answer past its time by. leads: whether
-    identical requests wait for this one; it must then land or crash their flight. look: what it was compared with.
+    budget_ms: what the caller can wait, None for as long as it takes.
+    priority: higher ones go first.
+    stale_ok: an answer past its time is better than none.
+    key: of the exact cache, once it is known.
+    stale_key: of a request that was not looked up, to find a stale answer.
+    leads: identical requests wait for this one; it must then land or crash their flight.
+    look: what it was compared with.
+    geometry: where the network's picture lies in the caller's, for a detector.
     by_host: a host computed its answer, now or earlier.
-    geometry: where the network's picture lies in the caller's, for a detector. timings: stage -> milliseconds. clipped:
-    input values at the limits of the artifact's integers, how many were looked at, and a classifier's top score; None
-    where this request is not looked at.
+    timings: stage -> milliseconds.
+    clipped: input values at the limits of the artifact's integers, how many were looked at, and a classifier's top
+    score; None if this request is not sampled.
     """
 
     budget_ms: float | None = None
@@ -79,8 +75,7 @@ class Request:
 
     @property
     def due(self) -> float:
-        """When the answer must be there, on the clock of `time.perf_counter`.
-        Infinite without a budget."""
+        """The deadline on the clock of `time.perf_counter`; infinite without a budget."""
         return math.inf if self.budget_ms is None else self.start + self.budget_ms / 1e3
 
     def left_ms(self) -> float:
@@ -89,8 +84,7 @@ class Request:
 
 
 def checked_budget(budget_ms: float) -> float:
-    """What a caller gave for one request.
-    Raises ValueError for what is no number of milliseconds above 0."""
+    """A caller's budget. Raises ValueError for anything but milliseconds above 0."""
     if not isinstance(budget_ms, (float, int, np.floating, np.integer)) or budget_ms is True or not budget_ms > 0:
         raise ValueError(f"budget_ms must be a number of milliseconds above 0, not {budget_ms!r:.40}")
     try:
@@ -104,14 +98,15 @@ Source = Literal["cache", "similar", "device", "host", "stale", "degraded"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Outputs, and how they were computed.
-    outputs: contract name -> read-only array without a batch axis, in the original model's dtypes.
+    """Outputs, and how they were computed. It can be copied and pickled; outputs stay read-only.
 
-    source: where it came from. timings: stage -> milliseconds, with `total` from call to answer. met_budget: None when
-    no budget was given. distance: of a `similar` answer, between its request and this one; None otherwise. geometry:
-    where the network's picture lies in the caller's, for a detector. artifact, engine: the recipe that computed it, and
-    the engine with its version; None where a host did. It can be copied and pickled, for a queue to another
-    process for one: what comes out there is read-only as well.
+    outputs: contract name -> read-only array without a batch axis, in the original model's dtypes.
+    source: where it came from.
+    timings: stage -> milliseconds, with `total` from call to answer.
+    met_budget: None if no budget was given.
+    distance: of a `similar` answer, between its request and this one; None otherwise.
+    geometry: where the network's picture lies in the caller's, for a detector.
+    artifact, engine: the recipe that computed it, and the engine with its version; None if a host did.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -126,20 +121,8 @@ class Answer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A read-only view of a dict cannot be pickled; the dict can."""
-        timings = dict(self.timings)
-        return _rebuilt, (
-            (
-                dict(self.outputs),
-                self.source,
-                timings,
-                self.met_budget,
-                self.contract,
-                self.distance,
-                self.geometry,
-                self.artifact,
-                self.engine,
-            ),
-        )
+        outputs, source, timings, *others = (getattr(self, one.name) for one in fields(self))
+        return _rebuilt, (dict(outputs), source, dict(timings), *others)
 
     @property
     def degraded(self) -> bool:
@@ -147,15 +130,14 @@ class Answer:
         return self.source in ("stale", "degraded")
 
     def top(self, k: int = 5) -> list[Prediction]:
-        """The k best classes, best first. Raises ContractError when the model is no classifier."""
+        """The k best classes, best first. Raises ContractError if the model is not a classifier."""
         return top(self.outputs, self.contract, k)
 
     @property
     def boxes(self) -> list[Box]:
-        """What a detector found, the surest first, in pixels of the caller's picture.
-        Worked out at each call.
+        """A detector's boxes, the surest first, in pixels of the caller's picture.
 
-        Raises ContractError when the model is no detector.
+        Computed at each call. Raises ContractError if the model is not a detector.
         """
         from edgekit_runtime.contract.detect import boxes
 
@@ -163,31 +145,31 @@ class Answer:
 
     @property
     def vector(self) -> NDArray[np.float32]:
-        """The vector of a model that embeds, float32 [D], read-only.
-        Raises ContractError when it is none."""
+        """The vector of an embedding model, float32 [D], read-only. Raises ContractError for others."""
         from edgekit_runtime.contract.adapt import vector
 
         return vector(self.outputs, self.contract)
 
 
-def _rebuilt(fields: tuple[Any, ...]) -> Answer:
-    outputs, *others = fields
+def _rebuilt(outputs: dict[str, NDArray[Any]], *others: Any) -> Answer:
     for array in outputs.values():  # a pickle forgets that it was read-only
         array.setflags(write=False)
     return Answer(MappingProxyType({name: array.view() for name, array in outputs.items()}), *others)
 
 
 IdentifiedInput = Mapping[str, Any]
-"""Contract name -> what was passed for it, or what that stands for."""
+"""Contract name -> the value passed for it, or its replacement."""
 
 
 class Intake:
-    """contract: of the inputs that a caller passes.
-    tensors: those of the artifact.
-    placed: whether it matters where a picture lies, as for a detector. Thread-safe.
+    """Takes and decodes a caller's inputs. Thread-safe.
 
-    only, only_shape: the one input, an array of which needs no `take`; None of several. only_as_it_is: dtypes of which
-    it needs no `decode` either. only_geometry: where such a picture lies.
+    contract: of the inputs that a caller passes.
+    tensors: those of the artifact.
+    placed: whether it matters where a picture lies, as for a detector.
+    only, only_shape: the one input, an array of which needs no `take`; None of several.
+    only_as_it_is: dtypes of which it needs no `decode` either.
+    only_geometry: where such a picture lies.
     """
 
     def __init__(self, contract: Contract, tensors: Sequence[TensorSpec]) -> None:
@@ -204,8 +186,7 @@ class Intake:
         self.only_geometry = self._decoders[self.only].own if only is not None and self.placed else None
 
     def take(self, inputs: Any) -> IdentifiedInput:
-        """By name, with what stands for something else replaced by that (`Decoder.admit`).
-        Raises InputError."""
+        """By name, with values replaced as `Decoder.admit` does. Raises InputError."""
         names = self._decoders.keys()
         if isinstance(inputs, Mapping) and inputs.keys() != names:
             unknown, missing = sorted(map(str, inputs.keys() - names)), sorted(names - inputs.keys())
@@ -220,8 +201,7 @@ class Intake:
         return named
 
     def decode(self, named: IdentifiedInput) -> tuple[dict[str, NDArray[Any]], Geometry | None]:
-        """The items, and, where that matters, where the first picture lies in the caller's.
-        Raises InputError."""
+        """The items, and for a detector where the first picture lies. Raises InputError."""
         items, first = {}, None
         for name, value in named.items():
             items[name], geometry = self._decoders[name].place(value)
@@ -235,6 +215,6 @@ class Intake:
 
 
 def own(arrays: Sequence[NDArray[Any]], named: IdentifiedInput) -> list[NDArray[Any]]:
-    """Those that are still the caller's memory, which may change before they are read, copied."""
+    """The arrays, copied if they share the caller's memory, which may change meanwhile."""
     given = [value for value in named.values() if isinstance(value, np.ndarray)]
     return [array.copy() if any(np.may_share_memory(array, one) for one in given) else array for array in arrays]

@@ -1,14 +1,12 @@
-"""Sessions of one model.
-A frame's way, whose turn it is, and how many may be open (see the package for the rules).
+"""Sessions of a model with a state: a frame's way, its turn, and how many may be open.
 
-    turns.wait()                  # returns when it is this caller's turn
-    try: ...
-    finally: turns.give()         # to the next in line
+    with model.session() as session:
+        answer = session.predict(frame)
 
 Rules:
-- first come, first served, one at a time: who has the turn passes it on, once;
-- somebody who waits and is interrupted leaves the line;
-- closing refuses all who wait and all who come, and calls its `free` once the turn is free.
+- first come, first served, one frame at a time;
+- a waiting caller that is interrupted leaves the line;
+- closing refuses waiting and new frames, and frees the engine once no frame runs.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from edgekit_runtime.system.errors import ClosedError, EdgekitError, InputError,
 from edgekit_runtime.system.threads import ForkGuard, fork_safe_future
 
 MOST_SESSIONS = 16
-"""Sessions that may be open at once where each has an engine of its own, unless the model says otherwise."""
+"""Sessions that may be open at once if each has an engine of its own."""
 Tensors = list[NDArray[Any]]
 
 
@@ -42,7 +40,7 @@ class TimedRun(Protocol):
     """One inference.
 
     result: the engine's outputs.
-    queued_s, ran_s: seconds that it waited for the engine, and ran.
+    queued_s, ran_s: seconds in the engine's queue, and of the run.
     """
 
     @property
@@ -57,13 +55,14 @@ class TimedRun(Protocol):
 class SessionParts:
     """What sessions need of their model.
 
-    ready: input tensors of the primary artifact, whose form callers may pass. engine: name and version.
-    run: one inference on the model's own engine, in turn with all other callers; used where the state goes in and comes
-    out.
-    load: another engine of the same bytes, fresh; used where the state is inside. answered: called with every answer
-    (total milliseconds, whether the budget was met, milliseconds by stage). failed: called for every frame without an
-    answer. most: sessions with an engine of their own that may be open at once. budget_ms: of a frame for which its
-    caller names none.
+    ready: input tensors of the primary artifact, whose form callers may pass.
+    engine: name and version.
+    run: one inference on the model's own engine, in turn with all other callers; for a state that is carried.
+    load: another engine of the same bytes, fresh; for a state inside the engine.
+    answered: called with every answer (total milliseconds, whether the budget was met, milliseconds by stage).
+    failed: called for every frame without an answer.
+    most: sessions with an engine of their own that may be open at once.
+    budget_ms: of a frame for which its caller names none.
     """
 
     contract: Contract
@@ -79,7 +78,7 @@ class SessionParts:
 
 
 def needs_session(contract: Contract) -> SessionError:
-    """What `predict` says of a model that keeps a state."""
+    """The error of `predict` for a model that keeps a state."""
     kept = "inside" if contract.state == "internal" else "that is carried from answer to answer"
     return SessionError(
         f"the model keeps a state {kept}, so one answer depends on those before it",
@@ -88,10 +87,9 @@ def needs_session(contract: Contract) -> SessionError:
 
 
 class Session:
-    """Made by `model.session()`.
-    Every method may be called from any thread; frames have one order, that of the calls.
+    """Made by `model.session()`. Any thread may call; frames have the order of the calls.
 
-    So there is neither a `priority` nor a `stale_ok` here: no frame may pass another, and no frame has an older answer.
+    Without `priority` and `stale_ok`: no frame may pass another, and no frame has an older answer.
     """
 
     def __init__(self, parts: SessionParts, forget: Callable[[Session], None] = lambda session: None) -> None:
@@ -115,11 +113,11 @@ class Session:
         return self._frames
 
     def predict(self, inputs: Any, *, budget_ms: float | None = None) -> Answer:
-        """The next frame's answer, waiting for it, and for those that were asked for before.
+        """The next frame's answer, waiting for it and for earlier frames.
 
-        inputs, budget_ms: as `model.predict` takes them, without the states that are carried. A budget that is missed
-        is reported (`answer.met_budget`); no frame is left out for it. Raises InputError, EngineError, SessionError,
-        ClosedError.
+        inputs, budget_ms: as for `model.predict`, without the states that are carried. A missed budget is reported
+        (`answer.met_budget`); no frame is left out for it.
+        Raises InputError, EngineError, SessionError, ClosedError.
         """
         frame = self._arrive(inputs, budget_ms, keep=False)
         self._wait()
@@ -132,8 +130,10 @@ class Session:
             self._turns.give()
 
     def submit(self, inputs: Any, *, budget_ms: float | None = None) -> Future[Answer]:
-        """As `predict`, without waiting.
-        Bad input raises here; the future carries later errors. Cancelled before its turn, the frame is never fed."""
+        """As `predict`, without waiting. Bad input raises here; the future carries later errors.
+
+        Cancelled before its turn, the frame is never fed.
+        """
         frame = self._arrive(inputs, budget_ms, keep=True)
         answer: Future[Answer] = fork_safe_future()
         if self._worker is None:
@@ -159,7 +159,7 @@ class Session:
         return await asyncio.wrap_future(self.submit(inputs, budget_ms=budget_ms))
 
     def reset(self) -> None:
-        """Wait for the frames that were asked for, then forget them: the next one is a first one.
+        """Wait for earlier frames, then forget them: the next one is a first one.
 
         Raises ClosedError.
         """
@@ -177,7 +177,7 @@ class Session:
     def close(self, timeout_s: float = 5.0) -> None:
         """Fail what waits with ClosedError, wait for the running frame, free the engine.
 
-        In a forked child it does nothing: the engine and the frames are the parent's.
+        In a forked child it does nothing.
         """
         if self._guard.forked:
             return
@@ -234,8 +234,7 @@ class Session:
         return Answer(outputs, "device", timings, met, self.contract, artifact=parts.entry.recipe, engine=parts.engine)
 
     def _run(self, tensors: Tensors) -> tuple[Tensors, float, float]:
-        """Run a frame and move the state on.
-        Returns (outputs, seconds in the engine's queue, seconds of the inference)."""
+        """Run a frame and move the state on. Returns (outputs, seconds queued, seconds of the run)."""
         if self._torn:
             raise SessionError(
                 "the state is not known since an inference failed", do="Call session.reset(), or open another session"
@@ -270,7 +269,7 @@ class Session:
             self._serving = None
 
     def _wait(self) -> None:
-        """Until it is this caller's turn. Raises ClosedError where the session is closed meanwhile."""
+        """Wait for this caller's turn. Raises ClosedError if the session is closed meanwhile."""
         if self._serving == threading.get_ident():
             raise SessionError(
                 "a callback of the session's own future asks the session to wait, and holds up its thread",
@@ -319,7 +318,9 @@ class Sessions:
 
     def open(self) -> Session:
         """A session in its first state.
-        Raises SessionError (no state, too many), ClosedError, EngineError."""
+
+        Raises SessionError (no state, too many), ClosedError, EngineError.
+        """
         contract = self._parts.contract
         if contract.state == "none":
             raise SessionError("the model keeps no state, so it has no sessions", do="Ask it with model.predict(...)")
@@ -368,7 +369,7 @@ class Sessions:
 
 
 class Turns:
-    """Thread-safe."""
+    """The line of callers: who has the turn gives it on, once. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -390,7 +391,7 @@ class Turns:
         begin()
 
     def wait(self) -> None:
-        """Return when the turn has come. Raises ClosedError; interrupted, it is out of the line."""
+        """Return when the turn has come. Raises ClosedError; interrupted, it leaves the line."""
         with self.lock:
             if self.closed:
                 raise closed_error()
@@ -432,9 +433,9 @@ class Turns:
             self._idle.set()
 
     def close(self, free: Callable[[], None], timeout_s: float) -> bool:
-        """Refuse what comes and what waits; `free` is called once the turn is free.
+        """Refuse new and waiting callers; `free` is called once the turn is free.
 
-        True where this call closed it.
+        True if this call closed it.
         """
         with self.lock:
             if self.closed:
@@ -458,9 +459,11 @@ class Turns:
 
 @dataclass(slots=True)
 class _Entry:
-    """Who waits for a turn.
-    begin: called when it has come, with the turn taken.
-    answer: what is failed on closing."""
+    """A waiting caller.
+
+    begin: called when the turn has come, with the turn taken.
+    answer: fails on closing.
+    """
 
     begin: Callable[[], object]
     answer: Future[Any] | None = None
@@ -468,5 +471,4 @@ class _Entry:
 
 
 def closed_error() -> ClosedError:
-    """The error for all callers from then on."""
     return ClosedError("the session was closed", do="Open another one: model.session()")
