@@ -28,7 +28,7 @@ _TABLE: dict[str, tuple[str, tuple[str, ...]]] = {
     "onnx": ("fuzz.models:onnx", ("edgekit_runtime.modelfile",)),
     "picture": ("fuzz.pictures:picture", ("edgekit_runtime.contract",)),
     "frame": ("fuzz.pictures:frame", ("edgekit_runtime.contract",)),
-    "answer": ("fuzz.answers:answer", ("edgekit_runtime.cache.kept", "edgekit_runtime.contract.taken")),
+    "answer": ("fuzz.answers:answer", ("edgekit_runtime.cache.kept", "edgekit_runtime.contract.adapt")),
     "array": ("fuzz.arrays:array", ("edgekit_runtime.contract.array_file",)),
     "window": ("fuzz.telemetry:window", ("edgekit_runtime.telemetry",)),
     "event": ("fuzz.telemetry:event", ("edgekit_runtime.telemetry",)),

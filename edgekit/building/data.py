@@ -33,8 +33,8 @@ from edgekit_converters.recipe.conversion_errors import CalibrationError, Unlabe
 from edgekit_converters.recipe.progress import Progress
 from edgekit_converters.recipe.store import StageStore, cached_json, kept
 from edgekit_converters.sources.source_model import SourceModel
+from edgekit_runtime.contract.adapt import taken
 from edgekit_runtime.contract.spec import Contract
-from edgekit_runtime.contract.taken import taken
 from edgekit_runtime.system.strict_json import to_json
 
 _RANDOM_CALIBRATION, _RANDOM_EVALUATION = 100, 64

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgekit_runtime.cache.memory_tier import Moment
+from edgekit_runtime.contract.adapt import taken
 from edgekit_runtime.contract.spec import OutputContract
-from edgekit_runtime.contract.taken import taken
 from edgekit_runtime.system.sealed import SEAL_BYTES, Buffer, is_sealed, seal
 
 _HEAD = struct.Struct("<ddQH")

@@ -1,4 +1,1 @@
-"""What a caller may pass and what an answer means.
-
-Decode (to the canonical tensor), adapt (to one artifact), finish.
-"""
+"""What a caller may pass and what an answer means: decode, adapt to one artifact, finish."""

@@ -1,33 +1,21 @@
 """An artifact's tensors: what it takes, the state between two runs, and what it gives.
 
-Canonical tensor -> the tensor one artifact takes:
-
     adapter = Adapter(contract.inputs[0], artifact.inputs[0])
-    tensor = adapter(canonical)            # batch axis added: shape (1, ...)
-    clipped, counted = adapter.clipped(tensor, sample=0)
-
+    tensor = adapter(canonical)                        # batch axis added: shape (1, ...)
     carry = Carry(contract, artifact.inputs, artifact.outputs)
     state = carry.begin()                              # the contract's initial values, as this artifact takes them
-    outputs = engine.run(carry.feed(tensors, state))   # tensors: the caller's, in the artifact's order
-    state = carry.after(outputs)
+    raw = engine.run(carry.feed(tensors, state))       # tensors: the caller's, in the artifact's order
+    state = carry.after(raw)
+    outputs = Finisher(contract, artifact.outputs)(raw)    # {"probs": float32 [1000]}, dequantized, read-only
+    top(outputs, contract, 3)                          # [Prediction("tabby", 281, 0.83), ...]
 
-Rules (the way is chosen once, from the specs, and is as short as the numbers allow):
-- a tensor that already has the artifact's dtype and shape is taken as it is;
-- uint8 pixels: see `pixels`; every way gives exactly what the definition gives;
-- a float tensor (what the original model took) into int8: scale, round half to even, clip. A tensor ready for another
-  artifact (the primary one, whose form callers may pass) becomes what the original took first, by its scale and
-  zero-point;
-- a state whose output has the dtype, scale, zero-point and shape of the input is handed on as its very bytes, never
-  rounded;
-- where a state's 8 bits differ in scale or zero-point, every value is requantized, once, by a table of the 256 there
-  are: half to even, clipped at the input's limits; any other state goes through real numbers and the input's layout.
-
-Raw outputs -> named, dequantized, read-only arrays; a classifier's best classes, an embedding's vector:
-
-finisher = Finisher(contract, artifact.outputs)
-outputs = finisher(engine.run([tensor]))        # {"probs": float32 [1000]}
-top(outputs, contract, 3)                       # [Prediction("tabby", 281, 0.83), ...]
-vector(outputs, contract)                       # float32 [D], of length 1 where the contract says so
+Rules (the way is chosen once, from the specs):
+- a tensor with the artifact's dtype and shape is taken as it is; for uint8 pixels see `pixels`;
+- a float tensor into int8: scale, round half to even, clip. A tensor ready for another artifact becomes, by its scale
+  and zero-point, what the original took first;
+- a state with the input's dtype, scale, zero-point and shape is passed on as its bytes;
+- a state whose 8 bits differ in scale or zero-point is requantized once, by a table of 256 values; any other state goes
+  through real numbers and the input's layout.
 """
 
 from __future__ import annotations
@@ -44,25 +32,23 @@ from numpy.typing import NDArray
 
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.contract.pixels import Step, quantize
-from edgekit_runtime.contract.spec import Contract, InputContract, TensorSpec
+from edgekit_runtime.contract.spec import Contract, InputContract, OutputContract, TensorSpec
 from edgekit_runtime.system.errors import ContractError, InputError
 
 CLIP_EVERY = 16
-"""One request in so many has its tensors looked at for clipped values."""
+"""One request in so many has its tensors checked for clipped values."""
 CLIP_SAMPLE = 2048
-"""Values looked at then, about."""
+"""About so many values are checked."""
 _UINT8 = np.dtype(np.uint8)
 State = tuple[NDArray[Any], ...]
-"""One tensor a pair, with a batch axis of 1, as the artifact takes it."""
+"""One tensor a carried pair, as the artifact takes it, with a batch axis of 1."""
 
 
 class Adapter:
     """Callable: one canonical item (no batch axis) in, one tensor with a batch axis of 1 out.
 
-    Items it takes, for an image input of canonical shape [H, W, C]:
-    uint8 [H, W, C]: pixels. Floating [H, W, C]: what the original model took. For any input: the dtype and item shape
-    of `ready`, the tensor whose form a caller may pass (None: of this artifact itself).
-    """
+    An image input of canonical shape [H, W, C] takes uint8 pixels, or floats as the original model took them. Any input
+    takes the dtype and item shape of `ready`, the tensor whose form a caller may pass (None: this artifact's own)."""
 
     def __init__(self, contract: InputContract, tensor: TensorSpec, ready: TensorSpec | None = None) -> None:
         self._contract = contract
@@ -83,8 +69,7 @@ class Adapter:
 
     @property
     def way(self) -> str:
-        """How pixels are converted: same, xor, affine, table, float, or cast.
-        For `describe()` and the benchmarks."""
+        """How pixels are converted: same, xor, affine, table, float, or cast."""
         return self._way
 
     def __call__(self, item: NDArray[Any]) -> NDArray[Any]:
@@ -102,20 +87,14 @@ class Adapter:
             if self._tensor.quantization is not None and item.shape == self._contract.shape:
                 return self._layout(item)[None]
         if item.shape != self._contract.shape:
-            raise InputError(
-                f"shape {_shape(item.shape)} does not fit",
-                where=f"input '{self._contract.name}'",
-                do=f"Pass shape {_shape(self._contract.shape)}",
-            )
+            what, do = f"shape {list(item.shape)} does not fit", f"Pass shape {list(self._contract.shape)}"
+            raise InputError(what, where=f"input '{self._contract.name}'", do=do)
         return self._layout(self._from_original(item))[None]
 
     def clipped(self, tensor: NDArray[Any], sample: int) -> tuple[int, int]:
-        """(values at the limits of the artifact's 8 bits, all values) of a converted tensor.
-
-        sample: number of this sample. About CLIP_SAMPLE values are looked at, from another first one for each number,
-        so that every value is as likely to be seen as any other. (0, 0) for an artifact that takes no 8-bit numbers.
-        A value at a limit need not have been beyond it: a dark or overexposed picture has pixels 0 and 255.
-        """
+        """(values at the limits of the artifact's 8 bits, all values), of a sample of a tensor.
+        About CLIP_SAMPLE values are checked, starting elsewhere for each `sample` number. (0, 0) without 8-bit numbers.
+        A value at a limit need not have been beyond it: dark pictures have pixels of 0."""
         if self._limits is None:
             return 0, 0
         seen = tensor.reshape(-1).view(np.uint8)[sample % self._stride :: self._stride]
@@ -134,21 +113,16 @@ class Adapter:
         if self._tensor.quantization is not None:
             return quantize(item, self._tensor.quantization, self._dtype)
         if np.issubdtype(self._dtype, np.integer) and not np.issubdtype(item.dtype, np.integer):
-            raise InputError(
-                f"dtype {item.dtype} cannot become {self._dtype} without losing values",
-                where=f"input '{self._contract.name}'",
-                do=f"Pass {self._dtype}",
-            )
+            what = f"dtype {item.dtype} cannot become {self._dtype} without losing values"
+            raise InputError(what, where=f"input '{self._contract.name}'", do=f"Pass {self._dtype}")
         return np.ascontiguousarray(item, self._dtype)
 
 
 def adapters(
     contract: Contract, tensors: Sequence[TensorSpec], ready: Sequence[TensorSpec]
 ) -> list[tuple[str, Adapter]]:
-    """Name and adapter of each of `tensors`, in their order.
-
-    ready: the tensors whose form callers may pass, of any order.
-    """
+    """Name and adapter of each of `tensors`, in order.
+    ready: the tensors whose form callers may pass."""
     forms = {tensor.name: tensor for tensor in ready}
     return [(one.name, Adapter(contract.input(one.name), one, forms.get(one.name))) for one in tensors]
 
@@ -161,19 +135,16 @@ def _limits(tensor: TensorSpec) -> np.uint8 | None:
 
 
 def _stride(values: int) -> int:
-    """Coprime to the number of values, so that no channel or column is left out of a sample."""
+    """Coprime to the number of values, so that a sample leaves out no channel or column."""
     stride = max(1, values // CLIP_SAMPLE)
     while math.gcd(stride, values) > 1:
         stride += 1
     return stride
 
 
-def _shape(shape: tuple[int, ...]) -> str:
-    return "[" + ", ".join(str(n) for n in shape) + "]"
-
-
 class Carry:
-    """Pure: it holds plans and no state. A contract that carries nothing has an empty state."""
+    """Plans for carrying states; it holds none.
+    A contract that carries nothing has an empty state."""
 
     def __init__(self, contract: Contract, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         pairs = {pair.input: pair for pair in contract.carried or ()}
@@ -196,7 +167,7 @@ class Carry:
                 self._next.append((place, _step(spec, outputs[place], tensor)))
 
     def begin(self) -> State:
-        """What the first run is given. Fresh arrays: an engine may keep them."""
+        """The first run's state. Fresh arrays: an engine may keep them."""
         return tuple(array.copy() for array in self._first)
 
     def feed(self, tensors: Sequence[NDArray[Any]], state: State) -> list[NDArray[Any]]:
@@ -205,10 +176,7 @@ class Carry:
         return [next(carried) if is_state else next(given) for is_state in self._order]
 
     def after(self, outputs: Sequence[NDArray[Any]]) -> State:
-        """What the run after this one is given.
-
-        outputs: all of the engine's, with their batch axis of 1.
-        """
+        """The next run's state. outputs: all of the engine's, with their batch axis of 1."""
         return tuple(step(outputs[place]) for place, step in self._next)
 
 
@@ -234,10 +202,7 @@ def _byte(tensor: TensorSpec) -> bool:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One class of a classifier's answer.
-
-    label: its name, or its index as text where the bundle has no labels.
-    """
+    """One class of a classifier's answer. label: its name, or its index as text without labels."""
 
     label: str
     index: int
@@ -245,7 +210,7 @@ class Prediction:
 
 
 class Finisher:
-    """Callable: the engine's outputs in, one dict of item arrays by contract name out."""
+    """Callable: the engine's outputs in, a mapping of contract name to item array out."""
 
     def __init__(self, contract: Contract, tensors: Sequence[TensorSpec]) -> None:
         names = [tensor.name for tensor in tensors]
@@ -258,19 +223,17 @@ class Finisher:
         ]
 
     def __call__(self, raw: Sequence[NDArray[Any]], item: int = 0) -> Mapping[str, NDArray[Any]]:
-        """Item `item` of the batch, dequantized to the original dtypes, read-only.
-        It has no batch axis."""
+        """Item `item` of the batch: original dtypes, read-only, no batch axis."""
         outputs = {}
         for name, position, way in self._plan:
             value = way(raw[position][item])
             value.setflags(write=False)
-            outputs[name] = value.view()  # a view of a locked array cannot be unlocked by who gets it
+            outputs[name] = value.view()  # a view of a locked array cannot be unlocked
         return MappingProxyType(outputs)
 
 
 def _reader(tensor: TensorSpec, dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """`dequantize` for one tensor.
-    For 8 bits the 256 possible values are computed once and looked up."""
+    """`dequantize` for one tensor; for 8 bits a look-up of the 256 possible values."""
     if tensor.quantization is None:
         return partial(np.array, dtype=dtype)
     if np.dtype(tensor.dtype).itemsize != 1:
@@ -291,9 +254,7 @@ def dequantize(value: NDArray[Any], tensor: TensorSpec, dtype: np.dtype[Any]) ->
 
 def top(outputs: Mapping[str, NDArray[Any]], contract: Contract, k: int) -> list[Prediction]:
     """The k best classes, best first; logits become probabilities. Ties go to the lower index.
-
-    Raises ContractError when the task is not classification, ValueError for a k that is no whole number above 0.
-    """
+    Raises ContractError unless the task is classification, ValueError unless k is a whole number above 0."""
     if not isinstance(k, (int, np.integer)) or k < 1:
         raise ValueError(f"k must be a whole number of at least 1, not {k!r:.40}")
     if contract.task != "classification":
@@ -307,7 +268,7 @@ def top(outputs: Mapping[str, NDArray[Any]], contract: Contract, k: int) -> list
 
 
 def top_score(outputs: Mapping[str, NDArray[Any]], contract: Contract) -> float | None:
-    """The best class's probability; None for what is no classifier."""
+    """The best class's probability; None if the model is not a classifier."""
     if contract.task != "classification":
         return None
     scores = np.asarray(outputs[contract.outputs[0].name], np.float32).reshape(-1)
@@ -326,15 +287,13 @@ def softmax(logits: NDArray[Any]) -> NDArray[Any]:
 
 
 def vector(outputs: Mapping[str, NDArray[Any]], contract: Contract) -> NDArray[np.float32]:
-    """One axis, read-only. A vector of zeros has no direction and stays as it is.
-
-    Raises ContractError when the model's task is not embedding.
-    """
+    """The embedding, one axis, read-only.
+    Of length 1 if the contract says so, unless it is zero.
+    Raises ContractError unless the model's task is embedding."""
     spec = contract.embedding
     if contract.task != "embedding" or spec is None:
-        raise ContractError(
-            f"vector is for models that embed; this model's task is {contract.task}", do="Read answer.outputs"
-        )
+        what = f"vector is for models that embed; this model's task is {contract.task}"
+        raise ContractError(what, do="Read answer.outputs")
     values = np.array(outputs[spec.output], np.float32).reshape(-1)
     if spec.normalize:
         largest = float(np.abs(values).max(initial=0.0))
@@ -343,3 +302,28 @@ def vector(outputs: Mapping[str, NDArray[Any]], contract: Contract) -> NDArray[n
             values /= np.float32(np.linalg.norm(values))
     values.setflags(write=False)
     return values
+
+
+def taken(output: OutputContract, value: Any, name: str = "", axes: tuple[int, ...] = ()) -> NDArray[Any]:
+    """One item's output that a host or a cache computed, checked against the contract.
+    Read-only.
+
+    name: its name there. axes: axes of length 1 before the item's.
+    Raises ValueError for another shape or kind of numbers, NaN, infinity, and values beyond the contract's dtype."""
+    name, dtype, shape = name or output.name, np.dtype(output.dtype), (*axes, *output.shape)
+    if not isinstance(value, np.ndarray) or value.shape != shape or not converts(value.dtype, dtype):
+        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else "nothing"
+        raise ValueError(f"output '{name}' came as {got}, not as {output.dtype} {list(shape)}")
+    if dtype.kind in "fc" and not np.isfinite(value).all():
+        raise ValueError(f"output '{name}' holds NaN or infinity")
+    with np.errstate(over="ignore"):
+        item: NDArray[Any] = value.reshape(output.shape).astype(dtype, copy=False)
+    if item.dtype != value.dtype and not np.isfinite(item).all():
+        raise ValueError(f"output '{name}' is too large for {dtype}")
+    item.flags.writeable = False
+    return item
+
+
+def converts(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether a dtype can stand for the contract's: any float, or the same integer."""
+    return wanted.kind in "biufc" and (given == wanted or given.kind == wanted.kind == "f")

@@ -1,11 +1,9 @@
-"""NumPy files from untrusted sources.
-What the header declares is checked before anything is unpacked.
+"""NumPy files from untrusted sources, whose headers are checked before anything is unpacked.
 
     read_headers(Path("x.npz"))  # {"x": ArrayHeader((40000000, 8, 8, 1), float32)}
 
-Rules: only regular files are opened, because a pipe or a device may never end; a header that promises more than its
-file holds is a damaged file; no more of a header is unpacked than NumPy would parse, because 1 MB of zeros packed may
-call itself a header of 1 GB; all arrays of a file together are held against the limit; nothing is ever unpickled.
+Rules: only regular files are opened; a header that promises more than its file holds is damaged; no more of a header is
+unpacked than NumPy would parse; all arrays of a file together stay within the limit; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _HEADERS: Mapping[int, Callable[[Any], tuple[tuple[int, ...], bool, np.dtype[Any
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """What the header of one array says, and whether its values lie in the file as they are."""
+    """The header of one array. packed: its values are compressed in the file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -47,10 +45,8 @@ class ArrayHeader:
 
 
 def read_headers(path: Path) -> dict[str, ArrayHeader]:
-    """By name, "" for the one array of a .npy; a few hundred bytes are read an array.
-
-    Raises whatever a damaged file makes NumPy and zipfile raise, and ValueError for a header that promises too much.
-    """
+    """Header by name, "" for the one array of a .npy; reads a few hundred bytes an array.
+    Raises whatever a damaged file makes NumPy and zipfile raise, and ValueError for a header that promises too much."""
     with path.open("rb") as file:
         if file.read(len(npy_format.MAGIC_PREFIX)) == npy_format.MAGIC_PREFIX:
             file.seek(0)
@@ -76,10 +72,8 @@ def read_arrays(path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
         arrays = read_headers(path).values()
         for one in arrays:
             if one.nbytes > most_bytes:
-                what = (
-                    f"holds an array of shape {list(one.shape)}, {in_bytes(one.nbytes)}, and the model takes far less"
-                )
-                raise InputError(what, where=str(path), do="Pass one item")
+                held = f"an array of shape {list(one.shape)}, {in_bytes(one.nbytes)}"
+                raise InputError(f"holds {held}, and the model takes far less", where=str(path), do="Pass one item")
         total = sum(one.nbytes for one in arrays)
         if total > most_bytes:
             what = f"holds {len(arrays)} arrays, {in_bytes(total)}, and the model takes far less"
@@ -97,8 +91,7 @@ def read_arrays(path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
 
 
 def refuse_irregular(path: Path, do: str = _AGAIN) -> None:
-    """Raises InputError, with what to do, for a pipe, a device, a socket or a folder.
-    What does not exist is the opener's business."""
+    """Raises InputError for an existing path that is not a regular file. do: the advice."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # ValueError: a path with a NUL in it

@@ -1,24 +1,20 @@
 """What a caller has -> the canonical tensor of one input, and its place in the picture.
 
-For an image input the caller may pass a path, encoded bytes (PNG, JPEG, ...), a PIL image, a camera's `Frame`, or an
-array: uint8 [H, W], [H, W, 1], [H, W, 3] or [H, W, 4] are pixels of any size (RGB order unless `color` says bgr); a
-floating array of the contract's shape is what the original model took, already normalised, and is left alone. An array
-with a leading batch axis of 1 is one item. For any other input only arrays are taken. An artifact's own dtype may be
-passed where the caller says so (`ready`). What depends on the kind of the input is in `kinds`.
-
     item, geometry = decoder.place("cat.jpg")
-    geometry = decoder.locate("cat.jpg")            # the same, without decoding: for an answer out of the cache
+    geometry = decoder.locate("cat.jpg")            # the same, without decoding: for a cached answer
+
+An image input takes a path, encoded bytes (PNG, JPEG, ...), a PIL image, a camera's `Frame`, or an array: uint8 [H, W],
+[H, W, 1], [H, W, 3] or [H, W, 4] pixels of any size, RGB unless `color` says bgr; or floats of the contract's shape,
+already normalised. Other inputs take arrays. A leading batch axis of 1 is removed.
 
 Rules:
-- what cannot fit by its kind, dtype, shape or size is refused before anything of it is read or copied: `admit`. No more
-  than MAX_BYTES of an encoded picture, or of a camera's buffer, are read, hashed or copied;
-- no NaN, no infinity, no integer out of range; an empty batch, or one of several items, is distinguished from a wrong
-  shape;
-- what holds numbers in memory (`array.array`, a memoryview with a shape) is an array, without a copy; one plain row of
-  bytes may be an encoded picture, and stays what it is;
-- a masked array is refused: what is masked has no value, and the network would be fed what lies under the mask;
-- an open file is refused: where it stands, and who closes it, is the caller's business. A `BytesIO` is taken whole, and
-  so is a file that was mapped into memory;
+- what cannot fit by kind, dtype, shape or size is refused before it is read or copied (`admit`); no more than MAX_BYTES
+  of an encoded picture or a camera's buffer are read, hashed or copied;
+- NaN, infinity, integers out of range, an empty batch and one of several items are refused, each with its own message;
+- what holds numbers in memory (`array.array`, a memoryview with a shape) is an array without a copy; a flat row of
+  bytes may be an encoded picture;
+- a masked array is refused, because the network would see what lies under the mask, and so is an open file, but not a
+  `BytesIO` or a mapped file;
 - arrays of the canonical size need no Pillow.
 """
 
@@ -43,14 +39,12 @@ from edgekit_runtime.system.errors import InputError
 
 
 class Decoder:
-    """Callable: one raw input in, the canonical item out.
+    """Callable: one raw input in, the canonical item out. Thread-safe.
+    The result is a uint8 [H, W, C] array of pixels, or the caller's own array if that fits.
 
-    The result is a uint8 [H, W, C] array of pixels, or the caller's own array where that already fits (a `Frame` never
-    shares memory with it). ready: dtypes that an artifact takes as they are, besides what the input takes. Thread-safe.
-
-    shape, as_it_is: an array of this shape and one of these dtypes is canonical already. own: the geometry of such a
-    picture.
-    """
+    ready: dtypes that an artifact takes as they are, besides what the input takes.
+    shape, as_it_is: an array of this shape and one of these dtypes is already canonical.
+    own: the geometry of such a picture."""
 
     def __init__(self, contract: InputContract, ready: Collection[np.dtype[Any]] = ()) -> None:
         self._contract, self._kind = contract, kind_of(contract)
@@ -63,20 +57,14 @@ class Decoder:
         return self.place(value)[0]
 
     def admit(self, value: Any) -> Any:
-        """The value, or what it stands for (see `unwrap`), if its kind, dtype, shape and size fit.
-        No byte of it is read.
-        Raises InputError."""
+        """The value, or what it stands for (`unwrap`), if it fits; not read yet. Raises InputError."""
         value = self._kind.admit(unwrap(value, f"input '{self._contract.name}'"))
         if isinstance(value, np.ndarray):
             self._fitting(value)
         return value
 
     def place(self, value: Any) -> tuple[NDArray[Any], Geometry | None]:
-        """The canonical item, and its place in the caller's picture.
-        None for an input that is no image.
-
-        An array that is taken as it is, is the network's own picture.
-        """
+        """The canonical item, and its place in the caller's picture (None unless it is an image)."""
         if type(value) is np.ndarray and value.shape == self._contract.shape and value.dtype in self.as_it_is:
             return value, self.own
         value = self.admit(value)
@@ -91,17 +79,11 @@ class Decoder:
         return (array, self.own) if array.shape == self._contract.shape else self._kind.resize(array, self._contract)
 
     def locate(self, value: Any) -> Geometry | None:
-        """The geometry that `place` gives, without decoding.
-
-        Raises InputError where a picture's header cannot be read.
-        """
+        """The geometry that `place` gives, without decoding. Raises InputError for a bad header."""
         return self._kind.locate(value, self._contract)
 
     def _fitting(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Without the batch axis, where dtype and shape fit.
-
-        Nothing is read, so that it costs the same for any size.
-        """
+        """The array without its batch axis, if dtype and shape fit. Reads no values."""
         if array.dtype not in self._ready:
             self._kind.check_dtype(array.dtype, self._contract)
         array = self._one_item(array)
@@ -110,7 +92,7 @@ class Decoder:
         return array
 
     def _one_item(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Without the batch axis. Raises InputError for a batch that holds no item, or several."""
+        """Without the batch axis. Raises InputError for an empty batch, or several items."""
         item = self._contract.shape
         if array.ndim != len(item) + 1 or not (self._kind.any_size or array.shape[1:] == item):
             return array
@@ -119,29 +101,24 @@ class Decoder:
             return only
         if len(array) == 0:
             raise refusal(self._contract, "an empty batch has nothing to answer")
-        raise InputError(
-            f"a batch of {len(array)} items; a request is one item",
-            where=f"input '{self._contract.name}'",
-            do=f"Call submit() once for each, of shape {list(item)}: what queues is run as a batch where that pays. "
-            "Of a file, save each item by itself: numpy.save('one.npy', array[0])",
-        )
+        do = f"Call submit() once for each, of shape {list(item)}: what queues is run as a batch where that pays. "
+        do += "Of a file, save each item by itself: numpy.save('one.npy', array[0])"
+        what = f"a batch of {len(array)} items; a request is one item"
+        raise InputError(what, where=f"input '{self._contract.name}'", do=do)
 
 
 def unwrap(value: Any, where: str) -> Any:
-    """The value, or the array or the bytes that it stands for.
-    Nothing is copied but what a `BytesIO` holds.
+    """The value, or the array or bytes that it stands for; copies only what a `BytesIO` holds.
 
         unwrap("cat.jpg", where)                 # itself: a path is read later, once
         unwrap(io.BytesIO(png), where)           # the bytes in it
         unwrap(array.array("f", [0, 1]), where)  # float32 [2], a view
 
-    where: for the error. Raises InputError for what is no input, or holds more than MAX_BYTES of an encoded picture.
-    """
+    Raises InputError, at `where`, if it is not an input, or holds more than MAX_BYTES of an encoded picture."""
     if isinstance(value, np.ndarray):
         if hasattr(value, "mask") and hasattr(value, "filled"):
-            raise InputError(
-                "a masked array has no values where it is masked", where=where, do="Pass array.filled(...) instead"
-            )
+            what = "a masked array has no values where it is masked"
+            raise InputError(what, where=where, do="Pass array.filled(...) instead")
         return np.asarray(value)  # of a subclass the plain array: a memory map is read as one
     if isinstance(value, io.BytesIO):
         check_bytes(value.getbuffer().nbytes, where)
@@ -160,7 +137,7 @@ def unwrap(value: Any, where: str) -> Any:
 
 
 def copy_in(value: Any) -> Any:
-    """Copy what `unwrap` gave, so that the caller may write over its arrays and buffers."""
+    """Copy what `unwrap` gave, so that the caller may overwrite its arrays and buffers."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, Frame):
@@ -184,11 +161,8 @@ def check_values(array: NDArray[Any], contract: InputContract) -> None:
     wanted, where = np.dtype(contract.dtype), f"input '{contract.name}'"
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
-            raise InputError(
-                "it holds NaN or infinity",
-                where=where,
-                do="Look for a division by zero or an overflow in what made the array",
-            )
+            do = "Look for a division by zero or an overflow in what made the array"
+            raise InputError("it holds NaN or infinity", where=where, do=do)
         wider = wanted.kind == "f" and array.dtype.itemsize > wanted.itemsize and array.size
         if wider and float(np.abs(array).max()) > float(np.finfo(wanted).max):
             raise InputError(f"it has values outside {wanted}", where=where, do=f"Pass {wanted}")

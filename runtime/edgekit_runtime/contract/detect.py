@@ -3,16 +3,13 @@
     found = boxes(answer.outputs, contract, geometry)       # [Box("cat", 15, 0.91, left=40.5, top=12.0, ...), ...]
     wrong = nonsense(contract)          # None, or Nonsense("row", "the output 'y' has 3 numbers ...", "Write ...")
 
-    rows of candidates -> scores and classes -> threshold -> corners in network pixels -> suppression -> the caller's
-    pixels
+Rows of candidates -> scores and classes -> threshold -> corners in network pixels -> suppression -> the caller's pixels
 
 Rules:
-- what an output means stands in the contract (`DetectionSpec`), nothing is guessed from a shape;
-- scores are probabilities when they are compared with the threshold; of a candidate the best class counts;
-- a candidate with a number that is not finite is none; a box is clipped to the picture, and one outside it is left out;
-- the surest box comes first; of boxes that overlap by more than the threshold (intersection over union), the surest
-  stays;
-- `nonsense` is pure: the build names the key of the contract file with it, a board the manifest.
+- the contract (`DetectionSpec`) says what an output means; nothing is guessed from a shape;
+- the threshold applies to probabilities, and to a candidate's best class;
+- a candidate with a number that is not finite is dropped; a box is clipped to the picture, or dropped outside it;
+- boxes come best first; of boxes that overlap by more than the threshold (IoU) the best stays.
 """
 
 from __future__ import annotations
@@ -38,12 +35,11 @@ _COLUMNS = {"box": 4, "box scores": 5, "box objectness scores": 6, "box score cl
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One thing found.
+    """One detected object.
 
-    label: its class by name, or its index as text where the bundle has no labels.
+    label: its class by name, or its index as text without labels.
     score: 0 to 1.
-    left, top, right, bottom: in pixels of the caller's picture, upright, from its upper left corner; not rounded.
-    """
+    left, top, right, bottom: pixels of the caller's picture, upright, from its upper left corner; not rounded."""
 
     label: str
     index: int
@@ -56,11 +52,11 @@ class Box:
 
 @dataclass(frozen=True)
 class Candidates:
-    """What a network found, the surest first.
+    """What a network found, best first.
 
-    corners: [N, 4] left, top, right, bottom in network pixels; scores: [N] probabilities; classes: [N] indexes without
-    the background.
-    """
+    corners: [N, 4] left, top, right, bottom in network pixels.
+    scores: [N] probabilities.
+    classes: [N] indexes without the background."""
 
     corners: NDArray[np.float64]
     scores: NDArray[np.float64]
@@ -71,10 +67,10 @@ def boxes(
     outputs: Outputs, contract: Contract, geometry: Geometry | None, score_threshold: float | None = None
 ) -> list[Box]:
     """The boxes of an answer, at most `max_boxes`.
+    Raises ContractError unless the model is a detector.
 
-    geometry: where the network's picture lies in the caller's; None: the network's own pixels are what is wanted.
-    score_threshold: another than the contract's, 0 to 1. Raises ContractError when the model is no detector.
-    """
+    geometry: where the network's picture lies in the caller's; None for network pixels.
+    score_threshold: replaces the contract's, 0 to 1."""
     if contract.task != "detection" or contract.detection is None:
         raise ContractError(f"boxes are for detectors; this model's task is {contract.task}", do="Read answer.outputs")
     found = candidates(outputs, contract, score_threshold)
@@ -158,10 +154,7 @@ def _scores(
 
 
 def _activated(values: NDArray[Any], spec: DetectionSpec) -> NDArray[Any]:
-    """Probabilities of values that each stand for themselves.
-
-    Sigmoid rises, so the best class is the same before it.
-    """
+    """Probabilities of single values. Sigmoid rises, so the best class is the same before it."""
     if spec.activation != "sigmoid":
         return values
     result: NDArray[Any] = 0.5 * (1.0 + np.tanh(0.5 * values))  # 1 / (1 + exp(-x)), and never overflows
@@ -169,7 +162,7 @@ def _activated(values: NDArray[Any], spec: DetectionSpec) -> NDArray[Any]:
 
 
 def _as_integers(values: NDArray[Any], shift: int) -> NDArray[np.int64]:
-    """Class indexes that a network answers as numbers of any kind; -1 for what is none."""
+    """Class indexes from numbers of any kind; -1 if not an index."""
     real = np.nan_to_num(np.asarray(values, np.float64), nan=-1.0, posinf=-1.0, neginf=-1.0)
     return np.maximum(np.rint(real).astype(np.int64) - shift, -1)
 
@@ -193,15 +186,13 @@ def _corners(rows: NDArray[np.float64], spec: DetectionSpec, size: tuple[int, in
 def suppress(
     boxes: NDArray[Any], scores: NDArray[Any], classes: NDArray[Any] | None, iou_threshold: float, most: int
 ) -> NDArray[np.intp]:
-    """Remove boxes that overlap a better one.
-    boxes: [N, 4] corners left, top, right, bottom; scores: [N]; classes: [N], None where any box may suppress any
-        other.
+    """Indexes of at most `most` boxes, best first, without those that overlap a better one.
+    Greedy in order of score, ties to the lower index. Candidates are taken in blocks, each compared with what stayed
+    before and then with itself.
 
-    The indexes of at most `most` boxes, the surest first. Greedy: in order of score, ties to the lower index, a box
-    stays unless one that stayed before (of its own class, with `classes`) overlaps it by more than the threshold.
-    Candidates are
-    taken in blocks: each is first compared with what stayed before, all at once, and only then with itself.
-    """
+    boxes: [N, 4] corners left, top, right, bottom.
+    scores: [N].
+    classes: [N]; None if any box may suppress any other."""
     order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
     kept = np.empty(0, np.intp)
     for start in range(0, len(order), _BLOCK):
@@ -215,8 +206,7 @@ def suppress(
 
 
 def overlaps(a: NDArray[Any], b: NDArray[Any], iou_threshold: float) -> NDArray[np.bool_]:
-    """[A, B]: whether the IoU of corner boxes [A, 4] and [B, 4] is more than the threshold.
-    Never for empty boxes."""
+    """[A, B]: whether the IoU of [A, 4] and [B, 4] corners exceeds the threshold; not if empty."""
     common = _sides(np.minimum(a[:, None, 2], b[None, :, 2]), np.maximum(a[:, None, 0], b[None, :, 0]))
     common *= _sides(np.minimum(a[:, None, 3], b[None, :, 3]), np.maximum(a[:, None, 1], b[None, :, 1]))
     union = _area(a)[:, None] + _area(b)[None, :] - common
@@ -244,7 +234,7 @@ def _covered(
     others: NDArray[np.intp],
     iou_threshold: float,
 ) -> NDArray[np.bool_]:
-    """[block, others]: whether they mean the same thing."""
+    """[block, others]: whether they overlap as one object."""
     covered = overlaps(boxes[block], boxes[others], iou_threshold)
     if classes is None:
         return covered
@@ -264,7 +254,7 @@ def _area(boxes: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Nonsense:
-    """key: the field that is wrong; what is wrong with it; do: the remedy."""
+    """key: the field that is wrong. what: the problem. do: the remedy."""
 
     key: str
     what: str
@@ -277,8 +267,8 @@ def nonsense(contract: Contract) -> Nonsense | None:
 
 
 def class_count(contract: Contract) -> int | None:
-    """How many classes a detector distinguishes, without the background.
-    None where its outputs do not say."""
+    """Classes that a detector distinguishes, without the background.
+    None if its outputs do not say."""
     spec = contract.detection
     if spec is None or spec.row == "box score class" or spec.classes is not None:
         return None
@@ -316,7 +306,7 @@ def _contradictions(contract: Contract) -> Iterator[Nonsense]:
 
 
 def _parts(contract: Contract, spec: DetectionSpec) -> Iterator[Nonsense]:
-    """Rows, scores and classes against the outputs' shapes. Names exist by now."""
+    """Rows, scores and classes against the outputs' shapes. All names exist."""
     by_name = {output.name: output for output in contract.outputs}
     boxes = by_name[spec.boxes]
     columns, wanted = _columns(boxes, spec), _COLUMNS[spec.row]
@@ -364,7 +354,7 @@ def _columns(output: OutputContract, spec: DetectionSpec) -> int:
 
 
 def _score_columns(scores: OutputContract, boxes: OutputContract, spec: DetectionSpec) -> int:
-    """Classes that have a score of their own; one number a box is the score of the only class."""
+    """Classes with a score of their own; one number a box is the score of the only class."""
     return 1 if math.prod(scores.shape) == _candidate_count(boxes, spec) else _columns(scores, spec)
 
 

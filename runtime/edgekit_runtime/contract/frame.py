@@ -1,27 +1,23 @@
-"""What a camera hands out.
-BGR or RGB, YUV 4:2:0 in planes or 4:2:2 in one, with the padding that drivers leave.
+"""A camera's picture: BGR or RGB, YUV 4:2:0 or 4:2:2, with drivers' padding.
 
     model.predict(Frame(array, "bgr"))                                      # OpenCV, picamera2: uint8 [H, W, 3]
     model.predict(Frame(buffer, "nv12", width=1280, height=720, stride=1280))
     pixels, placement = render_frame(frame, image)                          # the canonical pixels
 
 Rules:
-- the caller says what it is: the bytes of BGR and of RGB look alike, and guessing swaps colours silently;
-- nothing is copied when a frame is made, and rows and planes may be padded (`stride`, `rows`). The canonical pixels
-  never share memory with it: a camera fills its buffers again;
-- a frame has no more pixels than a picture may, and no larger buffer than a picture's file;
-- the sizes of 4:2:0 and the width of 4:2:2 are even, and a buffer that is too short for what it is said to hold is
-  refused;
-- a frame that shrinks is resized plane by plane and coloured at the network's size: a fiftieth of the pixels of a 1080p
-  frame. One that keeps its size needs no Pillow, and takes each colour for its 2 x 2 pixels;
-- each of y and the three colour terms is rounded to a whole step: at most one and a half off the formula in all.
+- the caller names the format, because guessing would swap colours silently;
+- making a frame copies nothing, and rows and planes may be padded; the canonical pixels never share memory with it;
+- a frame has no more pixels than a picture may, and no larger buffer than a picture's file; a short buffer is refused;
+- 4:2:0 has even sizes, 4:2:2 an even width;
+- a frame that shrinks is resized by plane and coloured at the network's size; one that keeps its size needs no Pillow;
+- y and the colour terms are each rounded to a whole step: at most 1.5 off the formula.
 
-YUV 4:2:0, after luma Y [rows, stride]: `nv12` one plane of U, V pairs; `nv21` of V, U pairs; `i420` a plane of U and
-one of V, each with half the stride and half the rows; `yv12` the same with V first. YUV 4:2:2, of two pixels in a row:
-`yuyv` (YUY2, what most USB cameras give) Y, U, Y, V; `uyvy` U, Y, V, Y.
+YUV 4:2:0, after luma Y [rows, stride]: `nv12` a plane of U, V pairs; `nv21` of V, U pairs; `i420` a plane of U and one
+of V, each with half the stride and rows; `yv12` V first. YUV 4:2:2, two pixels of a row: `yuyv` (YUY2, of most USB
+cameras) Y, U, Y, V; `uyvy` U, Y, V, Y.
 
 Y'CbCr to R'G'B', from ITU-R BT.601-7 (2.5.1, 2.5.3) and BT.709-6 (3.2 to 3.4), with Kr, Kb = 0.299, 0.114 and 0.2126,
-0.0722, Kg = 1 - Kr - Kb, and each of Y, U, V as the frame has it:
+0.0722, Kg = 1 - Kr - Kb:
 
     y = (Y - 16) * 255 / 219       u, v = (U - 128) * 255 / 224, (V - 128) * 255 / 224
     (full range: Y, U - 128, V - 128)
@@ -58,7 +54,7 @@ Pixels = NDArray[np.uint8]
 _CHANNELS = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4, "gray": 1}
 _PAIRS = {"yuyv": (0, 1, 3), "uyvy": (1, 0, 2)}  # where Y, U and V begin in the four bytes of two pixels
 _FOURCC = {"yuy2": "yuyv", "yuyv422": "yuyv", "uyvy422": "uyvy", "yu12": "i420", "iyuv": "i420", "grey": "gray"}
-"""What others call a layout. Not "RGB888": of libcamera that is B, G, R in memory, of others R, G, B."""
+"""Other names of a layout. Not "RGB888": libcamera's is B, G, R in memory, others' R, G, B."""
 _WHERE = "a camera frame"
 _K = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
 _BITS = 16
@@ -69,16 +65,14 @@ _HALF = 1 << (_BITS - 1)
 class Frame:
     """One picture of a camera, upright.
 
-    data: a uint8 array, or bytes, a bytearray, a memoryview or an mmap. Packed formats take an array [H, W, C] (gray:
-    [H, W]) of any strides, 4:2:2 one of [H, W, 2]; all take a flat buffer, then with width and height. A 2-D array of
-    4:2:0 is [rows * 3 / 2, stride], as OpenCV and picamera2 give it; its width and height are those of the array unless
-    they are given.
-    stride: bytes from one row (of luma) to the next; rows: rows of luma in the buffer, padding included. By default
-    there is no padding. matrix, full_range: what the camera made YUV with: BT.601 and 16..235 by default, as most do;
-    high-definition video is often BT.709, JPEG-like sensors have the full range.
-    format, matrix: in any case. Raises InputError where sizes and buffer do not fit or are too large, ValueError for a
-    format or matrix that does not exist.
-    """
+    data: a uint8 array or a flat buffer. Arrays are [H, W, C] of packed formats (gray: [H, W]), [H, W, 2] of 4:2:2, and
+        [rows * 3 / 2, stride] of 4:2:0, as OpenCV and picamera2 give it. A flat buffer needs width and height.
+    format, matrix: in upper or lower case.
+    stride: bytes from one row (of luma) to the next; None without padding.
+    rows: rows of luma in the buffer, with padding.
+    matrix, full_range: how the camera made YUV; HD video is often BT.709, JPEG-like sensors have the full range.
+
+    Raises InputError if sizes and buffer do not fit or are too large, ValueError for an unknown format or matrix."""
 
     data: Any
     format: FrameFormat
@@ -124,15 +118,13 @@ class Frame:
 
     @property
     def packed(self) -> bool:
-        """Whether a pixel has its own three colours, or a grey."""
+        """Whether each pixel has its own three colours, or a grey."""
         return self.format in _CHANNELS
 
     @cached_property
     def parts(self) -> tuple[Pixels, ...]:
-        """Views, without any padding.
-
-        (pixels [H, W, C],), or (Y [H, W], U, V), both [H/2, W/2], or [H, W/2] of 4:2:2.
-        """
+        """Views without padding: (pixels [H, W, C],), or (Y [H, W], U, V).
+        U and V are [H/2, W/2] of 4:2:0, [H, W/2] of 4:2:2."""
         if self.packed:
             return (self._pixels(),)
         return self._pairs() if self.format in _PAIRS else self._planes()
@@ -194,7 +186,7 @@ class Frame:
             raise _refused(f"a {type(self.data).__name__} is no buffer", "Pass a uint8 array or bytes") from error
 
     def _plane(self, flat: Pixels, start: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Pixels:
-        """Raises InputError where the last value of the plane lies beyond the buffer."""
+        """Raises InputError if the plane's last value lies beyond the buffer."""
         end = start + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
         if end > flat.size:
             width, height = self.size
@@ -210,8 +202,7 @@ class Frame:
 
 
 def _named(name: str, value: object, allowed: Sequence[str]) -> str:
-    """Written in any case, as drivers and OpenCV write NV12.
-    Raises ValueError, with what may have been meant."""
+    """The allowed value in any case. Raises ValueError with a suggestion."""
     low = value.lower() if isinstance(value, str) else ""
     if low in allowed:
         return low
@@ -227,7 +218,7 @@ def _refused(what: str, do: str) -> InputError:
 
 
 def render_frame(frame: Frame, image: ImageSpec) -> tuple[NDArray[np.uint8], Placement]:
-    """The canonical tensor of a frame, in memory of its own, and how it was placed."""
+    """The canonical tensor of a frame, in its own memory, and how it was placed."""
     placement = place(*frame.size, image)
     if frame.packed:
         return _packed(frame, image, placement), placement
@@ -267,7 +258,7 @@ def to_rgb(luma: Pixels, u: Pixels, v: Pixels, matrix: Matrix, full_range: bool)
 
 @dataclass(frozen=True)
 class _Coefficients:
-    """What stands before u and v, in 65536ths."""
+    """Factors of u and v, in 65536ths."""
 
     red: int
     blue: int
@@ -313,7 +304,7 @@ def _spread(term: NDArray[np.int16], shape: tuple[int, ...]) -> NDArray[np.int16
 
 
 def _scaled(plane: Pixels, placement: Placement, image: ImageSpec, shares: tuple[int, int]) -> Pixels:
-    """The part of a plane that is used, at the placement's inner size.
+    """The used part of a plane, at the placement's inner size.
     shares: pixels of luma for one of its own, x and y."""
     (left, top, right, bottom), (x, y) = placement.crop, shares
     whole = (left // x, top // y, -(-right // x), -(-bottom // y))
@@ -323,8 +314,7 @@ def _scaled(plane: Pixels, placement: Placement, image: ImageSpec, shares: tuple
 
 
 def _packed(frame: Frame, image: ImageSpec, placement: Placement) -> NDArray[np.uint8]:
-    """Resized in the camera's own order of colours.
-    What is left of it is put into the contract's."""
+    """Resized in the camera's order of colours, then put into the contract's."""
     pixels = frame.parts[0]
     order: ImageSpec = image
     if frame.format in ("bgr", "bgra"):

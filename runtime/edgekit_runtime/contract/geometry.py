@@ -5,10 +5,10 @@ Pure arithmetic.
     placement.geometry.to_caller(boxes)             # network pixels -> pixels of the caller's picture
 
 Rules:
-- everything is in the *upright* picture: as a viewer shows it, EXIF orientation applied;
-- coordinates are of edges, not of pixel centres: a picture spans 0 to its width, whatever it is scaled to;
-- `stretch` scales both axes apart; `center-crop` keeps the aspect and loses the margins; `letterbox` keeps the aspect
-  and pads, with the picture in the middle.
+- everything is in the *upright* picture, as a viewer shows it;
+- coordinates are of edges, not pixel centres: a picture spans 0 to its width at any scale;
+- `stretch` scales each axis; `center-crop` keeps the aspect and loses the margins; `letterbox` keeps the aspect and
+  pads around the centred picture.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ Box4 = tuple[float, float, float, float]
 class Geometry:
     """x of the caller's picture = left + scale_x * x of the network's, and so for y.
 
-    width, height: the caller's picture, upright, in pixels. left, top: where the network's upper left corner lies in
-    it; below zero where the network's picture is padded. scale_x, scale_y: the caller's pixels for one of the
-    network's.
-    """
+    width, height: the caller's picture, upright, in pixels.
+    left, top: the network's upper left corner in it; negative if padded.
+    scale_x, scale_y: the caller's pixels per pixel of the network."""
 
     width: int
     height: int
@@ -43,27 +42,26 @@ class Geometry:
 
     def to_caller(self, boxes: NDArray[Any]) -> NDArray[np.float64]:
         """[N, 4] left, top, right, bottom: from network pixels to the caller's, not clipped."""
-        scales = np.array((self.scale_x, self.scale_y, self.scale_x, self.scale_y))
-        corner = np.array((self.left, self.top, self.left, self.top))
-        placed: NDArray[np.float64] = np.asarray(boxes, np.float64) * scales + corner
-        return placed
+        scales, corner = self._arrays()
+        return np.asarray(boxes, np.float64) * scales + corner
 
     def to_network(self, boxes: NDArray[Any]) -> NDArray[np.float64]:
-        """The other way round."""
-        scales = np.array((self.scale_x, self.scale_y, self.scale_x, self.scale_y))
-        corner = np.array((self.left, self.top, self.left, self.top))
-        placed: NDArray[np.float64] = (np.asarray(boxes, np.float64) - corner) / scales
-        return placed
+        """The inverse of `to_caller`."""
+        scales, corner = self._arrays()
+        return (np.asarray(boxes, np.float64) - corner) / scales
+
+    def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return np.array([self.scale_x, self.scale_y] * 2), np.array([self.left, self.top] * 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """How a picture was placed in the tensor.
-    crop: (left, top, right, bottom), the part of the upright picture that is used, in whole pixels.
 
-    inner: (width, height) that it is scaled to. offset: (x, y) of its corner on the canvas of the network's own size;
-    (0, 0) and the whole canvas, but for a letterbox.
-    """
+    size: (width, height) of the upright picture.
+    crop: (left, top, right, bottom), its part that is used, in whole pixels.
+    inner: (width, height) that the crop is scaled to.
+    offset: (x, y) of its corner on the network's canvas; (0, 0) except for a letterbox."""
 
     size: tuple[int, int]
     crop: tuple[int, int, int, int]
@@ -79,7 +77,7 @@ class Placement:
 
     @property
     def shrinks(self) -> float:
-        """How many pixels of the picture become one, along the axis where they are fewest."""
+        """How many pixels of the picture become one, along the axis where that is least."""
         left, top, right, bottom = self.crop
         return min((right - left) / self.inner[0], (bottom - top) / self.inner[1])
 
@@ -101,10 +99,10 @@ def place(width: int, height: int, image: ImageSpec) -> Placement:
 
 
 def stored_box(box: Box4, size: tuple[int, int], orientation: int) -> Box4:
-    """A box of the upright picture, as it lies in the picture that is stored.
+    """A box of the upright picture, in the picture as stored.
 
-    size: (width, height) as stored. orientation: 1 to 8, of tag 274 of TIFF 6.0 (EXIF 2.32, 4.6.4 A).
-    """
+    size: (width, height) as stored.
+    orientation: 1 to 8, of tag 274 of TIFF 6.0 (EXIF 2.32, 4.6.4 A)."""
     width, height = size
     left, top, right, bottom = box
     if orientation in (5, 6, 7, 8):  # rows and columns are exchanged

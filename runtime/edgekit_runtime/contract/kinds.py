@@ -1,17 +1,14 @@
-"""The kinds of input, a row each.
-What the runtime does that depends on what an input is follows from its row.
+"""The kinds of input, a class each: everything that depends on what an input is.
 
     kind_of(spec).dtypes(spec)              # of a canonical item; for an image uint8 first
     kind_of(spec).open("cat.jpg", spec)     # (pixels, where they lie in the picture)
 
-- image: the input has an `ImageSpec`. It takes paths, encoded bytes, pictures, frames, pixels of any size, and what the
-  original model took;
-- tensor: any other. It takes arrays that its dtype can hold without guessing: integers for floats, never floats for
-  integers.
-  Audio is a tensor that is one row of floats: the pieces of a recording fill it (`takes_rows`).
+- image (has an `ImageSpec`): paths, encoded bytes, pictures, frames, pixels of any size, normalised floats;
+- tensor: any other; arrays that its dtype can hold without guessing: integers for floats, never floats for integers.
+  Audio is a tensor that is one row of floats, filled by pieces of a recording (`takes_rows`).
 
-Rules: no other module asks whether an input has an `ImageSpec`; what depends on the kind is a method here, or in the
-workstation's table of the same kinds (`edgekit_converters.data.dataset`).
+Rule: no other module checks for an `ImageSpec`, except the workstation's table of the same kinds
+(`edgekit_converters.data.dataset`).
 """
 
 from __future__ import annotations
@@ -47,15 +44,14 @@ Placed = tuple[NDArray[Any], "Geometry | None"]
 class TensorKind:
     """Numbers of one shape.
 
-    extras: what must be installed for it.
-    any_size: whether items may have other shapes.
-    """
+    extras: extras that must be installed for it.
+    any_size: whether items may have other shapes."""
 
     extras: tuple[str, ...] = ()
     any_size = False
 
     def free_dtypes(self, spec: InputContract) -> tuple[np.dtype[Any], ...]:
-        """Dtypes of which every value is valid: they need no check, and none is an index."""
+        """Dtypes of which every value is valid, so that values need no check."""
         return ()
 
     def dtypes(self, spec: InputContract) -> tuple[np.dtype[Any], ...]:
@@ -63,7 +59,7 @@ class TensorKind:
         return (*self.free_dtypes(spec), np.dtype(spec.dtype))
 
     def most_bytes(self, spec: InputContract) -> int:
-        """Of one item in the widest numbers."""
+        """Bytes of one item in the widest numbers."""
         return 16 * math.prod(spec.shape)
 
     def advice(self, spec: InputContract) -> str:
@@ -78,26 +74,24 @@ class TensorKind:
         return iter(())
 
     def check_dtype(self, dtype: np.dtype[Any], spec: InputContract) -> None:
-        """Raises InputError where values of this dtype cannot stand for the input without guessing."""
+        """Raises InputError if this dtype cannot stand for the input without guessing."""
         if dtype.kind not in "biuf" or not np.can_cast(dtype, np.dtype(spec.dtype), "same_kind"):
             where = f"input '{spec.name}'"
             raise InputError(f"it takes {spec.dtype}, not {dtype}", where=where, do=f"Pass {spec.dtype}")
 
     def admit(self, value: Any) -> Any:
-        """What was handed over, before a byte of it is read: bytes are numbers here."""
+        """The value before a byte of it is read: bytes are numbers here."""
         return np.asarray(value) if isinstance(value, memoryview) else value
 
     def open(self, value: Any, spec: InputContract) -> Placed | None:
-        """The item that something other than an array stands for.
-        None for what may be made an array."""
+        """The item that a value other than an array stands for; None if it may be made an array."""
         if isinstance(value, (EncodedImage, Frame)):
             where = value.where if isinstance(value, EncodedImage) else f"input '{spec.name}'"
             raise InputError("this input is no image", where=where, do=self.advice(spec))
         return None
 
     def check_shape(self, array: NDArray[Any], spec: InputContract) -> None:
-        """Of an array of another shape than the contract's.
-        Raises InputError where it cannot become an item."""
+        """Raises InputError if an array of another shape cannot become an item."""
         raise refusal(spec, f"an array of shape {list(array.shape)} does not fit")
 
     def resize(self, array: NDArray[Any], spec: InputContract) -> Placed:
@@ -109,18 +103,17 @@ class TensorKind:
         return None
 
     def locate(self, value: Any, spec: InputContract) -> Geometry | None:
-        """Where the item that this stands for lies in the picture, without decoding it."""
+        """Where the item of this value lies in the picture, without decoding it."""
         return None
 
     def axes(self, spec: InputContract, tensor: TensorSpec, *, fits: bool) -> tuple[int, int, int] | None:
-        """The order of axes that an artifact takes, where it is another.
-        Only a shape that does not fit is transposed."""
+        """The order of axes that an artifact takes, None for the contract's or if the shape fits."""
         if tensor.layout is None or len(spec.shape) != 3 or fits:
             return None
         return (2, 0, 1) if tensor.layout == "NCHW" else (1, 2, 0)
 
     def step(self, spec: InputContract, tensor: TensorSpec) -> tuple[str, Step | None]:
-        """How pixels become an artifact's numbers, by name, and what does it; see `pixels`."""
+        """Name and function of the conversion from pixels to an artifact's numbers; see `pixels`."""
         return "cast", None
 
 
@@ -137,11 +130,8 @@ class ImageKind(TensorKind):
         return super().most_bytes(spec) + 4 * MAX_PIXELS
 
     def advice(self, spec: InputContract) -> str:
-        shape = list(spec.shape)
-        return (
-            f"Pass an image, a path, encoded bytes, a uint8 [H, W, 3] array, or floats of shape {shape} that are "
-            "already normalised"
-        )
+        pixels = "Pass an image, a path, encoded bytes, a uint8 [H, W, 3] array"
+        return f"{pixels}, or floats of shape {list(spec.shape)} that are already normalised"
 
     def describe(self, spec: InputContract) -> str:
         image, size = _image(spec), " x ".join(map(str, spec.shape))
@@ -161,14 +151,10 @@ class ImageKind(TensorKind):
 
     def check_dtype(self, dtype: np.dtype[Any], spec: InputContract) -> None:
         floats = np.dtype(spec.dtype).kind == "f"
-        if dtype == np.uint8 or (dtype.kind == "f" and floats):
-            return
-        raise InputError(
-            f"an image cannot be {dtype}",
-            where=f"input '{spec.name}'",
-            do="Pass pixels 0..255 with .astype(numpy.uint8)"
-            + (f", or what the model takes as {spec.dtype}" if floats else ""),
-        )
+        if dtype != np.uint8 and not (dtype.kind == "f" and floats):
+            do = "Pass pixels 0..255 with .astype(numpy.uint8)"
+            do += f", or what the model takes as {spec.dtype}" if floats else ""
+            raise InputError(f"an image cannot be {dtype}", where=f"input '{spec.name}'", do=do)
 
     def admit(self, value: Any) -> Any:
         return value
@@ -179,13 +165,12 @@ class ImageKind(TensorKind):
             return pixels, placement.geometry
         value = _encoded(value)
         if isinstance(value, EncodedImage):
-            picture = open_encoded(value.data, value.where)
-            pixels, placement = render(picture, _image(spec), value.where, ours=True)
-            return pixels, placement.geometry
-        if _is_picture(value):
+            pixels, placement = render(open_encoded(value.data, value.where), _image(spec), value.where, ours=True)
+        elif _is_picture(value):
             pixels, placement = render(value, _image(spec))
-            return pixels, placement.geometry
-        return None
+        else:
+            return None
+        return pixels, placement.geometry
 
     def check_shape(self, array: NDArray[Any], spec: InputContract) -> None:
         if array.shape == _channels_first(spec):
@@ -213,7 +198,6 @@ class ImageKind(TensorKind):
         return Geometry(image.width, image.height)
 
     def locate(self, value: Any, spec: InputContract) -> Geometry | None:
-        """Of encoded pictures the header is read."""
         image, value = _image(spec), _encoded(value)
         if isinstance(value, Frame):
             return place(*value.size, image).geometry
@@ -240,18 +224,17 @@ _TENSOR, _IMAGE = TensorKind(), ImageKind()
 
 
 def kind_of(spec: InputContract) -> TensorKind:
-    """The row of an input."""
+    """The kind of an input."""
     return _TENSOR if spec.image is None else _IMAGE
 
 
 def pictures(inputs: Sequence[InputContract]) -> tuple[ImageSpec, ...]:
-    """Of the inputs that are images, in their order."""
+    """The specs of the inputs that are images, in their order."""
     return tuple(spec.image for spec in inputs if spec.image is not None)
 
 
 def network_size(inputs: Sequence[InputContract]) -> tuple[int, int]:
-    """(width, height) of the picture that the network sees: the first input that is one.
-    (1, 1) where there is none."""
+    """(width, height) of the first input that is an image; (1, 1) without one."""
     return next(((image.width, image.height) for image in pictures(inputs)), (1, 1))
 
 
@@ -264,7 +247,7 @@ def takes_rows(contract: Contract) -> bool:
 
 
 def as_array(value: Any, spec: InputContract) -> NDArray[Any]:
-    """Nested lists and the like as an array. Raises InputError for what holds no numbers."""
+    """Nested lists and the like as an array. Raises InputError if it holds no numbers."""
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
@@ -275,7 +258,7 @@ def as_array(value: Any, spec: InputContract) -> NDArray[Any]:
 
 
 def refusal(spec: InputContract, what: str) -> InputError:
-    """What is wrong with a value for this input, and what to pass instead."""
+    """The error for a value of this input, with what to pass instead."""
     return InputError(what, where=f"input '{spec.name}'", do=kind_of(spec).advice(spec))
 
 
@@ -300,5 +283,5 @@ def _is_picture(value: Any) -> bool:
 
 
 def _each(values: tuple[float, ...]) -> str:
-    """One number where all channels have the same."""
+    """One number if all channels have the same."""
     return f"{values[0]:g}" if len(set(values)) == 1 else "[" + ", ".join(f"{value:g}" for value in values) + "]"

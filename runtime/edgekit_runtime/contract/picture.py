@@ -3,17 +3,12 @@
     pixels, placement = render(open_encoded(data, "cat.jpg"), image)
 
 Rules:
-- no more than MAX_PIXELS pixels are ever decoded (128 MiB of Pillow's four bytes a pixel): a few kilobytes of PNG can
-  ask for gigabytes. With transparency it is a quarter less, because two such copies are needed. A JPEG may be larger:
-  where the network needs far fewer pixels, libjpeg decodes it at 1/2, 1/4 or 1/8 of its size and never makes the
-  others;
-- orientation (EXIF) is applied, palettes are expanded, alpha is laid over white, of an animation the first frame
-  counts;
-- grey of 12 or 16 bits becomes 8 by its file's depth, never by its values; where only 12 of 16 are used, which is
-  nearly black, the log says so once;
-- only the FORMATS are looked for, whatever else Pillow reads: its reader of PostScript, for one, starts a program on
-  the bytes;
-- a decoder's own complaint becomes one InputError that names the file.
+- at most MAX_PIXELS pixels are decoded (128 MiB of Pillow's four bytes a pixel), a quarter fewer with transparency,
+  which needs two copies. libjpeg decodes a larger JPEG at 1/2, 1/4 or 1/8 if the network needs far fewer pixels;
+- EXIF orientation is applied, palettes are expanded, alpha is laid over white, an animation's first frame counts;
+- grey of 12 or 16 bits becomes 8 by its file's depth, never by its values; the log warns once of nearly black ones;
+- only FORMATS are tried: Pillow's reader of PostScript, for one, starts a program on the bytes;
+- a decoder's error becomes one InputError that names the file.
 """
 
 from __future__ import annotations
@@ -39,67 +34,57 @@ if TYPE_CHECKING:
     from PIL import Image
 
 FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "PPM", "WEBP", "TIFF")
-"""Pillow's names of what is decoded, those first whose readers it has at hand; PPM stands for PGM and PBM too."""
+"""Pillow's names; PPM stands for PGM and PBM too."""
 MAX_PIXELS = 2**25
-"""Pixels that are decoded, at most: a frame of 8K video fits."""
+"""Of a decoded picture: a frame of 8K video fits."""
 MAX_CONVERTED_PIXELS = 3 * 2**23
-"""The same for a file whose four bytes a pixel become another four: with transparency, CMYK."""
+"""Of a picture whose four bytes a pixel become another four: with transparency, CMYK."""
 MAX_SIDE = 2**16 - 1
-"""Of a file's picture, as in JPEG: Pillow keeps eight bytes for each row, however short, of each copy."""
+"""As in JPEG: Pillow keeps eight bytes for each row of each copy."""
 MAX_BYTES = 2**28
 """Of a picture's file or a camera's buffer: eight bytes for each of the most pixels."""
 MAX_JPEG_PIXELS = 2**28
-"""Pixels that a JPEG may say it has: even at 1/8 of its size every coefficient must be read, which takes time."""
+"""Of a JPEG: even at 1/8 of its size every coefficient must be read."""
 PADDING = 114
-"""The grey beside a letterboxed picture."""
+"""The grey around a letterboxed picture."""
 _GAP = 2.0
-"""A JPEG is not decoded smaller than so many times what is needed, so that the resize filter still has its say."""
+"""A JPEG is decoded at least so many times as large as needed, which leaves the resize filter its effect."""
 _LOG, _DARK_SAID = logging.getLogger(__name__), threading.Event()
 _JPEG = b"\xff\xd8\xff"
 _PNG = b"\x89PNG\r\n\x1a\n"
 _BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262
 """Tags of a TIFF."""
 _PNG_EXIF = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
-"""What begins a chunk that may say how a PNG is rotated."""
+"""Starts of PNG chunks that may hold an orientation."""
 _TURNS = (
-    None,
-    None,
-    "FLIP_LEFT_RIGHT",
-    "ROTATE_180",
-    "FLIP_TOP_BOTTOM",
-    "TRANSPOSE",
-    "ROTATE_270",
-    "TRANSVERSE",
-    "ROTATE_90",
+    *(None, None, "FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM"),
+    *("TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90"),
 )
-"""EXIF orientation -> what puts the picture upright."""
+"""EXIF orientation -> the transposition that puts the picture upright."""
 
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """The bytes of an encoded image and the place they came from, for the error message."""
+    """Bytes of an encoded image. where: their place, for messages."""
 
     data: bytes
     where: str
 
     @classmethod
     def read(cls, path: Path) -> EncodedImage:
-        """Raises InputError naming the file.
-        Only regular files are read: a pipe or a device may never end."""
+        """Read a regular file. Raises InputError naming the file."""
         refuse_irregular(path, "Pass the path of a picture")
         try:
             check_bytes(path.stat().st_size, str(path))
             return cls(path.read_bytes(), str(path))
         except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
             why = getattr(error, "strerror", None) or error
-            raise InputError(
-                f"cannot be read: {why}", where=str(path), do="Check the path and its permissions"
-            ) from error
+            do = "Check the path and its permissions"
+            raise InputError(f"cannot be read: {why}", where=str(path), do=do) from error
 
 
 def open_encoded(data: bytes, where: str) -> Image.Image:
-    """The header of PNG, JPEG and whatever else Pillow reads; nothing is decoded yet.
-    Raises InputError."""
+    """The picture with only its header read. Raises InputError."""
     image = pillow()
     if data[:8] == _PNG and len(data) >= 24:  # before Pillow warns of it on stderr
         refuse_large(int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"), MAX_PIXELS, where)
@@ -123,8 +108,8 @@ def open_encoded(data: bytes, where: str) -> Image.Image:
 
 
 def loaded(picture: Image.Image, where: str = "the image") -> Image.Image:
-    """A picture whose pixels are in memory.
-    Raises InputError for one that is too large, empty, closed or truncated."""
+    """The picture with its pixels in memory.
+    Raises InputError: too large, empty, closed or truncated."""
     refuse_large(*picture.size, MAX_PIXELS, where)
     try:
         _scale_clear_value(picture)
@@ -135,10 +120,7 @@ def loaded(picture: Image.Image, where: str = "the image") -> Image.Image:
 
 
 def _scale_clear_value(picture: Image.Image) -> None:
-    """The transparent value of a PNG that is not loaded yet, in 8 bits as its pixels will be.
-
-    Pillow leaves it in the file's depth.
-    """
+    """Scale the transparent value of an unloaded PNG to 8 bits: Pillow keeps the file's depth."""
     clear, tiles = picture.info.get("transparency"), getattr(picture, "tile", None)
     if picture.format != "PNG" or not tiles or not isinstance(clear, (int, tuple)):
         return
@@ -150,10 +132,7 @@ def _scale_clear_value(picture: Image.Image) -> None:
 
 
 def upright_size(picture: Image.Image, data: bytes = b"") -> tuple[int, int]:
-    """(width, height) as a viewer shows it.
-
-    data: what was opened; all that is read of it, as a rule, is the header.
-    """
+    """(width, height) as a viewer shows it, mostly from the header. data: the encoded bytes."""
     if picture.format == "TIFF":  # rotated by Pillow itself, which says so in the size before or after, by version
         loaded(picture)
     width, height = picture.size
@@ -172,8 +151,7 @@ def render(
     """A picture as a uint8 [height, width, channels] array, and how it was placed.
     Orientation, mode, crop, size and colour order are applied.
 
-    ours: no one else holds the picture, so that a JPEG that is not loaded yet may be decoded smaller than it is.
-    """
+    ours: no one else holds the picture, so a JPEG may be decoded smaller than it is."""
     if 0 in picture.size:
         raise InputError(f"{picture.width} x {picture.height} is no picture", where=where, do="Pass one with pixels")
     mode = "L" if image.color == "gray" else "RGB"
@@ -211,8 +189,7 @@ def render(
 
 
 def on_canvas(pixels: NDArray[np.uint8], placement: Placement, image: ImageSpec) -> NDArray[np.uint8]:
-    """Pixels [h, w] or [h, w, 3] of the inner size as the canonical tensor.
-    The colour order is the contract's."""
+    """Pixels [h, w] or [h, w, 3] of the inner size as the canonical tensor, in its colour order."""
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     if image.color == "bgr":
@@ -235,8 +212,7 @@ class _Reduction:
         self.size = picture.size
 
     def apply(self, placement: Placement, where: str) -> float:
-        """Set the picture up for it; how many of its pixels became one, along each axis.
-        Raises InputError."""
+        """Set the picture up; returns how many of its pixels became one a side. Raises InputError."""
         picture = self._picture
         wanted = int(placement.shrinks / _GAP)
         factor = next((n for n in (8, 4, 2) if n <= wanted), 1)
@@ -268,18 +244,17 @@ def _resample(picture: Image.Image, box: Box4, size: tuple[int, int], image: Ima
 
 
 def _flatten(picture: Image.Image, where: str) -> Image.Image:
-    """Transparency over white; 16-bit grey scaled to 8; what has no fixed range is refused."""
+    """Transparency over white; 16-bit grey scaled to 8; a mode without a fixed range is refused."""
     # In 32 bits: PGM of every depth, which Pillow scales to 16, and PNG by older Pillows
     sixteen = picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in ("PNG", "PPM"))
     if picture.mode in ("I", "F") and not sixteen:
-        raise InputError(
-            f"a picture of mode {picture.mode} has no fixed range of values", where=where, do="Convert it to L or RGB"
-        )
+        what = f"a picture of mode {picture.mode} has no fixed range of values"
+        raise InputError(what, where=where, do="Convert it to L or RGB")
     return _eight_bits(picture, where) if sixteen else _over_white(picture) if _transparent(picture) else picture
 
 
 def _eight_bits(picture: Image.Image, where: str) -> Image.Image:
-    """Of 16-bit grey."""
+    """16-bit grey in 8 bits."""
     tags = getattr(picture, "tag_v2", {}) if picture.format == "TIFF" else {}
     bits = 12 if tags.get(_BITS_PER_SAMPLE) == (12,) else 16
     flip = 2**bits - 1 if tags.get(_PHOTOMETRIC) == 0 else 0  # white is 0
@@ -304,7 +279,7 @@ def _transparent(picture: Image.Image) -> bool:
 
 
 def _strips(picture: Image.Image) -> Iterator[tuple[int, Image.Image]]:
-    """So that no second and third copy of a large picture is made."""
+    """Parts of a large picture, to avoid further copies of all of it."""
     rows = max(1, 2**20 // picture.width)
     for top in range(0, picture.height, rows):
         yield top, picture.crop((0, top, picture.width, min(top + rows, picture.height)))
@@ -324,7 +299,7 @@ def _over_white(picture: Image.Image) -> Image.Image:
 
 
 def _orientation(picture: Image.Image) -> int:
-    """1 to 8; 1, as it is stored, where nothing sensible is said."""
+    """1 to 8; 1, as stored, if nothing sensible is said."""
     try:
         value = picture.getexif().get(0x0112, 1)
     except Exception:  # noqa: BLE001 - parsers of foreign bytes raise anything; damaged EXIF says nothing
@@ -333,7 +308,7 @@ def _orientation(picture: Image.Image) -> int:
 
 
 def check_bytes(size: int, where: str) -> None:
-    """Raises InputError for more than MAX_BYTES, before they are read, hashed or copied."""
+    """Raises InputError for more than MAX_BYTES."""
     if size > MAX_BYTES:
         raise InputError(f"{size:,} bytes are more than {MAX_BYTES:,}", where=where, do="Make the picture smaller")
 
@@ -345,11 +320,8 @@ def refuse_large(width: int, height: int, most: int, where: str) -> None:
 
 
 def _undecodable(error: Exception, where: str) -> InputError:
-    return InputError(
-        f"not an image that can be decoded ({type(error).__name__})",
-        where=where,
-        do="Pass a complete PNG, JPEG, WebP, BMP, GIF or TIFF file",
-    )
+    what, do = f"not an image that can be decoded ({type(error).__name__})", "Pass a complete PNG, JPEG, WebP, BMP, "
+    return InputError(what, where=where, do=f"{do}GIF or TIFF file")
 
 
 def resampling(image: ImageSpec) -> Any:

@@ -1,18 +1,16 @@
 """uint8 pixels -> one artifact's numbers.
 `(pixel - mean) / std` and the quantization are one step.
 
-The way is chosen once, from the specs, and is as short as the numbers allow:
-
-- `same`, `xor`: the steps line up (quantized = pixel, or pixel - 128): nothing, or one xor;
-- `affine`: quantized = (pixel * m + c) >> s in int32. m, c and s are searched for so that all 256 values of every
-  channel come out exactly as the definition says; where none do, `table`: one look-up a channel;
-- `cast`, `float`: an artifact that takes floats: one multiply and one add.
-
     way, step = pixel_step(image, tensor)
     tensor = step(pixels)[None].view(tensor.dtype)
 
-Constants that differ by channel are laid out for several rows of a picture: NumPy is fast over long inner loops and
-slow over three values (benchmarks/runtime/contract.py has the ways side by side).
+The way is chosen once, from the specs, and gives exactly what the definition gives:
+- `same`, `xor`: quantized = pixel, or pixel - 128;
+- `affine`: quantized = (pixel * m + c) >> s in int32, if such m, c and s are exact for all 256 values of every channel;
+- `table`: else one look-up a channel;
+- `cast`, `float`: an artifact that takes floats: one multiply and one add.
+
+Constants that differ by channel are repeated for several rows, because NumPy is slow over inner loops of three values.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from edgekit_runtime.contract.spec import ImageSpec, Quantization, TensorSpec
 Step = Callable[[NDArray[Any]], NDArray[Any]]
 
 _BLOCK = 16_384
-"""Values that one run of NumPy's inner loop goes over; constants of this length stay in the first-level cache."""
+"""Values of one inner loop of NumPy; constants of this length stay in the first-level cache."""
 
 
 def quantize(real: NDArray[Any], quantization: Quantization, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -43,10 +41,7 @@ def quantize(real: NDArray[Any], quantization: Quantization, dtype: np.dtype[Any
 
 def pixel_step(image: ImageSpec, tensor: TensorSpec) -> tuple[str, Step]:
     """(name of the conversion, function uint8 [H, W, C] -> the artifact's numbers).
-    The result is [C, H, W] where that is the artifact's layout.
-
-    Numbers of 8 bits may come as uint8: view them as the artifact's dtype.
-    """
+    The result is [C, H, W] if that is the artifact's layout. 8-bit numbers may be uint8: view them as its dtype."""
     mean, std = np.asarray(image.mean, np.float32), np.asarray(image.std, np.float32)
     dtype, planar = np.dtype(tensor.dtype), tensor.layout == "NCHW"
     if tensor.quantization is None:
@@ -76,7 +71,7 @@ def _quantized_step(table: NDArray[Any], slopes: NDArray[np.float64], size: tupl
 
 
 def _affine_step(table: NDArray[Any], slopes: NDArray[np.float64], size: tuple[int, int]) -> Step | None:
-    """The multiply-add that equals the table for every pixel, or None where there is none."""
+    """The multiply-add that equals the table for every pixel, or None."""
     largest = 256 * float(np.abs(slopes).max()) + float(np.abs(table.astype(np.int64)).max()) + 2
     shift = math.floor(math.log2(2**30 / largest))
     if not 0 <= shift <= 30:
@@ -106,12 +101,9 @@ def _affine_step(table: NDArray[Any], slopes: NDArray[np.float64], size: tuple[i
 
 
 def _exact(values: NDArray[np.int64], factor: int, shift: int, dtype: np.dtype[Any]) -> tuple[int, int] | None:
-    """(m, c) with (p * m + c) >> shift == values[p] for every pixel p.
-    For a value at a limit of dtype the left side may lie beyond that limit.
-
-    values[p] << shift <= p * m + c < (values[p] + 1) << shift is an interval of c for each p, without an end on the
-    side of a limit: c is the middle of what they have in common.
-    """
+    """(m, c) with (p * m + c) >> shift == values[p] for every pixel p; None if there is none.
+    For a value at a limit of dtype the left side may exceed it. Each p gives an interval of c, open at a limit:
+    values[p] << shift <= p * m + c < (values[p] + 1) << shift. c is the middle of their intersection."""
     limits, at = np.iinfo(dtype), np.arange(256) * factor
     inside_below, inside_above = values > limits.min, values < limits.max
     if not (inside_below.any() and inside_above.any()):
@@ -156,5 +148,5 @@ def _block(size: tuple[int, int], channels: int) -> int:
 
 def _laid_out(values: NDArray[Any], block: int) -> NDArray[Any]:
     """One value a channel -> the constants of a block.
-    A single value where all channels have the same."""
+    A single value if all channels have the same."""
     return values[:1] if (values == values[0]).all() else np.tile(values, block // len(values))

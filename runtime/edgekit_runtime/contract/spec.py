@@ -1,23 +1,17 @@
 """The contract: what goes into a model and what comes out, independent of any artifact.
 
-An artifact may be int8 and NHWC or float and NCHW; the contract is what the caller sees. It travels in the manifest.
-
-Three views of one input, and who makes which:
+An artifact may be int8 and NHWC or float and NCHW; the caller sees the contract, which travels in the manifest.
+Three views of one input:
 
     what the caller has     PIL image, path, encoded bytes, array        -> decode ->
     the canonical tensor    uint8 [height, width, channels] for images   -> adapt  ->
-    one artifact's tensor   its own dtype, layout, mean/std, scale and zero-point
+    one artifact's tensor   its own dtype, layout, mean/std, scale and zero-point: `TensorSpec`
 
-What raw outputs mean, for the tasks that need saying it:
+What raw outputs mean:
 
     DetectionSpec("output0", "box scores", "cxcywh", span=(640, 640), candidates="last")      # YOLOv8 as it is exported
     DetectionSpec("boxes", "box", "yxyx", span=(1, 1), scores="scores", classes="classes", suppressed=True)
     EmbeddingSpec("features", normalize=True)
-
-What a tensor at the edge of a model looks like: name, dtype, shape, layout, quantization.
-
-A `TensorSpec` describes one input or output of one artifact (or of the original model). `name` is the contract's name,
-the same for every artifact; `tensor` is what this artifact's own file calls it.
 """
 
 from __future__ import annotations
@@ -41,21 +35,20 @@ _Spec = TypeVar("_Spec", "InputContract", "OutputContract")
 
 @dataclass(frozen=True)
 class DetectionSpec:
-    """How a detector's raw outputs become boxes.
-    Anchors are no part of it: the boxes are decoded by the network.
+    """How a detector's raw outputs become boxes. The network itself decodes anchors.
 
-    boxes: the output that holds one row a candidate; row: what stands in it, in this order. Where that is the `box`
-    alone, the output `scores` has the rest: [N, C], one a class, or [N] of the classes in the output `classes`.
-    `count`: an output whose first number says how many of the N rows are filled.
-    candidates: the axis of `boxes` (and of scores, if [N, C]) along which the candidates lie: `first` for [N, 4 + C],
-    `last` for [4 + C, N].
-    format: corners (`xyxy`, or `yxyx` as TensorFlow has them), upper left corner and size (`xywh`), or centre and size.
-    span: (width, height) of a box that covers the network's whole picture: its pixels, or (1, 1) for fractions.
-    activation: what makes probabilities of scores (sigmoid: of objectness too). background: the class that stands for
-    nothing; labels leave it out. suppressed: the network ends in a non-maximum suppression of its own.
-    score_threshold, iou_threshold, max_boxes: which boxes an answer has; class_aware: boxes of different classes never
-    suppress each other.
-    """
+    boxes: output with one row a candidate.
+    row: the columns of a row, in order; if only the `box`, the rest is in `scores`.
+    format: corners (`xyxy`, or `yxyx` as in TensorFlow), upper left corner and size (`xywh`), or centre and size.
+    span: (width, height) of a box that covers the network's picture: its pixels, or (1, 1) for fractions.
+    scores: output [N, C], one a class, or [N] for the classes in the output `classes`.
+    count: output whose first number says how many of the N rows are filled.
+    candidates: axis of the candidates in `boxes` and [N, C] scores: `first` for [N, 4 + C], `last` for [4 + C, N].
+    activation: makes probabilities of scores (sigmoid: of objectness too).
+    background: the class that means nothing; labels leave it out.
+    suppressed: the network ends in its own non-maximum suppression.
+    score_threshold, iou_threshold, max_boxes: which boxes an answer has.
+    class_aware: boxes of different classes never suppress each other."""
 
     boxes: str
     row: Row
@@ -77,7 +70,7 @@ class DetectionSpec:
 @dataclass(frozen=True)
 class EmbeddingSpec:
     """output: the one that holds the vector.
-    normalize: whether `answer.vector` is scaled to length 1."""
+    normalize: whether `answer.vector` has length 1."""
 
     output: str
     normalize: bool = False
@@ -87,10 +80,9 @@ class EmbeddingSpec:
 class ImageSpec:
     """How a picture becomes the canonical uint8 tensor and the original network's input.
 
-    height, width: pixels. crop: with `center-crop`, the side of the centre square kept, as a fraction of the shorter
-    side, before resizing. The network's input is `(pixel - mean) / std` with pixels from 0 to 255, one value a channel
-    (gray: one value).
-    """
+    height, width: pixels.
+    mean, std: the network's input is `(pixel - mean) / std`, pixels from 0 to 255, one value a channel.
+    crop: with `center-crop`, side of the centre square kept, as a fraction of the shorter side, before resizing."""
 
     height: int
     width: int
@@ -109,10 +101,9 @@ class ImageSpec:
 @dataclass(frozen=True)
 class InputContract:
     """One input.
-    shape: one item, no batch axis; for images the canonical [height, width, channels].
 
-    dtype: what the *original* model takes (a NumPy name). A float array given by a caller is that: already normalised.
-    """
+    shape: one item, no batch axis; for images the canonical [height, width, channels].
+    dtype: NumPy name of what the original model takes; a caller's float array is already normalised."""
 
     name: str
     shape: tuple[int, ...]
@@ -131,11 +122,9 @@ class OutputContract:
 
 @dataclass(frozen=True)
 class CarriedState:
-    """A state that goes in and comes out: what `output` answers is the next run's `input`.
+    """A state that goes in and comes out: `output` is the next run's `input`.
 
-    initial: what the first run is given: None for zeros, one number for that number throughout, else every value of one
-    item in C order.
-    """
+    initial: the first run's input: None for zeros, one number throughout, or every value of one item in C order."""
 
     input: str
     output: str
@@ -146,16 +135,14 @@ class CarriedState:
 class Contract:
     """Inputs and outputs by name, and what the answer means.
 
-    task decides what an answer offers: `classification` has `top(k)`, `detection` has `boxes`, `embedding` has
-    `vector`; named outputs are always there, and all that `raw` has.
-    scores: whether a classifier's output is already probabilities, or logits that need a softmax.
-    labels: one name a class, in index order; a detector's leave the background out.
-    state: whether an answer depends on earlier ones. `explicit`: `carried` names the tensors, which are among inputs
-    and outputs, and a session carries them; `internal`: the model keeps it to itself. hop: for a stateful model that
-    takes pieces of a recording, how many samples after the last piece the next one begins; None for the whole piece.
-    detection, embedding: present for these tasks alone. What is absent is no part of a contract's digest: older
-    contracts keep theirs.
-    """
+    task: what an answer offers besides named outputs: `top(k)`, `boxes`, `vector`, or nothing for `raw`.
+    labels: one name a class, in index order, without a detector's background.
+    scores: a classifier's output: probabilities, or logits that need a softmax.
+    state: whether an answer depends on earlier ones; `explicit`: a session carries the tensors in `carried`;
+        `internal`: the model keeps its state.
+    carried: the states, which are among inputs and outputs.
+    hop: samples from the start of one piece of a recording to the next, for a stateful model; None for the whole piece.
+    detection, embedding: for these tasks only. What is absent is not in a contract's digest."""
 
     task: Task
     inputs: tuple[InputContract, ...]
@@ -183,7 +170,7 @@ class Contract:
 
     @property
     def of_caller(self) -> Contract:
-        """The contract as a session's caller sees it: without the states that are carried."""
+        """The contract without the states that a session carries."""
         if not self.carried:
             return self
         return replace(self, inputs=self.caller_inputs, outputs=self.caller_outputs, carried=None)
@@ -208,8 +195,11 @@ class Quantization:
 class TensorSpec:
     """One input or output of a model file.
 
-    shape: batch axis first, -1 where the file leaves an axis free. dtype: a NumPy name. layout: for images only.
-    """
+    name: the contract's name, the same for every artifact.
+    tensor: the name in this file.
+    dtype: a NumPy name.
+    shape: batch axis first, -1 for a free axis.
+    layout: for images only."""
 
     name: str
     tensor: str

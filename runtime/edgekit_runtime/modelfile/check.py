@@ -1,7 +1,4 @@
-"""One call for every format of model file, what it finds, and how a file is refused.
-
-facts = check_model("onnx", data, ops=entry.ops)
-"""
+"""One call for every format of model file, its facts, and how a file is refused."""
 
 from __future__ import annotations
 
@@ -17,21 +14,20 @@ if TYPE_CHECKING:
     from edgekit_runtime.bundle.reader import Bundle
 
 MAX_TENSOR_BYTES = 512 << 20
-"""The most that a file may declare for one computed tensor. Constants stand in the file and are as large as they are.
-"""
+"""The most that a file may declare for one computed tensor; constants are in the file."""
 
 DELEGATED = {"edgetpu-custom-op": "libedgetpu.so.1", "ethos-u": "libethosu_delegate.so"}
-"""Custom TFLite operators that an accelerator's compiler writes -> the delegate's library that alone can run them."""
+"""Custom TFLite operators of an accelerator's compiler -> the delegate's library that can run them."""
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """ops: the operators it uses, each once, sorted: "CONV_2D", or "ai.onnx:Conv".
-    operators: how often it uses any.
-
-    tensors: of all graphs together, as far as the file names them. constant_bytes: what stands in the file.
-    largest_tensor_bytes: of a computed tensor, as far as its shape is declared. version: "schema 3", "IR 8, opset 13".
-    """
+    """version: "schema 3", or "IR 8, opset 13".
+    ops: the operators it uses, each once, sorted: "CONV_2D", or "ai.onnx:Conv".
+    operators: how many operators all graphs have.
+    tensors: of all graphs, as far as the file names them.
+    constant_bytes: of the file's constants.
+    largest_tensor_bytes: of a computed tensor, as far as its shape is declared."""
 
     format: str
     version: str
@@ -44,7 +40,7 @@ class ModelFacts:
 
 
 def delegated_operators(ops: Iterable[str] | None) -> tuple[str, ...]:
-    """Those of these operators that only a delegate can run."""
+    """Those operators that only a delegate can run."""
     return tuple(op for op in ops or () if op in DELEGATED)
 
 
@@ -53,11 +49,8 @@ def refusal(what: str, do: str = "Do not use it: build the bundle again from the
 
 
 def bytes_of(shape: tuple[int, ...], bits: int, what: str, most: int | None = None) -> int:
-    """The bytes that a tensor of so many bits an element takes.
-    Raises ModelFileError beyond `most`, and for a negative side.
-
-    Python's integers do not wrap: a product that would overflow in 64 bits is simply too large here.
-    """
+    """Bytes of a tensor of this shape, `bits` an element.
+    Raises ModelFileError beyond `most`, and for a negative side. Python's integers do not overflow."""
     count = 1
     for side in shape:
         if side < 0:
@@ -82,12 +75,12 @@ def check_model(
     max_tensor_bytes: int = MAX_TENSOR_BYTES,
     where: str = "",
 ) -> ModelFacts:
-    """Walk a model file's whole structure; nothing of it is run.
+    """Walk a model file's whole structure; nothing of it is run. Raises ModelFileError.
 
-    format: "tflite" or "onnx". ops: the operators it may use, None for any that its format's rules allow.
-    max_tensor_bytes: the most that one computed tensor may declare. where: for the message.
-    Raises ModelFileError.
-    """
+    format: "tflite" or "onnx".
+    ops: operators it may use, None for any that its format's rules allow.
+    max_tensor_bytes: the most that one computed tensor may declare.
+    where: for the message."""
     try:
         if format not in _FORMATS:
             raise refusal(f"nothing here knows the format '{format}'", "Upgrade edgekit-deploy")
@@ -101,9 +94,7 @@ def check_model(
 
 def check_artifact(bundle: Bundle, entry: ArtifactEntry) -> ModelFacts:
     """`check_model` of a bundle's own bytes, by what its manifest allows. Raises ModelFileError.
-
-    Bytes that were found sound are not walked again: the name of a blob is the digest of what the reader found there.
-    """
+    Bytes that passed are not walked again: a blob's name is its digest."""
     key = (entry.format, entry.blob, entry.ops)
     facts = _SOUND.get(key)
     if facts is None:

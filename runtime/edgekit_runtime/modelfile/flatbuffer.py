@@ -1,15 +1,14 @@
-"""A FlatBuffer as plain values, every offset of it checked before it is followed.
+"""A FlatBuffer as plain values, with every offset checked before it is followed.
 
     root = read(data, b"TFL3", "Model", TABLES, UNIONS)
-    root[slot]                      # a number, a Span, a list of tables, None where the file leaves it out
+    root[slot]                      # a number, a span, a list of tables, None if the file leaves it out
 
-Rules, those of the format (https://flatbuffers.dev/internals/) as its own verifiers have them:
-- a table, its vtable, every field, vector and string lies inside the file and at a multiple of its size;
+Rules of the format (https://flatbuffers.dev/internals/), as its own verifiers have them:
+- a table, its vtable, every field, vector and string lies inside the file, aligned to its size;
 - a string ends with a NUL that its length does not count;
-- what a table says twice over is counted twice: a vector whose thousand entries are one table of a thousand entries
-  costs an interpreter a million, and is refused here after `MAX_VISITS`;
-- the member of a union must be known: what cannot be checked is not passed on.
-A schema without a circle among its tables bounds the depth: TFLite's has none.
+- shared parts are counted each time, up to `MAX_VISITS`: a thousand references to one table cost an interpreter a
+  thousand tables;
+- the member of a union must be known. The schema has no circle among its tables, which bounds the depth.
 """
 
 from __future__ import annotations
@@ -27,24 +26,14 @@ Table = list[Any]
 Schema = Mapping[str, str]
 Unions = Mapping[str, Sequence[str]]
 
-_SCALARS = {
-    "u8": "B",
-    "i8": "b",
-    "u16": "H",
-    "i16": "h",
-    "u32": "I",
-    "i32": "i",
-    "u64": "Q",
-    "i64": "q",
-    "f32": "f",
-    "f64": "d",
-}
+_SCALARS = {"u8": "B", "i8": "b", "u16": "H", "i16": "h", "u32": "I", "i32": "i", "u64": "Q", "i64": "q"}
+_SCALARS |= {"f32": "f", "f64": "d"}
 _U32, _I32, _U16X2 = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<HH")
 _SCALAR, _STRING, _VECTOR, _STRINGS, _TABLE, _TABLES, _UNION = range(7)
 
 
 class VectorSpan(NamedTuple):
-    """A vector of scalars, or a string: where it begins in the file, and how many there are."""
+    """A vector of scalars, or a string. start: byte in the file. length: elements."""
 
     start: int
     length: int
@@ -63,7 +52,7 @@ class _Field(NamedTuple):
 
 
 def read(data: bytes, identifier: bytes, root: str, schema: Schema, unions: Unions) -> Table:
-    """The root table as a list by slot, with all that hangs on it. Raises ModelFileError."""
+    """The root table as a list by slot, with everything below it. Raises ModelFileError."""
     if data[4:8] != identifier or len(data) < 12:
         raise refusal(f"it does not begin as a {identifier.decode('ascii')} file")
     return _TableReader(data, schema, unions).table(_U32.unpack_from(data, 0)[0], root)
@@ -78,7 +67,7 @@ class _TableReader:
         self._visits = 0
 
     def table(self, start: int, name: str) -> Table:
-        """start: where the table begins, not checked yet."""
+        """start: not checked yet."""
         self._count()
         if start & 3 or start + 4 > self._size:
             raise refusal(f"a {name} table at byte {start} lies outside the file, or askew in it")
@@ -136,7 +125,7 @@ class _TableReader:
         return len(fields), size, present
 
     def _target(self, at: int) -> int:
-        """Where an offset leads: forward, by what it says."""
+        """Where an offset leads."""
         if at & 3:
             raise refusal(f"an offset lies askew at byte {at}")
         target: int = at + _U32.unpack_from(self._data, at)[0]

@@ -1,18 +1,16 @@
-"""The structure of an .onnx file, from its bytes.
-What ONNX Runtime would follow, open or allocate.
+"""The structure of an .onnx file: what ONNX Runtime would follow, open or allocate.
 
     facts = check(data, MAX_TENSOR_BYTES)
 
-Rules, beside those of `protobuf`:
-- operators come from `DOMAINS`; those that run other files' code (EPContext) do not; functions, training and models for
-  another loader (ORT format) are refused, none of which edgekit writes;
-- what a constant asks an operator to make (ConstantOfShape, Expand) stays within what one tensor may have, as does a
-  declared shape; what a kernel divides by is at least 1;
-- a constant's data stand in this file, as long as its shape and type say. A tensor that names another place is refused,
-  be it a path, an address in memory or an unknown key (CVE-2022-25882, -2024-27318, -2025-51480);
-- a field that may stand once stands once, because readers differ in what they make of a second one;
-- graphs, and types, lie in one another no deeper than `MAX_DEPTH`; all messages together have a bounded number of
-  parts.
+Rules, besides those of `protobuf`:
+- operators come from `DOMAINS`, except those that run other files' code (EPContext); functions, training and ORT format
+  are refused;
+- what a constant asks an operator to make (ConstantOfShape, Expand), and a declared shape, stays within one tensor's
+  limit; what a kernel divides by is at least 1;
+- a constant's data are in this file, as long as shape and type say; a tensor that names another place, by path,
+  address or unknown key, is refused (CVE-2022-25882, -2024-27318, -2025-51480);
+- a singular field occurs once, because readers differ in what they make of a second one;
+- graphs and types nest no deeper than `MAX_DEPTH`; all messages together have a bounded number of parts.
 """
 
 from __future__ import annotations
@@ -26,16 +24,18 @@ from edgekit_runtime.modelfile.check import ModelFacts, bytes_of, refusal
 from edgekit_runtime.modelfile.protobuf import BYTES, EIGHT, FOUR, VARINT, Field, count_varints, fields, signed, varints
 
 DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"})
-"""com.microsoft: what ONNX Runtime's quantizer and optimizer write (QLinearAdd, DynamicQuantizeMatMul, FusedConv)."""
+"""com.microsoft: what ONNX Runtime's quantizer and optimizer write (QLinearAdd, FusedConv)."""
 MAX_OPSET, MAX_IR = 1000, 100
 _LOADS_FILES = frozenset({"com.microsoft:EPContext", "com.microsoft:PyOp"})
 _ONCE_MODEL, _ONCE_ATTRIBUTE = frozenset({1, 7}), frozenset({1, 2, 3, 4, 5, 6, 20, 21, 22})
 _ONCE_NODE = frozenset({3, 4, 7})
+_CONVOLUTIONS = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
+_WINDOWS = (*_CONVOLUTIONS, "MaxPool", "AveragePool", "LpPool")
 _POSITIVE = {
-    "strides": ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"),
-    "dilations": ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"),
-    "kernel_shape": ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"),
-    "group": ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv"),
+    "strides": _WINDOWS,
+    "dilations": _WINDOWS,
+    "kernel_shape": _WINDOWS,
+    "group": _CONVOLUTIONS,
     "blocksize": ("SpaceToDepth", "DepthToSpace"),
     "num_outputs": ("Split",),
     "num_groups": ("GroupNormalization",),
@@ -46,38 +46,20 @@ _MAKES = {"ConstantOfShape": 0, "Expand": 1}
 """Operators whose output is as large as a constant input says."""
 MAX_DEPTH = 16
 STRINGS = 8
-BITS = {
-    1: 32,
-    2: 8,
-    3: 8,
-    4: 16,
-    5: 16,
-    6: 32,
-    7: 64,
-    9: 8,
-    10: 16,
-    11: 64,
-    12: 32,
-    13: 64,
-    14: 64,
-    15: 128,
-    16: 16,
-    17: 8,
-    18: 8,
-    19: 8,
-    20: 8,
-    21: 4,
-    22: 4,
-    23: 4,
-    24: 8,
-    25: 2,
-    26: 2,
+_TYPES_OF_BITS = {
+    2: (25, 26),
+    4: (21, 22, 23),
+    8: (2, 3, 9, 17, 18, 19, 20, 24),
+    16: (4, 5, 10, 16),
+    32: (1, 6, 12),
+    64: (7, 11, 13, 14),
+    128: (15,),
 }
+BITS = {kind: bits for bits, kinds in _TYPES_OF_BITS.items() for kind in kinds}
 """TensorProto.DataType -> bits an element; strings (8) are of no fixed size."""
 _ONCE = frozenset({2, 8, 9, 14})
 _TYPED = {1: (4, 1), 14: (4, 2), 11: (10, 1), 15: (10, 2), 7: (7, 1), 12: (11, 1), 13: (11, 1)}
-"""Data type -> the field its values stand in where they are no raw bytes, and how many entries make an element;
-int32_data (5) for all others."""
+"""Data type -> the field of its values if they are not raw bytes, and entries per element; else int32_data (5)."""
 _WIDTHS = {4: FOUR, 10: EIGHT, 5: VARINT, 7: VARINT, 11: VARINT}
 MAX_PARTS = 300_000
 """Nodes, tensors, values and attributes; MobileNetV2 as QDQ has 2,500."""
@@ -132,22 +114,15 @@ class _OnnxWalk:
         found = self._found
         if not found.operators:
             raise refusal("it computes nothing")
-        return ModelFacts(
-            "onnx",
-            f"IR {ir}, opset {opsets.get('', next(iter(opsets.values())))}",
-            tuple(sorted(found.ops)),
-            found.operators,
-            found.graphs,
-            found.tensors,
-            self._constants.bytes,
-            self._types.largest,
-        )
+        opset, ops = opsets.get("", next(iter(opsets.values()))), tuple(sorted(found.ops))
+        counts, sizes = (found.operators, found.graphs, found.tensors), (self._constants.bytes, self._types.largest)
+        return ModelFacts("onnx", f"IR {ir}, opset {opset}", ops, *counts, *sizes)
 
     def _graph(self, start: int, stop: int, depth: int, outer: dict[str, tuple[int, ...]]) -> None:
         if depth > MAX_DEPTH:
             raise refusal(f"its graphs lie more than {MAX_DEPTH} deep in one another")
         self._found.graphs += 1
-        parts = self._messages.fields(start, stop, frozenset(), "a graph")
+        parts = self._messages.fields(start, stop, (), "a graph")
         numbers = dict(outer)
         for number, kind, value, end in parts:
             if number == 5:
@@ -199,18 +174,14 @@ class _OnnxWalk:
     def _attribute(
         self, start: int, stop: int, op: str, depth: int, numbers: dict[str, tuple[int, ...]]
     ) -> tuple[int, ...] | None:
-        """Whole numbers that it holds, where it is the value of a constant."""
+        """Its whole numbers, if it is the value of a constant."""
         name, ints = "", []
         constant: tuple[int, ...] | None = None
         for number, kind, value, end in self._messages.fields(start, stop, _ONCE_ATTRIBUTE, "an attribute"):
             if number == 1:
                 name = self._messages.text(kind, value, end)
             elif number in (3, 8):
-                ints += (
-                    [signed(value)]
-                    if kind == VARINT
-                    else varints(self._messages.data, *self._messages.span(kind, value, end, "ints"))
-                )
+                ints += self._messages.integers(kind, value, end, "ints")
             elif number in (5, 10):
                 constant = self._constants.tensor(*self._messages.span(kind, value, end, "a constant")).numbers
             elif number in (6, 11):
@@ -234,14 +205,14 @@ class _OnnxWalk:
 
 
 class SmallConstant(NamedTuple):
-    """numbers: its values, of a small one of int64."""
+    """numbers: the values of a small int64 constant."""
 
     name: str
     numbers: tuple[int, ...] | None
 
 
 class Constants:
-    """Constants (TensorProto), each whole and in this file. bytes: of all that were looked at."""
+    """Constants (TensorProto), each whole and in this file. bytes: of all that were checked."""
 
     def __init__(self, messages: Messages, most: int) -> None:
         self._messages, self._most = messages, most
@@ -254,11 +225,7 @@ class Constants:
         for part in self._messages.fields(start, stop, _ONCE, "a constant"):
             number, kind, value, end = part
             if number == 1:
-                shape += (
-                    [signed(value)]
-                    if kind == VARINT
-                    else varints(self._messages.data, *self._messages.span(kind, value, end, "dims"))
-                )
+                shape += self._messages.integers(kind, value, end, "dims")
             elif number == 2 and kind == VARINT:
                 kind_of = value
             elif number == 8:
@@ -270,11 +237,8 @@ class Constants:
             elif number in (4, 5, 6, 7, 10, 11):
                 typed.setdefault(number, []).append(part)
             elif number == 13:
-                span = self._messages.span(kind, value, end, "a place")
-                entry = {
-                    part: self._messages.text(wire, at, to)
-                    for part, wire, at, to in self._messages.fields(*span, frozenset(), "a place")
-                }
+                places = self._messages.fields(*self._messages.span(kind, value, end, "a place"), (), "a place")
+                entry = {key: self._messages.text(wire, at, to) for key, wire, at, to in places}
                 where = f"{entry.get(1, '')} {entry.get(2, '')!r:.80}"
                 raise refusal(f"the weights '{name}' stand elsewhere ({where}), which a bundle does not have")
             elif number == 14 and value != 0:
@@ -337,10 +301,9 @@ class Constants:
 
 
 class Types:
-    """What is declared of computed values (ValueInfoProto).
+    """Declared types of computed values (ValueInfoProto).
 
-    largest: bytes of the largest value whose shape is declared.
-    """
+    largest: bytes of the largest value whose shape is declared."""
 
     def __init__(self, messages: Messages, most: int) -> None:
         self._messages, self._most = messages, most
@@ -382,12 +345,11 @@ class Types:
         if shape is None:
             return
         sides = []
-        for number, kind, value, end in self._messages.fields(*shape, frozenset(), "a shape"):
+        for number, kind, value, end in self._messages.fields(*shape, (), "a shape"):
             if number != 1:
                 continue
-            for inner, wire, side, _ in self._messages.fields(
-                *self._messages.span(kind, value, end, "a side"), frozenset(), "a side"
-            ):
+            span = self._messages.span(kind, value, end, "a side")
+            for inner, wire, side, _ in self._messages.fields(*span, (), "a side"):
                 if inner == 1 and wire == VARINT and signed(side) != -1:  # -1: some exporters' word for a free side
                     sides.append(signed(side))
         size = bytes_of(tuple(sides), BITS.get(element, 0), f"'{name}'", self._most)
@@ -402,7 +364,7 @@ class Messages:
         self._parts = 0
 
     def fields(self, start: int, stop: int, once: Iterable[int], what: str) -> list[Field]:
-        """A message's fields, with those that may stand only once checked to."""
+        """A message's fields. Raises ModelFileError if one of `once` occurs twice."""
         found = fields(self.data, start, stop)
         self._parts += len(found)
         if self._parts > MAX_PARTS * 8:
@@ -419,6 +381,10 @@ class Messages:
     def text(self, kind: int, value: int, end: int) -> str:
         start, stop = self.span(kind, value, end, "a name")
         return self.data[start:stop].decode("utf-8", "replace")
+
+    def integers(self, kind: int, value: int, end: int, what: str) -> list[int]:
+        """A repeated field of whole numbers: one of them, or several packed."""
+        return [signed(value)] if kind == VARINT else varints(self.data, *self.span(kind, value, end, what))
 
     def span(self, kind: int, value: int, end: int, what: str) -> tuple[int, int]:
         if kind != BYTES:

@@ -2,11 +2,11 @@
 
     for number, kind, value, end in fields(data, start, stop): ...
 
-kind 0: value is the varint, unsigned; kinds 1, 2 and 5: data[value:end] are the bytes (8, as said, 4).
+Kind 0: value is the varint, unsigned; kinds 1, 2 and 5: data[value:end] are the bytes (8, as said, 4).
 
 Rules (https://protobuf.dev/programming-guides/encoding/):
 - a field ends inside its message; a varint has at most 10 bytes, a key at most 5; field 0 and groups do not occur;
-- nothing is copied and nothing recurses here: how deep messages may lie in one another is the caller's to bound.
+- nothing is copied and nothing recurses: the caller bounds how deep messages nest.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ def fields(data: bytes, start: int, stop: int) -> list[Field]:
             else:
                 raise refusal(f"the protobuf has a field of kind {kind} at byte {at - 1}, which ONNX never writes")
             if number == 0 or at > stop:
-                raise refusal(
-                    f"the protobuf is damaged: a field at byte {begin if kind else at} runs out of its message"
-                )
+                begin = begin if kind else at
+                raise refusal(f"the protobuf is damaged: a field at byte {begin} runs out of its message")
     except IndexError:
         raise refusal("the protobuf is damaged: it ends inside a field") from None
     return found
@@ -88,10 +87,7 @@ def varints(data: bytes, start: int, stop: int) -> list[int]:
     return found
 
 
-_ENDS = bytes(range(128))
-
-
 def count_varints(data: bytes, start: int, stop: int) -> int:
     """How many packed varints: as many as there are bytes that end one."""
     piece = data[start:stop]
-    return len(piece) - len(piece.translate(None, _ENDS))
+    return len(piece) - len(piece.translate(None, bytes(range(128))))

@@ -1,13 +1,12 @@
-"""Tensors and operators of a .tflite file.
-What their scales, strings, sparse levels and options must satisfy.
+"""What the scales, strings, sparse levels and options of a .tflite file must satisfy.
 
     check_node(data, node, tensors, "operator 3 (CONV_2D) of graph 0")
 
 Rules, none stricter than a kernel's arithmetic needs (advisories: tensorflow/tensorflow/security/advisory):
 - a stride, a block, a number of parts and a side of a weight that a kernel divides by is at least 1;
-- an input that a kernel reads without asking is there;
-- there are as many scales as the axis that they stand for has sides, all finite, with one zero point or as many;
-- strings lie inside their buffer, one behind another, as many as the shape says;
+- an input that a kernel reads unchecked is there;
+- there are as many scales as their axis has sides, all finite, with one zero point or as many;
+- strings lie inside their buffer, one after another, as many as the shape says;
 - the levels of a sparse constant lead to each other and to its values.
 """
 
@@ -23,38 +22,22 @@ from edgekit_runtime.modelfile import tflite_schema as schema
 from edgekit_runtime.modelfile.check import bytes_of, refusal
 from edgekit_runtime.modelfile.flatbuffer import Table, VectorSpan
 
-BITS = {
-    "FLOAT32": 32,
-    "FLOAT16": 16,
-    "INT32": 32,
-    "UINT8": 8,
-    "INT64": 64,
-    "BOOL": 8,
-    "INT16": 16,
-    "COMPLEX64": 64,
-    "INT8": 8,
-    "FLOAT64": 64,
-    "COMPLEX128": 128,
-    "UINT64": 64,
-    "UINT32": 32,
-    "UINT16": 16,
-    "INT4": 4,
-    "BFLOAT16": 16,
-    "INT2": 2,
-    "UINT4": 4,
-    "FLOAT8_E4M3FN": 8,
-    "FLOAT8_E5M2": 8,
+_TYPES_OF_BITS = {
+    2: "INT2",
+    4: "INT4 UINT4",
+    8: "BOOL INT8 UINT8 FLOAT8_E4M3FN FLOAT8_E5M2",
+    16: "INT16 UINT16 FLOAT16 BFLOAT16",
+    32: "INT32 UINT32 FLOAT32",
+    64: "INT64 UINT64 FLOAT64 COMPLEX64",
+    128: "COMPLEX128",
 }
-"""A tensor type's bits an element; types without are of no fixed size (STRING, RESOURCE, VARIANT)."""
+BITS = {name: bits for bits, names in _TYPES_OF_BITS.items() for name in names.split()}
+"""A tensor type's bits an element; STRING, RESOURCE and VARIANT have no fixed size."""
 
 
 def slot(table: str, name: str) -> int:
-    """Where a table keeps a field. KeyError for a name that the schema does not have."""
-    names = [word.partition(":")[0] for word in schema.TABLES[table].split()]
-    try:
-        return names.index(name)
-    except ValueError:
-        raise KeyError(f"{table}.{name}") from None
+    """Where a table keeps a field. Raises KeyError for a name that the schema does not have."""
+    return slots(table)[name]
 
 
 def slots(table: str) -> dict[str, int]:
@@ -68,7 +51,7 @@ def integers(data: bytes, span: VectorSpan | None) -> tuple[int, ...]:
 
 class CheckedTensor(NamedTuple):
     """type: a name of `tflite_schema.TENSOR_TYPES`.
-    data: where its constant stands, None for none.
+    data: where its constant is, None without one.
     table: as it was read."""
 
     type: str
@@ -112,7 +95,7 @@ def check_quantization(data: bytes, tensor: CheckedTensor, what: str) -> None:
 
 
 def check_strings(data: bytes, tensor: CheckedTensor, what: str) -> None:
-    """The buffer holds how many there are, then where each begins and the last ends."""
+    """The buffer holds the count, then where each string begins and the last ends."""
     span = tensor.data
     assert span is not None
     if span.length >= 4:
@@ -138,40 +121,15 @@ _POSITIVE = {
     "SVDFOptions": "Rank",  # CVE-2021-29598
 }
 _ABSENT = {"DilationWFactor": 1, "DilationHFactor": 1, "DilationDFactor": 1}
-"""What a field that is left out stands for; 0 otherwise."""
-_REQUIRED = {
-    "CONV_2D": 2,
-    "DEPTHWISE_CONV_2D": 2,
-    "FULLY_CONNECTED": 2,
-    "TRANSPOSE_CONV": 3,
-    "CONV_3D": 2,
-    "BATCH_MATMUL": 2,
-    "ADD": 2,
-    "SUB": 2,
-    "MUL": 2,
-    "DIV": 2,
-    "GATHER": 2,
-    "GATHER_ND": 2,
-    "EMBEDDING_LOOKUP": 2,
-    "HASHTABLE_LOOKUP": 3,
-    "PAD": 2,
-    "PADV2": 3,
-    "TILE": 2,
-    "TRANSPOSE": 2,
-    "STRIDED_SLICE": 4,
-    "SLICE": 3,
-    "SPLIT": 2,
-    "SPLIT_V": 3,
-    "RESIZE_BILINEAR": 2,
-    "RESIZE_NEAREST_NEIGHBOR": 2,
-    "SPACE_TO_BATCH_ND": 3,
-    "BATCH_TO_SPACE_ND": 3,
-    "MAXIMUM": 2,
-    "MINIMUM": 2,
-    "SVDF": 3,
+"""Default of a field that is left out; 0 otherwise."""
+_NEEDS = {
+    2: "CONV_2D DEPTHWISE_CONV_2D CONV_3D FULLY_CONNECTED BATCH_MATMUL ADD SUB MUL DIV MAXIMUM MINIMUM PAD TILE "
+    "TRANSPOSE GATHER GATHER_ND EMBEDDING_LOOKUP SPLIT RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR",
+    3: "TRANSPOSE_CONV SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND HASHTABLE_LOOKUP PADV2 SLICE SPLIT_V SVDF",
+    4: "STRIDED_SLICE",
 }
-"""How many inputs, from the first, must be there (CVE-2020-15209, -15211). Every operator needs the first that it has.
-"""
+_REQUIRED = {name: count for count, names in _NEEDS.items() for name in names.split()}
+"""How many of the first inputs must be there (CVE-2020-15209, -15211); of other operators the first."""
 _FULL = {
     "CONV_2D": (0, 1, 2),  # CVE-2021-29594; a bias: CVE-2022-23557
     "DEPTHWISE_CONV_2D": (0, 1, 2),
@@ -191,12 +149,8 @@ _FULL = {
 """Inputs with no side of 0."""
 _BLOCKS = {"SPACE_TO_BATCH_ND": 1, "BATCH_TO_SPACE_ND": 1}
 """Inputs whose constant values are divided by."""
-_PLACES = {
-    table: [
-        (name, [word.partition(":")[0] for word in schema.TABLES[table].split()].index(name)) for name in names.split()
-    ]
-    for table, names in _POSITIVE.items()
-}
+_PLACES = {table: [(name, slot(table, name)) for name in names.split()] for table, names in _POSITIVE.items()}
+_NO_OUTPUT = frozenset({"ASSIGN_VARIABLE", "CALL_ONCE", "HASHTABLE_IMPORT", "WHILE", "IF", "CALL", "STABLEHLO_WHILE"})
 
 
 def check_node(data: bytes, node: OperatorNode, tensors: list[CheckedTensor], what: str) -> None:
@@ -222,9 +176,6 @@ def check_node(data: bytes, node: OperatorNode, tensors: list[CheckedTensor], wh
         raise refusal(f"{what} has no output")
 
 
-_NO_OUTPUT = frozenset({"ASSIGN_VARIABLE", "CALL_ONCE", "HASHTABLE_IMPORT", "WHILE", "IF", "CALL", "STABLEHLO_WHILE"})
-
-
 def values(data: bytes, tensor: CheckedTensor) -> tuple[int, ...]:
     """A constant of INT32."""
     span = tensor.data
@@ -236,16 +187,12 @@ _KINDS = ("NONE", "Int32Vector", "Uint16Vector", "Uint8Vector")
 
 
 def check_sparsity(data: bytes, tensor: CheckedTensor, what: str) -> None:
-    """Whether the levels of a sparse constant lead to each other and to its values.
-    Raises ModelFileError.
-
-    A constant is stored level by level (https://arxiv.org/abs/1703.09542 describes the form, `SparsityParameters` in
-    TFLite's schema names it): a dense level has every index, a compressed one has segments, which say where in its
-    indices each node of the level above begins. Unpacking follows them without looking (CVE-2022-23560), so here
+    """Raises ModelFileError unless a sparse constant's levels lead to its values.
+    A dense level (https://arxiv.org/abs/1703.09542) has every index; a compressed one has segments, which say where in
+    its indices each node of the level above begins. Unpacking follows them unchecked (CVE-2022-23560), so here
     - the order of traversal names every side and every block once, and a block divides its side;
     - segments begin at 0, do not fall, end with the number of indices, and there is one for each node above;
-    - indices lie within the side; as many values are stored as the last level has nodes.
-    """
+    - indices lie within the side; as many values are stored as the last level has nodes."""
     table = tensor.table[slot("Tensor", "Sparsity")]
     order = integers(data, table[slot("SparsityParameters", "TraversalOrder")])
     blocks = integers(data, table[slot("SparsityParameters", "BlockMap")])

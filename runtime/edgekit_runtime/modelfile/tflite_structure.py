@@ -1,16 +1,15 @@
-"""The structure of a .tflite file: what an interpreter would follow without looking.
+"""The structure of a .tflite file: what an interpreter would follow unchecked.
 
     facts = check(data, MAX_TENSOR_BYTES)
 
-Rules, beside those of `flatbuffer` and `tflite_rules`:
+Rules, besides those of `flatbuffer` and `tflite_rules`:
 - every index (of a tensor, a buffer, an operator code, a graph, in signatures and metadata too) is in range;
 - a constant has as many bytes as its shape and type say; a buffer behind the flatbuffer lies inside the file;
-- a tensor that is computed declares no more than one tensor may have; no side is negative;
-- an operator reads constants, inputs and what came before it, writes what is no constant, and never writes what it
-  reads (CVE-2020-15210);
-- graphs call one another without a circle (CVE-2021-29591);
-- the operators are TFLite's own, the few custom ones that every runtime carries, or those of a known delegate
-  (`DELEGATED`), which runs only where that delegate is given to the engine; none is TensorFlow's (Flex).
+- a computed tensor stays within the limit of one tensor; no side is negative;
+- an operator reads constants, inputs and what came before it, and never writes a constant or what it reads
+  (CVE-2020-15210); graphs call one another without a circle (CVE-2021-29591);
+- the operators are TFLite's own, the few custom ones of every runtime, or those of a known delegate (`DELEGATED`);
+  none is TensorFlow's (Flex).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from edgekit_runtime.modelfile.tflite_rules import (
 )
 
 KNOWN_CUSTOM = frozenset({"AudioSpectrogram", "Mfcc", "NumericVerify", "TFLite_Detection_PostProcess"})
-"""Custom operators that every runtime registers; benchmarks/registered.py asked them."""
+"""Custom operators that every runtime registers, by benchmarks/registered.py."""
 _NEVER = frozenset({"DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES", "-"})
 _UNIONS = {
     "BuiltinOptions": schema.BUILTIN_OPTIONS,
@@ -65,20 +64,13 @@ def check(data: bytes, max_tensor_bytes: int) -> ModelFacts:
         walk.graph(number, graph)
     walk.signatures()
     _check_calls(found.calls)
-    return ModelFacts(
-        "tflite",
-        "schema 3",
-        tuple(sorted(found.ops)),
-        found.operators,
-        len(walk.graphs),
-        found.tensors,
-        _covered([span for span in walk.buffers if span is not None]),
-        found.largest,
-    )
+    ops, covered = tuple(sorted(found.ops)), _covered([span for span in walk.buffers if span is not None])
+    counts = (found.operators, len(walk.graphs), found.tensors)
+    return ModelFacts("tflite", "schema 3", ops, *counts, covered, found.largest)
 
 
 def _covered(spans: list[VectorSpan]) -> int:
-    """Bytes of the file that lie in any of them: buffers may share their bytes, or overlap."""
+    """Bytes of the file that lie in any of them: buffers may share bytes."""
     total = behind = 0
     for start, length in sorted(spans):
         total += max(start + length - max(start, behind), 0)
@@ -114,9 +106,7 @@ class _TFLiteWalk:
         self.found.calls.append(set())
         inputs = self._indices(graph[_GRAPH["Inputs"]], len(tensors), f"an input of {where}")
         outputs = self._indices(graph[_GRAPH["Outputs"]], len(tensors), f"an output of {where}")
-        known = set(
-            inputs
-        )  # what can be read without having been computed: an input, a constant, a state, nothing at all
+        known = set(inputs)  # readable without having been computed: an input, a constant, a state, nothing at all
         known.update(n for n, one in enumerate(tensors) if one.data is not None or one.variable or 0 in one.shape)
         for index in inputs:
             if tensors[index].data is not None:
@@ -179,11 +169,8 @@ class _TFLiteWalk:
         self._indices(table[_OPERATOR["Intermediates"]], tensors, f"an intermediate of {what}", optional=True)
         self.found.ops.add(self.codes[code])
         self.found.operators += 1
-        offset, size = (
-            table[_OPERATOR["LargeCustomOptionsOffset"]] or 0,
-            table[_OPERATOR["LargeCustomOptionsSize"]] or 0,
-        )
-        if offset + size > len(self.data):
+        bounds = (table[_OPERATOR["LargeCustomOptionsOffset"]] or 0, table[_OPERATOR["LargeCustomOptionsSize"]] or 0)
+        if sum(bounds) > len(self.data):
             raise refusal(f"the options of {what} lie outside the file")
         options = None
         for name, members in (("BuiltinOptions", schema.BUILTIN_OPTIONS), ("BuiltinOptions2", schema.BUILTIN_OPTIONS2)):
@@ -258,8 +245,7 @@ def _buffer(data: bytes, number: int, buffer: Table) -> VectorSpan | None:
 
 
 def _check_calls(calls: list[set[int]]) -> None:
-    """Graphs in an order in which each runs only earlier ones.
-    What is left over runs in a circle."""
+    """Raises ModelFileError unless each graph can run after those that it calls."""
     left = {number: set(called) for number, called in enumerate(calls)}
     while ready := [number for number, called in left.items() if not called]:
         for number in ready:

@@ -28,10 +28,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_runtime.contract.adapt import Adapter
+from edgekit_runtime.contract.adapt import Adapter, converts, taken
 from edgekit_runtime.contract.kinds import kind_of
 from edgekit_runtime.contract.spec import Layout, TensorSpec
-from edgekit_runtime.contract.taken import converts, taken
 from edgekit_runtime.loading.replay import ReplayExample, differs
 from edgekit_runtime.policy.options import Host
 from edgekit_runtime.remote.client import HostAnswer, HostClient, HostMetadata, ModelIdentity, TensorInfo
