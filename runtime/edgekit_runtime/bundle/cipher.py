@@ -21,7 +21,6 @@ from typing import Literal
 
 SCHEME: Literal["AES-256-GCM"] = "AES-256-GCM"
 KEY_BYTES = 32
-SALT_BYTES = 32
 TAG_BYTES = 16
 NONCE_BYTES = 12
 ID_BYTES = 16

@@ -97,16 +97,22 @@ def parse_entries(entries: object) -> tuple[Signature, ...]:
             raise ValueError(f"entry {index} has no keyid and sig")
         if not _KEYID.fullmatch(entry["keyid"]):
             raise ValueError(f"the keyid of entry {index} is not 64 digits of lower-case hex")
-        try:
-            signature = base64.b64decode(entry["sig"].encode("ascii"), validate=True)
-        except (binascii.Error, UnicodeEncodeError):
-            raise ValueError(f"the sig of entry {index} is no base64") from None
+        signature = canonical_base64(entry["sig"], f"the sig of entry {index}")
         if len(signature) != _SIGNATURE_BYTES:
             raise ValueError(f"the sig of entry {index} has {len(signature)} bytes, not {_SIGNATURE_BYTES}")
-        if base64.b64encode(signature).decode() != entry["sig"]:
-            raise ValueError(f"the sig of entry {index} is base64 of a form that is not canonical")
         found.append((entry["keyid"], signature))
     return tuple(found)
+
+
+def canonical_base64(text: str, what: str) -> bytes:
+    """The bytes of base64 in its one canonical spelling. Raises ValueError naming `what`."""
+    try:
+        data = base64.b64decode(text.encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raise ValueError(f"{what} is no base64") from None
+    if base64.b64encode(data).decode() != text:
+        raise ValueError(f"{what} is base64 of a form that is not canonical")
+    return data
 
 
 def load_public_key(path: Path) -> Ed25519PublicKey:

@@ -18,14 +18,12 @@ Rules, which `parse_root` and `follow` enforce:
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from edgekit_runtime.bundle.signature import Signature, keyid_of, parse_entries, verify, weakness
+from edgekit_runtime.bundle.signature import Signature, canonical_base64, keyid_of, parse_entries, verify, weakness
 from edgekit_runtime.bundle.trust_store import RevokedKey, Role, TrustedKey, TrustStore, parse_time
 from edgekit_runtime.system.errors import TrustError
 from edgekit_runtime.system.files import read_regular
@@ -37,6 +35,8 @@ MAX_KEYS = 256
 MAX_WHY = 500
 _AGAIN = "Get it again from who made it"
 _KEYID = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_WORDS: dict[type, str] = {dict: "object", list: "list", str: "text"}
+_Json = TypeVar("_Json")
 
 
 class _MalformedError(ValueError):
@@ -145,8 +145,8 @@ def _require(by: TrustStore, store: TrustStore, body: bytes, signatures: tuple[S
 
 def _parse(data: bytes, where: str) -> tuple[TrustStore, bytes, tuple[Signature, ...]]:
     """Everything except verifying signatures. Raises ValueError."""
-    document = _object(strict_json(data), "the file")
-    signed = _object(document.get("signed"), "signed")
+    document = _typed(strict_json(data), dict, "the file")
+    signed = _typed(document.get("signed"), dict, "signed")
     return _store(signed, where), canonical_bytes(signed), parse_entries(document.get("signatures"))
 
 
@@ -156,16 +156,16 @@ def _store(signed: dict[str, Any], where: str) -> TrustStore:
     if not is_format(signed.get("format"), 1):
         raise _MalformedError(f"its format is {signed.get('format')!r:.20}, and this runtime knows 1")
     revoked: dict[str, RevokedKey] = {}
-    for key in map(_revoked, _list(signed.get("revoked"), "revoked")):
+    for key in map(_revoked, _typed(signed.get("revoked"), list, "revoked")):
         if key.keyid in revoked:
             raise _MalformedError(f"revoked names key {key.keyid[:8]} twice")
         revoked[key.keyid] = key
-    keys = {name: _key(name, value) for name, value in _object(signed.get("keys"), "keys").items()}
+    keys = {name: _key(name, value) for name, value in _typed(signed.get("keys"), dict, "keys").items()}
     if len(keys) > MAX_KEYS:
         raise _MalformedError(f"{len(keys)} keys are more than {MAX_KEYS}")
     if again := keys.keys() & revoked.keys():
         raise _MalformedError(f"key {min(again)[:8]} is revoked and listed at once")
-    roles = _object(signed.get("roles"), "roles")
+    roles = _typed(signed.get("roles"), dict, "roles")
     issued, expires = (_time(signed.get(name), name) for name in ("issued", "expires"))
     version = signed.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 2**53:
@@ -177,14 +177,9 @@ def _store(signed: dict[str, Any], where: str) -> TrustStore:
 
 
 def _key(keyid: str, value: object) -> TrustedKey:
-    found = _object(value, f"key {keyid[:8]}")
-    text = _text(found.get("public"), f"the public half of key {keyid[:8]}")
-    try:
-        public = base64.b64decode(text.encode("ascii"), validate=True)
-    except (binascii.Error, UnicodeEncodeError):
-        raise _MalformedError(f"the public half of key {keyid[:8]} is no base64") from None
-    if base64.b64encode(public).decode() != text:
-        raise _MalformedError(f"the public half of key {keyid[:8]} is base64 of a form that is not canonical")
+    found = _typed(value, dict, f"key {keyid[:8]}")
+    text = _typed(found.get("public"), str, f"the public half of key {keyid[:8]}")
+    public = canonical_base64(text, f"the public half of key {keyid[:8]}")
     if weak := weakness(public):
         raise _MalformedError(f"key {keyid[:8]} must not be trusted: {weak}")
     if keyid_of(public) != keyid:
@@ -194,8 +189,10 @@ def _key(keyid: str, value: object) -> TrustedKey:
 
 
 def _role(roles: dict[str, Any], which: str, keys: dict[str, TrustedKey]) -> Role:
-    found = _object(roles.get(which), f"the role {which}")
-    keyids = tuple(_text(item, f"a keyid of the role {which}") for item in _list(found.get("keyids"), f"role {which}"))
+    found = _typed(roles.get(which), dict, f"the role {which}")
+    keyids = tuple(
+        _typed(item, str, f"a keyid of the role {which}") for item in _typed(found.get("keyids"), list, f"role {which}")
+    )
     if len(set(keyids)) != len(keyids):
         raise _MalformedError(f"the role {which} names a key twice")
     if unknown := [name for name in keyids if name not in keys]:
@@ -209,40 +206,28 @@ def _role(roles: dict[str, Any], which: str, keys: dict[str, TrustedKey]) -> Rol
 
 
 def _revoked(value: object) -> RevokedKey:
-    found = _object(value, "an entry of revoked")
-    keyid, why = _text(found.get("keyid"), "the keyid of a revoked key"), found.get("why", "")
+    found = _typed(value, dict, "an entry of revoked")
+    keyid, why = _typed(found.get("keyid"), str, "the keyid of a revoked key"), found.get("why", "")
     if not _KEYID.fullmatch(keyid):
         raise _MalformedError("the keyid of a revoked key is not 64 digits of lower-case hex")
-    reason = _text(why, "the reason of a revocation")
+    reason = _typed(why, str, "the reason of a revocation")
     if len(reason) > MAX_WHY or not reason.isprintable():  # it is shown on terminals
         raise _MalformedError(f"{reason!r:.20} is no reason of a revocation: {MAX_WHY} characters that can be printed")
     return RevokedKey(keyid, _name(found), reason)
 
 
 def _name(found: dict[str, Any]) -> str:
-    name = _text(found.get("name"), "the name of a key")
+    name = _typed(found.get("name"), str, "the name of a key")
     if not name or len(name) > 64 or not name.isprintable():
         raise _MalformedError(f"{name!r:.20} is no name for a key: 1 to 64 characters that can be printed")
     return name
 
 
 def _time(value: object, of: str) -> float:
-    return parse_time(_text(value, f"the time of {of}"))
+    return parse_time(_typed(value, str, f"the time of {of}"))
 
 
-def _object(value: object, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _MalformedError(f"{what} is missing or no object")
-    return value
-
-
-def _list(value: object, what: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise _MalformedError(f"{what} is missing or no list")
-    return value
-
-
-def _text(value: object, what: str) -> str:
-    if not isinstance(value, str):
-        raise _MalformedError(f"{what} is missing or no text")
+def _typed(value: object, kind: type[_Json], what: str) -> _Json:
+    if not isinstance(value, kind):
+        raise _MalformedError(f"{what} is missing or no {_WORDS[kind]}")
     return value

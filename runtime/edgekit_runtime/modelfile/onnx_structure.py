@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from edgekit_runtime.modelfile.check import ModelFacts, bytes_of, refusal
@@ -65,16 +64,6 @@ MAX_PARTS = 300_000
 """Nodes, tensors, values and attributes; MobileNetV2 as QDQ has 2,500."""
 
 
-@dataclass
-class _OnnxFacts:
-    """What was seen so far."""
-
-    ops: set[str] = field(default_factory=set)
-    operators: int = 0
-    graphs: int = 0
-    tensors: int = 0
-
-
 def check(data: bytes, max_tensor_bytes: int) -> ModelFacts:
     """Raises ModelFileError, which says what is wrong and with which part."""
     if data[4:8] == b"ORTM":
@@ -87,7 +76,8 @@ class _OnnxWalk:
         self._most = max_tensor_bytes
         self._messages = Messages(data)
         self._constants, self._types = Constants(self._messages, self._most), Types(self._messages, self._most)
-        self._found = _OnnxFacts()
+        self._ops: set[str] = set()
+        self._operators = self._graphs = self._tensors = 0
 
     def model(self) -> ModelFacts:
         parts = self._messages.fields(0, len(self._messages.data), _ONCE_MODEL, "the model")
@@ -111,23 +101,22 @@ class _OnnxWalk:
         if not opsets:
             raise refusal("it says of no operator set which version it asks for")
         self._graph(*graph, 0, {})
-        found = self._found
-        if not found.operators:
+        if not self._operators:
             raise refusal("it computes nothing")
-        opset, ops = opsets.get("", next(iter(opsets.values()))), tuple(sorted(found.ops))
-        counts, sizes = (found.operators, found.graphs, found.tensors), (self._constants.bytes, self._types.largest)
+        opset, ops = opsets.get("", next(iter(opsets.values()))), tuple(sorted(self._ops))
+        counts, sizes = (self._operators, self._graphs, self._tensors), (self._constants.bytes, self._types.largest)
         return ModelFacts("onnx", f"IR {ir}, opset {opset}", ops, *counts, *sizes)
 
     def _graph(self, start: int, stop: int, depth: int, outer: dict[str, tuple[int, ...]]) -> None:
         if depth > MAX_DEPTH:
             raise refusal(f"its graphs lie more than {MAX_DEPTH} deep in one another")
-        self._found.graphs += 1
+        self._graphs += 1
         parts = self._messages.fields(start, stop, (), "a graph")
         numbers = dict(outer)
         for number, kind, value, end in parts:
             if number == 5:
                 tensor = self._constants.tensor(*self._messages.span(kind, value, end, "a constant"))
-                self._found.tensors += 1
+                self._tensors += 1
                 if tensor.numbers is not None:
                     numbers[tensor.name] = tensor.numbers
             elif number == 15:
@@ -136,7 +125,7 @@ class _OnnxWalk:
             if number == 1:
                 self._node(*self._messages.span(kind, value, end, "a node"), depth, numbers)
             elif number in (11, 12, 13):
-                self._found.tensors += 1
+                self._tensors += 1
                 self._types.value(*self._messages.span(kind, value, end, "a value"))
 
     def _node(self, start: int, stop: int, depth: int, numbers: dict[str, tuple[int, ...]]) -> None:
@@ -160,8 +149,8 @@ class _OnnxWalk:
         name = f"{domain or 'ai.onnx'}:{op}"
         if not op or name in _LOADS_FILES:
             raise refusal(f"it uses {name}, which runs what is no part of the file")
-        self._found.ops.add(name)
-        self._found.operators += 1
+        self._ops.add(name)
+        self._operators += 1
         for attribute in attributes:
             constant = self._attribute(*attribute, op, depth, numbers)
             if constant is not None and op == "Constant" and outputs:

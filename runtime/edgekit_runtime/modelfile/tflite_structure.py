@@ -14,8 +14,6 @@ Rules, besides those of `flatbuffer` and `tflite_rules`:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from edgekit_runtime.modelfile import tflite_schema as schema
 from edgekit_runtime.modelfile.check import DELEGATED, ModelFacts, bytes_of, refusal
 from edgekit_runtime.modelfile.flatbuffer import Table, VectorSpan, read
@@ -42,31 +40,19 @@ _UNIONS = {
 }
 
 
-@dataclass
-class _TFLiteFacts:
-    """What was seen so far."""
-
-    ops: set[str] = field(default_factory=set)
-    operators: int = 0
-    tensors: int = 0
-    largest: int = 0
-    calls: list[set[int]] = field(default_factory=list)
-
-
 def check(data: bytes, max_tensor_bytes: int) -> ModelFacts:
     """Raises ModelFileError, which says what is wrong and with which part."""
     model = read(data, b"TFL3", "Model", schema.TABLES, _UNIONS)
     if (version := model[_MODEL["Version"]]) != 3:
         raise refusal(f"its schema is version {version or 0}; TFLite files have version 3")
     walk = _TFLiteWalk(data, model, max_tensor_bytes)
-    found = walk.found
     for number, graph in enumerate(walk.graphs):
         walk.graph(number, graph)
     walk.signatures()
-    _check_calls(found.calls)
-    ops, covered = tuple(sorted(found.ops)), _covered([span for span in walk.buffers if span is not None])
-    counts = (found.operators, len(walk.graphs), found.tensors)
-    return ModelFacts("tflite", "schema 3", ops, *counts, covered, found.largest)
+    _check_calls(walk.calls)
+    ops, covered = tuple(sorted(walk.ops)), _covered([span for span in walk.buffers if span is not None])
+    counts = (walk.operators, len(walk.graphs), sum(map(len, walk.tensors)))
+    return ModelFacts("tflite", "schema 3", ops, *counts, covered, walk.largest)
 
 
 def _covered(spans: list[VectorSpan]) -> int:
@@ -86,7 +72,9 @@ class _TFLiteWalk:
         self.codes = [_operator_name(data, code) for code in model[_MODEL["OperatorCodes"]] or ()]
         self.buffers = [_buffer(data, n, buffer) for n, buffer in enumerate(model[_MODEL["Buffers"]] or ())]
         self.graphs: list[Table] = model[_MODEL["Subgraphs"]] or []
-        self.found = _TFLiteFacts()
+        self.ops: set[str] = set()
+        self.operators = self.largest = 0
+        self.calls: list[set[int]] = []
         self.tensors: list[list[CheckedTensor]] = []
         if not self.graphs:
             raise refusal("it has no graph")
@@ -102,8 +90,7 @@ class _TFLiteWalk:
         tables = graph[_GRAPH["Tensors"]] or []
         tensors = [self._tensor(f"tensor {n} of {where}", table) for n, table in enumerate(tables)]
         self.tensors.append(tensors)
-        self.found.tensors += len(tensors)
-        self.found.calls.append(set())
+        self.calls.append(set())
         inputs = self._indices(graph[_GRAPH["Inputs"]], len(tensors), f"an input of {where}")
         outputs = self._indices(graph[_GRAPH["Outputs"]], len(tensors), f"an output of {where}")
         known = set(inputs)  # readable without having been computed: an input, a constant, a state, nothing at all
@@ -149,7 +136,7 @@ class _TFLiteWalk:
             raise refusal(f"{what} keeps its data in another file, which a bundle does not have")
         size = bytes_of(shape, BITS.get(kind, 0), what, self._most if span is None else None)
         if span is None:
-            self.found.largest = max(self.found.largest, size)
+            self.largest = max(self.largest, size)
         elif table[_TENSOR["Sparsity"]] is None and kind in BITS and size != span.length:
             raise refusal(f"{what} is {kind} {list(shape)}, {size:,} bytes, and its buffer has {span.length:,}")
         tensor = CheckedTensor(kind, shape, span, bool(table[_TENSOR["IsVariable"]]), table)
@@ -167,8 +154,8 @@ class _TFLiteWalk:
         inputs = self._indices(table[_OPERATOR["Inputs"]], tensors, f"an input of {what}", optional=True)
         outputs = self._indices(table[_OPERATOR["Outputs"]], tensors, f"an output of {what}")
         self._indices(table[_OPERATOR["Intermediates"]], tensors, f"an intermediate of {what}", optional=True)
-        self.found.ops.add(self.codes[code])
-        self.found.operators += 1
+        self.ops.add(self.codes[code])
+        self.operators += 1
         bounds = (table[_OPERATOR["LargeCustomOptionsOffset"]] or 0, table[_OPERATOR["LargeCustomOptionsSize"]] or 0)
         if sum(bounds) > len(self.data):
             raise refusal(f"the options of {what} lie outside the file")
@@ -187,7 +174,7 @@ class _TFLiteWalk:
             value = table[place]
             for index in integers(self.data, value) if isinstance(value, VectorSpan) else (value or 0,):
                 self._in_range(index, len(self.graphs), f"a graph that {what} runs")
-                self.found.calls[number].add(index)
+                self.calls[number].add(index)
 
     def _indices(self, span: VectorSpan | None, most: int, what: str, *, optional: bool = False) -> tuple[int, ...]:
         found = integers(self.data, span)

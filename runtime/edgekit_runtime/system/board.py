@@ -122,21 +122,22 @@ def resident_mb(pid: int | None = None) -> float | None:
 
 def private_mb() -> float | None:
     """Resident memory of this process in MB (1e6 bytes), without the files that it maps."""
-    own = _status_mb("RssAnon")
-    return resident_mb() if own is None else own
+    own = proc_kilobytes("RssAnon")
+    return resident_mb() if own is None else own * 1024 / 1e6
 
 
 def peak_mb() -> float | None:
     """Peak resident memory of this process in MB (1e6 bytes); None if unknown.
     Not `ru_maxrss` if there is /proc: that starts with the parent's."""
-    peak = _status_mb("VmHWM")
-    return _resident_elsewhere() if peak is None else peak
+    peak = proc_kilobytes("VmHWM")
+    return _resident_elsewhere() if peak is None else peak * 1024 / 1e6
 
 
-def _status_mb(name: str) -> float | None:
+def proc_kilobytes(name: str, file: Path = Path("/proc/self/status")) -> int | None:
+    """The number after `name:` in a file of /proc; None if it is not there."""
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) * 1024 / 1e6
+        lines = file.read_text(errors="replace").splitlines()
+        return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
     except (OSError, ValueError, IndexError, StopIteration):
         return None
 

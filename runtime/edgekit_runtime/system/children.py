@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgekit_runtime.system.board import proc_kilobytes
+
 if TYPE_CHECKING:
     import subprocess
 
@@ -162,9 +164,9 @@ def limit_this_process(model_bytes: int, threads: int = 1, *, gpu: bool = False)
 
 def limit_memory(more_bytes: int) -> None:
     """Limit what may be taken beyond what the process has. Never raises."""
-    used = _data_bytes()
+    used = proc_kilobytes("VmData")  # what counts against RLIMIT_DATA, on Linux since 4.7
     if used is not None:
-        _limit("RLIMIT_DATA", used + more_bytes, hard=True)
+        _limit("RLIMIT_DATA", used * 1024 + more_bytes, hard=True)
 
 
 def limit_files(most_bytes: int, most_open: int) -> None:
@@ -195,14 +197,6 @@ def allowed_bytes(model_bytes: int, machine: int | None, memory_bytes: int = MEM
     """Bytes that may be taken beyond what the process has. machine: its memory, None if unknown."""
     most = memory_bytes + PER_MODEL_BYTE * model_bytes
     return most if machine is None else min(most, machine)
-
-
-def _data_bytes() -> int | None:
-    """What counts against RLIMIT_DATA now (Linux since 4.7); None if unknown."""
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-        return int(next(line for line in lines if line.startswith("VmData:")).split()[1]) * 1024
-    return None
 
 
 def machine_bytes() -> int | None:

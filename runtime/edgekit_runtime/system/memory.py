@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgekit_runtime.system.board import proc_kilobytes
 from edgekit_runtime.system.errors import EngineError, MemoryExceeded
 
 LEAST_CACHE_MB = 1.0
@@ -256,7 +257,7 @@ def room_here(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
     """Room left by the cgroup's limit, RLIMIT_AS and free memory.
     What cannot be read is no limit."""
     hard = [mb for mb in (_cgroup_left(proc, cgroups), _address_space_left(proc)) if mb is not None]
-    available = _kilobytes(proc / "meminfo", "MemAvailable")
+    available = proc_kilobytes("MemAvailable", proc / "meminfo")
     return Room(min(hard) * _SHARE if hard else None, None if available is None else available * 1024 / 1e6)
 
 
@@ -312,17 +313,10 @@ def _address_space_left(proc: Path) -> float | None:
     except ImportError:  # Windows
         return None
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    used = _kilobytes(proc / "self" / "status", "VmSize")
+    used = proc_kilobytes("VmSize", proc / "self" / "status")
     if limit == resource.RLIM_INFINITY or used is None:
         return None
     return max(0.0, (limit - used * 1024) / 1e6)
-
-
-def _kilobytes(file: Path, name: str) -> int | None:
-    for line in _text(file).splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1])
-    return None
 
 
 def _number(file: Path) -> int | None:
