@@ -348,9 +348,8 @@ class _Part:
             return
 
     def _check_length(self, total: int | None) -> None:
-        if total is None or self._wanted is None or total == self._wanted:
-            return
-        raise self._wrong_size(total)
+        if None not in (total, self._wanted) and total != self._wanted:
+            raise self._wrong_size(total)
 
     def _wrong_size(self, total: int | None) -> DownloadError:
         is_ = f"it is {total:,} bytes long" if total is not None else "it does not end where it should"

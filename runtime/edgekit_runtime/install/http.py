@@ -228,14 +228,9 @@ def _checked(url: str) -> SplitResult:
 
 def _headers(parts: SplitResult, first: SplitResult, start: int, validator: str, by_digest: bool) -> dict[str, str]:
     headers = {"Accept-Encoding": "identity", "User-Agent": "edgekit-runtime"}
-    owner = (
-        parts
-        if parts.username
-        else first
-        if parts.netloc.rpartition("@")[2] == first.netloc.rpartition("@")[2]
-        else None
-    )
-    if owner is not None and owner.username:
+    same_host = parts.netloc.rpartition("@")[2] == first.netloc.rpartition("@")[2]
+    owner = first if same_host and not parts.username else parts
+    if owner.username:
         headers["Authorization"] = basic(owner)
     if start and (validator or by_digest):
         headers |= {"Range": f"bytes={start}-"} | ({"If-Range": validator} if validator else {})

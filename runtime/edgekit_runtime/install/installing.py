@@ -42,7 +42,7 @@ from edgekit_runtime.install.lock import alone
 from edgekit_runtime.install.prove import Proof, TrialOptions, prove
 from edgekit_runtime.install.reading import keep, read_locked, store_of, trust_files
 from edgekit_runtime.install.rules import BoardIdentity, InstallRules, name_of
-from edgekit_runtime.install.settling import adopt, apply, generation_of, is_whole, make_room, settle, stage, still_here
+from edgekit_runtime.install.settling import adopt, apply, generation_of, is_whole, make_room, settle, stage
 from edgekit_runtime.modelfile.check import check_artifact
 from edgekit_runtime.system.errors import DownloadError, EdgekitError, InstallError, IntegrityError
 
@@ -136,9 +136,7 @@ def updated_slot(root: Root, options: InstallOptions, trust: tuple[str, ...], pr
     try:
         slot = root.slot()
     except InstallError as error:
-        if error.code != "install-root":
-            raise
-        if not options.trust:
+        if error.code != "install-root" or not options.trust:
             raise
         slot = Slot()
     return replace(slot, trust=trust or slot.trust, profile=options.profile or profile or slot.profile)
@@ -220,11 +218,10 @@ class _InstallRun:
             return True
         if self._options.sha256 not in (None, attempt.object):
             return False
-        if not still_here(self._root, self._root.part(attempt.source), attempt.object):
+        places = (self._root.part(attempt.source), self._root.object(attempt.object))
+        if not any(map(os.path.lexists, places)):  # a power cut may take it on its way between them
             return False
-        if (
-            attempt.state != "fetched" and self._root.slot() != self._slot
-        ):  # other trusted keys or another board: check again
+        if attempt.state != "fetched" and self._root.slot() != self._slot:  # other keys or another board: check again
             return False
         try:
             return name_of(head_of(self._source)) == attempt.header
@@ -296,9 +293,7 @@ class _InstallRun:
         try:
             head = judging.head(header)
         except InstallError as error:  # after a rollback: the active one is no step back
-            if error.code != "downgrade":
-                raise
-            if same is None:
+            if error.code != "downgrade" or same is None:
                 raise
             head = replace(judging, binding=None).head(header)
         else:
@@ -309,9 +304,8 @@ class _InstallRun:
         until = self._store.expires_s if self._store is not None else None
         self._journal = replace(self._journal, seen_s=seen_after(self._options.clock(), self._journal.seen_s, until))
         past = same is None and self._skips_active(header.digest)
-        self._take(
-            AttemptAccepted(head.name, header.digest, head.manifest.rollout_seq, head.trust_decision.signers, past)
-        )
+        signers = head.trust_decision.signers
+        self._take(AttemptAccepted(head.name, header.digest, head.manifest.rollout_seq, signers, past))
         return head.total
 
     def _skips_active(self, bundle: str) -> bool:

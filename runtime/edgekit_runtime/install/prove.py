@@ -66,16 +66,8 @@ def prove(what: What, bundle: Bundle, how: TrialOptions | None = None) -> Proof:
     """
     how = how or TrialOptions()
     terms = terms_of(bundle.manifest, how.least, 0.0)
-    job = {
-        "what": what,
-        **bundle_job(bundle),
-        "answers": how.answers,
-        "most_s": how.most_s,
-        "least": how.least,
-        "p99_ms": terms.p99_ms,
-        "recipe": how.recipe,
-        "engine": how.engine,
-    }
+    job: dict[str, Any] = {"what": what, **bundle_job(bundle), "answers": how.answers, "most_s": how.most_s}
+    job |= {"least": how.least, "p99_ms": terms.p99_ms, "recipe": how.recipe, "engine": how.engine}
     if may_start():
         facts = _in_child(what, bundle, job, how)
     else:

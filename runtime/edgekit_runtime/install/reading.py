@@ -75,14 +75,6 @@ def keep(root: Path, trusted: TrustFiles) -> None:
         write_file(root / name, text)
 
 
-def load_slot_trust(root: Path, names: Sequence[str]) -> TrustStore | None:
-    """The store that slot.json names, None if it names nothing.
-
-    Raises TrustError, SignatureError, InstallError (planted).
-    """
-    return store_in([_content(root, name) for name in names])
-
-
 def in_words(name: str) -> str:
     """A name of slot.json, for people."""
     if _COPY.fullmatch(name) is None:
@@ -115,11 +107,11 @@ def _content(root: Path, name: str) -> tuple[str, bytes]:
 def store_of(root: Root | None, trust: Sequence[str | Path] = ()) -> TrustStore | None:
     """The trusted keys: those named, else the root's own, else this machine's, else None.
 
-    Raises TrustError, SignatureError.
+    Raises TrustError, SignatureError, InstallError (planted).
     """
     if trust:
         return load_trust([str(one) for one in trust])
-    store = load_slot_trust(root.path, root.slot().trust) if root is not None else None
+    store = store_in([_content(root.path, name) for name in root.slot().trust]) if root is not None else None
     return replace(store, by_the_root=True) if store is not None else find_trust()
 
 

@@ -89,8 +89,10 @@ class InstallRules:
         return BundleHead(manifest, opening.trust_decision, name_of(header), total)
 
     def admit(self, manifest: Manifest, digest: str) -> None:
-        """What `rules.admit` raises."""
-        admit(manifest, digest, self.board, self.binding, self.moment, self.where)
+        """Raises InstallError (incompatible, downgrade, rollout-seq-reused, expired, not-yet-valid)."""
+        check_board(manifest, self.board, self.where)
+        check_dates(manifest, self.moment, self.where)
+        check_sequence(manifest.rollout_seq, digest, self.binding, self.where)
 
 
 def name_of(header: Header) -> str:
@@ -99,20 +101,6 @@ def name_of(header: Header) -> str:
     for keyid, signature in header.signatures:
         digest.update(b"\0" + keyid.encode() + b"\0" + signature)
     return digest.hexdigest()
-
-
-def admit(
-    manifest: Manifest,
-    digest: str,
-    board: BoardIdentity,
-    burned: AcceptedSequence | None,
-    moment: TrustTime,
-    where: str,
-) -> None:
-    """Raises InstallError (incompatible, downgrade, rollout-seq-reused, expired, not-yet-valid)."""
-    check_board(manifest, board, where)
-    check_dates(manifest, moment, where)
-    check_sequence(manifest.rollout_seq, digest, burned, where)
 
 
 def check_board(manifest: Manifest, board: BoardIdentity, where: str) -> None:

@@ -263,12 +263,6 @@ def stage(root: Root, generation: Generation) -> None:
     move(draft, folder)
 
 
-def still_here(root: Root, part: Path, sha256: str) -> bool:
-    """Whether what was fetched is.
-    A power cut may take it on its way from one folder to the other."""
-    return os.path.lexists(part) or os.path.lexists(root.object(sha256))
-
-
 def adopt(root: Root, part: Path, sha256: str) -> Path:
     """Turn a fetched file into an object. A sound one stays; a damaged one is replaced."""
     path = root.object(sha256)

@@ -63,11 +63,8 @@ def dtype_of(datatype: object, where: str) -> np.dtype[Any]:
     """Raises WireError for an unknown or unsupported datatype."""
     dtype = DATATYPES.get(datatype) if isinstance(datatype, str) else None
     if dtype is None:
-        what = (
-            "datatype BYTES is not supported"
-            if datatype == "BYTES"
-            else f"there is no datatype {shorten(repr(datatype), 40)}"
-        )
+        unknown = f"there is no datatype {shorten(repr(datatype), 40)}"
+        what = "datatype BYTES is not supported" if datatype == "BYTES" else unknown
         raise WireError(what, where=where, do=f"Datatypes: {', '.join(DATATYPES)}")
     return dtype
 
@@ -395,12 +392,9 @@ def _listed(value: dict[str, Any], key: str) -> list[Any]:
 
 
 def _shape(entry: dict[str, Any], where: str) -> tuple[int, ...]:
-    sizes = entry.get("shape")
-    if (
-        not isinstance(sizes, list)
-        or len(sizes) > MAX_DIMS
-        or not all(type(n) is int and 0 <= n < 2**62 for n in sizes)
-    ):
+    sizes: Any = entry.get("shape")
+    listed = isinstance(sizes, list) and len(sizes) <= MAX_DIMS
+    if not listed or not all(type(n) is int and 0 <= n < 2**62 for n in sizes):
         raise WireError(f"the shape is no list of at most {MAX_DIMS} sizes", where=where)
     return tuple(sizes)
 

@@ -31,13 +31,7 @@ class Board:
 
     def read(self) -> System:
         """cpu: since the last read, or since this was made."""
-        return System(
-            cpu=self._cpu_share(),
-            mem=self._memory(),
-            temp=self._temperature(),
-            thr=self._throttled(),
-            disk=self._disk(),
-        )
+        return System(self._cpu_share(), self._memory(), self._temperature(), self._throttled(), self._disk())
 
     def _lines(self, path: str) -> list[str]:
         try:

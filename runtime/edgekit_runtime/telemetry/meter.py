@@ -176,10 +176,8 @@ class Meter:
         self._lock = threading.RLock()  # a signal handler may ask for stats while its own thread folds
         self._folding = False
         self._before, self._now = CountedWindow(), CountedWindow()
-        self._spell, self._spell_cut = (
-            CountedWindow(),
-            CountedWindow(),
-        )  # what the watch looks at: not yet in _now, and cut already
+        # What the watch looks at: not yet in _now, and cut already.
+        self._spell, self._spell_cut = CountedWindow(), CountedWindow()
         self._watch = watch
         self._late_ms = watch.late_ms if watch is not None else float("inf")
 

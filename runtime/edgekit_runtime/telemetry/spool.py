@@ -136,12 +136,8 @@ class Spool:
     def events(self) -> list[int]:
         """The seqs of unconfirmed events, oldest first."""
         with _disk(self.path):
-            return [
-                seq
-                for (seq,) in self._db.execute(
-                    f"SELECT seq FROM win WHERE seq > ? AND {_IS_EVENT} ORDER BY seq", (self._confirmed,)
-                )
-            ]
+            query = f"SELECT seq FROM win WHERE seq > ? AND {_IS_EVENT} ORDER BY seq"
+            return [seq for (seq,) in self._db.execute(query, (self._confirmed,))]
 
     def forget(self, mark: int) -> None:
         """The host has stored every window up to `mark`; the next commit deletes them."""
@@ -301,13 +297,12 @@ def _may_be_ours(connection: sqlite3.Connection) -> bool:
     """Marked as ours, or unmarked and without foreign tables. Changes nothing."""
     (mark,) = connection.execute("PRAGMA application_id").fetchone()
     tables = connection.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'").fetchall()
+
+    def columns(name: str) -> list[str]:
+        return [column[1] for column in connection.execute(f"PRAGMA table_info({name})")]
+
     return mark == _MARK or (
-        mark == 0
-        and all(
-            name in _COLUMNS
-            and [column[1] for column in connection.execute(f"PRAGMA table_info({name})")] == _COLUMNS[name]
-            for (name,) in tables
-        )
+        mark == 0 and all(name in _COLUMNS and columns(name) == _COLUMNS[name] for (name,) in tables)
     )
 
 

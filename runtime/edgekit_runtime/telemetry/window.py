@@ -272,13 +272,8 @@ def _body(report: Report, latency: Mapping[str, Histogram], stages: Mapping[str,
 
 def sealed_payload(body: bytes, seal: Seal) -> bytes:
     """The payload: the seal's fields, then the body's."""
-    head = {
-        "epoch": seal.epoch,
-        "seq": seal.seq,
-        "floor": seal.floor,
-        "drop": seal.dropped,
-        "spool": {"n": seal.spooled, "b": seal.spooled_bytes},
-    }
+    head: dict[str, Any] = {"epoch": seal.epoch, "seq": seal.seq, "floor": seal.floor, "drop": seal.dropped}
+    head["spool"] = {"n": seal.spooled, "b": seal.spooled_bytes}
     return json.dumps(head, separators=(",", ":")).encode()[:-1] + b"," + body[1:]
 
 
