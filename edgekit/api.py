@@ -1,5 +1,4 @@
-"""The build for notebooks and scripts.
-`edgekit build` is this function with the command line's words.
+"""`edgekit build` and `edgekit compress` for notebooks; the command line calls them too.
 
 from edgekit import build
 
@@ -69,22 +68,24 @@ def build(
     say: Callable[[str], None] = print,
 ) -> BuildReport:
     """Convert, compare and pack `model` for each board.
+
     Arguments have the names of the options of `edgekit build --help`.
 
-    model: a path, or `module:function` for PyTorch. calibration, evaluation: arrays have one item a row; an image input
-    takes uint8 [N, H, W, C] or what the original model took. max_drop: points of the metric, 0.01 for 1 %; None is 5 %,
-    and no limit on made-up inputs. sign: names of keys, or PEM files; their passphrases come from the environment.
-    cache: a folder, False for none. command: how this was asked for, for the report. say: is given warnings, and the
-    artifacts that there are before repairs.
+    model: a path, or `module:function` for PyTorch.
+    calibration, evaluation: arrays have one item a row; images are uint8 [N, H, W, C] or the model's own form.
+    max_drop: points of the metric, 0.01 for 1 %; None is 5 %, and no limit on made-up inputs.
+    sign: names of keys, or PEM files; their passphrases come from the environment.
+    cache: a folder, False for none.
+    command: the command line, for the report.
+    say: receives warnings, and the artifacts as they are before repairs.
 
-    Raises EdgekitError for what no board can get past. A board without a bundle is no error: `result.complete`.
+    Raises EdgekitError for what stops every board. A board without a bundle raises nothing: see `result.complete`.
     """
     from edgekit.building.build_journey import build as journey
     from edgekit.building.build_request import BuildRequest
     from edgekit.packaging.assemble import refuse_past, terms_of
     from edgekit.packaging.signers import SigningOptions
     from edgekit_converters.choose import MAX_DROP
-    from edgekit_converters.recipe.store import default_folder
     from edgekit_converters.sources.source_model import LoadOptions
     from edgekit_runtime.bundle.secrets import load_secret
 
@@ -98,10 +99,8 @@ def build(
         signature=signature,
         trust_model=trust_model,
     )
-    signing = (
-        sign if isinstance(sign, SigningOptions) else SigningOptions((sign,) if isinstance(sign, str) else tuple(sign))
-    )
-    folder = (default_folder() if cache else None) if isinstance(cache, bool) else Path(cache)
+    if not isinstance(sign, SigningOptions):
+        sign = SigningOptions((sign,) if isinstance(sign, str) else tuple(sign))
     with contextlib.ExitStack() as stack:
         request = BuildRequest(
             model=Path(model),
@@ -115,7 +114,7 @@ def build(
             contract=None if contract is None else Path(contract),
             name=name,
             version=model_version,
-            signing=signing,
+            signing=sign,
             options=options,
             allow_random=allow_random,
             repair_s=repair_s,
@@ -125,7 +124,7 @@ def build(
             degraded=tuple(map(Path, degraded)),
             compare=tuple(map(Path, (compare,) if isinstance(compare, (str, Path)) else compare)),
             jobs=jobs,
-            cache=folder,
+            cache=_cache_folder(cache),
             command=tuple(command),
             profile_paths=tuple(map(Path, profile_paths)),
             anchors=tuple(map(Path, anchors)),
@@ -169,17 +168,16 @@ def compress(
     say: Callable[[str], None] = print,
 ) -> CompressReport:
     """Train `model` a little more, narrower or for 8 bits.
-    Arguments have the names of the options of `edgekit compress --help`.
 
-    train, evaluation: as for `build`, with labels unless the model is a detector. Raises EdgekitError; limits that are
-    not kept are no error: `result.kept`.
+    Arguments have the names of the options of `edgekit compress --help`.
+    train, evaluation: as for `build`, with labels unless the model is a detector.
+
+    Raises EdgekitError. Limits that are not kept raise nothing: see `result.kept`.
     """
     from edgekit.compressing.compress_journey import compress as journey
     from edgekit.compressing.compress_request import CompressRequest
-    from edgekit_converters.recipe.store import default_folder
     from edgekit_converters.sources.source_model import LoadOptions
 
-    folder = (default_folder() if cache else None) if isinstance(cache, bool) else Path(cache)
     with contextlib.ExitStack() as stack:
         request = CompressRequest(
             model=Path(model),
@@ -200,7 +198,7 @@ def compress(
                 shapes=_words(shapes, lambda sizes: ",".join(map(str, sizes))), trust_model=trust_model
             ),
             profile_paths=tuple(map(Path, profile_paths)),
-            cache=folder,
+            cache=_cache_folder(cache),
             teacher=None if teacher is None else Path(teacher),
             width=width,
             start=start,
@@ -215,8 +213,14 @@ def compress(
         return journey(request, progress, say)
 
 
+def _cache_folder(cache: str | Path | bool) -> Path | None:
+    from edgekit_converters.recipe.store import default_folder
+
+    return (default_folder() if cache else None) if isinstance(cache, bool) else Path(cache)
+
+
 def _words(given: Mapping[str, Any] | Sequence[str], spell: Callable[[Any], str]) -> Iterator[str]:
-    """As the command line has them: NAME=VALUE."""
+    """The values in the command line's form, NAME=VALUE."""
     if isinstance(given, Mapping):
         yield from (f"{name}={spell(value)}" for name, value in given.items())
     else:
@@ -224,7 +228,7 @@ def _words(given: Mapping[str, Any] | Sequence[str], spell: Callable[[Any], str]
 
 
 def _source(name: str, data: Data | None, stack: contextlib.ExitStack) -> str | None:
-    """Where the build reads it; arrays go into a file NAME.npz that lives as long as the build."""
+    """The path to read; arrays are written to NAME.npz, which the stack removes."""
     if data is None or isinstance(data, (str, Path)):
         return None if data is None else str(data)
     import numpy as np

@@ -1,4 +1,4 @@
-"""Who one client of a server is, for bounds and rates that count by address.
+"""The address by which a server counts one client, for limits and rates.
 
 peer_of("2001:db8::7")                                  # "2001:db8::/64"
 """
@@ -9,8 +9,7 @@ import ipaddress
 
 
 def peer_of(address: str) -> str:
-    """What one person has: an address of IPv4, the 64 bits of a network of IPv6.
-    Other text as it is."""
+    """An IPv4 address as it is, the /64 network of an IPv6 address; other text unchanged."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

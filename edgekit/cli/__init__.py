@@ -1,7 +1,4 @@
-"""The command line: one file a command group, each thin: parse, call, print.
-
-Other packages import nothing from here.
-"""
+"""The command line: one thin file a command group: parse, call, print."""
 
 from __future__ import annotations
 

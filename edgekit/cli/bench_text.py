@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from edgekit.bench.compare import BenchComparison
 
 BUSY = 0.25
-"""From this share of the processor on, what other processes take is worth a warning."""
+"""Share of the processor that other processes may take without a warning."""
 
 
 def bench_lines(found: dict[str, Any]) -> list[str]:
@@ -55,8 +55,7 @@ def bench_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _opening_lines(found: dict[str, Any]) -> list[str]:
-    """How long opening took, and the memory.
-    In a cold start only the runtime and the model are in the process."""
+    """How long opening took, and the memory; a cold start holds the runtime and the model only."""
     start = []
     if found["cold_start_ms"] is not None:
         start.append(f"cold start {found['cold_start_ms']:.0f} ms, Python and imports included")
@@ -73,7 +72,7 @@ def _opening_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _during_lines(c: dict[str, Any]) -> list[str]:
-    """Clock, heat and other processes; and a warning where the machine was slowed down."""
+    """Clock, heat and other processes, with a warning if the machine was throttled."""
     during, clock, heat = c["during"], c["during"]["frequency_mhz"], c["during"]["temperature_c"]
     parts = [f"governor {c['governor']}"] if c["governor"] else []
     if clock:

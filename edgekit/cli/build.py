@@ -1,7 +1,8 @@
 """edgekit build: a trained model in, a checked bundle for each board out.
 
-Rules: the help is for a person who has never quantized anything; an interrupted build says that the next one resumes
-from where it was, and ends at once, whatever a conversion tool is doing.
+Rules:
+- the help is for a person who has never quantized anything;
+- an interrupted build ends at once, whatever a conversion tool is doing, and says that the next one resumes there.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -34,23 +35,15 @@ _GROUPS = {
 }
 _GRACE_S = 2.0
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 class _GroupedCommand(click.Command):
-    """Prints the options in groups, so that the help can be read from top to bottom."""
+    """Prints the options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        records = {
-            max(option.opts, key=len).lstrip("-"): option.get_help_record(ctx) for option in self.get_params(ctx)
-        }
+        records = {max(one.opts, key=len).lstrip("-"): one.get_help_record(ctx) for one in self.get_params(ctx)}
         for title, names in _GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([record for name in names if (record := records[name]) is not None])
-
-
-def _option(*names: str, **settings: Any) -> Callable[[Command], Command]:
-    return click.option(*names, **settings)
 
 
 _EPILOG = """\b
@@ -71,7 +64,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
 
 @click.command(cls=_GroupedCommand, epilog=_EPILOG)
 @click.argument("model", type=PATH)
-@_option(
+@click.option(
     "--profile",
     "profiles",
     shell_complete=completion.profiles,
@@ -82,7 +75,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     "work.",
 )
 @profile_path
-@_option(
+@click.option(
     "--anchor",
     "anchors",
     type=PATH,
@@ -91,30 +84,30 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     help="What `edgekit profiles measure` wrote on one of the boards: its latencies are then estimated from that.  "
     "Repeatable.",
 )
-@_option("--name", metavar="NAME", help="What the bundles are called. Default: as the model file.")
-@_option(
+@click.option("--name", metavar="NAME", help="What the bundles are called. Default: as the model file.")
+@click.option(
     "--model-version", default="1", show_default=True, metavar="TEXT", help="Your model's version, kept in the bundle."
 )
 @sign
 @signer
 @passphrase_file
 @encrypt
-@_option("--licence", metavar="TEXT", help="The model's licence, such as Apache-2.0; kept in the bundle.")
-@_option(
+@click.option("--licence", metavar="TEXT", help="The model's licence, such as Apache-2.0; kept in the bundle.")
+@click.option(
     "--rollout-seq",
     type=int,
     metavar="N",
     help="The number of this roll-out. A board that installed N refuses whatever has a lower number, for good.",
 )
-@_option("--not-before", metavar="DATE", help="No board installs the bundles earlier: 2027-01-31, at 00:00 UTC.")
-@_option("--expires", metavar="DATE", help="No board installs the bundles later: 2027-12-31, at 00:00 UTC.")
-@_option(
+@click.option("--not-before", metavar="DATE", help="No board installs the bundles earlier: 2027-01-31, at 00:00 UTC.")
+@click.option("--expires", metavar="DATE", help="No board installs the bundles later: 2027-12-31, at 00:00 UTC.")
+@click.option(
     "--compatible",
     multiple=True,
     metavar="NAME",
     help="Another profile whose boards may install the bundles too; repeatable. Default: the one each is built for.",
 )
-@_option(
+@click.option(
     "-o",
     "--output",
     type=PATH,
@@ -123,26 +116,26 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     show_default=True,
     help="Where bundles and the report go.",
 )
-@_option(
+@click.option(
     "--calibration",
     metavar="SET",
     help="A hundred or more typical inputs, without labels: they show which numbers flow through the model, which "
     "INT8 must know. A folder of images or .wav files, .npy, .npz, data.yaml, COCO's .json, or module:function.",
 )
-@_option(
+@click.option(
     "--evaluation",
     metavar="SET",
     help="Other inputs, to measure how far each result drifts from your model. With labels (sub-folders, or `y` in "
     "an .npz) accuracy is measured. Default: a part of --calibration is held out.",
 )
-@_option(
+@click.option(
     "--metric",
     shell_complete=completion.metrics,
     metavar="NAME",
     help=f"What decides: {', '.join(completion.METRICS)}, or your own module:function. Default: what the task and the "
     "labels suggest.",
 )
-@_option(
+@click.option(
     "--compare",
     type=PATH,
     multiple=True,
@@ -150,13 +143,13 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     help="A .tflite or .onnx file that another tool made of MODEL: it is measured like edgekit's own and shown beside "
     "them, and never packed. Repeatable.",
 )
-@_option(
+@click.option(
     "--allow-random",
     is_flag=True,
     help="Make up inputs where none are given. Only for a first look: results on real input will differ, "
     "and the report says so.",
 )
-@_option(
+@click.option(
     "--max-drop",
     type=PERCENT,
     metavar="PERCENT",
@@ -164,7 +157,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     "labels: how many answers may change. 100% allows everything. Default: 5%; no limit on made-up inputs.",
 )
 @budget_ms
-@_option(
+@click.option(
     "--repair-budget",
     "repair_s",
     type=click.FloatRange(0, 86_400),
@@ -173,7 +166,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     metavar="SECONDS",
     help="Processor time to search for a repair of INT8 that loses more than --max-drop. 0: do not repair.",
 )
-@_option(
+@click.option(
     "--recipe",
     "recipes",
     shell_complete=completion.recipes,
@@ -181,14 +174,14 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     metavar="NAME",
     help="Make only this kind of artifact, such as tflite-int8; repeatable. Default: all that may be worth it.",
 )
-@_option(
+@click.option(
     "--alternates",
     type=click.IntRange(0, 2),
     default=1,
     show_default=True,
     help="How many runners-up to keep in each bundle, so that the board itself can find out which is faster.",
 )
-@_option(
+@click.option(
     "--batch",
     "batches",
     type=click.IntRange(2, 256),
@@ -196,7 +189,7 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     metavar="N",
     help="Pack the chosen artifact for N items at once besides, where its file cannot take them otherwise; repeatable.",
 )
-@_option(
+@click.option(
     "--degraded",
     type=PATH,
     multiple=True,
@@ -204,47 +197,47 @@ report says why), 2 for a mistake in the command, 130 when it was interrupted: t
     help="Pack the model of this bundle, too, which was built for the same board of a smaller network: it answers what "
     "would be late, where the application opens it with ModelLimits(degraded=True). Repeatable, one a board.",
 )
-@_option(
+@click.option(
     "--contract",
     type=PATH,
     metavar="TOML",
     help="A file that says what inputs and outputs mean. Default: MODEL.contract.toml beside the model.",
 )
-@_option(
+@click.option(
     "--shape",
     "shapes",
     multiple=True,
     metavar="NAME=1,3,48,192",
     help="The size of an input that the model leaves open; repeatable.",
 )
-@_option(
+@click.option(
     "--constant",
     "constants",
     multiple=True,
     metavar="NAME=16000",
     help="An input that always has this value, and need not be given on the board; repeatable.",
 )
-@_option("--signature", metavar="NAME", help="Which function of a SavedModel to take, if it has several.")
-@_option(
+@click.option("--signature", metavar="NAME", help="Which function of a SavedModel to take, if it has several.")
+@click.option(
     "--trust-model",
     is_flag=True,
     help="Let code inside the model file run (Lambda layers, pickles). Only for files whose author you trust.",
 )
-@_option(
+@click.option(
     "--jobs",
     type=click.IntRange(1, 64),
     default=lambda: min(2, os.cpu_count() or 1),
     metavar="N",
     help="How much is converted and measured at once. Default: 2, or the number of cores if that is less.",
 )
-@_option(
+@click.option(
     "--cache",
     type=PATH,
     metavar="DIR",
     help="Where work is kept for the next build. Default: edgekit/build in your cache folder (~/.cache); "
     "it stays below 4 GiB.",
 )
-@_option("--no-cache", is_flag=True, help="Use nothing of earlier builds, and keep nothing for later ones.")
+@click.option("--no-cache", is_flag=True, help="Use nothing of earlier builds, and keep nothing for later ones.")
 @as_json
 def build(as_json: bool, **options: Any) -> int:
     """Make MODEL small and fast for your boards, prove how good it still is, and pack it.
@@ -259,7 +252,7 @@ def build(as_json: bool, **options: Any) -> int:
 
     signing = signing_of(options.pop("sign"), options.pop("signer"), options.pop("passphrase_file"))
     folder, without = options.pop("cache"), options.pop("no_cache")
-    cache = folder or True if not without else False
+    cache = False if without else folder or True
     command = ("edgekit", *sys.argv[1:])
     with _scratch() as scratch, _resumable(as_json, scratch):
         with console_progress() as progress:
@@ -276,8 +269,7 @@ def build(as_json: bool, **options: Any) -> int:
 
 @contextmanager
 def _scratch() -> Iterator[str]:
-    """One folder for what TensorFlow and other tools leave in that of temporary files.
-    It goes with the build."""
+    """A folder for the temporary files of TensorFlow and other tools, removed with the build."""
     before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
     with tempfile.TemporaryDirectory(prefix="edgekit-build-", ignore_cleanup_errors=True) as folder:
         tempfile.tempdir = os.environ["TMPDIR"] = folder
@@ -292,10 +284,7 @@ def _scratch() -> Iterator[str]:
 
 @contextmanager
 def _resumable(as_json: bool, scratch: str) -> Iterator[None]:
-    """Ctrl-C: one line, and out.
-
-    A tool in the middle of a conversion cannot be asked to stop, so it is not waited for.
-    """
+    """On Ctrl-C, print one line and exit without waiting for a busy conversion tool."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,7 +1,4 @@
-"""edgekit compress: a float model trained so that INT8 keeps the limits.
-
-`edgekit contract`: a contract file to begin with.
-"""
+"""edgekit compress trains a float model for INT8; edgekit contract drafts a contract file."""
 
 from __future__ import annotations
 

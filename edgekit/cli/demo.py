@@ -135,9 +135,9 @@ def _fallback(folder: Path, as_json: bool) -> int:
 
 
 def _figures(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
-    """(exit code, the object that `--json` prints) of a command in its own process.
+    """(exit code, `--json` object) of a command in its own process.
 
-    Of its progress the last line is shown, and only on a terminal; of a command that fails everything is.
+    A terminal shows the last line of its progress; a failing command's output is shown in full.
     """
     command = [sys.executable, "-c", "from edgekit.cli import main; main()", *arguments, "--json"]
     wide = shutil.get_terminal_size().columns - 1

@@ -1,8 +1,6 @@
-"""edgekit deploy: a bundle and all that a board needs, over ssh, in a folder or a .deb.
+"""edgekit deploy (all that a board needs, over ssh, in a folder or a .deb) and export.
 
-Rule: what is about to be shipped passes `edgekit check` before anything is copied.
-
-`edgekit export`: what a bundle holds, as plain files.
+Rule: what deploy ships has passed `edgekit check` before anything is copied.
 """
 
 from __future__ import annotations
@@ -253,9 +251,9 @@ class CheckFailedError(EdgekitError):
 
 
 def approver(bundle: Path, secret: str | None = None, *, skip: bool) -> Approve | None:
-    """`approve`, or None where it is left out.
-    Raises SecretError (secret-missing) for an encrypted bundle whose key is not here: now, and not after wheels were
-    fetched."""
+    """`approve`, or None if it is skipped.
+
+    Raises SecretError (secret-missing) if an encrypted bundle's key is missing, before wheels are fetched."""
     if skip:
         return None
     from edgekit_runtime.bundle.reader import read_bundle
@@ -275,8 +273,7 @@ def approver(bundle: Path, secret: str | None = None, *, skip: bool) -> Approve 
 
 
 def approve(bundle: Path, profile: Profile, engine: str, version: str, secret: str | None = None) -> None:
-    """What the files say about the artifact that answers with that engine and version.
-    Nothing is run.
+    """Check the artifact for that engine and version from the files alone; nothing runs.
 
     Raises CheckFailedError with the first finding that is an error, and its code.
     """

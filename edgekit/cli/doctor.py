@@ -109,8 +109,7 @@ def doctor(what: tuple[str, ...], codes: bool, as_json: bool) -> int:
 def examine(
     version: Callable[[str], str | None], cpu: Cpu, no_wall: tuple[str, ...] = (), gpu: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Pure but for `version`, which gives a distribution's version or None.
-    no_wall: see `wall.missing_parts`."""
+    """version: gives a distribution's version or None. no_wall: see `wall.missing_parts`."""
     extras: dict[str, dict[str, Any]] = {}
     for extra, (rows, use) in EXTRAS.items():
         versions = {name: found for row in rows for name in row if (found := version(name))}

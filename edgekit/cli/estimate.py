@@ -131,8 +131,7 @@ def estimate(artifact: Path, as_json: bool, **asked: Any) -> int:
 
 
 def _runnable(subjects: list[EstimateSubject], runtime: str | None) -> list[EstimateSubject]:
-    """Of a bundle, those that the runtime can run.
-    Raises CannotEstimateError where that is none."""
+    """Artifacts that the runtime can run. Raises CannotEstimateError if there are none."""
     from edgekit_profiles import CannotEstimateError
 
     if runtime is None:
@@ -148,7 +147,7 @@ def _runnable(subjects: list[EstimateSubject], runtime: str | None) -> list[Esti
 
 
 def _host(subject: EstimateSubject) -> HostTimes | None:
-    """None, with the reason on stderr, where this machine cannot measure it."""
+    """None, with the reason on stderr, if this machine cannot measure it."""
     from edgekit.boards.anchoring import can_time_here, time_here
     from edgekit_runtime.system.errors import EdgekitError
 

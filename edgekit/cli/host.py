@@ -167,7 +167,7 @@ def serve(
 
 
 def _cache_url(given: str | None) -> str | None:
-    """Raises BadParameter for a variable that is not set, or holds no URL of a cache."""
+    """Raises BadParameter if the variable is not set, or not the URL of a cache."""
     if given is None:
         return None
     url = os.environ.get(given.removeprefix("env:"), "") if given.startswith("env:") else given

@@ -1,8 +1,7 @@
-"""edgekit inspect: what is in a bundle.
-Where, when and how it may be used, and how it was made.
+"""edgekit inspect: what a bundle holds, how it was made, and where and when it may be used.
 
-Rule: what an artifact's reports hold is not checked when a bundle is read, so that later versions may say more; a
-report that is not understood is pointed at, never guessed from.
+Rule: reading a bundle does not check its reports, so that later versions may add to them; a report that is not
+understood is named, never guessed from.
 """
 
 from __future__ import annotations
@@ -145,8 +144,7 @@ def _artifact_lines(entry: ArtifactEntry, reported: Mapping[str, Any] | None) ->
 
 
 def _fidelity(entry: ArtifactEntry) -> Iterator[str]:
-    """The artifact's metric and what it lost: a share in points, an error in its own unit.
-    How far answers are."""
+    """The artifact's metric, its loss (points, or an error's own unit), and how far answers are."""
     found = entry.fidelity
     if found is None:
         return
@@ -171,8 +169,7 @@ def _fidelity(entry: ArtifactEntry) -> Iterator[str]:
 
 
 def _latency(entry: ArtifactEntry, reported: Mapping[str, Any] | None) -> Iterator[str]:
-    """The range that the build's summary and page have, where its report is beside the bundle.
-    The bundle's own."""
+    """The latency range as in the build's summary, from the bundle's own report."""
     own = None if entry.estimate is None else _range(entry.estimate)
     if reported is not None:
         found = _range(reported)
@@ -220,7 +217,7 @@ _WIDTH = 120
 
 
 def terms_lines(manifest: Manifest) -> Iterator[str]:
-    """Licence, boards, roll-out, dates, promise, and what a reader must be."""
+    """Licence, boards, roll-out, dates, promise, and what a reader needs."""
     if manifest.licence is not None:
         yield f"  licence    {manifest.licence}"
     yield from _wrapped("  boards     ", manifest.compatible)

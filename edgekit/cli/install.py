@@ -1,9 +1,4 @@
-"""edgekit install: put a bundle where an application opens it, checked and tried out.
-
-edgekit status and rollback: what is installed in a root, and which generation is active.
-
-edgekit agent: a board that follows its fleet's roll-outs.
-"""
+"""edgekit install, status and rollback; edgekit agent, which follows a fleet's roll-outs."""
 
 from __future__ import annotations
 
@@ -16,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.cli import options as completion
-from edgekit.cli.options import PATH, ROOT, as_json, options_given, print_json, secret, trust
+from edgekit.cli.options import PATH, ROOT, allow_unsigned, as_json, options_given, print_json, secret, trust
 
 if TYPE_CHECKING:
     from edgekit_runtime.install import BoardIdentity, Generation, InstallResult, Status
@@ -124,7 +119,7 @@ def rollback(root: Path, number: int | None, trust: tuple[Path, ...], as_json: b
 
 
 def print_switch(as_json: bool, event: str, made: Generation | None, does: str) -> None:
-    """Print which generation is active from now on; None where there was none before."""
+    """Print which generation is active from now on, None for none."""
     if as_json:
         print_json({"event": event, "generation": made.as_json() if made else None})
         return
@@ -138,12 +133,14 @@ def print_switch(as_json: bool, event: str, made: Generation | None, does: str) 
 @click.command()
 @click.argument("bundle", metavar="BUNDLE|URL", required=False)
 @click.option(
-    "--root", type=PATH, required=True, metavar="DIR", help="Where it is installed: a root of before, or a new folder."
+    "--root",
+    type=PATH,
+    required=True,
+    metavar="DIR",
+    help="Where it is installed: an existing install root or a new directory.",
 )
 @trust
-@click.option(
-    "--allow-unsigned", is_flag=True, help="Accept a bundle that no trusted key has signed; every report then says so."
-)
+@allow_unsigned
 @click.option(
     "--profile",
     shell_complete=completion.profiles,
@@ -158,7 +155,7 @@ def print_switch(as_json: bool, event: str, made: Generation | None, does: str) 
     show_default=True,
     help="Who tries it out: this command, before anything answers with it, or the application, in use.",
 )
-@click.option("--commit", is_flag=True, help="Instead of BUNDLE: keep the generation that is on trial, now.")
+@click.option("--commit", is_flag=True, help="Commit the generation on trial, instead of installing a BUNDLE.")
 @secret
 @as_json
 def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, commit: bool, **options: Any) -> None:
@@ -205,7 +202,7 @@ def install(bundle: str | None, root: Path, as_json: bool, profile: str | None, 
             waiting=lambda: click.echo("another install works in this root; waiting for it", err=True),
         )
         if profile is None and before is not None:
-            # An SD card that was moved to another board keeps its install root.
+            # An SD card moved to another board keeps its install root
             found, why = _detected()
             if found not in (None, before):
                 differs = f"this root remembers the board as {before}, and goes by that; it looks like {found} ({why})."
@@ -254,8 +251,7 @@ _STAGES = {"verify": "verifying", "selftest": "self-test", "trial": "trial"}
 
 
 def board_of(profile: str | None, *, quiet: bool = False) -> BoardIdentity:
-    """The board's profile: the given one, else the detected one.
-    None is a note on stderr unless quiet."""
+    """The given or the detected profile; a note on stderr if there is none, unless quiet."""
     from edgekit_runtime.install import BoardIdentity
 
     if profile is not None:
@@ -268,7 +264,7 @@ def board_of(profile: str | None, *, quiet: bool = False) -> BoardIdentity:
 
 
 def with_profile_hint(error: EdgekitError, profile: str | None) -> EdgekitError:
-    """The error, with the nearest names where it refuses an unknown profile name."""
+    """The error, with the nearest names if it refuses an unknown profile."""
     from edgekit_profiles import UnknownProfileError, open_catalogue
 
     if profile is not None and error.code == "incompatible":
@@ -320,7 +316,7 @@ def _json(done: InstallResult) -> dict[str, Any]:
 
 
 def _key_lines(done: InstallResult, given: str | None) -> list[str]:
-    """Where the application looks for the key, if it would not find the one that was given here."""
+    """Where the application looks for the key, if it would not find the given one."""
     from edgekit_runtime.bundle.secrets import find_secret
     from edgekit_runtime.system.errors import EdgekitError
 
@@ -335,8 +331,7 @@ def _key_lines(done: InstallResult, given: str | None) -> list[str]:
 
 
 def _lines(done: InstallResult, before: str | None, trust: tuple[Path, ...]) -> list[str]:
-    """before: the profile that the root remembered until now.
-    trust: of --trust, which the root remembers."""
+    """before: the profile that the root remembered. trust: of --trust."""
     from edgekit_runtime.install import Root
     from edgekit_runtime.install.reading import in_words
     from edgekit_runtime.system.errors import EdgekitError

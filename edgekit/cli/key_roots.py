@@ -1,11 +1,9 @@
-"""Commands that write versions of root.json, and what every command of keys shares.
-
-Trust, rotate, revoke and renew; options that say who signs; keys and roots as text and JSON.
+"""edgekit keys trust, rotate, revoke and renew: versions of root.json, and shared options.
 
 Rules:
 - a version is signed by the keys of --sign, else by the user's own keys that may sign it;
-- the keys of --sign at the first version sign all later ones: with several keys of one's own, --sign must say which;
-- a passphrase never stands on a command line.
+- the keys that sign the first version sign all later ones: a user with several keys must choose with --sign;
+- a passphrase is never given on a command line.
 """
 
 from __future__ import annotations
@@ -215,8 +213,7 @@ def renew(as_json: bool, **options: Any) -> int:
 
 
 class _RootEditor:
-    """What the commands that write a version share.
-    signed: the version in force, or None before the first."""
+    """Writes versions of root.json. signed: the version in force, None before the first."""
 
     def __init__(self, own: KeyFolder, options: dict[str, Any]) -> None:
         from edgekit.packaging.output_errors import KeysError
@@ -240,7 +237,7 @@ class _RootEditor:
         return self.signed
 
     def signers(self, keyids: Sequence[str]) -> list[Signer]:
-        """Those of --sign; without it, those of `keyids` whose private keys are in the folder."""
+        """Signers of --sign, else of those `keyids` whose private keys are in the folder."""
         from edgekit.packaging.output_errors import KeysError
         from edgekit.packaging.signers import open_signers
 
@@ -256,9 +253,7 @@ class _RootEditor:
         return open_signers(asked, self.own)
 
     def first_signers(self, entries: Sequence[KeyEntry]) -> list[Signer]:
-        """Who signs the first version signs the next ones.
-        Of several keys of one's own none gets that role unasked: it is another than signing bundles, and the one that
-        everything hangs on."""
+        """Who signs the first version and the next ones. Raises UsageError if several keys could."""
         own = [found.name for each in entries if (found := self.own.of(each.keyid)) is not None and found.private]
         if not self._asked.keys and len(own) > 1:
             raise click.UsageError(
@@ -285,7 +280,7 @@ class _RootEditor:
         return str(short[0]) if len(short) == 1 else self.own.public(named).keyid
 
     def write(self, signed: dict[str, Any], as_json: bool, signers: Sequence[Signer] | None = None) -> int:
-        """signers: None for all who may sign versions now or from this one on."""
+        """signers: None for all that may sign versions before or after this one."""
         from edgekit.packaging.roots import write_root
 
         if signers is None:
@@ -295,7 +290,7 @@ class _RootEditor:
 
 
 def print_written(written: WrittenRoot, as_json: bool) -> int:
-    """Exits 0 also for a draft: what was asked was done."""
+    """Print the version; exit code 0, also for a draft."""
     if as_json:
         print_json(
             {
@@ -413,7 +408,6 @@ def folder_of(path: Path | None) -> KeyFolder:
 
 
 def signing_of(keys: tuple[str, ...], signer: str | None, passphrase_file: Path | None) -> SigningOptions:
-    """What --sign, --signer and --passphrase-file say together."""
     from edgekit.packaging.signers import SigningOptions
 
     if signer is not None and not keys:
@@ -427,8 +421,7 @@ def warn_open(key: Path) -> None:
 
 
 def passphrase(file: Path | None, prompt: str, *, twice: bool = False) -> bytes | None:
-    """From the file, the environment or a person, in this order.
-    None where there is none of them. Raises KeysError."""
+    """From the file, the environment or a prompt, in this order; else None. Raises KeysError."""
     if file is not None:
         from edgekit.packaging.output_errors import KeysError
 

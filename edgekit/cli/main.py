@@ -1,13 +1,12 @@
 """`edgekit`: the table of commands, and what every one of them does with an error.
 
 Rules:
-- `--help` imports no framework: a command's module is loaded when it is run, and its packages when it starts to work;
-- an EdgekitError is printed as one message without a traceback, its code at the end, which `edgekit doctor CODE`
-  explains; with `--json` it is the one object on stdout, and so is an interruption and a fault of edgekit's own (whose
-  traceback goes to stderr);
-- an import that fails in any command, because its extra is not installed, names that extra;
-- a reader that stops reading is no error, a full disk and too little memory are one sentence;
-- what stdout or stderr cannot spell, the name of a file that is not UTF-8 for one, is printed escaped;
+- `--help` imports no framework: a command's module is imported when it runs, its packages when it starts to work;
+- an EdgekitError is printed as one message with its code, without a traceback; with `--json` it is the one object on
+  stdout, as are an interruption and an internal fault (whose traceback goes to stderr);
+- an import that fails because an extra is not installed names that extra;
+- a closed pipe is not an error; a full disk and too little memory are one sentence;
+- what stdout or stderr cannot encode, such as a file name that is not UTF-8, is printed escaped;
 - exit codes: 0 done, 1 refused or a check failed, 2 usage, 130 interrupted.
 """
 
@@ -95,8 +94,7 @@ WORKSTATION_PYTHON = (3, 11)
 
 
 class _UnprintableError(Exception):
-    """stdout cannot be written.
-    No OSError, because click would end the process by itself for a closed pipe."""
+    """stdout cannot be written. Not an OSError, for which click would end the process itself."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(str(cause))
@@ -114,7 +112,7 @@ def _printing() -> Iterator[None]:
 
 
 class _Commands(click.Group):
-    """Reads the table; loads a command's module only when that command is asked for."""
+    """Imports a command's module only when that command is called."""
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:  # prints --help and --version
         with _printing():
@@ -252,8 +250,7 @@ def _run(arguments: list[str]) -> object:
 
 
 def _memory_error(error: BaseException | None, arguments: Sequence[str]) -> EdgekitError | None:
-    """What to print for a MemoryError, or for an error that was raised from one.
-    None for any other."""
+    """What to print for a MemoryError or an error raised from one; None for any other."""
     from edgekit_runtime.system.errors import MemoryExceeded
 
     while error is not None and not isinstance(error, MemoryError):

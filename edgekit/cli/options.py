@@ -1,16 +1,12 @@
-"""Options that mean the same in every command, and how a result is printed.
-
-Rules:
-- a line with words of a bundle, a model or a folder in it is printed by `say`: what cannot be seen, or turns the
-  writing round, is printed escaped;
-- whether a file can be written is checked before the work whose result goes there;
-- --secret and --encrypt name the place of a key, never the key itself, which is refused as an argument.
-
-What a shell completes: profiles, recipes, metrics, engines, codes and keys.
+"""Options and shell completions that several commands share, and how a result is printed.
 
     @click.option("--profile", shell_complete=completion.profiles)
 
-Rule: a completion imports only what it lists, and lists nothing where that cannot be read.
+Rules:
+- text from a bundle, a model or a folder is printed by `say`, which escapes control and bidirectional characters;
+- whether a file can be written is checked before the work whose result goes there;
+- --secret and --encrypt name the place of a key; the key itself is refused as an argument;
+- a completion imports only what it lists, and lists nothing if that cannot be read.
 """
 
 from __future__ import annotations
@@ -88,7 +84,7 @@ def keys(context: click.Context) -> Iterable[str]:
 
 
 class _NonEmptyPath(click.Path):
-    """A path that is not "": an unset variable, which pathlib takes for the current folder."""
+    """A path that is not "" (an unset variable), which pathlib takes for the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
@@ -96,8 +92,7 @@ class _NonEmptyPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-PATH = _NonEmptyPath(path_type=Path)
-BUNDLE = _NonEmptyPath(path_type=Path)
+PATH = BUNDLE = _NonEmptyPath(path_type=Path)
 
 ROOT = click.option("--root", type=PATH, required=True, metavar="DIR", help="The folder that the application opens.")
 
@@ -129,15 +124,14 @@ profile_path = click.option(
 
 
 def catalogue_of(paths: Sequence[Path]) -> Catalogue:
-    """Every profile there is, with those of the folders of --profile-path. Raises ProfileError."""
+    """All profiles, with those of the --profile-path folders. Raises ProfileError."""
     from edgekit_profiles import open_catalogue
 
     return open_catalogue(paths)
 
 
 def load_profile(name: str, paths: Sequence[Path]) -> Profile:
-    """What --profile and --profile-path name together.
-    Raises UnknownProfileError and ProfileError."""
+    """The profile of --profile and --profile-path. Raises UnknownProfileError and ProfileError."""
     return catalogue_of(paths).load(name)
 
 
@@ -162,16 +156,14 @@ use = click.option(
 
 
 def budget_of(use: Use | None, budget_ms: float | None) -> float | None:
-    """The one that was given; both are a usage error."""
+    """The budget, milliseconds. Raises UsageError if both are given."""
     if use is not None and budget_ms is not None:
         raise click.UsageError("--use stands for a budget: pass either --use or --budget-ms.")
-    if use is None:
-        return budget_ms
-    return PRESETS_MS[use]
+    return budget_ms if use is None else PRESETS_MS[use]
 
 
 def options_given(*names: str) -> list[str]:
-    """Of the parameters `names`, those on the command line, as they are spelt there."""
+    """Those of the parameters `names` that the command line gives, in its spelling."""
     context = click.get_current_context()
     spelt = {
         one.name: one.opts[-1] if isinstance(one, click.Option) else one.make_metavar(context).strip("[]")
@@ -199,8 +191,7 @@ pin = click.option(
 
 
 class _PercentType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
-    """`1%` or `0.5 %` -> a fraction.
-    A bare number is refused: 0.01 and 1 are too easily taken for each other."""
+    """`1%` or `0.5 %` -> a fraction. A bare number is refused: 0.01 and 1 are easily confused."""
 
     name = "percent"
 
@@ -226,7 +217,7 @@ PERCENT = _PercentType()
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """One line. JSON has no NaN and no infinity: null stands for them."""
+    """Print one line, with null for NaN and infinity."""
     try:
         text = json.dumps(value, allow_nan=False)
     except ValueError:  # rare, so that outputs of a million numbers are not walked through for nothing
@@ -243,14 +234,14 @@ def _without_nan(value: Any) -> Any:
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """A line as a person may be shown it."""
+    """Print the line with unsafe characters escaped."""
     from edgekit_runtime.system.errors import visible
 
     click.echo(visible(line), err=err)
 
 
 def refuse_unwritable(output: Path, option: str = "-o") -> None:
-    """Before minutes of work, not after them. Raises OutputError."""
+    """Raises OutputError before the work, not after it."""
     from edgekit.packaging.output_errors import OutputError
 
     folder = output.parent
@@ -266,8 +257,7 @@ def refuse_unwritable(output: Path, option: str = "-o") -> None:
 
 
 def write_json(output: Path, value: dict[str, Any], *, indent: int | None = 2) -> None:
-    """Write a record: a file whole or not at all, a pipe or a device as it is.
-    Raises OutputError."""
+    """Write a record: a file atomically, a pipe or a device directly. Raises OutputError."""
     from edgekit.packaging.output_errors import OutputError
     from edgekit.packaging.writer import write_whole
 
@@ -282,8 +272,7 @@ def write_json(output: Path, value: dict[str, Any], *, indent: int | None = 2) -
 
 
 class _Source(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
-    """`file:PATH`, `env:NAME`, `cmd:COMMAND`, or the path of a file.
-    Raises SecretError (secret-format), which repeats no key."""
+    """`file:PATH`, `env:NAME`, `cmd:COMMAND` or a path. Raises SecretError without the text."""
 
     name = "source"
 

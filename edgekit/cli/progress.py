@@ -1,7 +1,6 @@
-"""Progress of long work on stderr.
-A bar with a rate and an ETA on a terminal, a plain line now and then elsewhere.
+"""Progress of long work on stderr: bars with rate and ETA on a terminal, else plain lines.
 
-Rule: it ends no work. A closed terminal or pipe and a full disk cost the lines alone.
+Rule: a closed terminal or pipe, or a full disk, costs the lines only and never ends the work.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ class ConsoleProgress(Protocol):
 
 @contextmanager
 def console_progress(stream: TextIO | None = None) -> Iterator[ConsoleProgress]:
-    """Yields a Progress that draws on `stream`, by default on a stderr of its own.
+    """Yields a Progress that draws on `stream`, by default on a copy of stderr.
 
-    Of its own, because the conversion tools are kept quiet by pointing descriptor 2 elsewhere while they work.
+    Conversion tools are silenced by redirecting descriptor 2, which must not silence the progress.
     """
     with contextlib.ExitStack() as opened:
         if stream is None:
@@ -92,8 +91,7 @@ def _bars(stream: TextIO) -> RichProgress | None:
 
 
 class PlainLines:
-    """A line when a stage starts, every few seconds while it runs, and when it ends.
-    Several may run at once."""
+    """A line when a stage starts, every few seconds, and when it ends. Stages may overlap."""
 
     def __init__(self, stream: TextIO, *, every_s: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._every_s, self._clock = stream, every_s, clock

@@ -174,9 +174,9 @@ def _until_signalled() -> Iterator[threading.Event]:
 
 
 class _AnswerPrinter:
-    """Asks and prints each answer: as text at once, as JSON at the end or line by line.
+    """Prints each answer: text at once, JSON at the end or line by line.
 
-    A model that keeps a state is asked in one session: a sequence begins afresh, and so does what comes after it.
+    A stateful model answers in one session, which starts again before and after each sequence.
     """
 
     def __init__(self, k: int, as_json: bool, streams: bool) -> None:
@@ -190,7 +190,7 @@ class _AnswerPrinter:
         self._why_alternate = ""
 
     def ask(self, model: Model, given: Iterator[str | InputsError]) -> None:
-        """One input after another, whatever becomes of each."""
+        """Run one input after another; a failure does not stop the rest."""
         from edgekit.bench.inputs import frames, load
         from edgekit_runtime import EdgekitError
 
@@ -240,10 +240,9 @@ class _AnswerPrinter:
             self._answers.append(value)
 
     def finish(self, model: Model | None = None, *, interrupted: bool = False) -> bool:
-        """Print what is left.
-        False: nothing here was cut off by the interruption, so the caller reports it.
+        """Print the rest. False if the interruption stopped nothing here: the caller reports it.
 
-        model: to say which telemetry waits. The answers are there all the same.
+        model: to say which telemetry still waits.
         """
         sent = None if model is None else model.stats().telemetry
         if sent is not None and sent.waiting:
@@ -267,8 +266,7 @@ class _AnswerPrinter:
 
 
 def _task(contract: Contract) -> str:
-    """How to print an answer.
-    `raw` where the contract does not say how outputs become boxes or a vector."""
+    """How to print an answer; `raw` if the contract does not say what outputs mean."""
     if (contract.task == "detection" and contract.detection is None) or (
         contract.task == "embedding" and contract.embedding is None
     ):
@@ -327,8 +325,7 @@ def _few(array: NDArray[Any]) -> str:
 def fill_cache(
     bundle: Path, inputs: Sequence[str], file: Path, max_mb: float, opened: dict[str, Any], *, as_json: bool
 ) -> int:
-    """Fill the cache and report it.
-    Returns the exit code: 1 if a file could not be read or an answer is not on disk."""
+    """Fill the cache. Exit code 1 if a file could not be read or an answer is not on disk."""
     from edgekit.bench.filling import fill
 
     refuse_unwritable(file, "--fill-cache")

@@ -1,7 +1,4 @@
-"""edgekit verify: is a bundle trusted, and are its golden answers the same here?
-
-edgekit check: will it load on that board, and answer there as it did here?
-"""
+"""edgekit verify: is a bundle trusted and correct here? check: will it run on a board?"""
 
 from __future__ import annotations
 
@@ -117,8 +114,7 @@ def verify(bundle: Path | None, as_json: bool, output: Path | None, **options: A
 
 
 def _replayed(verification: Verification, engine: str | None, threads: int | None) -> dict[str, Any]:
-    """What opening it as an application does found.
-    What is wrong then becomes the verification's error."""
+    """The verification, with the error that opening the bundle as an application raises."""
     from edgekit_runtime.system.errors import EdgekitError, SecretError
 
     if verification.error is not None:
