@@ -43,6 +43,18 @@ def messages() -> Iterator[tuple[str, str, ast.expr]]:
                 found = given.get(part) or (call.args[place] if place is not None and place < len(call.args) else None)
                 if found is not None:
                     yield f"{file}:{call.lineno}", part, found
+        if not file.startswith("edgekit/fleet/pages/"):  # whose `what` is a sentence of a page
+            yield from named(file, tree)
+
+
+def named(file: str, tree: ast.Module) -> Iterator[tuple[str, str, ast.expr]]:
+    """What is assigned to `what` or `do` before it is raised."""
+    for line in (node for node in ast.walk(tree) if isinstance(node, ast.Assign)):
+        target, value = line.targets[0], line.value
+        both = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+        for name, text in zip(target.elts, value.elts, strict=False) if both else [(target, value)]:
+            if getattr(name, "id", "") in ("what", "do"):
+                yield f"{file}:{line.lineno}", name.id, text
 
 
 def endings(node: ast.expr) -> Iterator[str]:

@@ -76,11 +76,9 @@ def check_answers(manifest: Manifest, blobs: Mapping[str, bytes], where: str) ->
             floats = {spec.name: spec.dtype for spec in entries[answer.recipe].outputs if spec.dtype.startswith("f")}
             for name, blob in answer.outputs.items():
                 if name in floats and blob in blobs and not np.isfinite(np.frombuffer(blobs[blob], floats[name])).all():
-                    raise BundleError(
-                        f"golden example {number}: '{name}' of {answer.recipe} holds NaN or infinity",
-                        where=where,
-                        do="Build the bundle again, with examples that the model answers in numbers",
-                    )
+                    what = f"golden example {number}: '{name}' of {answer.recipe} holds NaN or infinity"
+                    do = "Build the bundle again, with examples that the model answers in numbers"
+                    raise BundleError(what, where=where, do=do)
 
 
 class _Checks:

@@ -79,11 +79,8 @@ def header_needs(data: bytes, where: str) -> int:
             return position + _LENGTH.size
         (length,) = _LENGTH.unpack_from(data, position)
         if length > cap:
-            raise BundleError(
-                f"the {what} claims {length:,} bytes, more than the {cap:,} allowed",
-                where=where,
-                do="Pass a file that `edgekit build` wrote",
-            )
+            what = f"the {what} claims {length:,} bytes, more than the {cap:,} allowed"
+            raise BundleError(what, where=where, do="Pass a file that `edgekit build` wrote")
         position += _LENGTH.size + length
     return align_up(position + _DIGEST_BYTES)
 

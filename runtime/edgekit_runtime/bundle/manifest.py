@@ -265,12 +265,9 @@ def check_words(value: object, where: str) -> None:
     if type(version) is not int or version < FORMAT_VERSION:
         raise BundleError(f"format {version!r:.40} is none", where=where, do="Build the bundle again")
     if version > FORMAT_VERSION:
-        raise BundleError(
-            f"bundle format {version!r} is not {FORMAT_VERSION}, the one this runtime reads",
-            where=where,
-            do="Upgrade edgekit-deploy, or build the bundle again",
-            code="bundle-newer",
-        )
+        what = f"bundle format {version!r} is not {FORMAT_VERSION}, the one this runtime reads"
+        do = "Upgrade edgekit-deploy, or build the bundle again"
+        raise BundleError(what, where=where, do=do, code="bundle-newer")
     if isinstance(needed, str):
         named = isinstance(features, list) and all(isinstance(one, str) for one in features)
         fits = named and all(0 < len(one) <= MAX_NAME_TEXT for one in features)

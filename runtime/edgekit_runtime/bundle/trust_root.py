@@ -101,11 +101,10 @@ def follow(old: TrustStore, data: bytes, where: str) -> TrustStore:
     _, body, signatures = _parse(data, where)
     _require(old, new, body, signatures, f"version {old.version}, which is in force")
     if dropped := [name for name in old.revoked if name not in new.revoked]:
-        raise TrustError(
-            f"version {new.version} does not list {old.name_of(dropped[0])} as revoked, and version {old.version} does",
-            where=where,
-            do="Ask its author for a version that keeps every revocation: a revoked key never comes back",
-        )
+        gone = old.name_of(dropped[0])
+        what = f"version {new.version} does not list {gone} as revoked, and version {old.version} does"
+        do = "Ask its author for a version that keeps every revocation: a revoked key never comes back"
+        raise TrustError(what, where=where, do=do)
     return new
 
 
@@ -135,12 +134,9 @@ def _require(by: TrustStore, store: TrustStore, body: bytes, signatures: tuple[S
     good = verify(body, signatures, {name: by.keys[name].public for name in by.root.keyids}, ROOT_PAYLOAD_TYPE)
     if len(good) < by.root.threshold:
         missing = ", ".join(by.name_of(name) for name in by.root.keyids if name not in good)
-        raise TrustError(
-            f"version {store.version} is signed by {len(good)} of the {by.root.threshold} root keys that must, says "
-            f"{whose}",
-            where=store.where,
-            do=f"Let others sign it ({missing}): edgekit keys sign ROOT.json --sign KEY",
-        )
+        signed = f"is signed by {len(good)} of the {by.root.threshold} root keys that must"
+        do = f"Let others sign it ({missing}): edgekit keys sign ROOT.json --sign KEY"
+        raise TrustError(f"version {store.version} {signed}, says {whose}", where=store.where, do=do)
 
 
 def _parse(data: bytes, where: str) -> tuple[TrustStore, bytes, tuple[Signature, ...]]:
@@ -190,18 +186,16 @@ def _key(keyid: str, value: object) -> TrustedKey:
 
 def _role(roles: dict[str, Any], which: str, keys: dict[str, TrustedKey]) -> Role:
     found = _typed(roles.get(which), dict, f"the role {which}")
-    keyids = tuple(
-        _typed(item, str, f"a keyid of the role {which}") for item in _typed(found.get("keyids"), list, f"role {which}")
-    )
+    listed = _typed(found.get("keyids"), list, f"role {which}")
+    keyids = tuple(_typed(item, str, f"a keyid of the role {which}") for item in listed)
     if len(set(keyids)) != len(keyids):
         raise _MalformedError(f"the role {which} names a key twice")
     if unknown := [name for name in keyids if name not in keys]:
         raise _MalformedError(f"the role {which} names key {unknown[0][:8]}, which is not listed")
     threshold = found.get("threshold")
     if not isinstance(threshold, int) or isinstance(threshold, bool) or not 1 <= threshold <= len(keyids):
-        raise _MalformedError(
-            f"the threshold of the role {which}, {threshold!r:.20}, is not between 1 and its {len(keyids)} keys"
-        )
+        what = f"the threshold of the role {which}, {threshold!r:.20}"
+        raise _MalformedError(f"{what}, is not between 1 and its {len(keyids)} keys")
     return Role(keyids, threshold)
 
 

@@ -185,12 +185,9 @@ class TrustStore:
     def check_date(self, now: TrustTime) -> None:
         """Raises TrustError (root-expired) if this root.json has expired."""
         if self.expires_s is not None and now.at_s >= self.expires_s:
-            raise TrustError(
-                f"this root.json (version {self.version}) expired on {tell_time(self.expires_s)} {now.text}",
-                where=self.where,
-                do="Set the clock if it is wrong; else get a newer one and run: edgekit keys update ROOT.json",
-                code="root-expired",
-            )
+            what = f"this root.json (version {self.version}) expired on {tell_time(self.expires_s)} {now.text}"
+            do = "Set the clock if it is wrong; else get a newer one and run: edgekit keys update ROOT.json"
+            raise TrustError(what, where=self.where, do=do, code="root-expired")
 
     def suffices(self, keyids: Collection[str]) -> bool:
         """Whether signatures of these keys would be enough now, dates aside."""

@@ -106,10 +106,8 @@ class Frame:
         if self.format in _PAIRS and width % 2:
             raise _refused(f"4:2:2 has one colour for 2 pixels of a row, and {width} is odd", "Pass the camera's width")
         if not self.packed and self.format not in _PAIRS and (width % 2 or height % 2):
-            raise _refused(
-                f"4:2:0 has one colour for 2 x 2 pixels, and {width} x {height} is odd",
-                "Pass the size that the camera was set to, and its padding as stride= and rows=",
-            )
+            do = "Pass the size that the camera was set to, and its padding as stride= and rows="
+            raise _refused(f"4:2:0 has one colour for 2 x 2 pixels, and {width} x {height} is odd", do)
         return int(width), int(height)
 
     @property
@@ -144,10 +142,8 @@ class Frame:
         stride, rows = self.stride or self._natural_stride(), self.rows or height
         half = stride if self.format in ("nv12", "nv21") else stride // 2
         if stride < width or rows < height or stride % 2 or rows % 2:
-            raise _refused(
-                f"{stride} bytes a row and {rows} rows do not hold {width} x {height} pixels of 4:2:0",
-                "Both are even, and at least the picture's",
-            )
+            what = f"{stride} bytes a row and {rows} rows do not hold {width} x {height} pixels of 4:2:0"
+            raise _refused(what, "Both are even, and at least the picture's")
         start, shape = stride * rows, (height // 2, width // 2)
         at, strides = (start + 1, (stride, 2)) if half == stride else (start + half * (rows // 2), (half, 1))
         second = self._plane(flat, at, shape, strides)  # the last one first: it is what a short buffer lacks
@@ -165,10 +161,8 @@ class Frame:
         if isinstance(self.data, np.ndarray) and self.data.ndim >= 2:
             array = self.data[:, :, None] if self.data.ndim == 2 else self.data
             if array.dtype != np.uint8 or array.shape != (height, width, channels):
-                raise _refused(
-                    f"{array.dtype} {list(self.data.shape)} is not {self.format} of {width} x {height}",
-                    f"Pass uint8 [{height}, {width}, {channels}]",
-                )
+                what = f"{array.dtype} {list(self.data.shape)} is not {self.format} of {width} x {height}"
+                raise _refused(what, f"Pass uint8 [{height}, {width}, {channels}]")
             return array
         stride = self.stride or self._natural_stride()
         if stride < width * channels:
@@ -190,14 +184,11 @@ class Frame:
         end = start + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
         if end > flat.size:
             width, height = self.size
-            raise _refused(
-                f"{flat.size} bytes are too few for {self.format} of {width} x {height}: it takes {end} or more",
-                "Check width, height, stride and rows",
-            )
+            what = f"{flat.size} bytes are too few for {self.format} of {width} x {height}: it takes {end} or more"
+            raise _refused(what, "Check width, height, stride and rows")
         if max(strides) > flat.size:
-            raise _refused(
-                f"{max(strides)} bytes a row are more than the buffer's {flat.size}", "Pass the stride in bytes"
-            )
+            what = f"{max(strides)} bytes a row are more than the buffer's {flat.size}"
+            raise _refused(what, "Pass the stride in bytes")
         return np.lib.stride_tricks.as_strided(flat[start:], shape, strides, writeable=False)
 
 

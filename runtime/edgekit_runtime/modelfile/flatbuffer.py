@@ -164,10 +164,8 @@ class _TableReader:
             return None
         members = self._unions[field.detail]
         if member >= len(members):
-            raise refusal(
-                f"{name}.{field.name} is of a kind that this edgekit does not know ({member})",
-                "Upgrade edgekit-deploy, or build the bundle again",
-            )
+            what = f"{name}.{field.name} is of a kind that this edgekit does not know ({member})"
+            raise refusal(what, "Upgrade edgekit-deploy, or build the bundle again")
         return self.table(self._target(at), members[member])
 
     def _count(self, more: int = 1) -> None:

@@ -205,10 +205,8 @@ def _operator_name(data: bytes, code: Table) -> str:
     # Codes up to 127 stand in the older field, all of them in the newer; runtimes take the larger.
     number = max(code[_CODE["DeprecatedBuiltinCode"]] or 0, code[_CODE["BuiltinCode"]] or 0)
     if number >= len(schema.OPERATORS) or schema.OPERATORS[number] in _NEVER:
-        raise refusal(
-            f"it uses operator number {number}, which this edgekit does not know",
-            "Upgrade edgekit-deploy, or build the bundle again",
-        )
+        what = f"it uses operator number {number}, which this edgekit does not know"
+        raise refusal(what, "Upgrade edgekit-deploy, or build the bundle again")
     name = schema.OPERATORS[number]
     if name != "CUSTOM":
         return name

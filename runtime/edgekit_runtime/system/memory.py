@@ -270,11 +270,9 @@ def scarce(where: object) -> Iterator[None]:
     except (MemoryError, OSError, ImportError, RuntimeError, EngineError) as error:
         if not lacks_memory(error):
             raise
-        raise MemoryExceeded(
-            f"this process has no memory left to open it ({str(error) or type(error).__name__})",
-            where=str(where),
-            do="Raise its limit (ulimit -v, the cgroup's), close another model, or build a smaller one",
-        ) from error
+        what = f"this process has no memory left to open it ({str(error) or type(error).__name__})"
+        do = "Raise its limit (ulimit -v, the cgroup's), close another model, or build a smaller one"
+        raise MemoryExceeded(what, where=str(where), do=do) from error
 
 
 def lacks_memory(error: BaseException) -> bool:

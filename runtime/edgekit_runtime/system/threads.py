@@ -52,11 +52,8 @@ def begin(thread: threading.Thread) -> bool:
             return False
         if thread.ident is not None:  # it was started before
             raise
-        raise MemoryExceeded(
-            f"this process gets no more threads ({error})",
-            where=thread.name,
-            do="Raise its limits, of memory (ulimit -v, the cgroup's) or of threads (ulimit -u, TasksMax)",
-        ) from error
+        do = "Raise its limits, of memory (ulimit -v, the cgroup's) or of threads (ulimit -u, TasksMax)"
+        raise MemoryExceeded(f"this process gets no more threads ({error})", where=thread.name, do=do) from error
     return True
 
 
@@ -98,10 +95,8 @@ def orphan(future: Future[Any], error: ForkedError) -> None:
 
 
 def _error() -> ForkedError:
-    return ForkedError(
-        "the model was opened before this process was forked",
-        do="Open the bundle in the child, or start it as a fresh process (multiprocessing: spawn)",
-    )
+    do = "Open the bundle in the child, or start it as a fresh process (multiprocessing: spawn)"
+    return ForkedError("the model was opened before this process was forked", do=do)
 
 
 def _mark() -> None:
