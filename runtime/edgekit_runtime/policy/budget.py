@@ -12,8 +12,7 @@ Rules, in this order:
 - else the bundle's degraded artifact answers, if it is open and SURE to be in time; else the request is refused at
   once.
 
-A learnt estimate that can refuse keeps exploring. An inference below OUTDATED of the median makes the device forget
-the slower ones, for noise never makes a run faster; if all requests are refused, `device` runs a copy twice a second.
+An estimate that can refuse heals itself: see OUTDATED; if all are refused, `device` runs a copy twice a second.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ SURE = 0.9
 SHARED = 0.7
 """If neither chance reaches it, both are asked."""
 OUTDATED = 0.6
-"""An inference below this share of the median shows that the slower ones are out of date."""
+"""An inference below this share of the median makes the device forget the slower ones."""
 FADES = 0.85
 """The weight of a host's answer relative to the next newer one: networks change fast."""
 NEEDS = 0.9
@@ -184,10 +183,8 @@ def decide(
     if left_ms is None:
         return OffloadDecision("device", None, device.p90_ms, None)
     chance = device.chance(left_ms)
-    best, likely = None, 0.0
-    for index, host in enumerate(hosts):
-        if host.ready and (best is None or host.chance(left_ms) > likely):
-            best, likely = index, host.chance(left_ms)
+    chances = {index: host.chance(left_ms) for index, host in enumerate(hosts) if host.ready}
+    best = max(chances, key=chances.__getitem__, default=None)
     if chance >= SURE:
         return OffloadDecision("device", best, device.p90_ms, True, chance)
     expected_ms = device.expected_ms
@@ -196,6 +193,7 @@ def decide(
             return OffloadDecision("degraded", None, degraded.p90_ms, True, chance)
         destination: Destination = "device" if expected_ms <= left_ms else "neither"
         return OffloadDecision(destination, None, expected_ms, False, chance)
+    likely = chances[best]
     if token and 0 < chance < SHARED and 0 < likely < SHARED:
         return OffloadDecision("both", best, expected_ms, False, chance)
     if chance >= likely and chance > 0:
