@@ -1,7 +1,7 @@
 """Boards as data: one TOML a board, the loader that checks it, and the latency estimate.
 
 profile = load("raspberry-pi-4")                  # or `raspberry-pi-4-32bit`, `jetson-nano@5w`, a path to a .toml
-catalogue = open_catalogue([Path("boards")])      # the user's own folders besides, and what other packages bring
+catalogue = open_catalogue([Path("boards")])      # with the user's own folders and other packages
 installable(profile)                              # which engines have a wheel for its Python, glibc and machine
 estimate(profile, workload, "litert")             # low, middle and high milliseconds, and what they rest on
 """

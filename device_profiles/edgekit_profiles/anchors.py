@@ -1,22 +1,18 @@
 """Anchors: from one network timed on a board to the latency of another, and their file.
 
-    anchored_ms(terms, anchor_terms, anchor_ms)              # by the roofline's ratio
+    anchored_ms(terms, anchor_terms, anchor_ms)        # by the roofline's ratio
     blend(carried_ms, host.ratio * anchor_ms)          # together with the ratio measured on the workstation
+    estimate(profile, work, "litert", known=Known(anchors=anchors_for(profile, [read_anchor_file(path)])))
 
 Rules:
-- the roofline's error on the anchor is carried over whole for the kind of work that the anchor spends most time on,
-  half (in the logarithm) for what it does not do; so the anchor gets its own time, and more work never takes less;
-- a ratio measured on the workstation counts three quarters, the roofline's one quarter: both are off, in other ways;
+- the roofline's error on the anchor carries over whole for the kind of work that the anchor spends most time on, half
+  (in the logarithm) for what it does not do: the anchor gets its own time, and more work never takes less;
+- a ratio measured on the workstation counts three quarters, the roofline's one quarter; `roofline.toml` has the errors;
 - an anchor holds for its kernels, precision and threads, and a measured one for its engine and that engine's version;
-- in a file the median counts, as in the published tables; a run whose conditions changed (`steady` false) is refused;
+- in a file the median counts; a run whose conditions changed (`steady` false) is refused;
 - a file of one board is never used for another.
 
-How far such estimates were off on boards that the fit had not seen stands in `roofline.toml` beside the bands.
-
-    file = read_anchor_file(Path("our-pi.json"))         # what `edgekit profiles measure` wrote on a board
-    estimate(profile, work, "litert", known=Known(anchors=anchors_for(profile, [file])))
-
-JSON, one object (more keys may be there, none of these may be missing):
+The file is one JSON object (more keys may be there, none of these may be missing):
 
     {"edgekit_anchor": 1, "network": "mobilenet_v1_1.0_224", "measured_at": "2026-05-01T10:00:00+00:00",
      "board": {"profile": "raspberry-pi-4" or null, "model": "Raspberry Pi 4 Model B Rev 1.4", "machine": "aarch64"},
@@ -47,7 +43,9 @@ _ORDER = {"measured": 0, "published": 1, "derived": 2}
 class HostTimes:
     """Milliseconds on one core of the workstation, the least of many runs, in one run.
 
-    ms: of the artifact. reference_ms: of MobileNetV1 1.0 224 in the same precision. engine: what ran both (`litert`).
+    ms: of the artifact.
+    reference_ms: of MobileNetV1 1.0 224 in the same precision.
+    engine: ran both (`litert`).
     """
 
     ms: float
@@ -69,8 +67,8 @@ def anchored_ms(
 ) -> float:
     """Milliseconds of a network with these terms, scaled by the anchor's measured time.
 
-    Every kind of work is corrected by the same factor to a power: 1 for what the anchor spends most time on, down to
-    `carried_at_least` for what it does not do. The factor is the one that gives the anchor its own time.
+    Every kind of work has the same factor to a power: 1 for what the anchor spends most time on, down to
+    `carried_at_least` for what it does not do.
     """
     least = (constants() if fitted is None else fitted)["anchoring"]["carried_at_least"]
     largest = max(anchor_terms.values())
@@ -81,7 +79,9 @@ def anchored_ms(
 
 def _factor(terms: Mapping[str, float], power: Mapping[str, float], wanted_ms: float) -> float:
     """Logarithm of the factor by which the terms, each to its power, add up to wanted_ms.
-    By Newton's method: the logarithm of the sum is convex and rises everywhere, so that it converges from anywhere."""
+
+    By Newton's method, which converges from anywhere: the logarithm of the sum is convex and rises everywhere.
+    """
     found = 0.0
     for _ in range(100):
         parts = {kind: ms * math.exp(found * power[kind]) for kind, ms in terms.items()}
@@ -95,7 +95,7 @@ def _factor(terms: Mapping[str, float], power: Mapping[str, float], wanted_ms: f
 
 
 def blend(carried_ms: float, by_host_ms: float, fitted: Mapping[str, Any] | None = None) -> float:
-    """The weighted geometric mean of what the roofline and the workstation say."""
+    """The weighted geometric mean of the roofline's and the workstation's milliseconds."""
     weight = (constants() if fitted is None else fitted)["anchoring"]["host_weight"]
     return math.exp(weight * math.log(by_host_ms) + (1.0 - weight) * math.log(carried_ms))
 
@@ -103,9 +103,10 @@ def blend(carried_ms: float, by_host_ms: float, fitted: Mapping[str, Any] | None
 def choose_anchor(
     profile: Profile, given: Sequence[Anchor], engine: str, kernels: str, precision: str, threads: int
 ) -> Anchor | None:
-    """The anchor to use: measured with this engine, else published, else derived.
-    Among equals the one with the nearest clock.
-    given: of anchor files, besides the profile's."""
+    """The anchor to use: measured with this engine, else published, else derived; nearest clock.
+
+    given: of anchor files, besides the profile's.
+    """
     found = [
         anchor
         for anchor in (*given, *profile.anchors)
@@ -125,9 +126,9 @@ _MOST = 1 << 20
 
 @dataclass(frozen=True)
 class EngineTime:
-    """One engine, precision and number of threads; milliseconds.
+    """Milliseconds of one engine, precision and number of threads.
 
-    clock_ghz: None where the board does not say.
+    clock_ghz: None if the board does not say.
     """
 
     engine: str
@@ -142,7 +143,7 @@ class EngineTime:
 
 @dataclass(frozen=True)
 class AnchorFile:
-    """profile: the board that `detect` took it for, empty where it knew none.
+    """profile: the board that `detect` found, or "".
     changed: what was not steady, in words.
     """
 
@@ -213,9 +214,10 @@ def parse_anchor_file(text: str, where: str) -> AnchorFile:
 
 
 def anchors_for(profile: Profile, files: Sequence[AnchorFile]) -> tuple[Anchor, ...]:
-    """Those of the profile's board, whatever its image or mode.
-    Files of other boards are left out. A file that names no board belongs to every profile of its machine's
-    architecture."""
+    """Anchors of the profile's board, in any image of its architecture and any mode.
+
+    A file that names no board belongs to every profile of its machine's architecture.
+    """
     found = []
     pairs = [(file, one) for file in files if _is_of(file, profile) for one in file.times]
     for file, one in pairs:
@@ -228,7 +230,7 @@ def anchors_for(profile: Profile, files: Sequence[AnchorFile]) -> tuple[Anchor, 
 
 
 def refuse_other_boards(files: Sequence[AnchorFile], profiles: Sequence[Profile]) -> None:
-    """A file that none of the boards can use was given by mistake. Raises AnchorError."""
+    """Raises AnchorError for a file that none of the boards can use."""
     for file in files:
         if not any(_is_of(file, profile) for profile in profiles):
             board = file.profile or "a board that no profile knows"
@@ -240,7 +242,6 @@ def refuse_other_boards(files: Sequence[AnchorFile], profiles: Sequence[Profile]
 
 
 def _is_of(file: AnchorFile, profile: Profile) -> bool:
-    """The same board in any mode.
-    Another image of it counts where its user land is of the same machine."""
+    """Whether a file is of this board, in any mode and in any image of its architecture."""
     board = file.profile.split("@")[0]
     return board in ("", profile.name.split("@")[0], profile.board) and file.machine in ("", profile.arch)

@@ -1,19 +1,16 @@
-"""Every profile there is, of edgekit, of packages and the user's own; compared, validated.
+"""Find, compare and validate profiles: edgekit's own, those of packages and the user's.
 
     catalogue = open_catalogue([Path("boards")])
     catalogue.load("raspberry-pi-4-32bit"), catalogue.load("jetson-nano@5w"), catalogue.load("boards/our-gateway.toml")
-    load("raspberry-pi-4").title                                            # of edgekit's own, or a path to a .toml
     difference(load("raspberry-pi-4"), load("raspberry-pi-5"))[0].key       # "core.clock_ghz"
     validate(Path("boards/our-gateway.toml"))[0].errors
 
 Rules:
-- a profile is a file NAME.toml: in edgekit itself, in a package that an entry point of the group `edgekit.profiles`
-  names, in a folder of `--profile-path` or of the variable EDGEKIT_PROFILE_PATH, or named by its path;
-- two files for one board are an error when that board is asked for, which names both: none hides the other, because
-  bundles and fleets know a board by its name;
-- a broken file spoils its own profiles and no others; `validate` says every mistake at once;
-- `measured_here` is for the profiles that come with edgekit: a user's file that was copied from one of them must not
-  pass this machine's times off as the board's.
+- a profile is a file NAME.toml: in edgekit, in a package that an entry point of the group `edgekit.profiles` names, in
+  a folder of `--profile-path` or EDGEKIT_PROFILE_PATH, or named by its path;
+- two files for one board are an error when that board is loaded, because bundles and fleets know it by its name;
+- a broken file affects only its own profiles; `validate` reports every mistake at once;
+- `measured_here` is only for edgekit's own profiles: in a copy, this machine's times would pass as the board's.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ if TYPE_CHECKING:
 GROUP = "edgekit.profiles"
 VARIABLE = "EDGEKIT_PROFILE_PATH"
 MOST_BYTES = 1 << 20
-"""Of a profile: a hundred times the largest there is."""
+"""Of a profile: a hundred times the largest."""
 _OWN = "edgekit"
 
 
@@ -51,7 +48,8 @@ _OWN = "edgekit"
 class ProfileSource:
     """One file.
 
-    where: what errors call it. origin: `edgekit`, the entry point's name, or the folder.
+    where: its name in errors.
+    origin: `edgekit`, the entry point's name, or the folder.
     """
 
     board: str
@@ -61,7 +59,7 @@ class ProfileSource:
 
     def profiles(self) -> tuple[Profile, ...]:
         """Of every image, the board's first image first. Raises ProfileError."""
-        found = _built_in_profiles(self.board) if self.origin == _OWN else read(_text(self), self.where, self.board)
+        found = _built_in_profiles(self.board) if self.origin == _OWN else read(self.text(), self.where, self.board)
         if self.origin != _OWN and found[0].measured_here:
             raise ProfileError(
                 "'measured_here' is for the profiles that come with edgekit: times on this machine are not those of "
@@ -74,12 +72,21 @@ class ProfileSource:
 
     def text(self) -> str:
         """Raises ProfileError."""
-        return _text(self)
+        try:
+            if isinstance(self.file, Path):
+                return read_regular(self.file, MOST_BYTES).decode("utf-8")
+            return self.file.read_text(encoding="utf-8")
+        except FileNotFoundError as error:
+            do = "`edgekit profiles list` shows the profiles there are by name"
+            raise ProfileError("there is no such file", where=self.where, do=do) from error
+        except (OSError, UnicodeDecodeError) as error:
+            why = (error.strerror or error) if isinstance(error, OSError) else "it is not UTF-8"
+            raise ProfileError(f"cannot be read: {why}", where=self.where) from error
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """sources: one a file, in the order in which they were looked for."""
+    """sources: one a file, in search order."""
 
     sources: tuple[ProfileSource, ...]
 
@@ -88,14 +95,11 @@ class Catalogue:
         return tuple(sorted({source.board for source in self.sources}))
 
     def names(self) -> tuple[str, ...]:
-        """Everything `load` takes, less the modes, sorted by board.
-
-        A file that cannot be read has no names here.
-        """
+        """Every name that `load` takes, without modes, sorted by board; unreadable files have none."""
         return tuple(profile.name for board in self.boards() for profile in self.readable(board))
 
     def broken(self) -> tuple[ProfileError, ...]:
-        """What is wrong with files that `names` leaves out."""
+        """Errors of the files that `names` leaves out."""
         errors = []
         for board in self.boards():
             try:
@@ -105,11 +109,10 @@ class Catalogue:
         return tuple(errors)
 
     def load(self, name: str) -> Profile:
-        """The profile of that name, or of one that people call that board by: rpi4, pi5, orin-nano.
+        """The profile of that name or short form (rpi4, pi5, orin-nano).
 
-        A name that ends with `.toml` or `.toml@MODE` is the path of a file.
-
-        Raises UnknownProfileError (with the near misses) and ProfileError (naming file and key).
+        A name that ends with `.toml` or `.toml@MODE` is the path of a file. Raises UnknownProfileError with near
+        misses, and ProfileError with file and key.
         """
         file, mode = _file_named(name)
         if file is not None:
@@ -127,16 +130,13 @@ class Catalogue:
         raise self._unknown(name)
 
     def text(self, name: str) -> str:
-        """The file of the profile that `load` would give. Raises as `load` does."""
+        """The file of the profile that `load` would return. Raises as `load` does."""
         board = self.load(name).board
         file = _file_named(name)[0]
         return (file or next(source for source in self.sources if source.board == board)).text()
 
     def images(self, name: str) -> tuple[Profile, ...]:
-        """All profiles of the file that `load` would read, its first image first.
-
-        Raises as `load` does.
-        """
+        """All profiles of the file that `load` would read, first image first. Raises as `load` does."""
         profile = self.load(name)
         file = _file_named(name)[0]
         return self.of(profile.board) if file is None else file.profiles()
@@ -146,10 +146,7 @@ class Catalogue:
         return next((source.origin for source in self.sources if source.board == profile.board), "")
 
     def of(self, board: str) -> tuple[Profile, ...]:
-        """A board's profiles, its first image first.
-
-        Raises ProfileError where the file is broken or not the only one.
-        """
+        """A board's profiles, first image first. Raises ProfileError, also for two files."""
         found = [source for source in self.sources if source.board == board]
         if not found:
             raise self._unknown(board)
@@ -172,9 +169,7 @@ class Catalogue:
         known = self.names()
         words = _words(name)
         within = [found for found in known if words and words <= _words(found)]
-        near = [found for found in within if found in self.boards()][:3] or within[
-            :3
-        ]  # a board before its other images
+        near = [found for found in within if found in self.boards()][:3] or within[:3]  # boards before other images
         spelt = _spelt(name)
         near = near or [found for found in self.boards() if spelt and _spelt(found).startswith(spelt)][:3]
         near = near or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
@@ -184,10 +179,8 @@ class Catalogue:
 
 
 def built_in() -> Catalogue:
-    """What comes with edgekit, and nothing else."""
-    return Catalogue(
-        tuple(ProfileSource(board, f"boards/{board}.toml", _OWN, _file(board)) for board in _built_in_boards())
-    )
+    """What comes with edgekit."""
+    return Catalogue(tuple(map(_built_in_source, _built_in_boards())))
 
 
 def open_catalogue(
@@ -198,8 +191,10 @@ def open_catalogue(
 ) -> Catalogue:
     """What comes with edgekit, what installed packages bring, and the files of folders.
 
-    paths: folders of `--profile-path`; those of EDGEKIT_PROFILE_PATH come after them. plugins: default the installed
-    entry points of the group. Raises ProfileError for a folder or a package that is not there.
+    paths: folders of `--profile-path`; those of EDGEKIT_PROFILE_PATH come after them.
+    plugins: default the installed entry points of the group.
+
+    Raises ProfileError for a missing folder or package.
     """
     environ = os.environ if environ is None else environ
     given = [Path(item) for item in environ.get(VARIABLE, "").split(os.pathsep) if item]
@@ -233,8 +228,7 @@ def open_catalogue(
 
 
 def _file_named(name: str) -> tuple[ProfileSource | None, str | None]:
-    """(the file that a name ending with `.toml` or `.toml@MODE` is the path of, the mode).
-    (None, None) for other names."""
+    """(file, mode) of a name that is the path of a .toml file; (None, None) for other names."""
     found = re.fullmatch(r"(?s)(.*\.toml)(?:@([^@/\\]*))?", name)
     if found is None:
         return None, None
@@ -256,11 +250,11 @@ _SHORT = {
     r"^orin": "jetsonorin",
     r"^(raspberrypi[45])b": r"\1",
 }
-"""What people write for a board -> what its profile's name has there, both without what parts words."""
+"""Short forms -> what profiles are called, both without separators."""
 
 
 def _spelt(name: str) -> str:
-    """One spelling of what is the same name but for capitals, what parts words, and short forms."""
+    """One spelling for names that differ in capitals, separators and short forms."""
     letters = re.sub(r"[-_. ]", "", name.lower())
     for short, long in _SHORT.items():
         letters = re.sub(short, long, letters)
@@ -268,25 +262,13 @@ def _spelt(name: str) -> str:
 
 
 def _words(name: str) -> set[str]:
-    """`Pi4` and `pi-4` are the words pi and 4."""
+    """The words of a name: `Pi4` and `pi-4` are pi and 4."""
     return set(re.findall(r"[a-z]+|[0-9]+", name.lower()))
 
 
-def _text(source: ProfileSource) -> str:
-    try:
-        if isinstance(source.file, Path):
-            return read_regular(source.file, MOST_BYTES).decode("utf-8")
-        return source.file.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        do = "`edgekit profiles list` shows the profiles there are by name"
-        raise ProfileError("there is no such file", where=source.where, do=do) from error
-    except (OSError, UnicodeDecodeError) as error:
-        why = (error.strerror or error) if isinstance(error, OSError) else "it is not UTF-8"
-        raise ProfileError(f"cannot be read: {why}", where=source.where) from error
-
-
-def _file(board: str) -> Traversable:
-    return importlib.resources.files("edgekit_profiles") / "boards" / f"{board}.toml"
+def _built_in_source(board: str) -> ProfileSource:
+    file = f"boards/{board}.toml"
+    return ProfileSource(board, file, _OWN, importlib.resources.files("edgekit_profiles") / file)
 
 
 @functools.cache
@@ -298,21 +280,20 @@ def _built_in_boards() -> tuple[str, ...]:
 
 @functools.cache
 def _built_in_profiles(board: str) -> tuple[Profile, ...]:
-    """They do not change while a process runs, and are many."""
-    file = f"boards/{board}.toml"
-    return read(_text(ProfileSource(board, file, _OWN, _file(board))), file, board)
+    """Read once in a process."""
+    source = _built_in_source(board)
+    return read(source.text(), source.where, board)
 
 
 def names() -> tuple[str, ...]:
-    """The names of the profiles that come with edgekit, of every image, sorted by board."""
+    """Names of the profiles that come with edgekit, of every image, sorted by board."""
     return built_in().names()
 
 
 def load(name: str) -> Profile:
     """Load a profile that comes with edgekit by name, or a file that ends with `.toml`.
 
-    Raises UnknownProfileError (with the near misses) and ProfileError (naming file and key). `open_catalogue` knows
-    the user's own folders besides.
+    Raises as `Catalogue.load`. `open_catalogue` also knows the user's folders.
     """
     return built_in().load(name)
 
@@ -320,7 +301,8 @@ def load(name: str) -> Profile:
 def parse(text: str, file: str, name: str) -> Profile:
     """A profile from TOML text, of the board's first image.
 
-    file: what errors call it. name: what its `name` key must be.
+    file: its name in errors.
+    name: what its `name` key must be.
     """
     return read(text, file, name)[0]
 
@@ -332,8 +314,8 @@ _NAMES = {"name", "board", "image", "title", "notes", "sources", "marks", "ancho
 @dataclass(frozen=True)
 class ProfileDifference:
     """key: dotted.
-
-    first, second: the values, None where the profile says nothing. sources: of the two, "" for none.
+    first, second: the values, None if absent.
+    first_source, second_source: "" for none.
     """
 
     key: str
@@ -344,10 +326,7 @@ class ProfileDifference:
 
 
 def difference(first: Profile, second: Profile) -> tuple[ProfileDifference, ...]:
-    """What differs, in the order of the profile's keys; what is the same is left out.
-
-    Engines that install come last.
-    """
+    """What differs, in the order of the profile's keys, installable engines last."""
     found = []
     left, right = dict(_figures(first)), dict(_figures(second))
     for key in dict.fromkeys((*left, *right)):
@@ -358,7 +337,7 @@ def difference(first: Profile, second: Profile) -> tuple[ProfileDifference, ...]
 
 
 def source_of(profile: Profile, key: str) -> str:
-    """Where a figure comes from, by its own key or by its table's; empty where it needs none."""
+    """Where a figure comes from, by its own key or its table's; "" if it needs no source."""
     return profile.sources.get(key) or profile.sources.get(key.split(".")[0], "")
 
 
@@ -387,11 +366,8 @@ def _figures(profile: Profile) -> Iterator[tuple[str, Any]]:
 
 
 def _anchor_key(anchor: Any) -> str:
-    clock = f"{anchor.clock_ghz:g} GHz"
-    return (
-        f"anchors {anchor.model} {anchor.framework} {anchor.threads} thread{'s' * (anchor.threads != 1)} {clock} "
-        f"{anchor.grade}"
-    )
+    threads = f"{anchor.threads} thread{'s' * (anchor.threads != 1)}"
+    return f"anchors {anchor.model} {anchor.framework} {threads} {anchor.clock_ghz:g} GHz {anchor.grade}"
 
 
 def _empty(value: Any) -> bool:
@@ -400,7 +376,7 @@ def _empty(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class ValidatedFile:
-    """One file. names: of the profiles in it, where it has no errors."""
+    """names: of the profiles in the file, if it has no errors."""
 
     file: str
     errors: tuple[ProfileError, ...]
@@ -409,7 +385,7 @@ class ValidatedFile:
 
 
 def validate(path: Path) -> tuple[ValidatedFile, ...]:
-    """A file, or every .toml of a folder. What cannot be read is an error of that file."""
+    """Check a file, or every .toml of a folder; a file that cannot be read has one error."""
     if path.is_dir():
         files = sorted(item for item in path.iterdir() if item.suffix == ".toml")
         if files:

@@ -1,16 +1,14 @@
-"""Which profile a machine is, how sure that is, what differs; a profile for a new board.
+"""Which profile a machine has, how sure that is and what differs; a profile for a new board.
 
     found = detect(read_facts(), open_catalogue())
     found.profile, found.sure, found.differences
     Path("my-board.toml").write_text(starting_toml(read_facts(), load("cortex-a72")))
 
 Rules:
-- the board's own name decides (`certain`), then the chip that its device tree names (`likely`), then the type of its
-  cores, for which a generic profile stands (`guess`); nothing is made up for a machine that is none of these
-  (`unknown`);
-- the user land, cores and clock show which image and mode it runs. Every difference says what follows from it;
-- a starting profile is valid as it is: a figure that was read says so in its source, one of another profile names that;
-  a figure that is in no file, the memory's bandwidth above all, is marked to look up.
+- the board's own name decides (`certain`), then the chip in its device tree (`likely`), then the type of its cores,
+  which has a generic profile (`guess`); other machines are `unknown`;
+- the user land, cores and clock decide on image and mode; every difference says what follows from it;
+- a starting profile is valid; each source says whether the figure was read, is another profile's, or must be looked up.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ _FALLBACK = ("aarch64", "3.11", "2.36")
 
 
 def starting_name(facts: BoardFacts) -> str:
-    """What the file is to be called, without `.toml`."""
+    """The file's name without `.toml`."""
     return re.sub(r"[^a-z0-9]+", "-", facts.model.lower()).strip("-") or "my-board"
 
 
 def starting_toml(facts: BoardFacts, base: Profile | None) -> str:
-    """base: the profile that stands for the board, None where none does."""
+    """A starting profile. base: the profile that stands for the board, or None."""
     read, other = "read on the board", f"as in the profile {base.name}" if base else "a placeholder: look it up"
     fast = facts.clusters[0] if facts.clusters else None
     base_core = base.core if base else None
@@ -89,21 +87,21 @@ def starting_toml(facts: BoardFacts, base: Profile | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A TOML string: JSON's escapes are TOML's, once what is not plain is replaced."""
+    """A TOML string: JSON's escapes are TOML's, once control characters are replaced."""
     return json.dumps(re.sub(r"[\x00-\x1f\x7f]", " ", text), ensure_ascii=False)
 
 
 Sure = Literal["certain", "likely", "guess", "unknown"]
 _SIZES_MB = (256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 65536)
 _CLOCK = 0.03
-"""A clock that is this close to the profile's is the same one."""
+"""Clocks with at most this relative difference are the same."""
 
 
 @dataclass(frozen=True)
 class Deviation:
     """what: `memory`, `clock`, `cores`, `features`, `machine`, `python`, `glibc`.
-
     here, profile: the two values, in words.
+    means: what follows from it.
     """
 
     what: str
@@ -114,9 +112,9 @@ class Deviation:
 
 @dataclass(frozen=True)
 class DetectedBoard:
-    """profile: None where nothing stands for this machine.
-
-    why: what the answer rests on. toml: a profile to begin with, empty for a machine that no profile can be of.
+    """profile: None if none stands for this machine.
+    why: the evidence.
+    toml: a starting profile, "" for a machine that cannot have one.
     """
 
     profile: Profile | None
@@ -128,10 +126,7 @@ class DetectedBoard:
 
 
 def detect(facts: BoardFacts, catalogue: Catalogue) -> DetectedBoard:
-    """Pure: what is read of the machine is in `facts`.
-
-    A file of the catalogue that is broken is passed over.
-    """
+    """Match facts with the catalogue; its broken files are skipped."""
     boards = [profiles for board in catalogue.boards() if (profiles := catalogue.readable(board))]
     family, sure, why = _family(facts, boards)
     if family is None:
@@ -139,8 +134,7 @@ def detect(facts: BoardFacts, catalogue: Catalogue) -> DetectedBoard:
         return DetectedBoard(None, sure, why, (), facts, starting_toml(facts, None) if known else "")
 
     def agreement(image: Profile) -> tuple[bool, bool, bool]:
-        """The image that agrees in most, the machine before everything.
-        Among equals the board's first."""
+        """How well an image agrees, the machine first; among equals the first image is taken."""
         same_release = bool(facts.codename) and image.os.debian == facts.codename
         return image.arch == facts.machine, same_release, _minor(image.os.python) == _minor(facts.python)
 
@@ -150,9 +144,8 @@ def detect(facts: BoardFacts, catalogue: Catalogue) -> DetectedBoard:
 
 def stands_for(profile: Profile, facts: BoardFacts, catalogue: Catalogue) -> bool:
     """Whether the machine is the profile's board, in its mode and architecture.
-    Pure.
 
-    A profile that the catalogue does not list, a file named by its path, goes before those that it does.
+    A profile that the catalogue does not list, a file named by its path, is tried before those that it does.
     """
     boards = [found for board in catalogue.boards() if board != profile.board and (found := catalogue.readable(board))]
     listed = catalogue.readable(profile.board)
@@ -164,7 +157,7 @@ def stands_for(profile: Profile, facts: BoardFacts, catalogue: Catalogue) -> boo
 
 
 def _family(facts: BoardFacts, boards: list[tuple[Profile, ...]]) -> tuple[tuple[Profile, ...] | None, Sure, str]:
-    """The first entry of `compatible` is the board itself, the later ones what it is made of."""
+    """The first entry of `compatible` is the board itself, the later ones its parts."""
     marked = {entry: board for board in reversed(boards) for entry in board[0].marks.compatible}
     named = f"; the board calls itself '{facts.model}'" if facts.model else ""
     found = [(place, entry) for place, entry in enumerate(facts.compatible) if entry in marked]
@@ -197,7 +190,7 @@ def _named(name: str, boards: list[tuple[Profile, ...]]) -> tuple[Profile, ...] 
 
 
 def _mode(profile: Profile, facts: BoardFacts) -> Profile:
-    """The mode whose cores and clock are those of now, if one is."""
+    """The profile in the mode with the cores and clock of now, if there is one."""
     fast = _fast(profile, facts)
     if fast is None or fast.clock_ghz is None:
         return profile
@@ -208,7 +201,7 @@ def _mode(profile: Profile, facts: BoardFacts) -> Profile:
 
 
 def _fast(profile: Profile, facts: BoardFacts) -> Cluster | None:
-    """The cores that the profile's `core` speaks of."""
+    """The cores that the profile's `core` describes."""
     same = (cluster for cluster in facts.clusters if cluster.type == profile.core.type)
     return next(same, facts.clusters[0] if facts.clusters else None)
 
@@ -264,7 +257,7 @@ def _minor(version: str) -> tuple[int, ...]:
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    """Of `3.13.0rc1` the numbers: 3, 13, 0."""
+    """The numbers of a version: 3, 13, 0 of `3.13.0rc1`."""
     found = []
     for part in version.split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]

@@ -6,8 +6,7 @@ from edgekit_runtime.system.errors import EdgekitError
 
 
 class ProfileError(EdgekitError):
-    """A profile file that breaks the format.
-    `where` names the file, `key` the dotted key where there is one."""
+    """A profile file that breaks the format; `where` is the file, `key` the dotted key or ""."""
 
     code = "profile"
     key = ""
@@ -18,17 +17,13 @@ class ProfileError(EdgekitError):
 
 
 class UnknownProfileError(ProfileError):
-    """No profile has this name.
-    `do` names the near misses, or the command that lists all there are."""
+    """No profile has this name; `do` names the near misses, or the command that lists all."""
 
     code = "profile-unknown"
 
 
 class CannotEstimateError(EdgekitError):
-    """A latency that nothing edgekit knows can predict.
-
-    It is refused rather than extrapolated: measure on the board.
-    """
+    """A latency that edgekit cannot predict: measure on the board."""
 
     code = "estimate"
 

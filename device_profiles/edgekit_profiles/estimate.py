@@ -1,18 +1,16 @@
-"""How long one inference will take on a board: a range and its grade, never a bare number.
-
-Rules:
-- `measured` is a time taken on that board. `anchored` goes from the time of MobileNetV1 on that board, with the same
-  kernels, precision and threads, to the artifact's: by the ratio of the two on the workstation and by the roofline's,
-  or by the roofline's alone where the workstation did not time them. `estimated` is the roofline alone.
-- The range holds what 90 % of the published latencies held on boards that the fit had not seen, each way of estimating
-  with its own band (`roofline.toml`). What was never tested has a wider one, and says so.
-- Products of two computed tensors, as in attention, are counted as 1x1 convolutions are, and recurrent layers as dense
-  ones. No published latency has either, so that the range is wider.
-- What the evidence does not cover is refused with CannotEstimateError, not extrapolated: uncounted operations, a batch,
-  more threads than cores, a core without fitted rates.
+"""Estimate how long one inference takes on a board: a range and its grade.
 
     estimate(load("raspberry-pi-4"), mobilenet_v1("int8"), "litert").mid_ms     # 24.0: it is the anchor itself
     estimate(profile, work, "litert", known=EstimateEvidence(host=HostTimes(3.1, 3.9, "litert")))
+
+Rules:
+- `measured` is a time taken on that board; `anchored` is that of MobileNetV1 on that board, with the same kernels,
+  precision and threads, times a ratio: of both on the workstation together with the roofline's, or the roofline's
+  alone; `estimated` is the roofline alone;
+- the range holds what 90 % of the published latencies held on boards that the fit had not seen, with a band for each
+  way of estimating (`roofline.toml`); an untested case has a wider one and a note;
+- products of two computed tensors count as 1x1 convolutions, recurrent layers as dense ones, both untested;
+- uncounted operations, a batch, more threads than cores and a core without fitted rates raise CannotEstimateError.
 """
 
 from __future__ import annotations
@@ -43,11 +41,11 @@ Band = tuple[float, float]
 class Estimate:
     """Milliseconds for one item.
 
-    dominated_by: the largest term in words, None where the time was measured.
-
-    source: what the figure rests on. notes: what a reader must know before believing it. host: the times on a
-    workstation that were known, whether they were used or not: they do not depend on the board. busy: measured while
-    others used the processor: from what it takes alone to what it took then, and nothing is refused because of it.
+    dominated_by: the largest term in words, None if measured.
+    source: what the figure rests on.
+    notes: caveats.
+    host: the known times on a workstation, used or not.
+    busy: measured while others used the processor, from what it takes alone to what it took then; never refused.
     """
 
     low_ms: float
@@ -79,7 +77,9 @@ class EstimateEvidence:
 @dataclass(frozen=True)
 class _Case:
     """One question, with its checks passed.
-    kernels: what the engine runs, as the roofline calls it."""
+
+    kernels: what the engine runs, by the roofline's name.
+    """
 
     profile: Profile
     workload: Workload
@@ -120,9 +120,11 @@ def estimate(
     known: EstimateEvidence | None = None,
 ) -> Estimate:
     """The range of one inference of `workload` on `profile`.
-    runtime: its engine (`litert`, `onnxruntime`, ...).
 
-    threads: default the profile's. Raises CannotEstimateError.
+    framework: its engine (`litert`, `onnxruntime`, ...).
+    threads: default the profile's.
+
+    Raises CannotEstimateError.
     """
     known = known or EstimateEvidence()
     case = _case(profile, workload, framework, threads)
@@ -130,24 +132,23 @@ def estimate(
 
 
 def has_rates(profile: Profile) -> bool:
-    """Whether its cores have known rates.
-    Others are measured, by a build on such a machine or by `bench`."""
+    """Whether its cores have known rates; others can only be measured."""
     return profile.core.type in constants()["cores"]
 
 
 def has_anchor(profile: Profile, workload: Workload, framework: str, given: tuple[Anchor, ...] = ()) -> bool:
     """Whether the board's MobileNetV1 is known for this engine, precision and threads.
-    Then a ratio to it would be of use.
-    Raises CannotEstimateError."""
+
+    Raises CannotEstimateError.
+    """
     case = _case(profile, workload, framework, None)
     return workload.precision != "dynamic" and _own_anchor(case, given) is not None
 
 
 def layer_terms(profile: Profile, workload: Workload, framework: str, threads: int) -> list[dict[str, float]]:
-    """The roofline's milliseconds of each operation, by term, in the workload's order.
-    Dynamic range as float32.
+    """The roofline's milliseconds of each operation, by term, in the workload's order, unscaled.
 
-    What adds up to the estimate only once it is scaled: the estimate may rest on more. Raises CannotEstimateError.
+    Dynamic range counts as float32. Raises CannotEstimateError.
     """
     if workload.precision == "dynamic":
         workload = replace(workload, precision="float32")
@@ -192,11 +193,8 @@ def _estimate(case: _Case, known: EstimateEvidence) -> Estimate:
         base = _estimate(replace(case, workload=replace(workload, precision="float32")), replace(known, host=None))
         shape = "dense" if _mostly_dense(workload) else "convolutional"
         low, mid, high = constants()["dynamic"][case.engine][shape]
-        notes = (
-            f"dynamic range took {low:g} to {high:g} times float32 on x86-64 for {shape} networks; never timed on a "
-            f"board",
-            *base.notes,
-        )
+        took = f"dynamic range took {low:g} to {high:g} times float32 on x86-64 for {shape} networks"
+        notes = (f"{took}; never timed on a board", *base.notes)
         return replace(base.scale(low, mid, high), grade="estimated", notes=notes)
     anchor = _own_anchor(case, known.anchors)
     if anchor is not None:
@@ -224,7 +222,7 @@ def _mostly_dense(workload: Workload) -> bool:
 
 
 def _own_anchor(case: _Case, given: tuple[Anchor, ...]) -> Anchor | None:
-    """Of the very engine. One that another stands in for has only what was measured with it."""
+    """The anchor of this very engine; with a stand-in only one measured with the engine itself."""
     profile, precision = case.profile, case.workload.precision
     if case.engine in constants()["stand_ins"]:
         profile = replace(profile, anchors=())
@@ -250,8 +248,7 @@ def _roofline(case: _Case) -> Estimate:
 
 
 def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
-    """Both rooflines with the kernels and threads of the anchor.
-    The model's at the profile's clock."""
+    """Both rooflines have the anchor's kernels and threads; the model's has the profile's clock."""
     precision, clock = case.workload.precision, case.profile.core.clock_ghz
     reference = mobilenet_v1(precision)
     terms, anchor_terms = case.terms(case.workload, clock), case.terms(reference, anchor.clock_ghz)
@@ -265,9 +262,8 @@ def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
         total = blend(total, host.ratio * scaled * anchor.ms[precision])
         tested = case.engine in constants()["engines"]
         band = _band("blended") if tested else band
-        how = (
-            f"{host.ratio:.3g} times its time on this workstation ({host.engine}, one thread), and the roofline's ratio"
-        )
+        ratio = f"{host.ratio:.3g} times its time on this workstation ({host.engine}, one thread)"
+        how = f"{ratio}, and the roofline's ratio"
     if case.engine not in constants()["engines"]:
         notes.append(f"ratios to MobileNetV1 were never tested for {case.engine}")
     if anchor.grade == "derived":
@@ -292,15 +288,13 @@ def _anchored(case: _Case, anchor: Anchor, host: HostTimes | None) -> Estimate:
 
 
 def _apart(profile: Profile) -> dict[str, Any] | None:
-    """What was found of a processor whose boards differ by more than the bands allow.
-    None of the others."""
+    """What is known of a processor whose boards differ by more than the bands allow, or None."""
     found: dict[str, dict[str, Any]] = constants()["apart"]
     return next((one for name, one in found.items() if name in profile.soc.lower()), None)
 
 
 def caution(profile: Profile) -> str:
-    """The note of an estimate for a processor whose boards were published far apart.
-    "" for the others."""
+    """The note for a processor whose boards were published far apart, or ""."""
     spread = _apart(profile)
     if spread is None:
         return ""
@@ -313,7 +307,7 @@ def caution(profile: Profile) -> str:
 
 
 def _untested(workload: Workload, band: Band) -> tuple[Band, list[str]]:
-    """The band, wider, and notes: a network far from tested sizes, with attention or recurrent."""
+    """A wider band and notes for untested sizes, attention and recurrent layers."""
     notes = []
     kinds = {
         "products of two computed tensors, as in attention": workload.computed_macs,
@@ -322,19 +316,16 @@ def _untested(workload: Workload, band: Band) -> tuple[Band, list[str]]:
     for kind, macs in kinds.items():
         if macs:
             share = 100 * macs / workload.macs
-            notes.append(
-                f"{share:.2g} % of its multiply-accumulates are {kind}; no network with any was tested, so the range "
-                "is wider"
-            )
+            are = f"{share:.2g} % of its multiply-accumulates are {kind}"
+            notes.append(f"{are}; no network with any was tested, so the range is wider")
             band = _joined(band, _band("untested_size"))
     least, most = constants()["tested"]["macs"]
     beyond = constants()["tested"]["beyond"]
     if least / beyond <= workload.macs <= most * beyond:
         return band, notes
     than = f"smaller than {least / 1e6:.0f}" if workload.macs < least else f"larger than {most / 1e6:,.0f}"
-    note = (
-        f"it has {workload.macs / 1e6:,.3g} million multiply-accumulates; none {than} was tested, so the range is wider"
-    )
+    size = f"{workload.macs / 1e6:,.3g} million multiply-accumulates"
+    note = f"it has {size}; none {than} was tested, so the range is wider"
     return _joined(band, _band("untested_size")), [*notes, note]
 
 
@@ -344,7 +335,7 @@ def _band(name: str) -> Band:
 
 
 def _joined(band: Band, other: Band) -> Band:
-    """Two errors that know nothing of each other: in quadrature of the logarithms."""
+    """Two independent errors: added in quadrature of the logarithms."""
     low = math.exp(-math.hypot(math.log(band[0]), math.log(other[0])))
     return low, math.exp(math.hypot(math.log(band[1]), math.log(other[1])))
 

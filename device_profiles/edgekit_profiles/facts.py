@@ -1,12 +1,11 @@
-"""What a board says of itself, read from the files in which Linux says it.
-
-Rules: nothing is run and nothing but files is read, so that a copy of them gives the same anywhere (`root`); what a
-file does not say, or says beyond measure, is empty, never guessed; the user land decides what installs, not the
-kernel: a Raspberry Pi with a 64-bit kernel and a 32-bit user land is a 32-bit board, which the machine name of the
-kernel would hide.
+"""Read what a board says of itself, from the files in which Linux says it.
 
     facts = read_facts()                     # this machine
     facts = read_facts(Path("captured"))     # captured/proc/cpuinfo, captured/etc/os-release, ...
+
+Rules: only files are read, so that a copy of them gives the same facts anywhere; a fact that is missing or implausible
+is empty, never guessed; the user land decides what installs, not the kernel, whose machine name hides a 32-bit user
+land under a 64-bit kernel.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _ARMV6 = {(0x41, 0xB76)}
 class Cluster:
     """Cores of one kind.
 
-    type: as profiles spell it, `0x41:0xd80` for one that is not known, "x86-64" where it is none of Arm's.
-    clock_ghz: the highest it may run at now, None where the kernel does not say.
+    type: as in profiles, `0x41:0xd80` for an unknown one, "x86-64" if not Arm.
+    clock_ghz: the highest it may run at now, None if the kernel does not say.
     """
 
     type: str
@@ -43,12 +42,12 @@ class Cluster:
 @dataclass(frozen=True)
 class BoardFacts:
     """model, compatible: of the device tree.
-
-    machine: of the user land. clusters: fast cores first; those online.
-
-    simd: features that every core has, in edgekit's words. python: of the system, or the one that runs here.
-    codename: of the release (`bookworm`). system: the name that it gives itself. ram_mb: what is there, less than
-    what is soldered on by what firmware keeps.
+    machine: of the user land.
+    clusters: of online cores, fast ones first.
+    simd: features that every core has, by edgekit's names.
+    ram_mb: without what firmware keeps.
+    system, codename: of the release, such as `bookworm`.
+    python: of the system, or the running one.
     """
 
     model: str = ""
@@ -101,7 +100,7 @@ def read_facts(root: Path | None = None) -> BoardFacts:
 
 
 def _bytes(path: Path, most: int = _MOST) -> bytes:
-    """Empty where there is no such file, or it may not be read."""
+    """Empty if there is no such file, or it may not be read."""
     try:
         with open_regular(path) as file:  # a pipe in a captured folder would never end
             return file.read(most)
@@ -129,8 +128,7 @@ def _hex(text: str) -> int:
 
 
 def _machine(top: Path, kinds: set[tuple[int, int]]) -> str:
-    """From the header of a program of the user land.
-    Debian's and Raspbian's 32-bit programs look alike in it."""
+    """From a program's header; Debian's and Raspbian's 32-bit ones look alike."""
     for name in (*_pythons(top), "usr/bin/sh", "bin/sh", "usr/bin/busybox", "bin/busybox"):
         head = _bytes(top / name, 20)
         if head[:4] == b"\x7fELF" and len(head) == 20:
@@ -150,13 +148,9 @@ def _clusters(top: Path, kinds: dict[int, tuple[int, int]], machine: str) -> tup
     for number, (implementer, part) in sorted(kinds.items()):
         if number in online:
             known = identify(implementer, part)
-            name = (
-                known.type
-                if known
-                else f"{implementer:#x}:{part:#x}"
-                if part
-                else ("x86-64" if machine == "x86_64" else "unknown")
-            )
+            name = "x86-64" if machine == "x86_64" else "unknown"
+            if known or part:
+                name = known.type if known else f"{implementer:#x}:{part:#x}"
             groups.setdefault(name, (known, []))[1].append(number)
     found = []
     for name, (known, numbers) in groups.items():
@@ -177,8 +171,7 @@ def _online(text: str) -> set[int]:
 
 
 def _simd(cpuinfo: str, machine: str) -> tuple[str, ...]:
-    """What every core has.
-    A 64-bit kernel names a 32-bit user land's features in 64-bit words, too."""
+    """What every core has; a 64-bit kernel uses its own names under a 32-bit user land, too."""
     lines = re.findall(r"^(?:Features|flags)\s*:(.*)$", cpuinfo, re.MULTILINE)
     have = set.intersection(*(set(line.split()) for line in lines)) if lines else set()
     both = {**features_of("aarch64"), **features_of(machine)} if machine.startswith("armv7") else features_of(machine)
@@ -186,7 +179,7 @@ def _simd(cpuinfo: str, machine: str) -> tuple[str, ...]:
 
 
 def _pythons(top: Path) -> list[str]:
-    """Programs usr/bin/python3.N, the one that `python3` means first."""
+    """Programs usr/bin/python3.N, the target of `python3` first."""
     try:
         names = sorted(path.name for path in (top / "usr/bin").glob("python3.*"))
     except OSError:

@@ -19,15 +19,15 @@ Kind = Literal["board", "phone", "generic", "host"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 AnchorGrade = Literal["published", "derived", "measured"]
 ANCHOR_GRADES: tuple[AnchorGrade, ...] = ("published", "derived")
-"""Of a profile's anchors. `measured` is what `edgekit profiles measure` wrote on one very board."""
+"""Of a profile's anchors; `measured` ones come from `edgekit profiles measure` on a single board."""
 
 
 @dataclass(frozen=True)
 class Core:
     """One kind of core of the board.
 
-    type: as `cores.toml` and the roofline's table spell it, e.g. `cortex-a72`. simd: features beyond the base, in the
-    words of `cores.toml`: `dotprod` is what Linux calls asimddp, `fp16` is asimdhp.
+    type: as in `cores.toml` and the roofline's table, e.g. `cortex-a72`.
+    simd: features beyond the base, by the names of `cores.toml`: `dotprod` is Linux's asimddp, `fp16` asimdhp.
     """
 
     type: str
@@ -38,7 +38,7 @@ class Core:
 
 @dataclass(frozen=True)
 class Caches:
-    """Kilobytes; l1d is per core. None where there is none or it is not known."""
+    """Kilobytes; l1d is per core. None if absent or not known."""
 
     l1d_kb: int | None = None
     l2_kb: int | None = None
@@ -48,11 +48,9 @@ class Caches:
 @dataclass(frozen=True)
 class Memory:
     """ram_mb: of the smallest version sold.
-
     bandwidth_gbps: nominal, transfers a second times the bus's bytes.
-
-    copy_gbps: what a plain copy was measured to reach, counted once, where somebody measured it.
-    sold_mb: every size it is sold with.
+    copy_gbps: of a plain copy, counted once, if measured.
+    sold_mb: every size sold.
     """
 
     ram_mb: int
@@ -65,8 +63,8 @@ class Memory:
 class OsImage:
     """The operating system image: its name, CPython (`3.11`) and glibc (`2.36`).
 
-    debian: the Debian release whose packages it installs (`bookworm`), empty where it is none. python and glibc are
-    empty where there is none, as on Android: no wheel installs there.
+    debian: the Debian release whose packages it installs (`bookworm`), or "".
+    python, glibc: "" on a system without them, such as Android, where no wheel installs.
     """
 
     name: str
@@ -77,10 +75,12 @@ class OsImage:
 
 @dataclass(frozen=True)
 class Thermal:
-    """Degrees Celsius, None where not known.
+    """Degrees Celsius, None if not known.
 
-    throttle_c: where the clock starts to fall. soft_limit_c: where it is held to soft_limit_ghz before that. limit_c:
-    what the board keeps below by slowing down. shutdown_c: where it turns itself off.
+    throttle_c: the clock starts to fall.
+    soft_limit_c: the clock is limited to soft_limit_ghz before that.
+    limit_c: the board slows down to stay below.
+    shutdown_c: it switches itself off.
     """
 
     throttle_c: float | None = None
@@ -93,9 +93,9 @@ class Thermal:
 
 @dataclass(frozen=True)
 class Power:
-    """Watts of the whole board as measured, None where they were not.
+    """Watts of the whole board, None if not measured.
 
-    supply: what it wants, in words.
+    supply: what it needs, in words.
     """
 
     idle_w: float | None = None
@@ -105,10 +105,10 @@ class Power:
 
 @dataclass(frozen=True)
 class Mode:
-    """A setting that changes the number of cores and their clock.
-    For example a Jetson's power mode, or a firmware's clock.
+    """A setting that changes the number of cores and their clock, such as a Jetson's power mode.
 
-    watts: what the mode is called after, None where it is not a matter of watts. cores: of the kind in `Profile.core`.
+    watts: in the mode's name, or None.
+    cores: of the kind in `Profile.core`.
     """
 
     name: str
@@ -121,10 +121,7 @@ class Mode:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What else could compute.
-
-    edgekit's engines run on the processor; this only lists what the board has.
-    """
+    """Other hardware of the board, for information: edgekit's engines run on the processor."""
 
     name: str
     kind: Literal["gpu", "tpu", "npu", "dsp"]
@@ -134,9 +131,10 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class BoardMarks:
-    """What a board says of itself, by which `edgekit profiles detect` knows it.
+    """How `edgekit profiles detect` recognises a board.
 
-    models: beginnings of /proc/device-tree/model. compatible: entries of /proc/device-tree/compatible.
+    models: beginnings of /proc/device-tree/model.
+    compatible: entries of /proc/device-tree/compatible.
     """
 
     models: tuple[str, ...] = ()
@@ -145,11 +143,12 @@ class BoardMarks:
 
 @dataclass(frozen=True)
 class Anchor:
-    """One known model timed on this board: what ties the roofline's ratios to milliseconds.
+    """One known model timed on this board, which ties the roofline's ratios to milliseconds.
 
-    framework: `xnnpack` (what LiteRT runs). ms: by precision (`float32`, `int8`), batch 1. grade: `published` was
-    measured by somebody on this board; `derived` was worked out from another model, runtime or board (about 25 %);
-    `measured` was timed by `edgekit profiles measure`, and then engine and engine_version say with what.
+    framework: `xnnpack` (LiteRT's kernels).
+    ms: by precision (`float32`, `int8`), batch 1.
+    grade: `published` was measured on this board; `derived` from another model, runtime or board (about 25 %);
+        `measured` by `edgekit profiles measure` with engine and engine_version.
     """
 
     framework: str
@@ -167,14 +166,18 @@ class Anchor:
 class Profile:
     """One board with one system image, in one mode.
 
-    name: `BOARD`, `BOARD-IMAGE` where the image is not the board's first, `@MODE` after it where the mode is not.
-    threads: what an engine is given by default. sources: where each figure comes from, by dotted key.
-    pins: engine name -> the version that the board's image is held to. power_mode: the name of the mode, empty where
-    there are none. measured_here: the machine that builds *is* the board, where its architecture is `arch`; its times
-    are `measured`. kind: a board, a phone, a core that stands for boards without a profile (`generic`), or a host that
-    answers for devices. board, image: the name's parts. little: the slower cores of a board with two kinds; inference
-    is given the fast ones, in `core`. recipes: what a build makes for it where none is asked for, empty for all that
-    may be worth it. anchors: those that hold for this image's architecture.
+    name: `BOARD`, or `BOARD-IMAGE` for other images than the first, with `@MODE` for other modes than the set one.
+    arch, soc: of the image's user land and the chip.
+    core, little: the cores that inference uses, and the slower ones of a board with two kinds.
+    threads: an engine's default.
+    anchors: that hold for this image's architecture.
+    power_mode: the mode that is set, or "".
+    measured_here: the machine that builds *is* the board, if its architecture is `arch`; its times are `measured`.
+    pins: engine name -> the version that the image has.
+    sources: where each figure comes from, by dotted key.
+    kind: a board, a phone, a core that stands for boards without a profile (`generic`), or a host that serves devices.
+    board, image: the parts of the name.
+    recipes: what a build makes by default, empty for all that may pay.
     """
 
     name: str
@@ -205,10 +208,7 @@ class Profile:
 
 
 def in_mode(profile: Profile, name: str) -> Profile:
-    """The board after `name`, one of its `modes`, was set.
-
-    Raises KeyError for a mode that it does not have.
-    """
+    """The board in one of its `modes`. Raises KeyError for other names."""
     mode = {mode.name: mode for mode in profile.modes}[name]
     if name == profile.power_mode:
         return profile
@@ -224,8 +224,8 @@ def in_mode(profile: Profile, name: str) -> Profile:
 
 @dataclass(frozen=True)
 class CoreType:
-    """type: as profiles spell it.
-    generic: the profile that stands for boards with such cores, empty where none does.
+    """type: as in profiles.
+    generic: the profile that stands for boards with such cores, or "".
     """
 
     type: str
@@ -233,7 +233,7 @@ class CoreType:
 
 
 def identify(implementer: int, part: int) -> CoreType | None:
-    """From the two numbers of the MIDR register; None for a core that is not in the table."""
+    """By the two numbers of the MIDR register; None for an unknown core."""
     for row in _facts()["cores"]:
         if row["implementer"] == implementer and part in row["parts"]:
             return CoreType(row["type"], row.get("generic", ""))
@@ -245,10 +245,7 @@ def known_types() -> tuple[str, ...]:
 
 
 def features_of(arch: str) -> dict[str, str]:
-    """Features beyond the base of that architecture: edgekit's word -> the kernel's.
-
-    Empty for an unknown one.
-    """
+    """Features beyond the base of that architecture: edgekit's name -> the kernel's."""
     found: dict[str, str] = _facts()["features"].get(arch, {})
     return found
 

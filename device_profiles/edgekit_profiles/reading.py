@@ -1,14 +1,13 @@
-"""From a board's TOML to profiles, one for each of its system images, the first image first.
+"""Read a board's TOML as profiles, one for each of its system images, the first image first.
 
     first, *others, = read(text, "boards/raspberry-pi-4.toml", "raspberry-pi-4")
 
 Rules:
-- all mistakes of a file are found at once; a value of the wrong kind is not complained of again;
-- a figure is covered by a source under its own dotted key or its table's, and a source covers something;
-- threads and modes stay within the cores; the mode that is set is the clock that is written; a name says what it is
-  once;
-- a core's SIMD features are those of its machine;
-- a pin names an engine and an exact version of it that edgekit knows.
+- all mistakes of a file are found at once; a rule waits until its own keys have the right type;
+- every figure has a source under its own dotted key or its table's, and every source a figure;
+- threads and modes stay within the cores; the mode that is set has the clock that `core` has; names are unique;
+- a core's SIMD features are those of its architecture;
+- a pin names an engine and an exact version that edgekit knows.
 """
 
 from __future__ import annotations
@@ -52,10 +51,7 @@ Mistake = tuple[str, str, str]
 
 
 def check(top: Table, data: dict[str, Any], profile: Profile, images: Sequence[str]) -> None:
-    """Notes what does not agree.
-
-    A rule whose own keys are broken already waits until they are mended.
-    """
+    """Note what does not agree; a rule with broken keys is skipped."""
     broken = {key.split(".")[0].split("[")[0] for key in top.mistakes}
     rules: dict[tuple[str, ...], Callable[[], Iterator[Mistake]]] = {
         ("name", "images", "modes"): lambda: _names(profile, images),
@@ -99,7 +95,7 @@ def _cores(profile: Profile) -> Iterator[Mistake]:
 
 
 def _pins(profile: Profile) -> Iterator[Mistake]:
-    """A pin that no rule knows would hold the image to nothing."""
+    """An unknown pin would have no effect on the image."""
     names = {kind.distribution: engine for engine, kind in ENGINES.items()}
     for engine, version in profile.pins.items():
         if engine not in ENGINES:
@@ -129,11 +125,8 @@ def _modes(profile: Profile) -> Iterator[Mistake]:
             yield f"modes[{index}].cores", f"is {mode.cores}, and core.count is {profile.core.count}", "Make them agree"
         if now and mode.clock_ghz != profile.core.clock_ghz:
             clock = profile.core.clock_ghz
-            yield (
-                f"modes[{index}].clock_ghz",
-                f"is {mode.clock_ghz:g}, and core.clock_ghz is {clock:g}",
-                "Make them agree",
-            )
+            what = f"is {mode.clock_ghz:g}, and core.clock_ghz is {clock:g}"
+            yield f"modes[{index}].clock_ghz", what, "Make them agree"
 
 
 def _anchors(profile: Profile) -> Iterator[Mistake]:
@@ -154,11 +147,8 @@ def _machine(profile: Profile) -> Iterator[Mistake]:
             known = features_of(profile.arch)
             for feature in core.simd:
                 if known and feature not in known:
-                    yield (
-                        f"{name}.simd",
-                        f"has '{feature}', which is no feature of {profile.arch}",
-                        f"Known: {', '.join(known)}",
-                    )
+                    what = f"has '{feature}', which is no feature of {profile.arch}"
+                    yield f"{name}.simd", what, f"Known: {', '.join(known)}"
 
 
 def _check_system(profile: Profile) -> Iterator[Mistake]:
@@ -171,20 +161,14 @@ def _check_system(profile: Profile) -> Iterator[Mistake]:
 def _check_memory(profile: Profile) -> Iterator[Mistake]:
     sold = profile.memory.sold_mb
     if sold and profile.memory.ram_mb != min(sold):
-        yield (
-            "memory.ram_mb",
-            f"is {profile.memory.ram_mb}, and the smallest of sold_mb is {min(sold)}",
-            "Make them agree",
-        )
+        what = f"is {profile.memory.ram_mb}, and the smallest of sold_mb is {min(sold)}"
+        yield "memory.ram_mb", what, "Make them agree"
 
 
 def _temperatures(profile: Profile) -> Iterator[Mistake]:
     thermal = profile.thermal
-    steps = [
-        (key, value)
-        for key in ("soft_limit_c", "throttle_c", "limit_c", "shutdown_c")
-        if (value := cast(float | None, getattr(thermal, key))) is not None
-    ]
+    keys = ("soft_limit_c", "throttle_c", "limit_c", "shutdown_c")
+    steps = [(key, value) for key in keys if (value := cast(float | None, getattr(thermal, key))) is not None]
     for (low, below), (high, above) in pairwise(steps):
         if below > above:
             yield f"thermal.{high}", f"is {above:g}, and {low} is {below:g}", "A later step stands higher"
@@ -218,7 +202,7 @@ ACCELERATORS = ("gpu", "tpu", "npu", "dsp")
 
 @dataclass(frozen=True)
 class _Image:
-    """name: what comes after the board's in the profile's name."""
+    """name: the suffix of the profile's name."""
 
     name: str
     arch: str
@@ -230,7 +214,10 @@ class _Image:
 def read(text: str, file: str, name: str) -> tuple[Profile, ...]:
     """The profiles of one file.
 
-    file: what errors call it. name: what its `name` key must be. Raises ProfileError.
+    file: its name in errors.
+    name: what its `name` key must be.
+
+    Raises ProfileError.
     """
     found, mistakes = _read(text, file, name)
     refuse(mistakes)
@@ -238,7 +225,7 @@ def read(text: str, file: str, name: str) -> tuple[Profile, ...]:
 
 
 def mistakes_of(text: str, file: str, name: str) -> tuple[ProfileError, ...]:
-    """Every mistake of a file, in the order they were found; empty where it is a profile."""
+    """Every mistake of a file, in the order they were found; empty for a valid profile."""
     return tuple(_read(text, file, name)[1])
 
 
@@ -250,33 +237,23 @@ def _read(text: str, file: str, name: str) -> tuple[tuple[Profile, ...], list[Pr
     top = Table(data, file)
     given = top.text("name")
     if given != name:
-        top.wrong(
-            "name",
-            f"is '{given}', and the file is called '{name}.toml'",
-            f'Write name = "{name}" in it, or call the file {given}.toml',
-        )
+        do = f'Write name = "{name}" in it, or call the file {given}.toml'
+        top.wrong("name", f"is '{given}', and the file is called '{name}.toml'", do)
     profile = _profile(top, name)
     anchors = [_anchor(table, profile.arch) for table in top.tables("anchors")]
-    images = [
-        _part(
-            table,
-            lambda t: _Image(
-                name=t.text("image"),
-                arch=t.text("arch", profile.arch, choices=ARCHITECTURES),
-                os=_os(t),
-                source=t.text("source"),
-                notes=t.text("notes", ""),
-            ),
-        )
-        for table in top.tables("images")
-    ]
+
+    def image(table: Table) -> _Image:
+        name, arch = table.text("image"), table.text("arch", profile.arch, choices=ARCHITECTURES)
+        return _Image(name, arch, _os(table), table.text("source"), table.text("notes", ""))
+
+    images = [_part(table, image) for table in top.tables("images")]
     top.done()
     check(top, data, replace(profile, anchors=tuple(anchor for anchor, _ in anchors)), [i.name for i in images])
     return _variants(profile, anchors, images), cast(list[ProfileError], list(top.mistakes.values()))
 
 
 def _profile(top: Table, name: str) -> Profile:
-    """Without anchors."""
+    """The first image's profile, without anchors."""
     soft = ("soft_limit_c", "soft_limit_ghz", "limit_c", "shutdown_c")
     return Profile(
         name=name,
@@ -331,24 +308,19 @@ def _mode(table: Table) -> Mode:
 
 
 def _accelerator(table: Table) -> Accelerator:
-    return Accelerator(
-        kind=cast(Any, table.text("kind", choices=ACCELERATORS)),
-        name=table.text("name"),
-        source=table.text("source"),
-        notes=table.text("notes", ""),
-    )
+    kind = cast(Any, table.text("kind", choices=ACCELERATORS))
+    return Accelerator(table.text("name"), kind, table.text("source"), table.text("notes", ""))
 
 
 def _part(table: Table, make: Callable[[Table], T]) -> T:
-    """What `make` reads out of the table; keys that it leaves are mistakes."""
+    """What `make` reads from the table; other keys are mistakes."""
     made = make(table)
     table.done()
     return made
 
 
 def _variants(profile: Profile, anchors: list[tuple[Anchor, str]], images: list[_Image]) -> tuple[Profile, ...]:
-    """A profile for each image, with the anchors timed on its architecture.
-    32-bit and 64-bit kernels differ."""
+    """A profile for each image, with the anchors timed on its architecture."""
 
     def timed(arch: str) -> tuple[Anchor, ...]:
         return tuple(anchor for anchor, on in anchors if on == arch)
@@ -379,7 +351,7 @@ def _os(table: Table) -> OsImage:
 
 
 def _anchor(table: Table, arch: str) -> tuple[Anchor, str]:
-    """The anchor and the architecture it was timed on, by default that of the first image."""
+    """The anchor and its architecture, by default that of the first image."""
     found = {precision: table.optional_number(f"{precision}_ms") for precision in ("float32", "int8")}
     ms = {precision: value for precision, value in found.items() if value is not None}
     if not ms:
@@ -399,7 +371,7 @@ def _anchor(table: Table, arch: str) -> tuple[Anchor, str]:
 
 
 def _version(table: Table, key: str) -> str:
-    """Empty only where it is written so: a system without it."""
+    """A version, or "" for a system without it."""
     value = table.text(key)
     parts = value.split(".")
     if value and (len(parts) < 2 or not all(part.isdecimal() for part in parts)):

@@ -1,11 +1,11 @@
-"""A TOML table taken apart key by key.
+"""Read a TOML table key by key.
 
     table = Table(parse_toml(text), "boards/our-gateway.toml")
     name, threads = table.text("name"), table.integer("threads"); table.done(); table.refuse()
 
 Rules:
 - a missing key, a wrong type and an unknown key are mistakes; each names the file and the dotted key;
-- a mistake is noted and a stand-in returned, so that one reading finds all of a file; of one key the first mistake
+- a mistake is noted and a stand-in returned, so that one reading finds all of a file; only the first mistake of a key
   counts, and none within a table that is a mistake itself;
 - `stop` ends a part that has no stand-in, and `part` continues after it; `done` notes the keys that were not read;
   `refuse` raises what was noted, before a caller uses the values.
@@ -42,14 +42,15 @@ def _mistake(file: str, path: str, key: str, what: str, do: str) -> EdgekitError
 
 
 class _StopError(Exception):
-    """A mistake was noted, and this part of the file cannot be read on."""
+    """A mistake was noted, and the rest of this part cannot be read."""
 
 
 class Table:
-    """One table of a file. A reader without a default notes a mistake when the key is missing.
+    """One table of a file. A reader without a default notes a mistake if the key is missing.
 
-    path: the table's dotted key. mistakes: by dotted key, shared by the tables of one file. mistake: makes one of file,
-    path, key, what and do.
+    path: the table's dotted key.
+    mistakes: by dotted key, shared by the tables of one file.
+    mistake: makes one of file, path, key, what and do.
     """
 
     def __init__(
@@ -66,14 +67,11 @@ class Table:
         self._mistake = mistake
 
     def text(self, key: str, default: str | None = None, choices: Sequence[str] = ()) -> str:
-        """One of the choices, where there are any, or the default."""
+        """A string; with choices one of them, or the default."""
         value: str = self._take(key, (str,), "a string", default, "")
         if choices and value not in choices and value != default:
-            self.wrong(
-                key,
-                f"is '{value}', which is none of {', '.join(choices)}",
-                _suggestion(value, choices) or "Write one of these",
-            )
+            what = f"is '{value}', which is none of {', '.join(choices)}"
+            self.wrong(key, what, _suggestion(value, choices) or "Write one of these")
             return default or ""
         return value
 
@@ -89,8 +87,7 @@ class Table:
         return self._finite(key, self._take(key, (int, float), "a number", default, default))
 
     def reals(self, key: str, count: int) -> tuple[float, ...] | None:
-        """`count` finite numbers, of which a single one stands for all.
-        None where the key is absent."""
+        """`count` finite numbers, or one number for all of them; None if the key is absent."""
         if not self.has(key):
             return None
         value = self.data[key]
@@ -124,7 +121,7 @@ class Table:
         return tuple(value)
 
     def integers(self, key: str) -> tuple[int, ...]:
-        """Empty where the key is absent."""
+        """Empty if the key is absent."""
         value = self._take(key, (list, tuple), "a list of whole numbers", (), ())
         if not all(type(item) is int and 0 < item < _TOO_MUCH for item in value):
             self.wrong(key, "is not a list of whole numbers above zero")
@@ -157,7 +154,7 @@ class Table:
         return key in self.data
 
     def done(self, known: Sequence[str] = ()) -> None:
-        """Notes every key of this table that was neither read nor is known."""
+        """Note every key of this table that was neither read nor is known."""
         known = [*known, *self._asked]
         listed = f"Known: {', '.join(dict.fromkeys(known))}"
         for key in self.data:
@@ -172,12 +169,12 @@ class Table:
             self.mistakes[dotted] = self._mistake(self.file, self.path, key, what, do)
 
     def stop(self, key: str, what: str, do: str = "") -> NoReturn:
-        """Note a mistake, after which this `part` of the file cannot be read on."""
+        """Note a mistake, after which this `part` of the file cannot be read."""
         self.wrong(key, what, do)
         raise _StopError
 
     def part(self, read: Callable[[], T | None]) -> T | None:
-        """What `read` gives; None where it stopped, or where something raised an error of its own."""
+        """What `read` returns; None if it stopped or raised an error of its own."""
         try:
             return read()
         except _StopError:
@@ -187,7 +184,7 @@ class Table:
             return None
 
     def refuse(self) -> None:
-        """Raises the mistake that was noted; where there are several, one error that names them all."""
+        """Raise the one mistake that was noted, or one error that names them all."""
         refuse(tuple(self.mistakes.values()))
 
     def _table(self, data: dict[str, Any], path: str) -> Table:
@@ -224,7 +221,7 @@ class Table:
 
 
 def refuse(mistakes: Sequence[EdgekitError]) -> None:
-    """Raise the one mistake there is, or one error that names them all; nothing for none."""
+    """Raise the only mistake, or one error that names them all; nothing for none."""
     if len(mistakes) == 1:
         raise mistakes[0]
     if mistakes:

@@ -1,12 +1,12 @@
-"""Which engines install on a board.
-Its architecture, Python and glibc against the tags of the published wheels.
-
-Rules: the newest wheel that fits is the answer, and a package of the image's Debian release where none does; where a
-profile pins a version only that one counts, and of its format no engine that is not pinned; where nothing fits, or
-edgekit itself does not run on that Python, the reason says what stands in the way. No board is named here: a refusal
-follows from the facts in `wheels.toml`. An engine without a line there was tried on no board and gets no verdict.
+"""Which engines install on a board, by its architecture, Python and glibc.
 
     installable(load("raspberry-pi-5"))[0]      # RuntimeSupport(engine="litert", format="tflite", ok=True, ...)
+
+Rules:
+- the newest wheel that fits counts, or else a package of the image's Debian release;
+- a pin of the profile leaves only that version, and no other engine for its format;
+- a refusal follows from `wheels.toml` and names its reason; edgekit itself must run on that Python, too;
+- an engine that is not in `wheels.toml` was tried on no board and gets no verdict.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from edgekit_runtime.engines.registry import ENGINES
 class Wheel:
     """One published wheel line: its machines, its range of CPython, its least glibc.
 
-    package, debian: the package and the Debian release that has it, where it is no wheel.
+    package, debian: of a Debian package, its name and release; "" for a wheel.
     """
 
     engine: str
@@ -51,9 +51,9 @@ class DebianPackage:
 class RuntimeSupport:
     """Whether an engine installs.
 
-    version: the newest that does, None when none does. reason: a sentence either way.
-
-    package: Debian's package that brings it, empty where a wheel does.
+    version: the newest that does, or None.
+    reason: a sentence either way.
+    package: the Debian package that brings it, or "".
     """
 
     engine: str
@@ -80,17 +80,14 @@ def runtime_python() -> str:
 
 
 def debian_packages(profile: Profile) -> tuple[DebianPackage, ...]:
-    """What the image's Debian release packages of edgekit's base install.
-    Empty where it is no Debian."""
-    rows = [
-        (row.text("distribution"), row.text("package"), row.mapping("versions")) for row in _facts().tables("packages")
-    ]
-    release = profile.os.debian
+    """Packages of the image's Debian release for edgekit's base install, if it is Debian."""
+    tables, release = _facts().tables("packages"), profile.os.debian
+    rows = [(row.text("distribution"), row.text("package"), row.mapping("versions")) for row in tables]
     return tuple(DebianPackage(name, package, known[release]) for name, package, known in rows if release in known)
 
 
 def installable(profile: Profile, facts: Sequence[Wheel] | None = None) -> tuple[RuntimeSupport, ...]:
-    """One verdict for each engine and format, in the runtime's order of preference. Pure."""
+    """One verdict for each engine and format, in the runtime's order of preference."""
     facts = wheels() if facts is None else facts
     lines = {engine: [wheel for wheel in facts if wheel.engine == engine] for engine in ENGINES}
     return tuple(
@@ -115,10 +112,8 @@ def _support(profile: Profile, engine: str, form: str, lines: list[Wheel]) -> Ru
         return RuntimeSupport(engine, form, False, None, why)
     needs = f", with {found.needs}" if found.needs else ""
     if _parts(profile.os.python) < _parts(runtime_python()):
-        reason = (
-            f"edgekit's runtime needs Python {runtime_python()}, and the image has {profile.os.python} "
-            f"({kind.distribution} {found.version} would install)"
-        )
+        lacks = f"edgekit's runtime needs Python {runtime_python()}, and the image has {profile.os.python}"
+        reason = f"{lacks} ({kind.distribution} {found.version} would install)"
         return RuntimeSupport(engine, form, False, None, reason)
     if found.package:
         reason = f"Debian {found.debian} packages {found.package} {found.version} for {profile.arch}{needs}"
@@ -131,7 +126,7 @@ def _support(profile: Profile, engine: str, form: str, lines: list[Wheel]) -> Ru
 
 
 def _newest(profile: Profile, what: str, lines: list[Wheel]) -> tuple[Wheel | None, str]:
-    """The first line that fits, or the first reason: machine, Python, or glibc."""
+    """The first line that fits, or the first reason against all: machine, Python, or glibc."""
     if not profile.os.glibc:
         return None, f"{profile.os.name} has no glibc, which every wheel for Linux needs"
     lines = [wheel for wheel in lines if wheel.debian in ("", profile.os.debian)]

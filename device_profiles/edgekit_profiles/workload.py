@@ -1,13 +1,11 @@
-"""What one inference asks of a processor, and the roofline that says where its time goes.
+"""What one inference asks of a processor, and the roofline that predicts its time.
 
     work = Workload("int8", (Op("pw", macs=32 * 64 * 112 * 112, activation_elements=..., weight_elements=32 * 64),))
     terms = predict(CoreModel("cortex-a72", 1.5, 12.8, threads=4), mobilenet_v1("int8"), "int8", "xnnpack")
     sum(terms.values())                         # milliseconds, here about 23
 
-`roofline.toml` has the formula, its constants and what they were fitted to; `engines.toml` what is known of engines.
-
-Rules: a core, precision or kind of operation without a fitted rate is refused, never replaced by a neighbour's; the
-time of a network is the sum of its operations' times, so that a table of layers adds up to the whole.
+Rules: `roofline.toml` has the formula and its fitted constants, `engines.toml` the engines; a core, precision or kind
+of operation without a fitted rate is refused; a network's time is the sum of its operations' times.
 """
 
 from __future__ import annotations
@@ -30,11 +28,14 @@ Precision = Literal["float32", "int8", "dynamic"]
 class Op:
     """One operation as the engine runs it, with its activation function fused in.
 
-    kind: `pw` 1x1 convolution; `c3` 3x3 convolution of stride and dilation 1; `cx` any other dense convolution; `dw`
-    depthwise; `fc` dense; `ew` whatever only moves or transforms elements (additions, pooling, quantize, transpose).
-    macs: multiply-accumulates. activation_elements: read plus written. weight_elements: of the kernel. computed: both
-    factors are, as in attention; there is no kernel then. recurrent: one step waits for the one before. dispatches:
-    of the engine, more than one in a loop.
+    kind: `pw` 1x1 convolution; `c3` 3x3 convolution of stride and dilation 1; `cx` other dense convolutions; `dw`
+        depthwise; `fc` dense; `ew` moves or transforms elements (additions, pooling, quantize, transpose).
+    macs: multiply-accumulates.
+    activation_elements: read plus written.
+    weight_elements: of the kernel.
+    computed: both factors are, as in attention, so that there is no kernel.
+    recurrent: each step waits for the one before.
+    dispatches: of the engine, more than one in a loop.
     """
 
     kind: OpKind
@@ -49,8 +50,9 @@ class Op:
 
 @dataclass(frozen=True)
 class Workload:
-    """precision: what the artifact's recipe says. batch: items at once.
-    unknown: what could not be counted (operation names, shapes known only at run time); an estimate refuses it.
+    """precision: of the artifact's recipe.
+    unknown: operation names that could not be counted, or shapes known only at run time; estimates refuse them.
+    batch: items at once.
     """
 
     precision: Precision
@@ -97,7 +99,9 @@ MEASURE = "Measure it on the board instead: edgekit bench BUNDLE -o RECORD.json 
 
 @dataclass(frozen=True)
 class CoreModel:
-    """core: type as in `roofline.toml`. bandwidth_gbps: nominal, of the memory."""
+    """core: type as in `roofline.toml`.
+    bandwidth_gbps: nominal, of the memory.
+    """
 
     core: str
     clock_ghz: float
@@ -119,8 +123,10 @@ def predict(
 ) -> dict[str, float]:
     """Milliseconds by term: arithmetic of each kind, `memory` traffic, `overhead` of dispatch.
 
-    precision: of the arithmetic (`float32`, `float16`, `int8`), whatever the workload says. fitted: constants other
-    than `roofline.toml`'s, in its shape. Raises CannotEstimateError.
+    precision: of the arithmetic (`float32`, `float16`, `int8`), whatever the workload's.
+    fitted: other constants in the shape of `roofline.toml`.
+
+    Raises CannotEstimateError.
     """
     pace = _pace(machine, precision, framework, constants() if fitted is None else fitted)
     terms: dict[str, float] = {}
@@ -131,7 +137,7 @@ def predict(
 
 
 def op_terms(machine: CoreModel, workload: Workload, precision: str, framework: str) -> list[dict[str, float]]:
-    """As `predict`, of each operation alone."""
+    """As `predict`, for each operation alone."""
     pace = _pace(machine, precision, framework, constants())
     return [pace.terms(op) for op in workload.ops]
 

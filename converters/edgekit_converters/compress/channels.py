@@ -1,25 +1,18 @@
-"""Channels that can leave a network, those that leave together, and the model without them.
+"""Channels of a network: which can leave together, the model without them, equalising.
 
     channels = trace(network)
     [(block.layers, len(block.labels)) for block in channels.blocks]      # [(("stem", "point"), 64), ...]
     model = without(network, channels, leaving)                           # batch norm and dropout still in it
+    same = equalised(network, batches)                                    # the same function in float
 
 Rules:
-- every channel that a layer makes has a label. What passes channels on (batch norm, activations, depthwise kernels,
-  pooling, concatenation, flattening) passes labels on; an addition and a product make two labels one;
-- a label that reaches the answer, the input or a layer that mixes or numbers channels (Reshape, Permute, softmax, a
-  depth multiplier) stays; so does each that became one with it;
-- labels made by the same layers are a block. A block loses channels so that a multiple of 8 is left, and never all.
-
-Channels of unlike ranges brought together before training.
-
-Nothing changes in float.
-
-    same = equalised(network, batches)
-
-What `refine.equalise` does to a target's graph, on the network that is trained: channel c of a value is divided by s,
-and what reads it multiplies its kernel for c by s. Training moves a weight by some of its own size, and so would take
-long to bring back a channel that has two steps of 256.
+- every channel that a layer makes has a label, which batch norm, activations, depthwise kernels, pooling, concatenation
+  and flattening pass on; an addition and a product make two labels one;
+- a label stays if it, or one that became one with it, reaches the answer, the input or a layer that mixes or numbers
+  channels (Reshape, Permute, softmax, a depth multiplier);
+- labels made by the same layers are a block, of which a multiple of 8 stays, and never none;
+- equalising divides channel c of a value by s and multiplies the kernels that read c by s, as `targets.equalise` does:
+  training moves a weight by some of its own size, and could hardly bring back a channel with two steps of 256.
 """
 
 from __future__ import annotations
@@ -38,7 +31,7 @@ from edgekit_converters.compress.simulation import Simulation
 from edgekit_converters.targets.equalise import BOUND, STRENGTH
 
 STEP = 8
-"""Channels that kernels of XNNPACK and ONNX Runtime work on at once; a count between two multiples costs the next."""
+"""Channels that XNNPACK and ONNX Runtime work on at once; counts in between cost the next multiple."""
 
 Labels = NDArray[np.int64]
 
@@ -53,8 +46,8 @@ _TWO_INPUTS = frozenset({"add", "multiply"})
 class Block:
     """Channels that the same layers make.
 
+    layers: their names.
     labels: of channels that may leave one by one, int64 [n].
-    layers: names of those that make them.
     """
 
     layers: tuple[str, ...]
@@ -65,7 +58,7 @@ class Block:
 class Channels:
     """A network's channels: which may leave, and which are one.
 
-    labels: of each node, those of its channels, int64 [channels].
+    labels: of each node's channels, int64 [channels].
     shapes: of each node, for one item, without the batch.
     count: of labels.
     """
@@ -77,7 +70,7 @@ class Channels:
 
 
 class _Union:
-    """Labels that are one, by the first of them; those that stay."""
+    """Labels that are one, by the first of them, and those that stay."""
 
     def __init__(self) -> None:
         self._parent: list[int] = []
@@ -115,7 +108,7 @@ class _Union:
 
 
 def trace(network: Network) -> Channels:
-    """Labels and blocks of a network that `read_network` gave."""
+    """Labels and blocks of a network."""
     shapes = _shapes(network)
     union, labels = _Union(), list[Labels]()
     for node, shape in zip(network.nodes, shapes, strict=True):
@@ -184,7 +177,7 @@ def _passes(node: Node, before: tuple[int, ...], after: tuple[int, ...]) -> bool
 
 
 def batch_norms(network: Network) -> list[str]:
-    """Names of the batch norms that training would move."""
+    """Names of the batch norms that training would change."""
     calls = (call for call in network.calls if type(call.layer).__name__ == "BatchNormalization")
     return [call.name for call in calls if call.layer.trainable]
 
@@ -200,9 +193,12 @@ def without(
 ) -> Any:
     """A Keras model of the layers without these channels, in float, to be trained.
 
-    leaving: labels, none for the model as it is. seed: of dropout and of values drawn again. new: weights are drawn as
-    the layers say, not those of the channels that stay. shape: of another input, with its batch axis. Layers and
-    input keep their names; models inside the model are no more.
+    Layers and input keep their names; models inside the model are flattened.
+
+    leaving: labels, none for the model as it is.
+    seed: of dropout and of newly drawn values.
+    new: draw new weights, instead of those of the channels that stay.
+    shape: of another input, with its batch axis.
     """
     import keras
 
@@ -239,7 +235,7 @@ def _narrowed(config: dict[str, Any], after: NDArray[np.bool_]) -> dict[str, Any
 
 
 def _seeded(config: dict[str, Any], seed: int) -> dict[str, Any]:
-    """With a seed wherever the layer has none, so that the same command draws the same."""
+    """With a seed wherever the layer has none, for reproducible runs."""
     if "seed" in config and config["seed"] is None:
         config["seed"] = seed
     for name, value in config.items():
@@ -256,7 +252,7 @@ def _name_of(layer: Any, variable: Any) -> str:
 
 
 def _part(old: NDArray[Any], name: str, before: NDArray[np.bool_], after: NDArray[np.bool_]) -> NDArray[Any]:
-    """What stays of a weight.
+    """The part of a weight that stays.
 
     name: Keras', of the weight.
     before, after: channels that the layer reads and makes.
@@ -271,7 +267,7 @@ def _part(old: NDArray[Any], name: str, before: NDArray[np.bool_], after: NDArra
 
 
 _ROUNDS = 3
-"""Each goes half of the way, and what is read then has other ranges."""
+"""Each goes half of the way, because the ranges of what is read change."""
 _PASSING = frozenset({"MaxPooling2D", "AveragePooling2D", "ZeroPadding2D", "UpSampling2D", "Cropping2D"})
 
 
@@ -308,7 +304,7 @@ def _round(network: Network, batches: Sequence[NDArray[np.float32]]) -> Network:
 
 
 def _groups(network: Network) -> list[list[int]]:
-    """Places whose channels share their factors; those that may have none are left out."""
+    """Places whose channels share their factors, without those that may have none."""
     nodes = network.nodes
     parent = list(range(len(nodes)))
 

@@ -1,11 +1,10 @@
-"""Train a Keras model as it is, in float, by the loop of every step.
+"""Train a Keras model as it is, in float, with its batch norm and dropout.
 
-Batch norm and dropout do their work.
+    run = FloatRun("distill", TrainingOptions(steps=2000), folder)
+    made = train_float(network, model, data, Teaching(answers), run)
+    made.data                                   # a .keras file, without ranges: a build calibrates it
 
-made = train_float(network, model, data, Teaching(answers), FloatRun("distill", TrainingOptions(steps=2000), folder))
-made.data                                       # a .keras file, without ranges: a build calibrates it
-
-Rules: the loss reads what stands before a last softmax or sigmoid; layers that are frozen stay so.
+Rules: the loss reads the input of a last softmax or sigmoid; frozen layers stay frozen.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ class FloatRun:
     name: of the step.
     folder: where an interrupted run resumes from.
     say: as of `fit`.
-    sparsity: the share of each kernel that becomes zero, None for none.
-    adapted: of the model, a Keras tensor [N, numbers] that learns the hints; None for none.
+    sparsity: the share of each kernel that becomes zero, or None.
+    adapted: makes of the model a Keras tensor [N, numbers] that learns the hints, or None.
     """
 
     name: str
@@ -60,7 +59,7 @@ def check_batch(network: Network, batch: int, where: str) -> None:
 
 
 class _KerasTrainee:
-    """variables: that the layers train; others: that they move themselves. Both TensorFlow's."""
+    """variables: that the layers train; others: that they change themselves. Both TensorFlow's."""
 
     def __init__(self, model: Any) -> None:
         trained = list(model.trainable_variables)

@@ -1,16 +1,13 @@
-"""What a layer inside the teacher gives, which a layer of the student learns to give.
-
-A 1x1 adapter stands between the two.
+"""Hints: the output of a layer inside the teacher, which a student's layer learns to give.
 
     hints = Hints(open_teacher(path), "relu_3", "relu_2")       # the teacher's layer, the student's
     wanted = hints.wanted(items, student)                       # float32 [N, numbers], in a file of the folder
     answers = hints.adapted(student)                            # a Keras tensor, [N, numbers]: of the same shape
 
 Rules (Romero et al., arXiv 1412.6550):
-- the adapter is a 1x1 convolution, or a dense layer behind the last map; it is trained with the student, and is no part
-  of what is saved;
-- a map of the teacher that is larger is averaged to the student's size; each channel has mean 0 and deviation 1 over
-  the items, so that a loss of 1 is a student that knows the means alone.
+- a 1x1 convolution, or a dense layer after the last map, adapts the student's layer; it is trained, but not saved;
+- a larger map of the teacher is averaged to the student's size; each channel has mean 0 and deviation 1 over the items,
+  so that a student that knows only the means has a loss of 1.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from edgekit_converters.sources.load import load
 
 _BATCH = 64
 _NAME = "edgekit_adapter"
-"""Not Keras' own, which a loaded model may have."""
+"""Not one of Keras' own, which a loaded model may have."""
 _LEAST_HINTS = 1e-6
 _SHOWN = 8
 
@@ -52,7 +49,9 @@ def open_teacher(path: Path) -> Network:
 
 @dataclass
 class Hints:
-    """teacher: the network; layer, student_layer: names. where: of the teacher, for errors."""
+    """layer, student_layer: names.
+    where: of the teacher, for errors.
+    """
 
     teacher: Network
     layer: str
@@ -65,7 +64,7 @@ class Hints:
 
         items: as the teacher takes them, each with a batch axis of 1.
 
-        Raises CompressError where a layer is not there, or gives no map.
+        Raises CompressError if a layer is missing, or gives no map.
         """
         import tensorflow as tf
 
@@ -93,7 +92,7 @@ class Hints:
         return made.reshape(count, -1)
 
     def adapted(self, student: Any) -> Any:
-        """student: a Keras model; `wanted` was called before."""
+        """student: a Keras model; call `wanted` first."""
         import keras
 
         found = _layer(student, self.student_layer, "the student").output
@@ -124,7 +123,7 @@ def _layer(model: Any, name: str, where: str) -> Any:
 
 
 def check_layer(network: Network, name: str, where: str) -> None:
-    """Raises CompressError where the network has no layer of that name."""
+    """Raises CompressError if the network has no layer of that name."""
     names = [call.name for call in network.calls if call.is_layer]
     if name not in names:
         raise _missing(name, where, names)

@@ -3,25 +3,14 @@
     data = TrainingData(x, y, "classes")
     data.loss(answers, y)                        # a TensorFlow scalar
     data.loss_of_teacher(answers, teacher, 4.0)
+    loss = box_layout(contract).loss(answers, teacher)        # both float32 [N, numbers]: all outputs in a row
 
 Rules:
 - of classes the loss is the cross entropy, of numbers the squared error; of boxes, and of items without labels, it is
   the teacher's alone;
-- a teacher's classes count at a temperature T, times T^2 so that gradients keep their size (Hinton et al., arXiv
-  1503.02531).
-
-How far a detector's boxes are from a teacher's.
-
-The units are those that the contract decodes boxes to.
-
-    layout = box_layout(contract)               # where boxes and scores stand in an answer, whatever its outputs are
-    loss = layout.loss(answers, teacher)        # both float32 [N, numbers]: all outputs, one after the other
-
-A detector's labels have any form, and the network that is there finds its boxes without them: it is the teacher.
-Rules:
-- a box counts as much as the teacher is sure of it, as a share of the picture: background has boxes, too, and none of
-  them is read;
-- scores are compared as probabilities, by what the student's cost beyond the teacher's own (Kullback and Leibler).
+- a teacher's classes count at a temperature T, times T^2 so that gradients keep their size (arXiv 1503.02531);
+- a box, as a share of the picture, counts as much as the teacher is sure of it: background has boxes too;
+- scores of boxes are compared as probabilities, by the student's excess cost (Kullback and Leibler).
 """
 
 from __future__ import annotations
@@ -51,12 +40,12 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BoxLayout:
-    """Where a detector's boxes and scores stand in an answer.
+    """Places of a detector's boxes and scores in an answer.
 
-    boxes: places in an answer, [rows, 4].
+    boxes: [rows, 4].
     scores: [rows, classes].
-    sure: of objectness, [rows], None for none.
-    span: what a box as large as the picture has, [4].
+    sure: of objectness, [rows], or None.
+    span: a box as large as the picture, [4].
     activation: as of the contract.
     """
 
@@ -67,7 +56,7 @@ class BoxLayout:
     activation: str
 
     def loss(self, answers: Any, teacher: Any) -> Any:
-        """A TensorFlow scalar, 0 where they are the same."""
+        """A TensorFlow scalar, 0 if they are the same."""
         import tensorflow as tf
 
         answers, teacher = (tf.reshape(one, [tf.shape(one)[0], -1]) for one in (answers, teacher))
@@ -84,10 +73,7 @@ class BoxLayout:
         return _BOX_WEIGHT * boxes + scores
 
     def drawn(self, answers: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
-        """Labels as likely as the answers say, [N, numbers].
-
-        The gradient of a loss is taken at them, since answers that are compared with themselves have none.
-        """
+        """Labels drawn as likely as the answers say, [N, numbers]: the answers have no gradient."""
         found = np.array(answers.reshape(len(answers), -1))
         low, high = (-_SURE_LOGIT, _SURE_LOGIT) if self.activation != "none" else (0.0, 1.0)
         for places in (self.scores, self.sure):
@@ -111,7 +97,7 @@ class BoxLayout:
         return tf.nn.softmax(values) if self.activation == "softmax" else self._activated(values)
 
     def _lost(self, own: Any, wanted: Any) -> Any:
-        """Of each probability, 0 where both are the same; finite and with a slope at 0 and 1."""
+        """Of each probability, 0 if both are the same; finite and with a slope at 0 and 1."""
         import tensorflow as tf
 
         p, q = (_LEAST + (1 - 2 * _LEAST) * tf.clip_by_value(one, 0.0, 1.0) for one in (own, wanted))
@@ -152,8 +138,8 @@ class TrainingData:
     """Items to train on.
 
     x: float32 [N, ...], as the network takes it.
-    y: int64 [N] for classes, float32 [N, outputs] for numbers, None where there are no labels.
-    layout: of boxes, which have none.
+    y: int64 [N] for classes, float32 [N, outputs] for numbers, None without labels.
+    layout: of boxes.
     """
 
     x: NDArray[np.float32]
@@ -162,7 +148,7 @@ class TrainingData:
     layout: BoxLayout | None = None
 
     def labels(self, answers: NDArray[np.float32]) -> NDArray[Any]:
-        """y; without labels what a teacher's answers, [N, outputs], say in their place."""
+        """y, or a teacher's answers, [N, outputs], in its place."""
         if self.y is not None:
             return self.y
         if self.kind != "classes":
@@ -170,7 +156,7 @@ class TrainingData:
         return answers.argmax(1) if answers.shape[1] > 1 else (answers[:, 0] > 0).astype(np.int64)
 
     def loss(self, answers: Any, y: Any) -> Any:
-        """What labels say, a TensorFlow scalar."""
+        """The labels' loss, a TensorFlow scalar."""
         if self.layout is not None:
             return self.layout.loss(answers, y)
         return loss_of(self.kind, answers, y)
@@ -188,7 +174,7 @@ class TrainingOptions:
     steps: of `batch` items, at most.
     rate: Adam's first, falling as a cosine.
     patience: rounds without a better one.
-    key: of all that the run follows from besides; a state with another one is not resumed.
+    key: of everything else that the run depends on; a state with another key is not resumed.
     """
 
     steps: int = 2000
@@ -201,12 +187,12 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class Teaching:
-    """What a teacher says, and how much it counts.
+    """A teacher's answers, and how much they count.
 
-    answers: float32 [N, outputs] of the teacher to each item, of classes before a softmax.
+    answers: float32 [N, outputs] to each item, of classes before a softmax.
     alpha: their share of the loss, 0..1.
-    temperature: what the answers of both are divided by; of numbers it has no effect.
-    hints: float32 [N, numbers] of a layer inside it, None for none; the trainee gives its own behind its answers.
+    temperature: divides the answers of both; of numbers it has no effect.
+    hints: float32 [N, numbers] of a layer inside it, or None; the trainee appends its own to its answers.
     """
 
     answers: NDArray[np.float32]
@@ -215,7 +201,7 @@ class Teaching:
     hints: NDArray[np.float32] | None = None
 
     def of(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """[rows, outputs], and hints behind them."""
+        """[rows, outputs], followed by hints."""
         found = self.answers[rows]
         return found if self.hints is None else np.concatenate([found, self.hints[rows]], axis=1)
 
@@ -223,8 +209,8 @@ class Teaching:
 class Trainee(Protocol):
     """What is trained.
 
-    variables: TensorFlow's, which Adam moves.
-    others: what a training step changes besides: moving means, seeds.
+    variables: TensorFlow's, which Adam changes.
+    others: that a training step changes besides: moving means, seeds.
     """
 
     @property
@@ -237,7 +223,7 @@ class Trainee(Protocol):
 
 
 def loss_of(kind: str, logits: Any, y: Any) -> Any:
-    """What labels say of answers, a TensorFlow scalar.
+    """The labels' loss, a TensorFlow scalar.
 
     logits: [N, outputs].
     kind, y: as of TrainingData.

@@ -1,18 +1,15 @@
-"""A Keras 3 model as the converters will see it.
-
-Batch norm is folded into kernels, activations are fused, moves stand apart.
+"""A Keras 3 model as the converters see it: batch norm folded, activations fused.
 
     network = read_network(model)
     [node.op for node in network.nodes]        # ["input", "conv", "depthwise", "add", "move", "dense", "softmax"]
     model = to_keras(network, weights)         # the float model with other kernels and biases, batch norm folded
 
 Rules:
-- a layer is taken because it stands in a list here, never because it is missing from another one;
-- batch norm is folded with its moving mean and variance: w' = w * gamma / sqrt(var + epsilon), which the converters do
-  too, so that what is trained is what is quantized;
-- ReLU and ReLU6 behind a product or an addition that nothing else reads belong to it, as in TFLite and ONNX Runtime;
-- arithmetic between layers (`x[..., :4] * 8 + grid`, `keras.ops.exp`) is taken as layers are: from a list. A square is
-  written as a product, since TFLite has no 8-bit kernel of it.
+- only listed layers are accepted, and only listed arithmetic between them (`x[..., :4] * 8 + grid`, `keras.ops.exp`);
+- batch norm is folded with its moving mean and variance, w' = w * gamma / sqrt(var + epsilon), as converters do, so
+  that what is trained is what is quantized;
+- a ReLU or ReLU6 that alone reads a product or an addition belongs to it, as in TFLite and ONNX Runtime;
+- a square becomes a product: TFLite has no 8-bit kernel for squares.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Any, Literal
 
 import numpy as np
@@ -43,9 +39,9 @@ _MOVES = frozenset(
 IDENTITIES = frozenset(
     "Dropout SpatialDropout2D GaussianNoise GaussianDropout ActivityRegularization Identity".split()  # noqa: SIM905
 )
-"""Layers that do something in training alone."""
+"""Layers that act only in training."""
 _DEPTHWISE = "_depthwise"
-"""Behind the name of a separable convolution: its first part."""
+"""Suffix of a separable convolution's name: its first part."""
 _FUSED = ("relu", "relu6")
 _ALONE: dict[str, Op] = {"sigmoid": "sigmoid", "tanh": "tanh", "softmax": "softmax"}
 _BY_ONE: dict[str, Op] = {"Exp": "exp", "Sigmoid": "sigmoid", "Tanh": "tanh"}
@@ -61,7 +57,7 @@ Weights = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """`name`, or with the first number that is free. It is added to those taken."""
+    """`name`, or with the first free number; it is added to `taken`."""
     found, number = name, 1
     while found in taken:
         number += 1
@@ -74,9 +70,12 @@ def free_name(name: str, taken: set[str]) -> str:
 class Node:
     """One value of the network and how it is made.
 
-    name: of the Keras layer. inputs: places of nodes. layer: Keras' own, None for parts of one. activation: fused,
-    "linear", "relu" or "relu6". kernel: in Keras' shape; bias: [channels], zeros where the layer has none. number: of
-    `scale`, `offset`, `minimum` and `maximum`: one, or an array that is broadcast.
+    name: of the Keras layer.
+    inputs: places of nodes.
+    layer: Keras' own, None for parts of one.
+    activation: fused, "linear", "relu" or "relu6".
+    kernel: in Keras' shape; bias: [channels], zeros if the layer has none.
+    number: of `scale`, `offset`, `minimum` and `maximum`: one, or an array that is broadcast.
     """
 
     name: str
@@ -95,10 +94,10 @@ class Network:
 
     nodes: in the order of execution, the input first.
     outputs: the places of the answers, in the model's order.
-    calls: what Keras called, for `to_keras`.
+    calls: of Keras, for `to_keras`.
     places: id of a Keras tensor -> place of the node that has its values.
-    input: Keras' tensor; results: ids of those that are the answers.
-    numbers: whether the answer is numbers that are predicted, or boxes, and not scores of classes.
+    input: Keras' tensor; results: ids of the answers' tensors.
+    numbers: whether the answer is predicted numbers, or boxes, and not scores of classes.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -120,10 +119,7 @@ class Network:
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """The places of what a loss reads.
-
-        Those of classes before a last softmax or sigmoid, else the answers.
-        """
+        """The places that a loss reads: before a last softmax or sigmoid of classes, or the answers."""
         last = self.nodes[self.outputs[0]]
         if len(self.outputs) > 1 or self.numbers or last.op not in ("softmax", "sigmoid"):
             return self.outputs
@@ -131,9 +127,8 @@ class Network:
 
     @property
     def weights(self) -> Weights:
-        return {
-            one.name: (one.kernel, one.bias) for one in self.nodes if one.kernel is not None and one.bias is not None
-        }
+        parts = ((node.name, node.kernel, node.bias) for node in self.nodes)
+        return {name: (kernel, bias) for name, kernel, bias in parts if kernel is not None and bias is not None}
 
     def readers(self, place: int) -> list[int]:
         return [at for at, node in enumerate(self.nodes) if place in node.inputs]
@@ -143,9 +138,9 @@ class Network:
 class Call:
     """A layer that Keras called.
 
-    name: its own, with a number behind it where an earlier layer has that name.
-
-    inputs, output: ids of Keras tensors. folded: of a batch norm that is in a kernel.
+    name: its own, with a number if an earlier layer has that name.
+    inputs, output: ids of Keras tensors.
+    folded: a batch norm that is in a kernel.
     """
 
     layer: Any
@@ -161,9 +156,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Operation:
-    """Keras' arithmetic between layers.
-
-    It is called again with other values in the place of those that it was called with.
+    """Keras' arithmetic between layers, to be called again with other values.
 
     arguments, named: as of the call, the computed ones among them.
     """
@@ -261,11 +254,8 @@ class _Reader:
         return list(model._run_through_graph(list(inputs), operation_fn=lambda layer: layer, call_fn=call))
 
     def _unique(self, name: str) -> str:
-        """Two models inside a model may each have a layer of one name."""
-        numbered = (f"{name}_{at}" for at in count(2))
-        found = name if name not in self._names else next(one for one in numbered if one not in self._names)
-        self._names.add(found)
-        return found
+        """A free name: two models inside a model may each have a layer of one name."""
+        return free_name(name, self._names)
 
     def _put(self, tensor: Any, place: int) -> None:
         self._kept.append(tensor)
@@ -276,7 +266,7 @@ class _Reader:
         return len(self._network.nodes) - 1
 
     def _node(self, layer: Any, name: str, inputs: list[int]) -> tuple[int, bool]:
-        """(place of the layer's output, whether it is a batch norm that went into a kernel)"""
+        """(place of the layer's output, whether it is a batch norm that was folded into a kernel)"""
         kind, source = type(layer).__name__, inputs[0]
         if kind in IDENTITIES:
             return source, False
@@ -309,13 +299,13 @@ class _Reader:
         if kind == "Rescaling":
             scale, offset = (np.asarray(value, np.float32) for value in (layer.scale, layer.offset))
             place = self._add(Node(name, "scale", (source,), number=scale))
-            return (
-                self._add(Node(f"{name}/offset", "offset", (place,), number=offset)) if offset.any() else place
-            ), False
+            if offset.any():
+                place = self._add(Node(f"{name}/offset", "offset", (place,), number=offset))
+            return place, False
         raise self._refusal(f"the layer '{name}' is a {kind}, whose 8-bit form is not simulated")
 
     def _operation(self, made: Operation, name: str, inputs: list[int]) -> int:
-        """The place of what arithmetic between layers gives."""
+        """The place of the result of arithmetic between layers."""
         import keras
 
         kind, module = made.kind, type(made.operation).__module__
@@ -385,19 +375,14 @@ class _Reader:
         return source
 
     def _fuse(self) -> None:
-        """A ReLU that alone reads a product or an addition becomes part of it."""
+        """Make a ReLU that alone reads a product or an addition part of it."""
         network = self._network
         order: dict[int, int] = {}
         kept: list[Node] = []
         for place, node in enumerate(network.nodes):
             source = network.nodes[node.inputs[0]] if node.inputs else None
-            if (
-                node.op == "relu"
-                and source is not None
-                and source.op in PRODUCTS | {"add"}
-                and source.activation == "linear"
-                and len(network.readers(node.inputs[0])) == 1
-            ):
+            plain = source is not None and source.op in PRODUCTS | {"add"} and source.activation == "linear"
+            if node.op == "relu" and plain and len(network.readers(node.inputs[0])) == 1:
                 at = order[node.inputs[0]]
                 kept[at] = replace(kept[at], activation=node.activation)
                 order[place] = at
@@ -412,9 +397,9 @@ class _Reader:
 
 
 def to_keras(network: Network, weights: Weights) -> Any:
-    """Make a Keras model that computes the network with these kernels and biases.
+    """A Keras model that computes the network with these kernels and biases.
 
-    Batch norm and dropout are gone; the input and the other layers keep their names.
+    Without batch norm and dropout; the input and the other layers keep their names.
     """
     import keras
 
@@ -439,7 +424,7 @@ def to_keras(network: Network, weights: Weights) -> Any:
 
 
 def model_of(network: Network, first: Any, values: Mapping[int, Any]) -> Any:
-    """Make a Keras model with the network's answers.
+    """A Keras model with the network's answers.
 
     first: its input.
     values: by the id of the network's tensor.
@@ -453,7 +438,7 @@ def model_of(network: Network, first: Any, values: Mapping[int, Any]) -> Any:
 def _layers_of(
     layer: Any, name: str, weights: Weights
 ) -> list[tuple[Any, tuple[NDArray[np.float32], NDArray[np.float32]] | None]]:
-    """New layers that compute what this one does, each with a bias where it has a kernel."""
+    """New layers that compute what this one does, each with a bias if it has a kernel."""
     import keras
 
     config, pair = layer.get_config() | {"name": name}, weights.get(name)

@@ -1,32 +1,20 @@
-"""Structured pruning: channels leave that gain a board much time and matter little.
+"""Structured pruning removes channels, unstructured pruning makes weights zero.
 
-    network = open_network(path)
     channels = trace(network)
     matters = importance(network, channels, data, options)
     count = Count(network, channels)                              # milliseconds of a network without these channels
     leaving = choose_by_time(channels, matters, count, milliseconds, budget_ms)[0]
     model = without(network, channels, leaving)
-
-Rules:
-- what a channel matters is what the loss would change by without it, to the first order and squared, summed over
-  batches (Molchanov et al., arXiv 1906.10771), on the network with batch norm folded, where a batch norm's own gain and
-  offset count;
-- the time is the board's estimate of the network's operations, as the converters will make them. Of all blocks the one
-  that gains most milliseconds for what it loses gives up channels next, so that a multiple of 8 is left, never none;
-- a quarter of a block stays while other blocks can still give up channels: to the first order the last channels seem to
-  matter as little as the first ones, and a block of 8 among wide ones is what training does not mend.
-
-Unstructured pruning: the smallest weights of each kernel become zero and stay zero.
-
-They do so while the network trains.
-
     sparsity = Sparsity(kernels_of(model, trainee.variables), 0.9)
-    made = train_float(network, model, data, teaching, replace(run, sparsity=sparsity))
 
 Rules:
-- of each kernel the same share becomes zero, the weights of least magnitude; at step t of T it is s(1 - (1 - t/T)^3)
-  (Zhu and Gupta, arXiv 1710.01878), T being 60 % of the steps: the rest trains what is left;
-- kernels of convolutions and dense layers; a depthwise kernel is a hundredth of the work, and loses most;
+- a channel matters as much as the loss would change without it, to the first order, squared and summed over batches
+  (Molchanov et al., arXiv 1906.10771), with batch norm folded;
+- time is the board's estimate of the operations that the converters will make; the block that gains most milliseconds
+  for what it loses gives up channels next, so that a multiple of 8 is left, never none;
+- a quarter of a block stays while others can give up channels: to the first order the last ones seem to matter little;
+- zeroed are the weights of least magnitude, the same share of each kernel but of depthwise ones: at step t of T
+  s(1 - (1 - t/T)^3) (Zhu and Gupta, arXiv 1710.01878), T being 60 % of the steps;
 - a round before T is never the best one; zeros that a later step holds are zeros from its first round.
 """
 
@@ -50,7 +38,7 @@ from edgekit_profiles.workload import Op, OpKind, Workload
 
 _BATCHES = 24
 _LEAST = 0.25
-"""Of a block's channels, what stays while the others can give some up."""
+"""Share of a block's channels that stays while others can give some up."""
 _FREE = frozenset({"Flatten", "Reshape"})
 
 Milliseconds = Callable[[Workload], float]
@@ -59,10 +47,7 @@ Milliseconds = Callable[[Workload], float]
 def importance(
     network: Network, channels: Channels, data: TrainingData, options: TrainingOptions
 ) -> NDArray[np.float64]:
-    """How much the loss depends on each channel, by label, [labels].
-
-    0 for what no product makes.
-    """
+    """How much the loss depends on each channel, by label, [labels]; 0 without a product."""
     import tensorflow as tf
 
     plain = Simulation(network, None)
@@ -81,9 +66,8 @@ def importance(
         slopes = gradient(tf.constant(data.x[some]), tf.constant(labels))
         gates = np.zeros(channels.count)
         for at, place in enumerate(places):
-            kernel, bias = (
-                np.asarray(slopes[2 * at + part]) * plain.variables[2 * at + part].numpy() for part in (0, 1)
-            )
+            both = zip(slopes[2 * at : 2 * at + 2], plain.variables[2 * at : 2 * at + 2], strict=True)
+            kernel, bias = (np.asarray(slope) * variable.numpy() for slope, variable in both)
             if network.nodes[place].op == "depthwise":
                 own = kernel.sum(axis=(0, 1)).reshape(-1) + bias
             else:
@@ -100,10 +84,7 @@ def _gradient(tf: Any, plain: Simulation, data: TrainingData, x: Any, y: Any) ->
 
 
 class Count:
-    """The operations of a network without some of its channels.
-
-    They are those that an engine would run in 8 bits.
-    """
+    """The 8-bit operations of a network without some of its channels."""
 
     def __init__(self, network: Network, channels: Channels) -> None:
         self._network, self._channels = network, channels
@@ -129,21 +110,16 @@ class Count:
             weights = prod(kernel[:2]) * width[place]
             return Op("dw", area[place] * weights, moved, weights, node.name)
         weights = prod(kernel[:-2]) * width[node.inputs[0]] * width[place]
-        kind: OpKind = (
-            dense_kind(area[place])
-            if node.op == "dense"
-            else convolution_kind(kernel[:2], layer.strides, layer.dilation_rate)
-        )
+        kind: OpKind = dense_kind(area[place])
+        if node.op != "dense":
+            kind = convolution_kind(kernel[:2], layer.strides, layer.dilation_rate)
         return Op(kind, area[place] * weights, moved, weights, node.name)
 
 
 def choose_by_time(
     channels: Channels, matters: NDArray[np.float64], count: Count, milliseconds: Milliseconds, budget_ms: float
 ) -> tuple[Labels, bool]:
-    """Choose labels that leave so that the estimate keeps the budget, and whether it does.
-
-    The fewest channels that may be left can take longer.
-    """
+    """(labels that leave so that the estimate keeps the budget, whether it does)"""
     order = [block.labels[np.argsort(matters[block.labels], kind="stable")] for block in channels.blocks]
     stay = [len(labels) for labels in order]
     leaving = np.zeros(channels.count, bool)
@@ -171,11 +147,9 @@ def choose_by_time(
 
 
 def choose_by_width(channels: Channels, matters: NDArray[np.float64], width: float) -> Labels:
-    """Choose labels that leave so that each block has that share of its channels.
+    """Labels that leave so that each block keeps that share, a multiple of 8, of its channels.
 
-    What stays is a multiple of 8, those that matter most.
-
-    Raises CompressError where none may leave.
+    Raises CompressError if none may leave.
     """
     found = []
     for block in channels.blocks:
@@ -192,7 +166,7 @@ def choose_by_width(channels: Channels, matters: NDArray[np.float64], width: flo
 
 
 EVERY = 20
-"""Training steps between two choices of weights: rounds are a multiple of it, so a resumed run chooses the same."""
+"""Training steps between two choices of weights; it divides a round, so a resumed run chooses the same."""
 _RAMP = 0.6
 _KERNELS = {"Conv2D": "kernel", "Dense": "kernel", "SeparableConv2D": "pointwise_kernel"}
 
@@ -202,7 +176,7 @@ class Sparsity:
     """Which weights become zero.
 
     places: of the trainee's variables that are kernels.
-    share: of each that becomes zero, above 0 and below 1; None where the zeros that it has are held.
+    share: of each, above 0 and below 1; None to keep the zeros that it has.
     """
 
     places: tuple[int, ...]
@@ -226,10 +200,7 @@ class Sparsity:
 
 
 def smallest(kernel: NDArray[np.float32], share: float) -> NDArray[np.int64]:
-    """Flat places of that share of the weights, those of least magnitude.
-
-    One weight always stays.
-    """
+    """Flat places of that share of the weights, by least magnitude; one weight always stays."""
     count = min(round(share * kernel.size), kernel.size - 1)
     return np.argsort(np.abs(kernel), axis=None, kind="stable")[:count].astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Quantization-aware training from file to file: what `edgekit compress --steps qat` does.
+"""Quantization-aware training from file to file: `edgekit compress --steps qat`.
 
 made = train_for_8_bits(path, data, TrainingOptions(steps=2000), folder)
 made.data, made.ranges                          # a .keras file, and format -> tensor -> (low, high)
@@ -30,11 +30,11 @@ _PROBES = 4
 
 @dataclass(frozen=True)
 class TrainedFile:
-    """A trained model and what was learnt for its targets.
+    """A trained model and its learnt ranges.
 
     data: a `.keras` file.
     ranges: format -> tensor of its float graph -> (low, high).
-    record: JSON, of the run.
+    record: the run as JSON.
     """
 
     data: bytes
@@ -45,8 +45,8 @@ class TrainedFile:
 def open_network(path: Path) -> Network:
     """Open a model as a network that can be trained.
 
-    Raises SourceError for a file that holds code, CompressError for a layer that is not simulated and for a network
-    that Keras cannot make again.
+    Raises SourceError for a file with code, CompressError for a layer that is not simulated and for a network that
+    Keras cannot make again.
     """
     keras = import_keras()
     load(path)  # refuses code
@@ -79,7 +79,7 @@ def train_for_8_bits(
 
     path: a `.keras` file that `sources.load` takes.
     folder: where an interrupted run resumes from.
-    hold_zeros: of a network that was made sparse.
+    hold_zeros: keep the zeros of a sparse network.
 
     Raises CompressError for a layer that is not simulated.
     """

@@ -6,11 +6,10 @@
 Rules:
 - a kernel is rounded to -127..127 with a scale a channel, max|w| / 127; a bias to 32 bits in steps of input scale times
   kernel scale; an activation to 256 levels with one scale and zero-point a tensor, after the fused activation;
-- what only moves values (pooling, padding, reshaping, slices) has the scale of what it reads, as TFLite demands; so
-  have the parts of a concatenation; sigmoid and softmax have 1/256 and tanh 1/128, which are TFLite's own; an array
-  that is added or multiplied is rounded to 256 levels;
-- zero-points stand still and scales are learnt as logarithms: zero stays exact, and no range turns over. The gradient
-  passes a rounding as if it were not there, and a range's scale gets its own from it (LSQ, arXiv 1902.08153);
+- what only moves values has its input's scale, as TFLite demands, and the parts of a concatenation share one; sigmoid
+  and softmax have TFLite's 1/256, tanh 1/128; an array that is added or multiplied is rounded to 256 levels;
+- zero-points are fixed and scales are learnt as logarithms: zero stays exact, and no range flips. The gradient ignores
+  rounding, and a range's scale gets its own from it (LSQ, arXiv 1902.08153);
 - kernels are trained in units of each channel's largest weight, so that channels of unlike ranges learn alike.
 """
 
@@ -38,7 +37,6 @@ class Grids:
     group: of each node, the place whose scale it has.
     scales: by such a place.
     zeros: levels below zero, 0..255.
-
     spread: by place of a product, the standard deviation of its sums, [channels].
     """
 
@@ -104,7 +102,7 @@ def _groups(network: Network) -> list[int]:
 
 
 def joined(answers: Sequence[Any]) -> Any:
-    """One tensor as it is; of several, all their numbers: [N, numbers]."""
+    """One tensor as it is; several as all their numbers, [N, numbers]."""
     import tensorflow as tf
 
     if len(answers) == 1:
@@ -115,7 +113,7 @@ def joined(answers: Sequence[Any]) -> Any:
 class Simulation:
     """A network that computes as if in 8 bits, and learns.
 
-    grids: None for float alone.
+    grids: None for float.
     variables: TensorFlow's, to train: a kernel and a bias for each product, then the logarithm of each learnt scale.
     """
 
@@ -145,7 +143,7 @@ class Simulation:
         self.others: tuple[Any, ...] = ()
 
     def answer(self, x: Any, *, training: bool) -> Any:
-        """As a trainee: what a loss reads, in 8 bits where there are grids."""
+        """What a loss reads, in 8 bits if there are grids."""
         return self.logits(x, self.variables, quantized=self._grids is not None)
 
     def _shaped(self, place: int, channels: NDArray[Any]) -> NDArray[Any]:
@@ -162,10 +160,7 @@ class Simulation:
         return found
 
     def rounded(self, values: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
-        """The same with kernels as 8 bits have them.
-
-        A quantizer rounds these to the same integers again.
-        """
+        """The same with kernels on their 8-bit grids, which a quantizer does not change."""
         found = [np.asarray(value, np.float32) for value in values]
         for place, at in self._kernel.items():
             depthwise = self._network.nodes[place].op == "depthwise"
@@ -175,7 +170,7 @@ class Simulation:
         return found
 
     def ranges(self, values: Sequence[NDArray[Any]]) -> list[tuple[float, float]]:
-        """(low, high) of each node, where `values` are those of `variables`."""
+        """(low, high) of each node. values: of `variables`."""
         assert self._grids is not None
         found = []
         for place in range(len(self._network.nodes)):
@@ -184,10 +179,7 @@ class Simulation:
         return found
 
     def logits(self, x: Any, variables: Sequence[Any], *, quantized: bool = True) -> Any:
-        """What a loss reads: the only answer, or [N, numbers] of all, one after the other.
-
-        x: float32 [N, ...].
-        """
+        """What a loss reads: the only answer, or [N, numbers] of all. x: float32 [N, ...]."""
         held = frozenset(range(len(self._network.nodes))) if quantized else frozenset[int]()
         values = self.values(x, variables, held)
         return joined([values[place] for place in self._network.heads])
@@ -195,7 +187,7 @@ class Simulation:
     def values(self, x: Any, variables: Sequence[Any], held: Collection[int]) -> list[Any]:
         """The value of each node.
 
-        held: places whose values are in integers; a product is computed in 8 bits where its input is.
+        held: places whose values are in integers; a product is computed in 8 bits if its input is held.
         """
         tf, nodes = self._tf, self._network.nodes
         values: list[Any] = []

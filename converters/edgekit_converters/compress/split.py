@@ -1,14 +1,15 @@
 """Split a detector's answer into boxes and scores, so that each has a scale of its own.
 
     model = split(network, contract)                # outputs "boxes" and "scores" instead of one; the same numbers
-    joined = joining(contract, model.output_names)  # what makes the old answer of the new ones, None where none does
+    joined = joining(contract, model.output_names)  # how the old answer is made of the new ones, or None
 
-In 8 bits a tensor has one scale: boxes of 0..640 leave a score of 0..1 no step. Rules:
-- columns of the answer are followed back to where they are made: through concatenations, slices, reshapes and whatever
-  is computed number by number; a convolution or a dense layer that makes both is cut in two, kernel and bias. What
-  cannot be followed is cut where it stands, with the scale that it has there;
+In 8 bits a tensor has one scale: boxes of 0..640 leave a score of 0..1 no step.
+
+Rules:
+- columns of the answer are followed back through concatenations, slices, reshapes and elementwise arithmetic to where
+  they are made; a convolution or dense layer that makes both is cut in two; what cannot be followed is cut there;
 - objectness is multiplied into the scores, as a detector's answer is read; a class beside a score is not split;
-- the answers are those of the model before, in float.
+- in float the answers are those of the model before.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ def can_split(contract: Contract) -> bool:
 
 
 def column_axis(shape: tuple[int, ...], spec: DetectionSpec) -> int:
-    """Of an answer without its batch: the axis along which a box's numbers and the scores lie."""
+    """The axis of an answer without its batch along which a box's numbers and scores are."""
     if spec.candidates == "first":
         return len(shape) - 1
     return next(axis for axis, size in enumerate(shape) if size != 1)
 
 
 def joining(contract: Contract, names: Sequence[str]) -> JoinedOutput | None:
-    """What makes the old answer of the new ones; None where the scores are no part of it.
+    """How the old answer is made of the new ones; None if the scores are not part of it.
 
     contract: of the model before.
     names: of the new outputs.
@@ -66,7 +67,7 @@ def joining(contract: Contract, names: Sequence[str]) -> JoinedOutput | None:
 def split_answer(
     answer: Mapping[str, NDArray[Any]], contract: Contract, names: Sequence[str]
 ) -> dict[str, NDArray[Any]]:
-    """An answer of the model before, as the model after gives it.
+    """An answer of the model before, as the new model gives it.
 
     contract, names: as of `joining`.
     """
@@ -82,10 +83,7 @@ def split_answer(
 
 
 def detection_keys(contract: Contract, names: Sequence[str]) -> dict[str, Any]:
-    """What `[detection]` of a contract file says otherwise after the split.
-
-    contract, names: as of `joining`.
-    """
+    """Changed keys of `[detection]` in a contract file. contract, names: as of `joining`."""
     spec = contract.detection
     assert spec is not None
     return {"boxes": names[0], "row": "box", "scores": names[1], "candidates": spec.candidates}
@@ -128,9 +126,9 @@ class _Slicer:
         return free_name(name, self._names)
 
     def __call__(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
-        """tensor[..., start:stop, ...] along that axis, made as far back as can be.
+        """tensor[..., start:stop, ...] along that axis, made as far back as possible.
 
-        The tensor itself where that is all of it and nothing behind it is cut.
+        The tensor itself if that is all of it and nothing before it is cut.
         """
         history = tensor._keras_history
         operation = history.operation
@@ -144,17 +142,14 @@ class _Slicer:
         return found
 
     def _sliced(self, tensor: Any, axis: int, start: int, stop: int) -> Any:
-        """Keras numbers names from the start in each process, so a loaded model may have the same."""
+        """With a new name: Keras numbers names in each process, so a loaded model may have the same."""
         made = tensor[(slice(None),) * axis + (slice(start, stop),)]
         operation = made._keras_history.operation
         operation.name = self.unique(operation.name)
         return made
 
     def _followed(self, operation: Any, arguments: Any, axis: int, start: int, stop: int, rank: int) -> Any:
-        """The slice made behind that operation, None where it cannot be followed through it.
-
-        `_SAME` where nothing behind it was cut.
-        """
+        """The slice made before that operation; None if it cannot be, `_SAME` if nothing was cut."""
         kind, sources = type(operation).__name__, arguments.keras_tensors
         if kind == "Concatenate":
             return self._of_parts(operation, sources, axis, start, stop)
@@ -234,10 +229,7 @@ class _Slicer:
         return self._again(operation, target_shape=[*operation.target_shape[:-1], stop - start])(part)
 
     def _of_product(self, operation: Any, source: Any, axis: int, start: int, stop: int, rank: int) -> Any:
-        """A layer that makes these channels alone.
-
-        One whose activation reads all of them stays whole.
-        """
+        """A layer that makes only these channels; None if its activation reads all of them."""
         if axis != rank - 1 or operation.activation.__name__ in _NOT_LAST:
             return None
         size = "filters" if type(operation).__name__ == "Conv2D" else "units"
@@ -271,10 +263,7 @@ class _Slicer:
         return operation(*given)
 
     def _again(self, operation: Any, **changed: Any) -> Any:
-        """The same layer once more, under a name of its own.
-
-        Arithmetic has no state and is called as it is.
-        """
+        """The same layer under a new name; stateless arithmetic as it is."""
         import keras
 
         if not isinstance(operation, keras.layers.Layer):

@@ -1,6 +1,4 @@
-"""The training loop of every step.
-
-Rounds of training steps are checked on held-out items, and the best one is kept.
+"""The training loop of every step: the best round on held-out items is kept.
 
     data = TrainingData(x, y, "classes")
     fitted = fit(trainee, data, Teaching(answers), TrainingOptions(steps=2000), folder, "distill")
@@ -8,16 +6,11 @@ Rounds of training steps are checked on held-out items, and the best one is kept
     trained.values                       # of Simulation.variables at the best round
 
 Rules:
-- the loss is 1 - alpha of what the labels say and alpha of how far the answers are from a teacher's on the same items:
-  of classes the cross entropy of both divided by a temperature T, times T^2 so that gradients keep their size (Hinton
-  et al., arXiv 1503.02531); of numbers the squared error. Without another teacher it is the float network itself;
-- of boxes (`BoxLayout.loss`) and of items without labels the teacher's answers are all of the loss;
-- a tenth of the items, at most 1,000, is held out of training and decides which round is best; the state before the
-  first step is round 0, so that training can never make it worse;
-- the state is on the disk after each round: a killed or interrupted run resumes there, and the same run twice gives the
-  same result;
-- what a layer inside the teacher gives (`Teaching.hints`) adds its squared error to the loss of a training step, and
-  nothing to what decides which round is best;
+- the loss is 1 - alpha of the labels' and alpha of the teacher's (see `losses`); without labels, and of boxes, it is
+  the teacher's alone; hints add their squared error to a training step, but not to the score of a round;
+- a tenth of the items, at most 1,000, is held out and decides which round is best; the state before the first step is
+  round 0, so that training can never make it worse;
+- the state is on the disk after each round: a killed run resumes there, and the same run twice gives the same result;
 - weights that are to be zero are set to zero after each step; a round before all of them are is never the best;
 - a loss that is not finite ends the run with the best round so far, and the result says so.
 """
@@ -59,7 +52,7 @@ _LAST = 0.01  # of the learning rate, at the last step
 
 @dataclass
 class _State:
-    """Where a run stands, as it is on the disk.
+    """The state of a run, as it is on the disk.
 
     step: how many were done.
     values: of the variables and the others.
@@ -84,7 +77,7 @@ class TrainingResult:
 
     values: of the trainee's variables and others.
     history: step, loss and score of each round.
-    reason: why it ended before the last step, "" where it did not.
+    reason: why it ended before the last step, or "".
     """
 
     values: Values
@@ -93,7 +86,7 @@ class TrainingResult:
     best_step: int
 
     def record(self, options: TrainingOptions) -> dict[str, Any]:
-        """JSON, of the run."""
+        """The run as JSON."""
         return {
             "seed": options.seed, "steps": options.steps, "batch": options.batch, "rate": options.rate,
             "best_step": self.best_step, "ended": self.reason, "history": list(self.history),
@@ -121,7 +114,7 @@ def train(
     """Train in 8 bits, with the float network as its teacher.
 
     folder, say: as of `fit`.
-    hold_zeros: of kernels.
+    hold_zeros: keep the kernels' zeros.
     """
     used, _ = _parts(data, options)
     first = _batches(data.x, np.sort(used[:_CALIBRATION]), options.batch)
@@ -148,9 +141,9 @@ def fit(
     """Train, and return the best round.
 
     folder: for the state that a later run resumes, under this name; it must exist.
-    say: is given a line after each round.
+    say: receives a line after each round.
 
-    Raises CompressError where training ends before the sparsity is reached.
+    Raises CompressError if training ends before the sparsity is reached.
     """
     import tensorflow as tf
 
@@ -192,7 +185,7 @@ def fit(
 
 
 def _parts(data: TrainingData, options: TrainingOptions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(items that are trained on, those held out)"""
+    """(items to train on, held-out items)"""
     order = np.random.default_rng(options.seed).permutation(len(data.x))
     count = max(1, min(_MOST_HELD_OUT, round(len(order) * _HELD_OUT)))
     return order[count:], np.sort(order[:count])
@@ -206,10 +199,7 @@ def _words(kind: str, score: tuple[float, float]) -> str:
 
 
 class _Run:
-    """One training run in TensorFlow.
-
-    It holds the step as a compiled function, and the variables that it moves.
-    """
+    """One training run in TensorFlow: the compiled step, and the variables that it changes."""
 
     def __init__(
         self,
@@ -234,9 +224,8 @@ class _Run:
         self._losses = tf.function(self._losses_of, reduce_retracing=True)
 
     def assign(self, state: _State) -> None:
-        for variable, value in zip(
-            [*_all(self._trainee), *self._moments], [*state.values, *state.moments], strict=True
-        ):
+        variables = [*_all(self._trainee), *self._moments]
+        for variable, value in zip(variables, [*state.values, *state.moments], strict=True):
             variable.assign(value)
 
     def _choose_zeros(self, step: int) -> None:
@@ -248,7 +237,7 @@ class _Run:
             variable.assign(variable * mask)
 
     def round(self, state: _State, progress: Progress) -> float:
-        """Up to a hundred steps; the loss of the last one. The state is that after them."""
+        """Run up to a hundred steps, update the state, and return the last loss."""
         tf, options, loss, order = self._tf, self._options, math.nan, (-1, self._used)
         a_pass = max(1, len(self._used) // options.batch)
         for _ in range(min(_ROUND, options.steps - state.step)):
@@ -272,14 +261,11 @@ class _Run:
         return loss
 
     def _parts(self, rows: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
-        """Of these items: inputs, labels, and what the teacher says."""
+        """Of these items: inputs, labels, and the teacher's answers."""
         return self._data.x[rows], self._labels[rows], self._teaching.of(rows)
 
     def score(self, held: NDArray[np.int64]) -> tuple[float, float]:
-        """The score of the held-out items: (share of right answers, minus the loss).
-
-        Minus the squared error in the place of the share, for numbers.
-        """
+        """(share of right answers, or minus the squared error of numbers; minus the loss)"""
         found = []
         for start in range(0, len(held), self._options.batch):
             rows = held[start : start + self._options.batch]
@@ -339,7 +325,7 @@ def _batches(x: NDArray[np.float32], rows: NDArray[np.int64], batch: int) -> Seq
 
 
 def answers_of(trainee: Trainee, x: NDArray[np.float32], batch: int, progress: Progress) -> NDArray[np.float32]:
-    """What it answers before training, [N, outputs]. x: float32 [N, ...]."""
+    """Its answers before training, [N, outputs]. x: float32 [N, ...]."""
     import tensorflow as tf
 
     run = tf.function(lambda part: trainee.answer(part, training=False), reduce_retracing=True)
@@ -351,9 +337,9 @@ def answers_of(trainee: Trainee, x: NDArray[np.float32], batch: int, progress: P
 
 
 def array_on_disk(file: Path, shape: Sequence[int]) -> NDArray[np.float32]:
-    """Make a float32 array to be filled; it may be larger than the memory.
+    """A float32 array to be filled, which may be larger than the memory.
 
-    Raises OSError where the disk has no room, because a write to a mapped file that finds none ends the process.
+    Raises OSError for a full disk: a write to a mapped file without room would end the process.
     """
     made = np.lib.format.open_memmap(file, "w+", np.float32, tuple(shape))
     try:
@@ -389,7 +375,7 @@ def _save(file: Path, options: TrainingOptions, state: _State) -> None:
 
 
 def _load(file: Path, options: TrainingOptions, trainee: Trainee) -> _State | None:
-    """None without a state, for one of another run, and for one that another user could write."""
+    """None without a state, for another run's, and for one that another user could write."""
     stored = read_own(file, _MOST_STATE) or b""
     data = stored[SEAL_BYTES:]
     if not is_sealed(stored[:SEAL_BYTES], options.key.encode(), data):

@@ -1,23 +1,15 @@
-"""A Keras model that computes what an ONNX network computes.
-
-So a PyTorch or ONNX model can be trained.
+"""A Keras model that computes what an ONNX network computes, and the tensors of both.
 
     model = keras_twin(source)              # of any source with .onnx(); the shapes and names of its ends are the same
-
-Rules:
-- an operator is taken because it stands in a list here, with the attributes that Keras has too;
-- values of four axes are held channels last, as boards want them; the input and the output keep the source's axes;
-- the twin answers as the source does, within 1e-4 of the largest value, on random inputs; else it is refused.
-
-The simulated network beside what the converters make of it.
-
-Whose tensor is whose, and how far apart answers are:
-
     names = tensor_names(network, simulation, values, workspace, "tflite", samples)
     found = steps_apart(network, simulation, values, artifact, names, samples)      # 0 or 1
 
-Rules: tensors are matched by their values on real inputs, whatever a converter calls them; those that the artifact
-keeps in float are in float in the simulation too.
+Rules:
+- only listed operators are accepted, with the attributes that Keras has too;
+- values of four axes are channels last; the input and the output keep the source's axes;
+- the twin must answer as the source does, within 1e-4 of the largest value, on random inputs;
+- tensors of a simulation and of a converter's graph are matched by their values on real inputs;
+- tensors that the artifact keeps in float are in float in the simulation too.
 """
 
 from __future__ import annotations
@@ -52,7 +44,7 @@ _INSTEAD = "Give the Keras model, or build without compress; docs/compress.md li
 def keras_twin(source: SourceModel) -> Any:
     """A Keras 3 model. source: one float32 input, one output.
 
-    Raises CompressError naming the first operator that is not taken.
+    Raises CompressError naming the first operator that is not accepted.
     """
     import_keras()
     inputs, outputs = source.inputs, source.outputs
@@ -126,7 +118,7 @@ class _Twin:
         return found
 
     def _constant(self, node: Any, place: int) -> NDArray[Any] | None:
-        """None where that input is missing."""
+        """None if that input is missing."""
         if place >= len(node.input) or not node.input[place]:
             return None
         found = self._view.constants.get(node.input[place])
@@ -175,9 +167,8 @@ class _Twin:
             kernel = kernel.transpose(2, 3, 1, 0)
         elif groups == channels:
             many = kernel.shape[0] // channels
-            layer = self._layers.DepthwiseConv2D(
-                kernel.shape[2:], depth_multiplier=many, **options, **self._named(node)
-            )
+            options["depth_multiplier"] = many
+            layer = self._layers.DepthwiseConv2D(kernel.shape[2:], **options, **self._named(node))
             kernel = kernel[:, 0].reshape(channels, many, *kernel.shape[2:]).transpose(2, 3, 0, 1)
         else:
             raise self._refusal(node, f"with {groups} groups, which is not simulated")
@@ -193,7 +184,7 @@ class _Twin:
         return self._dense(node, kernel, bias)
 
     def matmul(self, node: Any) -> Any:
-        """A constant that is all that is added to it is its bias."""
+        """A constant added to it is its bias."""
         kernel, bias = self._wanted(node, 1), None
         if kernel.ndim != 2 or len(self._value(node.input[0]).shape) != 2:
             raise self._refusal(node, "of more than two axes")
@@ -229,7 +220,7 @@ class _Twin:
     def _padded(
         self, node: Any, x: Any, size: Sequence[int], strides: Sequence[int], dilations: Sequence[int] = (1, 1)
     ) -> tuple[Any, str]:
-        """The value with the zeros that Keras would not put there, and what Keras calls the rest."""
+        """The value with the zeros that Keras does not add itself, and Keras' name for the rest."""
         auto = attribute(node, "auto_pad", b"NOTSET")
         if auto in (b"SAME_UPPER", b"VALID"):
             return x, "same" if auto == b"SAME_UPPER" else "valid"
@@ -244,7 +235,7 @@ class _Twin:
         return self._layers.ZeroPadding2D(given, **self._named(node, "/pad"))(x), "valid"
 
     def max_pool(self, node: Any) -> Any:
-        """Zeros are as good as no values where nothing is below zero."""
+        """Zeros do as padding if no value is below zero."""
         size, options = self._window(node)
         x, padding = self._padded(node, self._value(node.input[0]), size, options["strides"])
         maker = self._view.maker(node.input[0])
@@ -336,7 +327,7 @@ class _Twin:
         return self._layers.Concatenate(axis=at, **self._named(node))(found)
 
     def reshape(self, node: Any) -> Any:
-        """Also Flatten, Squeeze and Unsqueeze: by the shape that the graph gives the result."""
+        """Also Flatten, Squeeze and Unsqueeze: by the graph's shape of the result."""
         x, shape = self._value(node.input[0]), self._view.shape(node.output[0])
         sides = None if shape is None else shape[1:]
         if sides is None or min(sides, default=1) < 1:
@@ -359,15 +350,10 @@ class _Twin:
     def pad(self, node: Any) -> Any:
         pads, number = self._wanted(node, 1), self._constant(node, 2)
         mode = attribute(node, "mode", b"constant")
-        if (
-            len(pads) != 8
-            or mode != b"constant"
-            or (number is not None and number.any())
-            or (len(node.input) > 3 and node.input[3])
-        ):
-            raise self._refusal(node, "with something else than zeros around a picture")
+        zeros = mode == b"constant" and (number is None or not number.any())
         before, after = [int(one) for one in pads[:4]], [int(one) for one in pads[4:]]
-        if before[:2] + after[:2] != [0] * 4 or min(before + after) < 0:
+        around_picture = len(pads) == 8 and before[:2] + after[:2] == [0] * 4 and min(before + after) >= 0
+        if not zeros or not around_picture or (len(node.input) > 3 and node.input[3]):
             raise self._refusal(node, "with something else than zeros around a picture")
         around = ((before[2], after[2]), (before[3], after[3]))
         return self._layers.ZeroPadding2D(around, **self._named(node))(self._value(node.input[0]))
@@ -413,11 +399,11 @@ def tensor_names(
     format: str,  # noqa: A002
     items: NDArray[np.float32],
 ) -> dict[str, int]:
-    """Find the tensor of the target's float graph for each place in the network.
+    """Names in the target's float graph -> places in the network.
 
     items: [N, ...], N of 4 or more are better.
 
-    Raises CompressError where the answer itself is not found.
+    Raises CompressError if the answer itself is not found.
     """
     graph = workspace.graph(format)
     probes = items[:: max(1, len(items) // _PROBES)][:_PROBES]
@@ -458,9 +444,7 @@ def steps_apart(
     workspace: Workspace,
     items: NDArray[np.float32],
 ) -> NDArray[np.float64]:
-    """How many steps of its range artifact and simulation are apart, of each item, [N].
-
-    What is compared is the first answer, before a softmax.
+    """Steps of its range that artifact and simulation are apart in the first answer, [N].
 
     items: [N, ...].
     """

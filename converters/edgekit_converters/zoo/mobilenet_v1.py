@@ -6,10 +6,9 @@
 Rules:
 - the network is the paper's (Howard et al., 2017), 569 million multiply-accumulates, batch normalisation folded in; its
   answers mean nothing, and its time does not depend on the weights;
-- nothing converts it: the files are written tensor by tensor, in a second and without TensorFlow, in operation versions
-  that every runtime of `wheels.toml` knows;
-- float32, and int8 from end to end with a scale for each output channel, as `tflite-int8` and `onnx-int8-qdq` make
-  them.
+- the files are written tensor by tensor, without a converter, in a second, in operation versions that every runtime of
+  `wheels.toml` has;
+- float32, and int8 from end to end with a scale for each output channel, as in `tflite-int8` and `onnx-int8-qdq`.
 """
 
 from __future__ import annotations
@@ -37,10 +36,11 @@ _PLAN = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] 
 
 @dataclass(frozen=True)
 class MobilenetLayer:
-    """kind: `conv`, `depthwise` or `dense`.
+    """A layer with its float weights.
 
     weight: float32 [out, height, width, in], depthwise [1, height, width, out], dense [out, in].
-    bias: float32 [out]. side: of what comes in.
+    bias: float32 [out].
+    side: of the input.
     """
 
     name: str
@@ -95,7 +95,7 @@ PRECISIONS = ("float32", "int8")
 
 
 def anchor_name(format: str, precision: str) -> str:  # noqa: A002
-    """What the file is called on a board: `mobilenet_v1-int8.tflite`."""
+    """The file's name on a board: `mobilenet_v1-int8.tflite`."""
     return f"mobilenet_v1-{precision}.{format}"
 
 
@@ -103,7 +103,7 @@ def anchor_name(format: str, precision: str) -> str:  # noqa: A002
 def anchor_model(format: str, precision: str) -> bytes:  # noqa: A002
     """The file. format: `tflite` or `onnx`; precision: `float32` or `int8`.
 
-    Raises MissingExtraError where what writes the format (LiteRT's schema, onnx) is not installed.
+    Raises MissingExtraError if the format's library (LiteRT's schema, onnx) is not installed.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"an anchor is float32 or int8, not {precision}")
@@ -115,17 +115,15 @@ def anchor_model(format: str, precision: str) -> bytes:  # noqa: A002
 
 
 def anchor_files(folder: Path, formats: Sequence[str] = ("tflite",)) -> dict[str, Path]:
-    """The files of both precisions in `folder`, by name, written where they are not there yet.
-    21 MB a format.
+    """The files of both precisions in `folder`, by name, written if missing; 21 MB a format.
 
-    Raises ConversionError where the folder cannot be written, and what `anchor_model` raises.
+    Raises ConversionError if the folder cannot be written, and as `anchor_model`.
     """
     found = {}
     for form in formats:
         for precision in PRECISIONS:
             path = folder / anchor_name(form, precision)
             if not path.exists():
-                # Whole or not at all
                 data = anchor_model(form, precision)
                 try:
                     write_cache(path, [data])
@@ -216,9 +214,7 @@ class _OnnxGraph:
 
     def convolution(self, layer: MobilenetLayer, source: str, input_scale: float) -> str:
         kernel = layer.weight.shape[1]
-        before = (
-            kernel // 2 if layer.stride == 1 else 0
-        )  # TensorFlow's SAME of an even side, as the .tflite file has it
+        before = kernel // 2 if layer.stride == 1 else 0  # TensorFlow's SAME of an even side
         pads = [before, before, kernel // 2, kernel // 2]
         made = self.node(
             "Conv",
@@ -240,7 +236,7 @@ class _OnnxGraph:
 
 
 def _transposed(layer: MobilenetLayer, weight: NDArray[Any]) -> NDArray[Any]:
-    """As ONNX keeps it: [out, in, height, width], depthwise [out, 1, height, width]."""
+    """In ONNX's axes: [out, in, height, width], depthwise [out, 1, height, width]."""
     if layer.kind == "dense":
         return weight
     return weight.transpose(3, 0, 1, 2) if layer.kind == "depthwise" else weight.transpose(0, 3, 1, 2)
@@ -316,8 +312,7 @@ class _TfliteGraph:
         return len(self.tensors) - 1
 
     def weights(self, layer: MobilenetLayer, input_scale: float) -> list[int]:
-        """[kernel, bias].
-        An int8 dense layer has one scale for the whole kernel, as older runtimes want it."""
+        """[kernel, bias]; an int8 dense layer has one scale for its kernel, for older runtimes."""
         names = f"{layer.name}/weight", f"{layer.name}/bias"
         if not self.int8:
             return [self.constant(names[0], layer.weight), self.constant(names[1], layer.bias)]
