@@ -32,17 +32,9 @@ from edgekit_profiles.estimate import Estimate, milliseconds
 from edgekit_profiles.wheels import RuntimeSupport
 
 RefusalCode = Literal[
-    BarrierCode,
-    "runtime-unavailable",
-    "conversion-failed",
-    "missing-extra",
-    "not-int8",
-    "drop",
-    "memory",
-    "budget",
-    "slower",
-    "not-preferred",
-]
+    BarrierCode, "runtime-unavailable", "conversion-failed", "missing-extra", "not-int8", "drop", "memory", "budget",
+    "slower", "not-preferred",
+]  # fmt: skip
 
 TRAIN = "To keep it in 8 bits, train the Keras model that it was made from a little more: edgekit compress"
 """Advice if INT8 itself loses too much."""

@@ -41,7 +41,6 @@ GROUP = "edgekit.profiles"
 VARIABLE = "EDGEKIT_PROFILE_PATH"
 MOST_BYTES = 1 << 20
 """Of a profile: a hundred times the largest."""
-_OWN = "edgekit"
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,12 @@ class ProfileSource:
     where: str
     origin: str
     file: Traversable
+    built_in: bool = False
 
     def profiles(self) -> tuple[Profile, ...]:
         """Of every image, the board's first image first. Raises ProfileError."""
-        found = _built_in_profiles(self.board) if self.origin == _OWN else read(self.text(), self.where, self.board)
-        if self.origin != _OWN and found[0].measured_here:
+        found = _built_in_profiles(self.board) if self.built_in else read(self.text(), self.where, self.board)
+        if found[0].measured_here and not self.built_in:
             raise ProfileError(
                 "'measured_here' is for the profiles that come with edgekit: times on this machine are not those of "
                 "the board",
@@ -268,7 +268,7 @@ def _words(name: str) -> set[str]:
 
 def _built_in_source(board: str) -> ProfileSource:
     file = f"boards/{board}.toml"
-    return ProfileSource(board, file, _OWN, importlib.resources.files("edgekit_profiles") / file)
+    return ProfileSource(board, file, "edgekit", importlib.resources.files("edgekit_profiles") / file, built_in=True)
 
 
 @functools.cache
@@ -391,19 +391,13 @@ def validate(path: Path) -> tuple[ValidatedFile, ...]:
         if files:
             return tuple(result for file in files for result in validate(file))
         return (ValidatedFile(str(path), (ProfileError("no .toml file is in this folder", where=str(path)),)),)
+    source = ProfileSource(path.stem, str(path), str(path.parent), path)
     try:
-        text = read_regular(path, MOST_BYTES).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        return (ValidatedFile(str(path), (ProfileError(f"cannot be read: {why}", where=str(path)),)),)
-    errors = list(mistakes_of(text, str(path), path.stem))
-    if errors:
-        return (ValidatedFile(str(path), tuple(errors)),)
-    found = read(text, str(path), path.stem)
-    if found[0].measured_here:
-        what = "'measured_here' is for the profiles that come with edgekit"
-        do = "Remove it: times on the machine that builds are not those of the board"
-        return (ValidatedFile(str(path), (ProfileError(what, where=str(path), do=do, key="measured_here"),)),)
+        if errors := mistakes_of(source.text(), str(path), path.stem):
+            return (ValidatedFile(str(path), errors),)
+        found = source.profiles()
+    except ProfileError as error:
+        return (ValidatedFile(str(path), (error,)),)
     return (ValidatedFile(str(path), (), tuple(_warnings(found)), tuple(profile.name for profile in found)),)
 
 

@@ -93,10 +93,7 @@ class Thermal:
 
 @dataclass(frozen=True)
 class Power:
-    """Watts of the whole board, None if not measured.
-
-    supply: what it needs, in words.
-    """
+    """Watts of the whole board, None if not measured. supply: what it needs, in words."""
 
     idle_w: float | None = None
     load_w: float | None = None

@@ -38,6 +38,15 @@ def test_a_folder_adds_its_profiles_with_their_images_and_modes(tmp_path: Path):
     assert set(built_in().names()) < set(catalogue.names())
 
 
+def test_a_folder_called_edgekit_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    gateway(tmp_path / "edgekit")
+    gateway(tmp_path / "other" / "edgekit", "raspberry-pi-4", **{'title = "': 'title = "Our '})
+    monkeypatch.chdir(tmp_path)
+    assert opened(Path("edgekit")).load("gateway").name == "gateway"
+    monkeypatch.chdir("other")
+    assert load("edgekit/raspberry-pi-4.toml").title == f"Our {load('raspberry-pi-4').title}"
+
+
 def test_the_variable_names_folders_too_and_one_folder_counts_once(tmp_path: Path):
     one, two = gateway(tmp_path / "one", "first"), gateway(tmp_path / "two", "second")
     environ = {"EDGEKIT_PROFILE_PATH": os.pathsep.join([str(two), "", str(one)])}

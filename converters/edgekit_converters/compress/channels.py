@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -90,12 +90,12 @@ class _Union:
     def roots(self, labels: Labels) -> Labels:
         return np.array([self.root(int(label)) for label in labels], np.int64)
 
-    def join(self, one: Labels, other: Labels) -> None:
+    def join(self, one: Iterable[int], other: Iterable[int]) -> None:
         for a, b in zip(one, other, strict=True):
             first, second = sorted((self.root(int(a)), self.root(int(b))))
             self._parent[second] = first
 
-    def fix(self, labels: Labels) -> None:
+    def fix(self, labels: Iterable[int]) -> None:
         self._fixed.update(map(int, labels))
 
     @property
@@ -305,28 +305,19 @@ def _round(network: Network, batches: Sequence[NDArray[np.float32]]) -> Network:
 
 def _groups(network: Network) -> list[list[int]]:
     """Places whose channels share their factors, without those that may have none."""
-    nodes = network.nodes
-    parent = list(range(len(nodes)))
-
-    def root(place: int) -> int:
-        while parent[place] != place:
-            place = parent[place]
-        return place
-
-    fixed = {0, *network.outputs, *network.heads}
-    for place, node in enumerate(nodes):
-        passes = node.op in ("add", "mean", "relu") or (node.op == "move" and type(node.layer).__name__ in _PASSING)
-        if passes:
-            for source in node.inputs:
-                parent[root(source)] = root(place)
+    union, found = _Union(), dict[int, list[int]]()
+    places = union.new(len(network.nodes)).tolist()
+    union.fix({0, *network.outputs, *network.heads})
+    for place, node in zip(places, network.nodes, strict=True):
+        if node.op in ("add", "mean", "relu") or (node.op == "move" and type(node.layer).__name__ in _PASSING):
+            union.join(node.inputs, [place] * len(node.inputs))
         elif node.op not in PRODUCTS:
-            fixed |= {place, *node.inputs}
+            union.fix((place, *node.inputs))
         if node.activation == "relu6":
-            fixed.add(place)
+            union.fix([place])
         if node.op == "depthwise" and node.kernel is not None and node.kernel.shape[3] != 1:
-            fixed |= {place, node.inputs[0]}
-    found: dict[int, list[int]] = {}
-    for place in range(len(nodes)):
-        found.setdefault(root(place), []).append(place)
-    barred = {root(place) for place in fixed}
-    return [group for at, group in found.items() if at not in barred]
+            union.fix((place, node.inputs[0]))
+    for place in places:
+        found.setdefault(union.root(place), []).append(place)
+    fixed = union.fixed
+    return [group for at, group in found.items() if at not in fixed]

@@ -50,22 +50,18 @@ def keras_twin(source: SourceModel) -> Any:
     inputs, outputs = source.inputs, source.outputs
     if len(inputs) != 1 or len(outputs) != 1 or inputs[0].dtype != "float32":
         what = f"the model has {len(inputs)} inputs and {len(outputs)} outputs"
-        raise CompressError(f"{what}, and one float32 input and one output can be trained", where=_name(source))
+        raise CompressError(f"{what}, and one float32 input and one output can be trained", where=source.path.name)
     make = getattr(source, "onnx", None)
     if make is None:
         raise CompressError(
             f"a {source.format} model cannot be trained",
-            where=_name(source),
+            where=source.path.name,
             do="Give the Keras, PyTorch or ONNX model that it was made from",
         )
     with quiet():
         model = _Twin(FoldedView(parse(make())), source).build()
         _check(model, source)
     return model
-
-
-def _name(source: SourceModel) -> str:
-    return source.path.name
 
 
 def _check(model: Any, source: SourceModel) -> None:
@@ -76,7 +72,7 @@ def _check(model: Any, source: SourceModel) -> None:
         apart = np.abs(found - wanted).max() if found.shape == wanted.shape else math.inf
         if not apart <= _ALIKE * max(float(np.abs(wanted).max()), 1e-6):
             raise CompressError(
-                "the Keras model that was made of its graph answers otherwise", where=_name(source), do=_INSTEAD
+                "the Keras model that was made of its graph answers otherwise", where=source.path.name, do=_INSTEAD
             )
 
 
@@ -114,7 +110,7 @@ class _Twin:
     def _value(self, name: str) -> Any:
         found = self._tensors.get(name)
         if found is None:
-            raise CompressError(f"its value '{name}' is not computed from the input", where=_name(self._source))
+            raise CompressError(f"its value '{name}' is not computed from the input", where=self._source.path.name)
         return found
 
     def _constant(self, node: Any, place: int) -> NDArray[Any] | None:
@@ -147,7 +143,9 @@ class _Twin:
 
     def _refusal(self, node: Any, why: str) -> CompressError:
         name = node.name or node.output[0]
-        return CompressError(f"the operator '{name}' is a {node.op_type} {why}", where=_name(self._source), do=_INSTEAD)
+        return CompressError(
+            f"the operator '{name}' is a {node.op_type} {why}", where=self._source.path.name, do=_INSTEAD
+        )
 
     # --- products
 
@@ -384,7 +382,6 @@ _OPERATORS: dict[str, Callable[[_Twin, Any], Any]] = {
     "Reshape": _Twin.reshape, "Flatten": _Twin.reshape, "Squeeze": _Twin.reshape, "Unsqueeze": _Twin.reshape,
     "Transpose": _Twin.transpose, "Pad": _Twin.pad, "Resize": _Twin.resize,
 }  # fmt: skip
-
 
 _PROBES = 4
 _ALIKE_TARGETS = 1e-4

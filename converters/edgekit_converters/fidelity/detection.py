@@ -37,7 +37,6 @@ _RESAMPLES = 200
 _SAME_BOX = 0.5
 """Two boxes of one class with at least this IoU are one decision."""
 
-
 _NEARLY = 0.5
 """Boxes over this share of the contract's threshold count in `decision_noise`, to make it smooth."""
 _FEW_BOXES = 4
@@ -58,10 +57,7 @@ class Boxes:
 
 @dataclass(frozen=True)
 class _ClassMatches:
-    """One class of one image.
-
-    hits: bool [thresholds, detections], surest first, as `scores`.
-    """
+    """One class of one image. hits: bool [thresholds, detections], surest first, as `scores`."""
 
     scores: NDArray[np.float64]
     hits: NDArray[np.bool_]

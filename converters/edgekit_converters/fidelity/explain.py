@@ -15,17 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekit_converters.fidelity.activations import (
-    cancellation,
-    clipped_range,
-    concat_of_unlike_ranges,
-    gate,
-    large_integers,
-    outlier,
-    outside_calibration,
-    softmax_head,
-    steep_function,
-)
+from edgekit_converters.fidelity import activations
 from edgekit_converters.fidelity.causes import (
     ACCUMULATED_DB,
     Case,
@@ -221,7 +211,7 @@ def accumulated_noise(case: Case) -> Iterator[Cause]:
     )
     if output is None or output.sqnr_db is None or output.sqnr_db >= ACCUMULATED_DB or case.damaged:
         return
-    if any(outside_calibration(case)):
+    if any(activations.outside_calibration(case)):
         return  # what is cut off is no rounding
     adding = [error for error in case.errors if error.own_sqnr_db is not None]
     worst = sorted(adding, key=lambda error: error.own_sqnr_db or 0.0)[:5]
@@ -277,16 +267,16 @@ Rule = Callable[[Case], Iterator[Cause]]
 
 RULES: tuple[Rule, ...] = (
     nothing_quantized,
-    outside_calibration,
+    activations.outside_calibration,
     input_scaling,
-    cancellation,
-    steep_function,
-    large_integers,
-    concat_of_unlike_ranges,
-    gate,
-    softmax_head,
-    outlier,
-    clipped_range,
+    activations.cancellation,
+    activations.steep_function,
+    activations.large_integers,
+    activations.concat_of_unlike_ranges,
+    activations.gate,
+    activations.softmax_head,
+    activations.outlier,
+    activations.clipped_range,
     channel_spread,
     weight_resolution,
     amplification,

@@ -125,7 +125,6 @@ SILENT = 0.01
 FAINT = 1e-8
 """Channels below this share of the strongest channel's power are compared only within their group."""
 
-
 _RESAMPLES = 400
 """Bootstrap resamples of the items, for the interval of a distance."""
 

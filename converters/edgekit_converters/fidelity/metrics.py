@@ -62,22 +62,31 @@ def pixel_metric(name: str, contract: Contract) -> _PixelMetric:
         answers = f"'{output.name}' answers {list(output.shape)}"
         what = f"{name} is for models that answer a score a class for every pixel, and {answers}"
         raise MetricError(what, do="Choose another --metric")
-    return (MeanIoU if name == "miou" else PixelAccuracy)(output.name, tuple(output.shape))
+    return _PixelMetric(name, _mean_iou if name == "miou" else _pixel_accuracy, output.name, tuple(output.shape))
+
+
+def _mean_iou(counts: Counts) -> float:
+    """The mean over classes of right / (labelled + answered - right)."""
+    right, labelled, answered = counts
+    union = labelled + answered - right
+    occurs = union > 0
+    return float((right[occurs] / union[occurs]).mean()) if occurs.any() else math.nan
+
+
+def _pixel_accuracy(counts: Counts) -> float:
+    """The share of labelled pixels that are right."""
+    right, labelled, _ = counts.sum(axis=1)
+    return float(right / labelled) if labelled else math.nan
 
 
 @dataclass(frozen=True)
 class _PixelMetric:
     """output: its name. shape: without the batch axis."""
 
+    name: str
+    of_counts: Callable[[Counts], float]
     output: str
     shape: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        raise NotImplementedError
-
-    def of_counts(self, counts: Counts) -> float:
-        raise NotImplementedError
 
     def keep(self, answer: Mapping[str, NDArray[Any]] | None, label: Label) -> Counts:
         """Counts of an item; of a non-finite answer nothing is right. Raises MetricError."""
@@ -116,34 +125,6 @@ class _PixelMetric:
         low, high = resampled_interval(drop, len(first), _RESAMPLES)
         loss = before - after
         return Score(self.name, before, after, loss, (loss, loss) if math.isnan(low) else (low, high))
-
-
-@dataclass(frozen=True)
-class MeanIoU(_PixelMetric):
-    """The mean over classes of right / (labelled + answered - right)."""
-
-    @property
-    def name(self) -> str:
-        return "miou"
-
-    def of_counts(self, counts: Counts) -> float:
-        right, labelled, answered = counts
-        union = labelled + answered - right
-        occurs = union > 0
-        return float((right[occurs] / union[occurs]).mean()) if occurs.any() else math.nan
-
-
-@dataclass(frozen=True)
-class PixelAccuracy(_PixelMetric):
-    """The share of labelled pixels that are right."""
-
-    @property
-    def name(self) -> str:
-        return "pixel-accuracy"
-
-    def of_counts(self, counts: Counts) -> float:
-        right, labelled, _ = counts.sum(axis=1)
-        return float(right / labelled) if labelled else math.nan
 
 
 def _without_ones(shape: Sequence[int]) -> list[int]:

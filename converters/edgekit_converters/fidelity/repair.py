@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from edgekit_converters.fidelity.sensitivity import Unit, by_benefit, float_share, merge_units, stretches
 from edgekit_converters.recipe.artifact import QuantizationPlan, RangeMethod, Step
@@ -431,18 +431,9 @@ class _Search(Generic[T]):
         self.progress(f"repair: {remedy}", int(spent), None if budget is None else int(budget))
         tick()
 
-    def _remember(
-        self,
-        remedy: str,
-        recipe: str,
-        plan: QuantizationPlan,
-        *,
-        noise: float | None = None,
-        drop: float | None = None,
-        failed: str = "",
-    ) -> None:
+    def _remember(self, remedy: str, recipe: str, plan: QuantizationPlan, **found: Any) -> None:
         share = float_share(self.bench.units, plan.float_layers)
-        self.tried.append(RepairAttempt(remedy, recipe, plan, noise, drop, share, failed))
+        self.tried.append(RepairAttempt(remedy, recipe, plan, float_macs=share, **found))
 
     # --- words
 

@@ -23,7 +23,6 @@ ROUNDING_DB = 80.0
 """From here on the error is a ten-thousandth: the same arithmetic in another order."""
 _ROUNDED_SPREAD = 1e-3  # of what an answer varies by: beside a common offset rounding is more
 
-
 _SHARES = ("top1", "top5", "f1", "map", "map50")
 _SLACK = 1e-6  # a cosine in floats
 

@@ -172,15 +172,7 @@ class Workspace:
         if found is not None:
             return found
         self.check_possible(recipe)
-        data = self.trial(recipe, plan)
-        if recipe.needs_calibration:
-            ground = self._with_islands(recipe.format, plan)
-            artifact = describe_artifact(self.source, ground.model, recipe, plan, data)
-            artifact = replace(artifact, samples=ground.statistics.samples)
-        else:
-            artifact = describe_artifact(self.source, self.float_model(recipe.format), recipe, plan, data)
-        self._store.put(name, stored_bytes(artifact))
-        return artifact
+        return self._stored(name, recipe, plan, *self._start(recipe, plan))
 
     def learnt_plan(self, recipe: Recipe) -> QuantizationPlan | None:
         """The plan that `edgekit compress` trained the model for, or None."""
@@ -202,12 +194,10 @@ class Workspace:
         found = kept(self._store, name, partial(_artifact, recipe))
         if found is not None:
             return found
-        model, statistics = self.float_model(recipe.format, batch), None
-        if recipe.needs_calibration:
-            ground = self._with_islands(recipe.format, plan)
-            statistics = ground.statistics
-            # the refined weights of the ground, which is the same graph with a batch of 1
-            plain, refined = self.graph(model.format), open_graph(model.format, ground.model.data)
+        model, (single, statistics) = self.float_model(recipe.format, batch), self._start(recipe, plan)
+        if statistics is not None:
+            # the refined weights of the same graph with a batch of 1
+            plain, refined = self.graph(model.format), open_graph(model.format, single.data)
             graph = open_graph(model.format, model.data)
             if [layer.name for layer in graph.layers] != [layer.name for layer in plain.layers]:
                 raise ConversionError("with another batch it becomes another graph", where=self.source.path.name)
@@ -217,19 +207,33 @@ class Workspace:
                     if before is not None and after is not None:
                         values[after] = refined.constant(before)
             model = replace(model, data=graph.with_constants(values).data)
-        data = _of_target(recipe.format, "quantize", "make")(model, recipe, plan, statistics)
-        artifact = describe_artifact(self.source, model, recipe, plan, data, batch)
-        artifact = replace(artifact, samples=statistics.samples if statistics is not None else 0)
-        self._store.put(name, stored_bytes(artifact))
-        return artifact
+        return self._stored(name, recipe, plan, model, statistics, batch)
 
     def trial(self, recipe: Recipe, plan: QuantizationPlan) -> bytes:
         """Make an artifact's bytes without storing them, for a search that keeps one of many."""
-        maker = _of_target(recipe.format, "quantize", "make")
+        return _quantized(recipe, plan, *self._start(recipe, plan))
+
+    def _start(self, recipe: Recipe, plan: QuantizationPlan) -> tuple[FloatModel, Statistics | None]:
+        """What a recipe starts from; no statistics if it does not calibrate."""
         if not recipe.needs_calibration:
-            return cast(bytes, maker(self.float_model(recipe.format), recipe, plan, None))
+            return self.float_model(recipe.format), None
         ground = self._with_islands(recipe.format, plan)
-        return cast(bytes, maker(ground.model, recipe, plan, ground.statistics))
+        return ground.model, ground.statistics
+
+    def _stored(
+        self,
+        name: str,
+        recipe: Recipe,
+        plan: QuantizationPlan,
+        model: FloatModel,
+        seen: Statistics | None,
+        batch: int = 1,
+    ) -> Artifact:
+        data = _quantized(recipe, plan, model, seen)
+        artifact = describe_artifact(self.source, model, recipe, plan, data, batch)
+        artifact = replace(artifact, samples=0 if seen is None else seen.samples)
+        self._store.put(name, stored_bytes(artifact))
+        return artifact
 
     def _with_islands(self, format: str, plan: QuantizationPlan) -> QuantizerInput:  # noqa: A002
         """The refined weights, but the original ones of layers that stay in float."""
@@ -298,6 +302,10 @@ def convert_float_model(source: SourceModel, format: str, batch: int, progress: 
     """The float model of `stored_bytes`, converted in this process. Raises ConversionError."""
     make = _of_target(format, "float", "float_model")
     return stored_bytes(make(source, progress) if batch == 1 else make(source, progress, batch))
+
+
+def _quantized(recipe: Recipe, plan: QuantizationPlan, model: FloatModel, statistics: Statistics | None) -> bytes:
+    return cast(bytes, _of_target(recipe.format, "quantize", "make")(model, recipe, plan, statistics))
 
 
 def _of_target(format: str, module: str, function: str) -> Callable[..., Any]:  # noqa: A002

@@ -224,7 +224,7 @@ def _build(weights: Mapping[str, NDArray[Any]]) -> Any:
             y = net.relu6(net.normalize(net.convolve(y, f"{prefix}._expand_conv", 1), f"{prefix}._bn0"))
         y = net.relu6(net.normalize(net.convolve_depthwise(y, f"{prefix}._depthwise_conv", stride), f"{prefix}._bn1"))
         y = net.normalize(net.convolve(y, f"{prefix}._project_conv", 1), f"{prefix}._bn2")
-        x = net.add(x, y) if stride == 1 and x.shape[-1] == y.shape[-1] else y
+        x = layers.Add()([y, x]) if stride == 1 and x.shape[-1] == y.shape[-1] else y
     x = net.relu6(net.normalize(net.convolve(x, "_conv_head", 1), "_bn1"))
     x = layers.GlobalAveragePooling2D(name="pool")(x)
     dense = layers.Dense(1000, activation="softmax", name="probs")
@@ -240,43 +240,27 @@ class _Layers:
     """
 
     def __init__(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        self.weights = weights
-
-    def convolve(self, x: Any, name: str, stride: int) -> Any:
         from keras import layers
 
-        kernel = self.weights[f"{name}.weight"]
-        layer = layers.Conv2D(
-            kernel.shape[0], kernel.shape[2], strides=stride, padding="same", use_bias=False, name=_keras_name(name)
-        )
+        self.weights, self.layers = weights, layers
+
+    def convolve(self, x: Any, name: str, stride: int) -> Any:
+        kernel, same = self.weights[f"{name}.weight"], {"strides": stride, "padding": "same", "use_bias": False}
+        layer = self.layers.Conv2D(kernel.shape[0], kernel.shape[2], **same, name=_keras_name(name))
         return _with_weights(layer, x, [kernel.transpose(2, 3, 1, 0)])
 
     def convolve_depthwise(self, x: Any, name: str, stride: int) -> Any:
-        from keras import layers
-
-        kernel = self.weights[f"{name}.weight"]
-        layer = layers.DepthwiseConv2D(
-            kernel.shape[2], strides=stride, padding="same", use_bias=False, name=_keras_name(name)
-        )
+        kernel, same = self.weights[f"{name}.weight"], {"strides": stride, "padding": "same", "use_bias": False}
+        layer = self.layers.DepthwiseConv2D(kernel.shape[2], **same, name=_keras_name(name))
         return _with_weights(layer, x, [kernel.transpose(2, 3, 0, 1)])
 
     def normalize(self, x: Any, name: str) -> Any:
-        from keras import layers
-
         values = [self.weights[f"{name}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")]
-        return _with_weights(layers.BatchNormalization(epsilon=_BN_EPSILON, name=_keras_name(name)), x, values)
+        layer = self.layers.BatchNormalization(epsilon=_BN_EPSILON, name=_keras_name(name))
+        return _with_weights(layer, x, values)
 
-    @staticmethod
-    def relu6(x: Any) -> Any:
-        from keras import layers
-
-        return layers.ReLU(6.0)(x)
-
-    @staticmethod
-    def add(x: Any, y: Any) -> Any:
-        from keras import layers
-
-        return layers.Add()([y, x])
+    def relu6(self, x: Any) -> Any:
+        return self.layers.ReLU(6.0)(x)
 
 
 def _with_weights(layer: Any, x: Any, values: list[NDArray[Any]]) -> Any:

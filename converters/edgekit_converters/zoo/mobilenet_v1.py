@@ -161,13 +161,8 @@ def write_onnx(layers: Sequence[MobilenetLayer], int8: bool) -> bytes:
     graph.node("Softmax", [here], "probabilities", axis=1)
     value = onnx.helper.make_tensor_value_info
     kind = onnx.TensorProto.FLOAT
-    made = onnx.helper.make_graph(
-        graph.nodes,
-        "mobilenet_v1",
-        [value("image", kind, [1, channels, side, side])],
-        [value("probabilities", kind, [1, len(dense.bias)])],
-        graph.constants,
-    )
+    ends = [value("image", kind, [1, channels, side, side])], [value("probabilities", kind, [1, len(dense.bias)])]
+    made = onnx.helper.make_graph(graph.nodes, "mobilenet_v1", *ends, graph.constants)
     model = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", _OPSET)], ir_version=_IR)
     return bytes(model.SerializeToString(deterministic=True))
 
@@ -215,15 +210,11 @@ class _OnnxGraph:
     def convolution(self, layer: MobilenetLayer, source: str, input_scale: float) -> str:
         kernel = layer.weight.shape[1]
         before = kernel // 2 if layer.stride == 1 else 0  # TensorFlow's SAME of an even side
-        pads = [before, before, kernel // 2, kernel // 2]
+        group = layer.weight.shape[3] if layer.kind == "depthwise" else 1
+        pads, sides = [before, before, kernel // 2, kernel // 2], [kernel] * 2
+        inputs = [source, *self.weights(layer, input_scale)]
         made = self.node(
-            "Conv",
-            [source, *self.weights(layer, input_scale)],
-            f"{layer.name}/sum",
-            strides=[layer.stride] * 2,
-            pads=pads,
-            kernel_shape=[kernel] * 2,
-            group=layer.weight.shape[3] if layer.kind == "depthwise" else 1,
+            "Conv", inputs, f"{layer.name}/sum", strides=[layer.stride] * 2, pads=pads, kernel_shape=sides, group=group
         )
         if self.int8:  # 0 to 6 is what the 8 bits hold, so that rounding to them is the activation, too
             return self.quantized(made, _ONNX_RELU6)
