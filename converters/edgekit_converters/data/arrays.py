@@ -167,11 +167,8 @@ def npz_members(path: Path, contract: Contract) -> Members:
         most = memory_bytes() // 3
         size = sum(one.nbytes for one in read_headers(path).values() if one.packed)
         if size > most:
-            raise CalibrationError(
-                f"is {in_bytes(size)} when unpacked",
-                where=str(path),
-                do="Save the array as .npy, which is read piece by piece, or use fewer examples",
-            )
+            do = "Save the array as .npy, which is read piece by piece, or use fewer examples"
+            raise CalibrationError(f"is {in_bytes(size)} when unpacked", where=str(path), do=do)
         members = map_npz(path, names)
     except EdgekitError:
         raise
@@ -191,18 +188,13 @@ def _members(path: Path, names: list[str], contract: Contract) -> list[str]:
     expected = "x" if len(inputs) == 1 else ", ".join(inputs)
     for name in wanted:
         if name not in names:
-            raise CalibrationError(
-                f"has no array '{name}'; it holds {', '.join(names) or 'nothing'}",
-                where=str(path),
-                do=f"Save it with numpy.savez(file, {expected}=...), and y=... for labels",
-            )
+            what = f"has no array '{name}'; it holds {', '.join(names) or 'nothing'}"
+            do = f"Save it with numpy.savez(file, {expected}=...), and y=... for labels"
+            raise CalibrationError(what, where=str(path), do=do)
     for name in names:
         if name not in (*wanted, "y"):
-            raise CalibrationError(
-                f"holds an unused array '{name}'",
-                where=str(path),
-                do=f"Call inputs {expected} and labels y, and leave others out",
-            )
+            do = f"Call inputs {expected} and labels y, and leave others out"
+            raise CalibrationError(f"holds an unused array '{name}'", where=str(path), do=do)
     return names
 
 
@@ -244,11 +236,8 @@ def _labels(path: Path, labels: NDArray[Any], count: int, contract: Contract) ->
         if labels.ndim == 1 and labels.dtype.kind == "U":
             labels = classes.of_names(labels, where)
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
-            raise CalibrationError(
-                f"is {labels.dtype} {list(labels.shape)}",
-                where=where,
-                do="Labels are integers [N], the class of each item, or the contract file's names",
-            )
+            do = "Labels are integers [N], the class of each item, or the contract file's names"
+            raise CalibrationError(f"is {labels.dtype} {list(labels.shape)}", where=where, do=do)
     elif labels.ndim == 0 or labels.dtype.kind not in "iuf":
         raise CalibrationError(
             f"is {labels.dtype} {list(labels.shape)}", where=where, do="Labels are numbers, one or an array an item"

@@ -106,11 +106,9 @@ def open_boxed(path: Path, contract: Contract, *, labelled: bool = True) -> Boxe
             "pictures do not fit the model's inputs", where=str(path), do='Write kind = "image" in the contract file'
         )
     if labelled and contract.detection is None:
-        raise CalibrationError(
-            "holds boxes, and the contract does not say that the model answers any",
-            where=str(path),
-            do='Write task = "detection" and [detection] in the contract file',
-        )
+        what = "holds boxes, and the contract does not say that the model answers any"
+        do = 'Write task = "detection" and [detection] in the contract file'
+        raise CalibrationError(what, where=str(path), do=do)
     found = (_of_coco if path.suffix.lower() == ".json" else _of_yolo)(path, contract, labelled)
     if not found.files:
         raise CalibrationError("names no pictures", where=str(path), do="Name some that are there")

@@ -135,11 +135,8 @@ def _axis(table: Table, boxes: str, row: Row, outputs: tuple[OutputContract, ...
     if row == "box":
         return "last" if shape[0] == 4 and shape[1] != 4 else "first"
     rows, columns = f"{shape[0]} numbers of {shape[1]}", f"{shape[1]} numbers of {shape[0]}"
-    table.wrong(
-        "candidates",
-        f"is missing: '{boxes}' {shape} could be {rows} candidates or {columns}",
-        f'Write candidates = "last" for {rows}, candidates = "first" for {columns}',
-    )
+    do = f'Write candidates = "last" for {rows}, candidates = "first" for {columns}'
+    table.wrong("candidates", f"is missing: '{boxes}' {shape} could be {rows} candidates or {columns}", do)
     return "first"
 
 
@@ -221,11 +218,8 @@ def _pair(named: Table, source: SourceModel, name: str) -> CarriedState:
     if out is None:
         named.stop(name, f"the model has no output '{value}'", f"Its outputs: {_names(source.outputs)}")
     if (into.dtype, into.shape[1:]) != (out.dtype, out.shape[1:]):
-        named.stop(
-            name,
-            f"'{name}' is {into.dtype} {list(into.shape[1:])} and '{value}' is {out.dtype} {list(out.shape[1:])}",
-            "A state comes out as it went in",
-        )
+        what = f"'{name}' is {into.dtype} {list(into.shape[1:])} and '{value}' is {out.dtype} {list(out.shape[1:])}"
+        named.stop(name, what, "A state comes out as it went in")
     return CarriedState(name, str(value))
 
 

@@ -67,25 +67,16 @@ def image_spec(table: Table, tensor: TensorSpec) -> ImageSpec:
     """Raises ContractFileError where the keys contradict each other or the model's input."""
     shape = "[" + ", ".join("?" if n == -1 else str(n) for n in tensor.shape) + "]"
     if tensor.layout is None or len(tensor.shape) != 4:
-        table.stop(
-            "kind",
-            f"the model's input '{tensor.name}' has shape {shape}, which is no picture's",
-            'Write kind = "tensor"',
-        )
+        do = 'Write kind = "tensor"'
+        table.stop("kind", f"the model's input '{tensor.name}' has shape {shape}, which is no picture's", do)
     _, *axes = tensor.shape
     height, width, channels = axes if tensor.layout == "NHWC" else (axes[1], axes[2], axes[0])
     if channels not in (1, 3):
-        table.stop(
-            "kind",
-            f"the model's input '{tensor.name}' has {channels} channels; a picture has 1 or 3",
-            'Write kind = "tensor"',
-        )
+        do = 'Write kind = "tensor"'
+        table.stop("kind", f"the model's input '{tensor.name}' has {channels} channels; a picture has 1 or 3", do)
     if -1 in (height, width):
-        table.stop(
-            "kind",
-            f"the model's input '{tensor.name}' leaves its size free: {shape}",
-            "Save the model with a fixed height and width",
-        )
+        do = "Save the model with a fixed height and width"
+        table.stop("kind", f"the model's input '{tensor.name}' leaves its size free: {shape}", do)
     mean, std = _normalisation(table, tensor, channels)
     resize = cast(Resize, table.text("resize", "stretch", get_args(Resize)))
     crop = table.real("crop", 1.0)
@@ -272,11 +263,8 @@ def _labels(document: Table, task: Task, outputs: tuple[OutputContract, ...]) ->
             lines.pop()
         for number, line in enumerate(lines, 1):
             if not line.strip():
-                raise ContractFileError(
-                    f"line {number} is empty",
-                    where=str(path),
-                    do="Write one label a line: the line number is the class",
-                )
+                do = "Write one label a line: the line number is the class"
+                raise ContractFileError(f"line {number} is empty", where=str(path), do=do)
         value = lines
     if not isinstance(value, list) or not all(isinstance(label, str) and label.strip() for label in value):
         document.stop("labels", "is neither a file's name nor a list of names", 'Write labels = "labels.txt"')
@@ -287,11 +275,8 @@ def _labels(document: Table, task: Task, outputs: tuple[OutputContract, ...]) ->
             if len(value) == classes + 1
             else ""
         )
-        document.stop(
-            "labels",
-            f"{source} has {len(value)} labels and the output '{outputs[0].name}' has {classes} classes",
-            f"Write exactly one label a class, in index order.{more}",
-        )
+        what = f"{source} has {len(value)} labels and the output '{outputs[0].name}' has {classes} classes"
+        document.stop("labels", what, f"Write exactly one label a class, in index order.{more}")
     return tuple(label.strip() for label in value)
 
 
@@ -339,18 +324,12 @@ def _input_tables(document: Table, specs: tuple[TensorSpec, ...]) -> dict[str, T
 
 def _tensor(spec: TensorSpec, where: str) -> InputContract:
     if not spec.shape:
-        raise ContractFileError(
-            f"the model's input '{spec.name}' has no batch axis",
-            where=where,
-            do="Save the model so that every input's first axis is the batch",
-        )
+        do = "Save the model so that every input's first axis is the batch"
+        raise ContractFileError(f"the model's input '{spec.name}' has no batch axis", where=where, do=do)
     if -1 in spec.shape[1:]:
         shape = "[" + ", ".join("?" if n == -1 else str(n) for n in spec.shape) + "]"
-        raise ContractFileError(
-            f"the model's input '{spec.name}' leaves axes free beside the batch: {shape}",
-            where=where,
-            do="Save the model with a fixed shape",
-        )
+        what = f"the model's input '{spec.name}' leaves axes free beside the batch: {shape}"
+        raise ContractFileError(what, where=where, do="Save the model with a fixed shape")
     return InputContract(spec.name, tuple(spec.shape[1:]), spec.dtype)
 
 

@@ -118,11 +118,8 @@ def _labels(source: SourceModel, task: str, tables: Mapping[str, Any], said: Map
 def _inputs(source: SourceModel, like: Family | None) -> list[str]:
     pictures = [spec for spec in source.inputs if _channels(spec) in (1, 3)]
     if like is not None and not pictures:
-        raise ContractFileError(
-            f"no input of the model is a picture, and models like {like} take one",
-            where=str(source.path),
-            do="Leave --like out",
-        )
+        what = f"no input of the model is a picture, and models like {like} take one"
+        raise ContractFileError(what, where=str(source.path), do="Leave --like out")
     lines: list[str] = []
     for spec in source.inputs:
         shape = "[" + ", ".join(map(str, spec.shape[1:])) + "]"

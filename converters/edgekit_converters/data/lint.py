@@ -192,30 +192,18 @@ def _unreadable(found: Survey) -> Iterator[Finding]:
     shown = "; ".join(list(found.unreadable.values())[:_SHOWN])
     rest = f"; and {count - _SHOWN} more" if count > _SHOWN else ""
     bad = count > _BEARABLE * whole
-    yield Finding(
-        "unreadable",
-        "error" if bad else "warning",
-        f"{found.name}: {count} of {whole} files cannot be read{'' if bad else ' and are left out'}: {shown}{rest}",
-        "Remove them, or save them again",
-        where=found.name,
-    )
+    what = f"{found.name}: {count} of {whole} files cannot be read{'' if bad else ' and are left out'}: {shown}{rest}"
+    do = "Remove them, or save them again"
+    yield Finding("unreadable", "error" if bad else "warning", what, do, where=found.name)
 
 
 def _size(found: Survey) -> Iterator[Finding]:
     if found.items < _FEW:
-        yield Finding(
-            "few-samples",
-            "warning",
-            f"{found.name}: {_count(found.items, 'item')} cannot show the ranges that the network will meet",
-            f"Give {_BETTER} or more that look like what the board will see",
-        )
+        what = f"{found.name}: {_count(found.items, 'item')} cannot show the ranges that the network will meet"
+        yield Finding("few-samples", "warning", what, f"Give {_BETTER} or more that look like what the board will see")
     elif found.items < _BETTER:
-        yield Finding(
-            "few-samples",
-            "note",
-            f"{found.name}: {found.items} items are few for calibration",
-            f"{_BETTER} to 500 make ranges steadier",
-        )
+        do = f"{_BETTER} to 500 make ranges steadier"
+        yield Finding("few-samples", "note", f"{found.name}: {found.items} items are few for calibration", do)
 
 
 def _evaluation_size(found: Survey, contract: Contract) -> Iterator[Finding]:
@@ -225,46 +213,25 @@ def _evaluation_size(found: Survey, contract: Contract) -> Iterator[Finding]:
         if contract.task == "classification":
             points = f"{100 / found.items:.1f} points of {'accuracy' if found.labelled else 'agreement'}"
             weight = f"one item of {found.items} is {points}"
-        yield Finding(
-            "few-evaluation",
-            "note",
-            f"{found.name}: {weight}",
-            "Read the confidence interval, not the drop alone" if scored else f"{_BETTER} or more say more",
-        )
+        do = "Read the confidence interval, not the drop alone" if scored else f"{_BETTER} or more say more"
+        yield Finding("few-evaluation", "note", f"{found.name}: {weight}", do)
 
 
 def _content(found: Survey, contract: Contract) -> Iterator[Finding]:
     if found.not_finite:
-        yield Finding(
-            "not-finite",
-            "error",
-            f"{found.name}: {_some(found.not_finite)} with NaN or infinity",
-            "Remove them or mend what made them",
-            where=found.name,
-        )
+        what = f"{found.name}: {_some(found.not_finite)} with NaN or infinity"
+        yield Finding("not-finite", "error", what, "Remove them or mend what made them", where=found.name)
     if found.items > 1 and len(found.by_digest) == 1:
-        yield Finding(
-            "identical-samples",
-            "warning",
-            f"{found.name}: every item is the same, all {found.items} of them",
-            "Give different items",
-        )
+        what = f"{found.name}: every item is the same, all {found.items} of them"
+        yield Finding("identical-samples", "warning", what, "Give different items")
     elif len(found.by_digest) < found.items:
         repeated = [origin for origins in found.by_digest.values() for origin in origins[1:]]
-        yield Finding(
-            "duplicates",
-            "warning",
-            f"{found.name}: {_some(repeated)} that repeat{'s' * (len(repeated) == 1)} an earlier one exactly",
-            "Remove them: they add weight, not information",
-        )
+        what = f"{found.name}: {_some(repeated)} that repeat{'s' * (len(repeated) == 1)} an earlier one exactly"
+        yield Finding("duplicates", "warning", what, "Remove them: they add weight, not information")
     if found.constant:
         every = "every item is blank: " if len(found.constant) == found.items else ""
-        yield Finding(
-            "constant-samples",
-            "warning",
-            f"{found.name}: {every}{_some(found.constant)} with one value throughout",
-            "Remove blank pictures and broken captures",
-        )
+        what = f"{found.name}: {every}{_some(found.constant)} with one value throughout"
+        yield Finding("constant-samples", "warning", what, "Remove blank pictures and broken captures")
     # Floats for an image input are taken as normalised: 0..255 given to a network that wants -1..1 shows here
     for spec in contract.inputs:
         expected = sets_of(spec).normalised(spec)

@@ -60,11 +60,8 @@ class GeneratedDataset:
         for index in indexes:
             value = next((value for at, value in values if at == index), _MISSING)
             if value is _MISSING:
-                raise CalibrationError(
-                    f"gave {self._count} items the first time and fewer now",
-                    where=self.name,
-                    do="Give the same items at every call: fix the seed",
-                )
+                do = "Give the same items at every call: fix the seed"
+                raise CalibrationError(f"gave {self._count} items the first time and fewer now", where=self.name, do=do)
             origin = f"{self.name}, item {index}"
             raw, label = self._split_value(value, origin)
             yield Example(canonical(raw, origin), None if label is None else classes.of_value(label, origin), origin)
@@ -78,11 +75,8 @@ class GeneratedDataset:
                 with contextlib.suppress(TypeError):
                     items = iter(given)
             if items is None:
-                raise CalibrationError(
-                    f"gave {_kind(given)}, which is no set of examples",
-                    where=self.name,
-                    do="Yield the examples one by one, or return a list of them",
-                )
+                do = "Yield the examples one by one, or return a list of them"
+                raise CalibrationError(f"gave {_kind(given)}, which is no set of examples", where=self.name, do=do)
             for count, value in enumerate(items):
                 if count >= MAX_ITEMS:
                     raise CalibrationError(
@@ -99,21 +93,15 @@ class GeneratedDataset:
         if isinstance(value, Mapping):
             unknown = [str(key) for key in value if key not in (*names, "label")]
             if unknown:
-                raise CalibrationError(
-                    f"has a key '{unknown[0]}'",
-                    where=origin,
-                    do=f'The model takes {", ".join(names)}; "label" is the class',
-                )
+                do = f'The model takes {", ".join(names)}; "label" is the class'
+                raise CalibrationError(f"has a key '{unknown[0]}'", where=origin, do=do)
             return value, (value.get("label") if "label" not in names else None)
         label = None
         if isinstance(value, tuple) and len(value) == 2:
             value, label = value
         if len(names) > 1 and not isinstance(value, Mapping):
-            raise CalibrationError(
-                f"is one value and the model takes {len(names)} inputs",
-                where=origin,
-                do=f"Yield a dict with the keys {', '.join(names)}",
-            )
+            do = f"Yield a dict with the keys {', '.join(names)}"
+            raise CalibrationError(f"is one value and the model takes {len(names)} inputs", where=origin, do=do)
         return (value if isinstance(value, Mapping) else {names[0]: value}), label
 
 

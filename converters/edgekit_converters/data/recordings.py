@@ -143,11 +143,9 @@ class Recordings:
             file = self.files[index]
             samples, rate = read_wav(file)
             if rate != self.rate:
-                raise CalibrationError(
-                    f"has {rate} samples a second, and the first recording has {self.rate}",
-                    where=str(file),
-                    do="Resample them all to the rate that the model was trained on",
-                )
+                what = f"has {rate} samples a second, and the first recording has {self.rate}"
+                do = "Resample them all to the rate that the model was trained on"
+                raise CalibrationError(what, where=str(file), do=do)
             row = loudest(samples, prod(spec.shape)).reshape(spec.shape).astype(spec.dtype)
             label = None if self.labels is None else self.labels[index]
             yield Example(canonical({spec.name: row}, str(file)), label, str(file))
@@ -162,11 +160,9 @@ def open_recordings(root: Path, contract: Contract, *, labelled: bool) -> Record
     spec = contract.inputs[0]
     if not takes_rows(contract) or not spec.shape:
         taken = f"{spec.dtype} {list(spec.shape)}" if len(contract.inputs) == 1 else f"{len(contract.inputs)} inputs"
-        raise CalibrationError(
-            f"a folder of recordings does not fit a model that takes {taken}",
-            where=str(root),
-            do="Turn them into what the model takes: a .npz, or module:function that yields arrays",
-        )
+        what = f"a folder of recordings does not fit a model that takes {taken}"
+        do = "Turn them into what the model takes: a .npz, or module:function that yields arrays"
+        raise CalibrationError(what, where=str(root), do=do)
     if not files:
         refuse_unreadable(root, {".wav"})
         raise CalibrationError("no recordings in this folder", where=str(root), do="Put some there")
@@ -245,11 +241,8 @@ def open_streams(place: Path, contract: Contract) -> Streams:
     spec = contract.inputs[0]
     if not takes_rows(contract):
         taken = f"{spec.dtype} {list(spec.shape)}" if len(contract.inputs) == 1 else f"{len(contract.inputs)} inputs"
-        raise CalibrationError(
-            f"recordings do not fit a model that takes {taken}",
-            where=str(place),
-            do="Turn them into what the model takes: a .npz of [sequences, frames, ...], or module:function",
-        )
+        do = "Turn them into what the model takes: a .npz of [sequences, frames, ...], or module:function"
+        raise CalibrationError(f"recordings do not fit a model that takes {taken}", where=str(place), do=do)
     if not files:
         refuse_unreadable(place, {".wav"})
         raise CalibrationError("no recordings in this folder", where=str(place), do="Put .wav files there")
@@ -258,11 +251,9 @@ def open_streams(place: Path, contract: Contract) -> Streams:
         samples, found = read_wav(file)
         rate = rate or found
         if found != rate:
-            raise CalibrationError(
-                f"has {found} samples a second, and the first recording has {rate}",
-                where=str(file),
-                do="Resample them all to the rate that the model was trained on",
-            )
+            what = f"has {found} samples a second, and the first recording has {rate}"
+            do = "Resample them all to the rate that the model was trained on"
+            raise CalibrationError(what, where=str(file), do=do)
         lengths.append(len(pieces(samples, prod(spec.shape), _hop(contract))))
     return Streams(files, contract, tuple(lengths), place)
 

@@ -252,11 +252,8 @@ def _rows(value: Any, contract: Contract, where: str) -> Iterator[Any]:
         value, label = value
     if not isinstance(value, Mapping):
         if len(names) > 1:
-            raise CalibrationError(
-                f"is one value and the model takes {len(names)} inputs",
-                where=where,
-                do=f"Yield a dict with the keys {', '.join(names)}",
-            )
+            do = f"Yield a dict with the keys {', '.join(names)}"
+            raise CalibrationError(f"is one value and the model takes {len(names)} inputs", where=where, do=do)
         value = {names[0]: value}
     columns = {name: np.asarray(array) for name, array in value.items()}
     if label is not None:
@@ -264,10 +261,7 @@ def _rows(value: Any, contract: Contract, where: str) -> Iterator[Any]:
     counts = {array.shape[0] if array.ndim else 0 for array in columns.values()}
     if len(counts) != 1 or 0 in counts:
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in columns.items())
-        raise CalibrationError(
-            f"has no frames, or arrays of different lengths: {shapes}",
-            where=where,
-            do="Yield arrays [frames, ...], all of one length",
-        )
+        do = "Yield arrays [frames, ...], all of one length"
+        raise CalibrationError(f"has no frames, or arrays of different lengths: {shapes}", where=where, do=do)
     for at in range(counts.pop()):
         yield {name: array[at] for name, array in columns.items()}

@@ -207,10 +207,8 @@ class Statistics:
                 tensor.add(values[name])
         if any(np.isnan(values[name]).any() for name in outputs if name in values):
             first = next(name for name in self.tensors if name in values and np.isnan(values[name]).any())
-            raise CalibrationError(
-                f"the layer '{first}' gives NaN for sample {self.samples + 1}",
-                do="Check that the model's weights are finite and the sample is one that it was trained for",
-            )
+            do = "Check that the model's weights are finite and the sample is one that it was trained for"
+            raise CalibrationError(f"the layer '{first}' gives NaN for sample {self.samples + 1}", do=do)
         self.samples += 1
 
     def to_bytes(self) -> bytes:

@@ -150,12 +150,9 @@ def _colour(trial: _Trial, name: str) -> Iterator[Finding]:
         evidence = f"it is surer of {int((fall > 0).sum())} of {len(fall)} items"
     if suspicious:
         order = "bgr" if trial.image.color == "rgb" else "rgb"
-        yield Finding(
-            "colour-order",
-            "warning",
-            f"{name}: with red and blue exchanged the original does better: {evidence}",
-            f'If it was trained on {order.upper()}, write color = "{order}" in the contract file',
-        )
+        what = f"{name}: with red and blue exchanged the original does better: {evidence}"
+        do = f'If it was trained on {order.upper()}, write color = "{order}" in the contract file'
+        yield Finding("colour-order", "warning", what, do)
 
 
 def _normalisation(trial: _Trial, dataset: Dataset) -> Iterator[Finding]:
@@ -239,12 +236,9 @@ def _layout(examples: Sequence[Example], contract: Contract, name: str) -> Itera
         if rough > 0:
             ratios.append(_roughness(values.reshape(channels, height, width).transpose(1, 2, 0)) / rough)
     if len(ratios) >= _FEWEST and float(np.mean(np.array(ratios) < _SMOOTHER)) >= _MOST:
-        yield Finding(
-            "layout",
-            "warning",
-            f"{name}: its pictures are far smoother when their bytes are read as [channels, height, width]",
-            "Give [height, width, channels]: transpose(0, 2, 3, 1), and not reshape",
-        )
+        what = f"{name}: its pictures are far smoother when their bytes are read as [channels, height, width]"
+        do = "Give [height, width, channels]: transpose(0, 2, 3, 1), and not reshape"
+        yield Finding("layout", "warning", what, do)
 
 
 def _roughness(picture: Scores) -> float:

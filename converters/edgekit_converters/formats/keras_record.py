@@ -89,11 +89,8 @@ def read_record(path: Path) -> Record | None:
                 raise ValueError("it is larger than 16 MiB")
             return from_json(Record, load_json(archive.read(MEMBER)), MEMBER)
     except Exception as error:  # zipfile and zlib raise a dozen unrelated types on a damaged archive
-        raise SourceError(
-            f"its {MEMBER}, which `edgekit compress` writes, cannot be read: {error}",
-            where=str(path),
-            do="Run edgekit compress again",
-        ) from error
+        what = f"its {MEMBER}, which `edgekit compress` writes, cannot be read: {error}"
+        raise SourceError(what, where=str(path), do="Run edgekit compress again") from error
 
 
 def learnt_plan(path: Path, graph: Graph) -> QuantizationPlan | None:
@@ -109,10 +106,8 @@ def learnt_plan(path: Path, graph: Graph) -> QuantizationPlan | None:
         return None
     missing = sorted(set(ranges) - set(graph.tensors))
     if missing:
-        raise ConversionError(
-            f"the model was trained for a range of '{missing[0]}', and this conversion makes no such tensor",
-            where=path.name,
-            do="Run edgekit compress again with the versions of TensorFlow and Keras that build",
-        )
+        what = f"the model was trained for a range of '{missing[0]}', and this conversion makes no such tensor"
+        do = "Run edgekit compress again with the versions of TensorFlow and Keras that build"
+        raise ConversionError(what, where=path.name, do=do)
     fixed = tuple((name, low, high) for name, (low, high) in sorted(ranges.items()))
     return QuantizationPlan(fixed_ranges=fixed)

@@ -434,10 +434,7 @@ def read(data: bytes) -> Needs:
     )
 
 
-READERS = {
-    "tflite": "edgekit_converters.formats.needs:read",
-    "onnx": "edgekit_converters.formats.onnx_needs:read",
-}
+READERS = {"tflite": "edgekit_converters.formats.needs:read", "onnx": "edgekit_converters.formats.onnx_needs:read"}
 
 
 def read_needs(format: str, data: bytes) -> Needs:  # noqa: A002

@@ -279,11 +279,9 @@ def checked_samples(
     for index, arrays in enumerate(samples):
         got = [tuple(array.shape) for array in arrays]
         if got != wanted:
-            raise ConversionError(
-                f"its arrays have the shapes {got}, the model takes {wanted}",
-                where=f"calibration sample {index}",
-                do="Give each example a batch axis of 1 and the original model's shape",
-            )
+            what = f"its arrays have the shapes {got}, the model takes {wanted}"
+            do = "Give each example a batch axis of 1 and the original model's shape"
+            raise ConversionError(what, where=f"calibration sample {index}", do=do)
         yield list(arrays)
         progress("calibration", index + 1, total)
 

@@ -184,10 +184,8 @@ def import_keras() -> Any:
         import keras
     backend = keras.backend.backend()
     if backend != "tensorflow":
-        raise SourceError(
-            f"Keras runs on {backend} in this process; the converters need TensorFlow",
-            do="Set KERAS_BACKEND=tensorflow",
-        )
+        do = "Set KERAS_BACKEND=tensorflow"
+        raise SourceError(f"Keras runs on {backend} in this process; the converters need TensorFlow", do=do)
     return keras
 
 

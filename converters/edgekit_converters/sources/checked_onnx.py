@@ -140,30 +140,18 @@ def _check_operators(where: str, model: Any) -> None:
     own = {function.domain for function in model.functions}
     foreign = sorted({f"{n.domain}.{n.op_type}" for n in every if n.domain not in _STANDARD and n.domain not in own})
     if any(name.startswith("com.microsoft.") for name in foreign):
-        raise SourceError(
-            f"it was already optimized or quantized for ONNX Runtime ({foreign[0]})",
-            where=where,
-            do="Pass the float model that it was made from",
-        )
+        do = "Pass the float model that it was made from"
+        raise SourceError(f"it was already optimized or quantized for ONNX Runtime ({foreign[0]})", where=where, do=do)
     if foreign:
-        raise SourceError(
-            f"it uses operators that no board's engine has: {', '.join(foreign[:5])}",
-            where=where,
-            do=f"{EXPORT_AGAIN} with standard operators only",
-        )
+        do = f"{EXPORT_AGAIN} with standard operators only"
+        raise SourceError(f"it uses operators that no board's engine has: {', '.join(foreign[:5])}", where=where, do=do)
     if model.functions:
-        raise SourceError(
-            "it defines functions of its own, which the quantizer cannot see into",
-            where=where,
-            do="Inline them: onnx.inliner.inline_local_functions(model)",
-        )
+        do = "Inline them: onnx.inliner.inline_local_functions(model)"
+        raise SourceError("it defines functions of its own, which the quantizer cannot see into", where=where, do=do)
     quantized = sorted({node.op_type for node in every} & _QUANTIZED)
     if quantized:
-        raise SourceError(
-            f"it is already quantized ({quantized[0]}), and what that lost cannot be measured",
-            where=where,
-            do="Pass the float model that it was made from",
-        )
+        what = f"it is already quantized ({quantized[0]}), and what that lost cannot be measured"
+        raise SourceError(what, where=where, do="Pass the float model that it was made from")
 
 
 def _with_external_data(path: Path, model: Any) -> str:
@@ -298,17 +286,12 @@ def make_constants(where: str, model: Any, options: LoadOptions) -> None:
         shape = _sizes(value.type.tensor_type.shape.dim)
         if any(size < 0 for size in shape[1:]):
             raise SourceError(
-                f"the input '{name}' has free axes, so it cannot be one number",
-                where=where,
-                do="Pin it with --shape",
+                f"the input '{name}' has free axes, so it cannot be one number", where=where, do="Pin it with --shape"
             )
         array = np.full([abs(size) for size in shape], number, dtype)
         if not np.all(array == number):
-            raise SourceError(
-                f"--constant gives the input '{name}' {number}, which is no {dtype.name}",
-                where=where,
-                do="Give it a number of that kind",
-            )
+            what = f"--constant gives the input '{name}' {number}, which is no {dtype.name}"
+            raise SourceError(what, where=where, do="Give it a number of that kind")
         graph.initializer.append(new_constant(value.name, array))
         del graph.input[[entry.name for entry in graph.input].index(value.name)]
 

@@ -88,11 +88,9 @@ def export_error(source: SourceModel, problem: str) -> ConversionError:
     """The error of an export.
     problem: of the export or of ONNX Runtime; an operator that neither knows is named instead of either's words."""
     operator = unknown(problem)
-    return ConversionError(
-        f"{operator} has no form in ONNX that edgekit knows" if operator else f"the ONNX export failed: {problem}",
-        where=str(source.path),
-        do="Choose a TFLite recipe: tflite-int8, tflite-dynamic, tflite-f32",
-    )
+    what = f"{operator} has no form in ONNX that edgekit knows" if operator else f"the ONNX export failed: {problem}"
+    do = "Choose a TFLite recipe: tflite-int8, tflite-dynamic, tflite-f32"
+    return ConversionError(what, where=str(source.path), do=do)
 
 
 # What TensorFlow traces as float ONNX, through tf2onnx: Keras models and SavedModels.

@@ -105,10 +105,8 @@ def tie_down(model: Any) -> Any:
             with quiet():
                 model = version_converter.convert_version(model, target)
         except Exception as error:  # the C++ side raises RuntimeError, ConvertError and others
-            raise ConversionError(
-                f"the model is at opset {opset} and cannot be taken to {target}: {first_line(error)}",
-                do=f"Export it again at opset {OPSET}",
-            ) from error
+            what = f"the model is at opset {opset} and cannot be taken to {target}: {first_line(error)}"
+            raise ConversionError(what, do=f"Export it again at opset {OPSET}") from error
     model.ir_version = min(max(model.ir_version, 8), MAX_IR)
     weights = {tensor.name for tensor in model.graph.initializer}  # IR 3 listed them as inputs
     replace_values(model.graph.input, [value for value in model.graph.input if value.name not in weights])

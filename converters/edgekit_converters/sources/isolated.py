@@ -142,11 +142,8 @@ def open_isolated(path: Path, options: LoadOptions) -> IsolatedSource:
         except OSError as error:
             raise changed_error(path) from error
         if described.sha256 != own:
-            raise errors.SourceError(
-                "the process that opened it describes another file, or the file changed meanwhile",
-                where=str(path),
-                do="Run the build again when nothing writes to the file",
-            )
+            what = "the process that opened it describes another file, or the file changed meanwhile"
+            raise errors.SourceError(what, where=str(path), do="Run the build again when nothing writes to the file")
     except BaseException:
         child.close()
         raise
@@ -165,11 +162,8 @@ def _understood(path: Path) -> Iterator[None]:
 
 
 def _not_understood(path: Path) -> EdgekitError:
-    return errors.SourceError(
-        "the process that opened it gave an answer that is damaged",
-        where=str(path),
-        do="Do not use a model of an author you do not know; otherwise set EDGEKIT_CONVERTER_LOG=1 and run it again",
-    )
+    do = "Do not use a model of an author you do not know; otherwise set EDGEKIT_CONVERTER_LOG=1 and run it again"
+    return errors.SourceError("the process that opened it gave an answer that is damaged", where=str(path), do=do)
 
 
 class _SourceChild:
@@ -242,16 +236,12 @@ class _SourceChild:
             return errors.SourceError(what, where=str(self._path), do="Export the network without its own files")
         if self._given_up or crash_signal(code) == "SIGXCPU":
             bound = f"{_ANSWER_S:.0f} s" if self._given_up else f"{CPU_S} s of processor time for each core"
-            return errors.SourceError(
-                f"one answer took longer than {bound}, and was given up",
-                where=str(self._path),
-                do="If it may wait for something outside, export it to ONNX or TFLite; else use a smaller model",
-            )
-        return errors.SourceError(
-            f"the process that opened it ended ({crash_signal(code) or code})",
-            where=str(self._path),
-            do=f"Set EDGEKIT_CONVERTER_LOG=1 to see what it said; it may take {self._memory / 1e9:.0f} GB of memory",
-        )
+            what = f"one answer took longer than {bound}, and was given up"
+            do = "If it may wait for something outside, export it to ONNX or TFLite; else use a smaller model"
+            return errors.SourceError(what, where=str(self._path), do=do)
+        what = f"the process that opened it ended ({crash_signal(code) or code})"
+        do = f"Set EDGEKIT_CONVERTER_LOG=1 to see what it said; it may take {self._memory / 1e9:.0f} GB of memory"
+        return errors.SourceError(what, where=str(self._path), do=do)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

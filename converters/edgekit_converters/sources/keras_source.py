@@ -315,19 +315,15 @@ def _read(file: _KerasFile, *, trusted: bool) -> tuple[Any, tuple[str, ...], Any
                 with quiet():
                     model = tf_keras.models.load_model(file.path, compile=False, safe_mode=not trusted)
             except Exception as again:  # noqa: BLE001 - as Keras does
-                raise SourceError(
-                    f"neither Keras 3 nor tf_keras {tf_keras.__version__} can read it: {_cause(again)}",
-                    where=str(file.path),
-                    do="Save it again with built-in layers only, or export it to ONNX",
-                ) from error
+                what = f"neither Keras 3 nor tf_keras {tf_keras.__version__} can read it: {_cause(again)}"
+                do = "Save it again with built-in layers only, or export it to ONNX"
+                raise SourceError(what, where=str(file.path), do=do) from error
             return tf_keras, ("tf-keras",), model
         by = f"; it was saved with Keras {file.version}" if old else ""
         do = "Run: pip install tf-keras (Keras 2) and try again, or save" if old else "Save"
-        raise SourceError(
-            f"Keras {keras.__version__} cannot read it{by}: {_cause(error)}",
-            where=str(file.path),
-            do=f"{do} it again with Keras 3 and built-in layers only, or export it to ONNX",
-        ) from error
+        what = f"Keras {keras.__version__} cannot read it{by}: {_cause(error)}"
+        do = f"{do} it again with Keras 3 and built-in layers only, or export it to ONNX"
+        raise SourceError(what, where=str(file.path), do=do) from error
 
 
 def _cause(error: Exception) -> str:
@@ -376,11 +372,8 @@ def _inputs(keras: Any, model: Any, options: LoadOptions, where: str) -> tuple[T
         try:
             dtype = np.dtype(str(getattr(tensor.dtype, "name", tensor.dtype))).name
         except TypeError as error:
-            raise SourceError(
-                f"'{name}' has the dtype {tensor.dtype}, which no board's engine takes",
-                where=where,
-                do="Use float32 or integer inputs and outputs",
-            ) from error
+            what = f"'{name}' has the dtype {tensor.dtype}, which no board's engine takes"
+            raise SourceError(what, where=where, do="Use float32 or integer inputs and outputs") from error
         specs.append(TensorSpec(name, name, dtype, shape, layout))
     check_inputs(specs, where=where)
     return tuple(specs)

@@ -73,11 +73,8 @@ def load(path: Path, options: LoadOptions) -> OnnxSource:
     file = onnx_file.read(path)
     model, where = file.model, str(path)
     if options.keep_label and (text := [v.name for v in model.graph.output if v.type.tensor_type.elem_type == 8]):
-        raise SourceError(
-            f"its output '{text[0]}' is text, and not always the class with the best score",
-            where=where,
-            do=f"{onnx_file.EXPORT_AGAIN} with classes that are numbers",
-        )
+        what = f"its output '{text[0]}' is text, and not always the class with the best score"
+        raise SourceError(what, where=where, do=f"{onnx_file.EXPORT_AGAIN} with classes that are numbers")
     said = read_metadata(model)
     command = onnx_graph.without_suppression(model, path, ultralytics=said.ultralytics)
     scores = scores_alone(model, keep_label=options.keep_label)
@@ -227,11 +224,8 @@ def _check_pinned_batch(original: Engine, pinned: Engine, inputs: Sequence[Tenso
     for want, parts in zip(expected, zip(*items, strict=True), strict=True):
         got = np.concatenate(parts)
         if got.shape != want.shape or not np.allclose(got, want, rtol=1e-3, atol=1e-3, equal_nan=True):
-            raise SourceError(
-                f"its batch of {batch} is built into the graph: with --shape it answers otherwise than the file does",
-                where=where,
-                do="Export the model with a free batch axis or a batch of 1",
-            )
+            what = f"its batch of {batch} is built into the graph: with --shape it answers otherwise than the file does"
+            raise SourceError(what, where=where, do="Export the model with a free batch axis or a batch of 1")
 
 
 def _check_widened(
@@ -253,11 +247,8 @@ def _check_widened(
         return
     fed = [half.astype(spec.dtype) for half, spec in zip(halves, inputs, strict=True)]
     if problem := onnx_file.differs(expected, _run(widened, fed, where)):
-        raise SourceError(
-            f"its float16 cannot be widened to float32: {problem}",
-            where=where,
-            do=f"{onnx_file.EXPORT_AGAIN} in float32",
-        )
+        do = f"{onnx_file.EXPORT_AGAIN} in float32"
+        raise SourceError(f"its float16 cannot be widened to float32: {problem}", where=where, do=do)
 
 
 def _notes(pairs: Sequence[tuple[str, str]], wrapped: Sequence[str], *, halved: bool) -> tuple[Note, ...]:

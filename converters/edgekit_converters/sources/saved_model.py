@@ -224,20 +224,15 @@ def _inputs(program: _Program, options: LoadOptions, where: str) -> tuple[Tensor
         shape = tuple(-1 if axis.size < 0 else int(axis.size) for axis in info.tensor_shape.dim)
         if name in options.shapes:
             if shape[0] not in (-1, 1):
-                raise SourceError(
-                    f"input '{name}' has a fixed batch of {shape[0]}, which a SavedModel cannot be freed of",
-                    where=where,
-                    do="Save it again with a free batch: tf.TensorSpec([None, ...])",
-                )
+                what = f"input '{name}' has a fixed batch of {shape[0]}, which a SavedModel cannot be freed of"
+                raise SourceError(what, where=where, do="Save it again with a free batch: tf.TensorSpec([None, ...])")
             shape = pin(name, shape, options.shapes[name], where=where)
         layout = image_layout(shape, prefer="NHWC")
         dtype = import_tensorflow().dtypes.as_dtype(info.dtype)
         if dtype.name in ("string", "resource", "variant", "bfloat16"):
-            raise SourceError(
-                f"input '{name}' has the dtype {dtype.name}, which no board's engine takes",
-                where=where,
-                do="Choose a signature with number inputs (--signature), or save one that decodes nothing",
-            )
+            what = f"input '{name}' has the dtype {dtype.name}, which no board's engine takes"
+            do = "Choose a signature with number inputs (--signature), or save one that decodes nothing"
+            raise SourceError(what, where=where, do=do)
         described_inputs.append(TensorSpec(name, name, str(np.dtype(dtype.as_numpy_dtype).name), shape, layout))
     check_inputs(described_inputs, where=where)
     return tuple(described_inputs)

@@ -61,11 +61,8 @@ def check_named(wanted: Iterable[str], inputs: Sequence[str], *, where: str, opt
     """Raises SourceError where an option speaks of an input that the model does not have."""
     for name in wanted:
         if name not in inputs:
-            raise SourceError(
-                f"{option} names the input '{name}', which the model does not have",
-                where=where,
-                do=f"Its inputs: {', '.join(inputs)}",
-            )
+            do = f"Its inputs: {', '.join(inputs)}"
+            raise SourceError(f"{option} names the input '{name}', which the model does not have", where=where, do=do)
 
 
 def pin(name: str, shape: Sequence[int], wanted: Sequence[int], *, where: str) -> tuple[int, ...]:
@@ -76,18 +73,12 @@ def pin(name: str, shape: Sequence[int], wanted: Sequence[int], *, where: str) -
     Raises SourceError where the model itself says otherwise.
     """
     if len(shape) != len(wanted):
-        raise SourceError(
-            f"--shape gives the input '{name}' {len(wanted)} axes; the model has {len(shape)}: {shape_text(shape)}",
-            where=where,
-            do=f"Write --shape {name}={','.join(_example(shape))}",
-        )
+        what = f"--shape gives the input '{name}' {len(wanted)} axes; the model has {len(shape)}: {shape_text(shape)}"
+        raise SourceError(what, where=where, do=f"Write --shape {name}={','.join(_example(shape))}")
     for axis, (has, want) in enumerate(zip(shape, wanted, strict=True)):
         if axis > 0 and has not in (-1, want):
-            raise SourceError(
-                f"--shape gives axis {axis} of the input '{name}' the size {want}; in the model it is fixed at {has}",
-                where=where,
-                do=f"Write {has} there, or export the model with that axis free",
-            )
+            what = f"--shape gives axis {axis} of the input '{name}' the size {want}; in the model it is fixed at {has}"
+            raise SourceError(what, where=where, do=f"Write {has} there, or export the model with that axis free")
     return (-1 if shape[0] == -1 else 1, *wanted[1:])
 
 
@@ -125,16 +116,11 @@ def check_shape(
         name = axis_names[axis] if axis < len(axis_names) else None
         called = f"axis {axis} ('{name}')" if name and name != "?" else f"axis {axis}"
         if size == 0:
-            raise SourceError(
-                f"{label} has the shape {shape_text(shape)}: {called} has the size 0",
-                where=where,
-                do="Export the model again",
-            )
-        raise SourceError(
-            f"{label} has the shape {shape_text(shape)}: {called} is free, and only the batch axis may be",
-            where=where,
-            do=_how_to_pin(spec, picture) if kind == "input" else f"Export the model with a fixed size for axis {axis}",
-        )
+            do = "Export the model again"
+            raise SourceError(f"{label} has the shape {shape_text(shape)}: {called} has the size 0", where=where, do=do)
+        what = f"{label} has the shape {shape_text(shape)}: {called} is free, and only the batch axis may be"
+        do = _how_to_pin(spec, picture) if kind == "input" else f"Export the model with a fixed size for axis {axis}"
+        raise SourceError(what, where=where, do=do)
 
 
 def check_inputs(
@@ -161,11 +147,8 @@ def check_inputs(
             else f"--constant {spec.name}=NUMBER"
             for spec in specs
         )
-        raise SourceError(
-            f"{len(errors)} inputs are not of a fixed size with the batch in front: {shown}",
-            where=where,
-            do=f"Pin them, with your own sizes: {options}",
-        )
+        what = f"{len(errors)} inputs are not of a fixed size with the batch in front: {shown}"
+        raise SourceError(what, where=where, do=f"Pin them, with your own sizes: {options}")
     if errors:
         raise errors[0][1]
 
@@ -257,11 +240,8 @@ def unique_names(names: Sequence[str], *, where: str, kind: str) -> tuple[str, .
     clean = tuple(name.removesuffix(":0") for name in names)
     for name in clean:
         if not name or clean.count(name) > 1:
-            raise SourceError(
-                f"two {kind}s are called '{name}'" if name else f"an {kind} has no name",
-                where=where,
-                do="Give each its own name and save the model again",
-            )
+            what = f"two {kind}s are called '{name}'" if name else f"an {kind} has no name"
+            raise SourceError(what, where=where, do="Give each its own name and save the model again")
     return clean
 
 
@@ -302,11 +282,8 @@ def check_finite(
         endless = 0 if may_be_infinite(name) else int(np.isinf(values).sum())
         if nans or endless:
             kind = "NaN" if nans else "infinite"
-            raise SourceError(
-                f"the weights '{name}' are damaged: {nans or endless:,} of {array.size:,} values are {kind}",
-                where=where,
-                do="Take an earlier checkpoint, from before the training diverged",
-            )
+            what = f"the weights '{name}' are damaged: {nans or endless:,} of {array.size:,} values are {kind}"
+            raise SourceError(what, where=where, do="Take an earlier checkpoint, from before the training diverged")
 
 
 _MEMORY = frozenset(

@@ -102,11 +102,9 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not all(0 < number <= _LARGEST for number in numbers):
         raise _refused("--shape", text, "every size must be 1 or more", "NAME=1,3,224,224")
     if numbers[0] != 1:
-        raise SourceError(
-            f"the first size is the batch and must be 1, not {numbers[0]}: a board answers one item at a time",
-            where=f"--shape {text}",
-            do=f"Write --shape {name}={','.join(map(str, (1, *numbers[1:])))}",
-        )
+        what = f"the first size is the batch and must be 1, not {numbers[0]}: a board answers one item at a time"
+        do = f"Write --shape {name}={','.join(map(str, (1, *numbers[1:])))}"
+        raise SourceError(what, where=f"--shape {text}", do=do)
     return name, numbers
 
 
@@ -271,11 +269,7 @@ class Description:
         """Most readers take nothing for granted."""
 
     def answered(
-        self,
-        inputs: Sequence[NDArray[Any]],
-        run: Callable[[list[NDArray[Any]]], list[NDArray[Any]]],
-        *,
-        at_once: bool,
+        self, inputs: Sequence[NDArray[Any]], run: Callable[[list[NDArray[Any]]], list[NDArray[Any]]], *, at_once: bool
     ) -> list[NDArray[Any]]:
         """Outputs of `run` for a batch of any size, all items at once or one by one.
         An empty batch is not run.
@@ -306,11 +300,9 @@ def varying_size(
     """The error for an output whose size depends on the input.
     command: what exports it otherwise."""
     do = "Export it without what chooses among its answers, as NonMaxSuppression: edgekit does that itself"
-    return SourceError(
-        f"the size of its output '{output}' depends on the input: {list(found)} for one, {list(before)} for another",
-        where=where,
-        do=f"Export it without NonMaxSuppression, which edgekit does itself: {command}" if command else do,
-    )
+    what = f"the size of its output '{output}' depends on the input: {list(found)} for one, {list(before)} for another"
+    do = f"Export it without NonMaxSuppression, which edgekit does itself: {command}" if command else do
+    return SourceError(what, where=where, do=do)
 
 
 # What identifies a model: its bytes, and the options that make another model of the same bytes.

@@ -114,11 +114,8 @@ def call_network(spec: str, options: LoadOptions) -> NetworkCall:
     returned = _result(spec)
     module, examples = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
     if not isinstance(module, torch.nn.Module):
-        raise SourceError(
-            f"returns a {type(module).__name__}, not a torch.nn.Module",
-            where=spec,
-            do="Return the network, or (network, example_inputs)",
-        )
+        do = "Return the network, or (network, example_inputs)"
+        raise SourceError(f"returns a {type(module).__name__}, not a torch.nn.Module", where=spec, do=do)
     module = module.to("cpu").eval()
     parameters = [p for p in inspect.signature(module.forward).parameters.values() if p.kind != p.VAR_KEYWORD]
     if isinstance(examples, Mapping):
@@ -131,21 +128,15 @@ def call_network(spec: str, options: LoadOptions) -> NetworkCall:
         tensors = [None] * len(names)
     check_named((*options.shapes, *options.constants), names, where=spec)
     if len(names) != len(tensors) or not names:
-        raise SourceError(
-            f"gives {len(tensors)} example inputs; forward takes {len(parameters)}",
-            where=spec,
-            do="Return one an input",
-        )
+        do = "Return one an input"
+        raise SourceError(f"gives {len(tensors)} example inputs; forward takes {len(parameters)}", where=spec, do=do)
     missing = [
         name for name, tensor in zip(names, tensors, strict=True) if tensor is None and name not in options.shapes
     ]
     if missing:
         shapes = " ".join(f"--shape {name}=1,3,224,224" for name in missing)
-        raise SourceError(
-            f"the shape of its input{'s' if len(missing) > 1 else ''} {', '.join(missing)} is not known",
-            where=spec,
-            do=f"Give it, such as {shapes}, or return (network, example_inputs)",
-        )
+        what = f"the shape of its input{'s' if len(missing) > 1 else ''} {', '.join(missing)} is not known"
+        raise SourceError(what, where=spec, do=f"Give it, such as {shapes}, or return (network, example_inputs)")
     made = [_example(torch, spec, n, t, options) for n, t in zip(names, tensors, strict=True)]
     return NetworkCall(module, tuple(names), tuple(made))
 
@@ -157,11 +148,8 @@ def _example(torch: Any, spec: str, name: str, tensor: Any, options: LoadOptions
         sizes = options.shapes[name]
         return torch.randn(sizes, dtype=dtype) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype)
     if not isinstance(tensor, torch.Tensor) or tensor.dim() == 0:
-        raise SourceError(
-            f"its example for the input '{name}' is no tensor with a batch axis",
-            where=spec,
-            do="Return tensors whose first axis is the batch; fix other arguments in the function",
-        )
+        do = "Return tensors whose first axis is the batch; fix other arguments in the function"
+        raise SourceError(f"its example for the input '{name}' is no tensor with a batch axis", where=spec, do=do)
     return tensor[:1].detach().to("cpu")
 
 
@@ -290,11 +278,8 @@ def _exported(call: NetworkCall, where: str) -> tuple[Any, bool]:
         with quiet(), torch.no_grad():
             return torch.export.export(call.module, call.examples), False
     except Exception as error:
-        raise SourceError(
-            f"torch.export cannot trace it: {one_line(error)}",
-            where=where,
-            do="Check --shape, and take branches that depend on values out of forward",
-        ) from error
+        do = "Check --shape, and take branches that depend on values out of forward"
+        raise SourceError(f"torch.export cannot trace it: {one_line(error)}", where=where, do=do) from error
 
 
 def _source(
@@ -309,11 +294,8 @@ def _source(
     names = unique_names(_run(module, zeros, where)[0], where=where, kind="output")
     changed = next((name for name, buffer in module.named_buffers() if not buffer.equal(before[name])), None)
     if changed is not None:
-        raise SourceError(
-            f"the model keeps a state inside: answering writes to its buffer '{changed}'",
-            where=where,
-            do="Give it its state as an input and return the new one as an output",
-        )
+        what = f"the model keeps a state inside: answering writes to its buffer '{changed}'"
+        raise SourceError(what, where=where, do="Give it its state as an input and return the new one as an output")
     outputs = measured_outputs(
         [(n, n) for n in names], lambda arrays: _run(module, arrays, where)[1], inputs, where=where
     )
@@ -342,9 +324,7 @@ def _onnx_form(program: Any, inputs: Sequence[TensorSpec], outputs: Sequence[str
             model = torch.onnx.export(program, dynamo=True, opset_version=_OPSET, verbose=False).model_proto
     except Exception as error:
         raise SourceError(
-            f"torch cannot write it as ONNX: {one_line(error)}",
-            where=where,
-            do="Replace the operator that it names",
+            f"torch cannot write it as ONNX: {one_line(error)}", where=where, do="Replace the operator that it names"
         ) from error
     del model.metadata_props[:]
     for node in model.graph.node:
@@ -385,8 +365,5 @@ def _spec(name: str, shape: tuple[int, ...], dtype: Any, where: str) -> TensorSp
     try:
         return TensorSpec(name, name, np.dtype(text).name, shape, image_layout(shape, prefer="NCHW"))
     except TypeError as error:
-        raise SourceError(
-            f"input '{name}' has the dtype {text}, which no board's engine takes",
-            where=where,
-            do="Use float32 or integer inputs",
-        ) from error
+        what = f"input '{name}' has the dtype {text}, which no board's engine takes"
+        raise SourceError(what, where=where, do="Use float32 or integer inputs") from error

@@ -227,11 +227,8 @@ def describe_traced(
         try:
             concrete = _traced(network, inputs)
         except Exception as error:
-            raise SourceError(
-                f"TensorFlow cannot run it with these shapes: {one_line(error)}",
-                where=where,
-                do="Check --shape, or save the model again",
-            ) from error
+            what = f"TensorFlow cannot run it with these shapes: {one_line(error)}"
+            raise SourceError(what, where=where, do="Check --shape, or save the model again") from error
     graph = concrete.graph.as_graph_def()
     if writes_state(reachable_nodes(graph, [node.name for node in graph.node])):
         raise state_error([variable.name.removesuffix(":0") for variable in concrete.graph.variables], where)
@@ -271,11 +268,8 @@ def state_error(variables: Sequence[str], where: str) -> SourceError:
     variables: what it reads or writes, by name.
     """
     names = f"a variable (of {', '.join(variables[:3])}{', ...' if len(variables) > 3 else ''})" if variables else "one"
-    return SourceError(
-        f"the model keeps a state inside: answering writes to {names}",
-        where=where,
-        do="Give it its state as an input and return the new one as an output (for a recurrent layer: stateful=False)",
-    )
+    do = "Give it its state as an input and return the new one as an output (for a recurrent layer: stateful=False)"
+    return SourceError(f"the model keeps a state inside: answering writes to {names}", where=where, do=do)
 
 
 def _tensor(array: NDArray[Any]) -> Any:

@@ -248,11 +248,7 @@ class TestArrays:
     X = np.ones((5, 3), np.float32)
     REFUSED = {
         "no x": ({"images": X}, TENSORS, "has no array 'x'; it holds images"),
-        "an array nobody reads": (
-            {"x": X, "labels": np.zeros(5, int)},
-            TENSORS,
-            "holds an unused array 'labels'",
-        ),
+        "an array nobody reads": ({"x": X, "labels": np.zeros(5, int)}, TENSORS, "holds an unused array 'labels'"),
         "a missing input": ({"left": X}, PAIR, "has no array 'right'; it holds left"),
         "inputs of different lengths": ({"left": X, "right": X[:4, :2]}, PAIR, "different lengths: left 5, right 4"),
         "labels of another length": ({"x": X, "y": np.zeros(4, int)}, TENSORS, "there are 5 items and 4 labels"),

@@ -50,11 +50,7 @@ JOINS = {
     "a part without a range": (YOLO, "y", {"score": None}, None),
     "a part that is always 0": (YOLO, "y", {"score": (0.0, 0.0)}, None),
     "levels joined later": (
-        [
-            *YOLO[:-1],
-            layer("conv", "b", "other"),
-            layer("concat", "rows other", "y"),
-        ],
+        [*YOLO[:-1], layer("conv", "b", "other"), layer("concat", "rows other", "y")],
         "y",
         {"other": (0.0, 300.0)},
         ("boxes rows y", "score", 0.6, 322.0),

@@ -151,11 +151,7 @@ def test_an_einsum_of_two_tensors_counts_its_products(body: str, kind: str, macs
 
 
 UNKNOWN = {
-    "an einsum of three": (
-        'y = Einsum <equation = "abc,acd,ade->abe"> (x, x, x)',
-        "float[1,8,8] x",
-        "Einsum",
-    ),
+    "an einsum of three": ('y = Einsum <equation = "abc,acd,ade->abe"> (x, x, x)', "float[1,8,8] x", "Einsum"),
     "an einsum with dots": ('y = Einsum <equation = "...c,...d->...c"> (x, x)', "float[1,8,8] x", "Einsum"),
     "an operation without a rule": ("y = Det(x)", "float[1,8,8] x", "Det"),
     "a recurrent layer whose steps are free": (
